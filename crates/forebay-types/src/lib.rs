@@ -1,0 +1,56 @@
+//! The words that format, plan and engine share.
+//!
+//! A dataset is reduced to one thing: for every sample and column, a list of [`Slice`]s of [`Unit`]s. A unit is the
+//! smallest thing that is decoded at once: its encoded bytes are [`Piece`]s (extents of shards, or literal bytes that
+//! stand in no file), a [`CodecChain`] turns them into `decoded_bytes` bytes. One LMDB record is one unit of one
+//! extent; one HDF5 chunk is one unit that many samples slice; a multi-part `RecordIO` record is one unit of several
+//! extents with literals between them.
+//!
+//! [`Located`] is the arena in which an index answers for many samples at once, without an allocation per sample.
+//! This crate does no I/O and holds no policy.
+#![forbid(unsafe_code)]
+
+mod field;
+mod located;
+
+pub use field::{Dtype, Field, Layout};
+pub use located::{CodecChain, Located, Piece, Slice, Unit};
+
+use serde::{Deserialize, Serialize};
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("Forebay addresses files and memory with 64 bits; 32-bit targets are not supported");
+
+/// Ordinal of a sample in its dataset, counted from 0 over all shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SampleId(pub u64);
+
+/// Ordinal of a shard (one file) in its dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ShardId(pub u32);
+
+/// Rank of a training process in its job, as in MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Rank(pub u32);
+
+/// Contiguous bytes of one shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Extent {
+    /// The file.
+    pub shard: ShardId,
+    /// First byte [bytes from the start of the file].
+    pub offset: u64,
+    /// Length \[bytes\].
+    pub length: u64,
+}
+
+impl Extent {
+    /// First byte behind the extent [bytes from the start of the file].
+    #[must_use]
+    pub fn end(self) -> u64 {
+        self.offset + self.length
+    }
+}
