@@ -1,1 +1,6 @@
-//! placeholder
+//! What is on disk: container formats, indexes, sidecars.
+
+mod error;
+mod lmdb;
+
+pub use error::Error;

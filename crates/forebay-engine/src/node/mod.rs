@@ -1,0 +1,1 @@
+//! Who is one job on this node.

@@ -1,0 +1,92 @@
+//! What can go wrong with a file, and what the user can do about it.
+//!
+//! Four kinds stay apart: wrong use by the caller ([`Error::Usage`]), data that is not what it claims to be
+//! ([`Error::Corrupt`], [`Error::Unsupported`], [`Error::Modified`]), I/O ([`Error::Io`]), and broken invariants, which
+//! panic.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Failure of opening, indexing or checking a dataset.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused.
+    #[error("{}: cannot {action}{}: {source}", path.display(), at(*offset))]
+    Io {
+        /// What was attempted, for example `read 4096 bytes`.
+        action: String,
+        /// The file.
+        path: PathBuf,
+        /// Where in the file, if anywhere [bytes].
+        offset: Option<u64>,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The bytes contradict the format.
+    #[error("{}: {what} at offset {offset}: expected {expected}, found {found}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file [bytes].
+        offset: u64,
+        /// Which thing is wrong, for example `lmdb page 17: page number`.
+        what: String,
+        /// What a sound file has there.
+        expected: String,
+        /// What this file has there.
+        found: String,
+    },
+    /// The file is sound but of a kind that is not read.
+    #[error("{}: {what} is not supported: {found}", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// Which feature.
+        what: String,
+        /// What was found.
+        found: String,
+        /// The way out.
+        hint: String,
+    },
+    /// A writer changed the file while it was in use.
+    #[error("{}: the file was modified while it was open: {what}: expected {expected}, found {found}", path.display())]
+    Modified {
+        /// The file.
+        path: PathBuf,
+        /// Which sign of a change.
+        what: String,
+        /// As it was when opened.
+        expected: String,
+        /// As it is now.
+        found: String,
+    },
+    /// The caller asked for something that cannot be.
+    #[error("{message}")]
+    Usage {
+        /// What was asked and why it cannot be.
+        message: String,
+        /// The way out; may be empty.
+        hint: String,
+    },
+    /// The progress callback asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn at(offset: Option<u64>) -> String {
+    offset.map_or_else(String::new, |offset| format!(" at offset {offset}"))
+}
+
+impl Error {
+    /// Advice that goes below the message, if there is any.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Unsupported { hint, .. } | Self::Usage { hint, .. } if !hint.is_empty() => Some(hint),
+            Self::Corrupt { .. } => Some("the file may be truncated or damaged; copy or rebuild it"),
+            Self::Modified { .. } => Some("train on a file that nobody writes, for example a copy of it"),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! LMDB, read natively.
