@@ -1,0 +1,195 @@
+//! Reading many pages: batches of bounded size, sorted by page number, neighbours in one read, several threads.
+//!
+//! A level of the tree is a list of page numbers in key order. It is cut into batches of bounded size; of each, the
+//! numbers are sorted, runs of neighbours become one read each, the reads are announced to the kernel and handed to
+//! the threads. While the pages of one batch are looked at, in key order, the next one is being read: two batches
+//! exist at any time, and memory is bounded by them and the list.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+
+use super::fault::Trouble;
+use super::meta::Layout;
+use super::source::{Meter, Source, read_all};
+
+/// Longest single read \[bytes\].
+///
+/// Large enough that the cost of a request does not show against its transfer on any storage, small enough that the
+/// leaves of an inline database are shared evenly among the threads.
+const LONGEST_READ_BYTES: u64 = 1 << 20;
+
+/// Receives a page: its index in the list of its level, its number, its bytes.
+pub(super) type OnPage<'a> = dyn FnMut(usize, u64, &[u8]) -> Result<(), Trouble> + 'a;
+
+/// Reads the pages of levels.
+pub(super) struct Fetch<'a> {
+    pub(super) source: &'a dyn Source,
+    pub(super) layout: &'a Layout,
+    pub(super) meter: &'a Meter,
+    pub(super) threads: usize,
+    pub(super) memory_bytes: u64,
+}
+
+/// One read: neighbouring pages of a batch.
+struct Read {
+    batch: usize,
+    index: usize,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// One batch under way.
+struct Batch {
+    /// First page in the list of the level, and number of pages.
+    first: usize,
+    pages: usize,
+    /// For each page, in key order: its read and its byte in there.
+    places: Vec<(u32, u32)>,
+    /// The bytes of the reads that are done.
+    reads: Vec<Option<Vec<u8>>>,
+    missing: usize,
+}
+
+impl Fetch<'_> {
+    /// Calls `on_page` for each page of `level`, in the order of the list. The pages lie in the file, each is there
+    /// once.
+    pub(super) fn level(&self, level: &[u64], on_page: &mut OnPage<'_>) -> Result<(), Trouble> {
+        let batch_pages =
+            (self.memory_bytes / 2 / u64::from(self.layout.page_bytes)).clamp(1, 1 << 24) as usize;
+        let batches = level.len().div_ceil(batch_pages);
+        let threads = self.threads.min(level.len());
+        if threads <= 1 {
+            for number in 0..batches {
+                let first = number * batch_pages;
+                let (mut batch, reads) = self.cut(level, first, batch_pages, number, &mut Vec::new());
+                for mut read in reads {
+                    read_all(self.source, read.offset, &mut read.bytes, self.meter)?;
+                    batch.reads[read.index] = Some(read.bytes);
+                }
+                self.hand_out(level, &batch, on_page)?;
+            }
+            return Ok(());
+        }
+        let (to_threads, work) = mpsc::channel::<Read>();
+        let (to_here, done) = mpsc::channel::<(Read, Result<(), Trouble>)>();
+        let (work, stop) = (&Mutex::new(work), &AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                let to_here = to_here.clone();
+                scope.spawn(move || {
+                    loop {
+                        let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                        let Ok(mut read) = next else { break };
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let result = read_all(self.source, read.offset, &mut read.bytes, self.meter);
+                        if to_here.send((read, result)).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+            drop(to_here);
+            let result = self.pipeline(level, batch_pages, batches, &to_threads, &done, on_page);
+            // After an error the threads leave what is still queued.
+            stop.store(true, Ordering::Relaxed);
+            drop(to_threads);
+            result
+        })
+    }
+
+    /// Keeps two batches under way and hands out the pages of the older one.
+    fn pipeline(
+        &self,
+        level: &[u64],
+        batch_pages: usize,
+        batches: usize,
+        to_threads: &mpsc::Sender<Read>,
+        done: &mpsc::Receiver<(Read, Result<(), Trouble>)>,
+        on_page: &mut OnPage<'_>,
+    ) -> Result<(), Trouble> {
+        let mut under_way = VecDeque::new();
+        let mut spare = Vec::new();
+        let mut next = 0;
+        for current in 0..batches {
+            while next < batches && next < current + 2 {
+                let (batch, reads) = self.cut(level, next * batch_pages, batch_pages, next, &mut spare);
+                for read in &reads {
+                    self.source.will_need(read.offset, read.bytes.len() as u64);
+                }
+                for read in reads {
+                    to_threads.send(read).expect("the threads live as long as this channel");
+                }
+                under_way.push_back(batch);
+                next += 1;
+            }
+            while under_way.front().is_some_and(|batch: &Batch| batch.missing > 0) {
+                let (read, result) = done.recv().expect("the threads answer every read");
+                result?;
+                let batch = &mut under_way[read.batch - current];
+                batch.reads[read.index] = Some(read.bytes);
+                batch.missing -= 1;
+            }
+            let batch = under_way.pop_front().expect("the current batch was sent");
+            self.hand_out(level, &batch, on_page)?;
+            spare.extend(batch.reads.into_iter().flatten());
+        }
+        Ok(())
+    }
+
+    /// Plans the batch that starts at index `first` of the level; buffers come from `spare` where there are some.
+    fn cut(
+        &self,
+        level: &[u64],
+        first: usize,
+        batch_pages: usize,
+        number: usize,
+        spare: &mut Vec<Vec<u8>>,
+    ) -> (Batch, Vec<Read>) {
+        let page_bytes = u64::from(self.layout.page_bytes);
+        let numbers = &level[first..level.len().min(first + batch_pages)];
+        let mut sorted: Vec<u32> = (0..numbers.len() as u32).collect();
+        sorted.sort_unstable_by_key(|&index| numbers[index as usize]);
+        let mut places = vec![(0, 0); numbers.len()];
+        let mut spans: Vec<(u64, u64)> = Vec::new();
+        for &index in &sorted {
+            let offset = self.layout.offset(numbers[index as usize]);
+            match spans.last_mut() {
+                Some((start, length)) if *start + *length == offset && *length < LONGEST_READ_BYTES => {
+                    *length += page_bytes;
+                }
+                _ => spans.push((offset, page_bytes)),
+            }
+            let (start, _) = spans[spans.len() - 1];
+            places[index as usize] = (spans.len() as u32 - 1, (offset - start) as u32);
+        }
+        let reads: Vec<Read> = spans
+            .iter()
+            .enumerate()
+            .map(|(index, &(offset, length))| {
+                let mut bytes = spare.pop().unwrap_or_default();
+                bytes.resize(length as usize, 0);
+                Read { batch: number, index, offset, bytes }
+            })
+            .collect();
+        // What is left over would only hold memory.
+        spare.clear();
+        let missing = reads.len();
+        let slots = (0..missing).map(|_| None).collect();
+        (Batch { first, pages: numbers.len(), places, reads: slots, missing }, reads)
+    }
+
+    fn hand_out(&self, level: &[u64], batch: &Batch, on_page: &mut OnPage<'_>) -> Result<(), Trouble> {
+        let page_bytes = self.layout.page_bytes as usize;
+        for index in 0..batch.pages {
+            let (read, at) = batch.places[index];
+            let bytes = batch.reads[read as usize].as_deref().expect("all reads of the batch are done");
+            let page = level[batch.first + index];
+            on_page(batch.first + index, page, &bytes[at as usize..at as usize + page_bytes])?;
+        }
+        Ok(())
+    }
+}
