@@ -1,0 +1,175 @@
+"""Starts ranks under the MPI that the Python environment carries, and never leaves one behind.
+
+`mpiexec` is taken from this interpreter's own `bin` (the PyPI wheels of Open MPI and MPICH put it there),
+never from PATH: the launcher of another MPI would start N worlds of one rank. The ranks run in a session of
+their own; on Ctrl-C, a deadline or an error the launcher is asked to end (it takes its ranks along), and
+whatever is left of the session is killed. Output is captured; lines that begin with `PROGRESS_MARK` report
+progress.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.demo.data import DemoError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PROGRESS_MARK = "@step"
+"""Begins a line of progress on a rank's standard output: the mark, a space, steps done."""
+
+_TAIL_LINES = 40
+_GRACE_S = 5.0
+_HINT = "hint: pip install 'forebay[demo]'"
+
+
+def command(ranks: int, program: Sequence[str]) -> list[str]:
+    """Give the command that starts `ranks` copies of ``python -m mpi4py PROGRAM``.
+
+    Raises
+    ------
+    DemoError
+        No MPI in this environment.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise DemoError(
+            f"MPI for {ranks} ranks: the package mpi4py is not installed in {sys.prefix}\n{_HINT}"
+        )
+    mpiexec = Path(sys.prefix, "bin", "mpiexec")
+    if not mpiexec.exists():
+        raise DemoError(f"MPI for {ranks} ranks: expected a launcher at {mpiexec}, found none\n{_HINT}")
+    flags: list[str] = []
+    if not _is_hydra(mpiexec):
+        # More ranks than cores is the normal case here; ob1 with shared memory starts 1 s faster than the
+        # defaults.
+        flags = ["--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp"]
+    return [str(mpiexec), *flags, "-n", str(ranks), sys.executable, "-m", "mpi4py", *program]
+
+
+def environment() -> dict[str, str]:
+    """Give the variables of the ranks: ours, one arithmetic thread each, root allowed, polite waiting."""
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PMI_"))
+    }
+    for library in ("OMP", "OPENBLAS", "MKL", "BLIS"):
+        variables[f"{library}_NUM_THREADS"] = "1"
+    if os.geteuid() == 0:
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    # MPICH waits busily by default, 100 times slower than this where ranks outnumber cores.
+    variables |= {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_POSIX_POLL_FREQUENCY": "1"}
+    return variables
+
+
+def run(arguments: Sequence[str], *, deadline_s: float, progress: Callable[[int], None]) -> None:
+    """Run a command from `command` to its end.
+
+    Parameters
+    ----------
+    arguments
+        The command.
+    deadline_s
+        After this many seconds it is ended and an error raised.
+    progress
+        Called, in a thread of its own, with the steps done.
+
+    Raises
+    ------
+    DemoError
+        It failed or took too long; the message ends with the last lines of its output.
+    """
+    tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+    with subprocess.Popen(
+        arguments,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        reader = threading.Thread(target=_relay, args=(process, tail, progress), daemon=True)
+        reader.start()
+        try:
+            code = process.wait(timeout=deadline_s)
+        except subprocess.TimeoutExpired:
+            raise DemoError(
+                f"training run: expected an end within {deadline_s:.0f} s, found it still running\n"
+                + "".join(tail)
+            ) from None
+        finally:
+            _end(process)
+            reader.join(timeout=_GRACE_S)
+    if code != 0:
+        raise DemoError(f"training run: expected exit code 0, found {code}\n" + "".join(tail))
+
+
+def _relay(
+    process: subprocess.Popen[str], tail: collections.deque[str], progress: Callable[[int], None]
+) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        mark, _, steps = line.partition(" ")
+        if mark == PROGRESS_MARK and steps.strip().isdigit():
+            progress(int(steps))
+        else:
+            tail.append(line)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the launcher and everything in its session, gently first."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_GRACE_S)
+    # The session's first process is the launcher, so its id is the group's; gone already is what we want.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.poll() is None:
+        process.wait()
+    _end_ranks(process.pid)
+
+
+def _end_ranks(session: int) -> None:
+    """Kill what is left of a session: Open MPI gives each rank a process group of its own in it."""
+    for _ in range(50):
+        left = [pid for pid in _processes() if _session_of(pid) == session]
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1
+
+
+def _is_hydra(mpiexec: Path) -> bool:
+    """Whether the launcher is MPICH's."""
+    try:
+        said = subprocess.run(
+            [mpiexec, "--version"], capture_output=True, text=True, timeout=30, env=environment()
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "hydra" in said.stdout.lower()

@@ -1,0 +1,227 @@
+"""What the demo measured, and how it is said: one registry of figures for the table, the page and the JSON.
+
+Times are means over the ranks, per epoch; counters are sums over the ranks and all epochs. A counter covers
+what the process did from opening the data set to the end of the last epoch, less what its main thread did
+while it computed and passed messages (faults, switches, processor time) — so the loader's own threads are in,
+the training is out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PHASES = (
+    ("exposed_s", "waiting for data", "the step cannot begin: its batch is not there yet"),
+    ("compute_s", "computing", "gradient and update of the weights"),
+    ("skew_s", "waiting for other ranks", "until the last rank has reached the all-reduce"),
+    ("communication_s", "all-reduce", "from the arrival of the last rank to the sum being there"),
+)
+"""Key, name and meaning of the parts of a rank's wall time."""
+
+CAVEAT = (
+    "Times on a local disk, cached by this machine and perhaps by its host, say little about shared storage, "
+    "and ranks that outnumber cores wait for each other. The counters are the claim here; the times are "
+    "printed for completeness."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One training run."""
+
+    name: str
+    title: str
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    ranks: tuple[dict[str, Any], ...]
+    facts: dict[str, Any]
+
+    @classmethod
+    def read(cls, name: str, title: str, job: dict[str, Any]) -> RunResult:
+        """From what rank 0 wrote."""
+        return cls(
+            name, title, tuple(job["losses"]), tuple(job["accuracies"]), tuple(job["ranks"]), job["facts"]
+        )
+
+    @property
+    def accuracy(self) -> float:
+        """On the held-out images, after the last epoch."""
+        return self.accuracies[-1]
+
+    def phase(self, key: str, epoch: int | None = None) -> float:
+        """Mean over the ranks of one part of the wall time [s] of one epoch, or of the mean epoch."""
+        epochs = [rank["epochs"] if epoch is None else [rank["epochs"][epoch]] for rank in self.ranks]
+        return statistics.fmean(float(times[key]) for rank in epochs for times in rank)
+
+    def start_s(self) -> float:
+        """Longest start-up of a rank: opening, index, first batch."""
+        return max(float(rank["epochs"][0]["start_s"]) for rank in self.ranks)
+
+    def usage(self, key: str) -> float:
+        """Sum over the ranks of a `getrusage` counter."""
+        return sum(float(rank["usage"][key]) for rank in self.ranks)
+
+    def total(self, key: str) -> int:
+        """Sum over the ranks of a `/proc/self/io` counter."""
+        return sum(int(rank[key]) for rank in self.ranks)
+
+    def wall_s(self) -> float:
+        """Of the mean epoch."""
+        return sum(self.phase(key) for key, _, _ in PHASES)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The whole demo."""
+
+    samples: int
+    ranks: int
+    batch_size: int
+    epochs: int
+    file_bytes: int
+    prepared_s: float
+    held_out_samples: int
+    runs: tuple[RunResult, ...]
+
+    @property
+    def identical(self) -> bool:
+        """Whether the first two runs, which read in the same order, computed the same losses, bit for bit."""
+        return self.first_difference is None
+
+    @property
+    def first_difference(self) -> int | None:
+        """The first step at which the first two runs differ."""
+        a, b = self.runs[0].losses, self.runs[1].losses
+        for step, (left, right) in enumerate(zip(a, b, strict=False)):
+            if left != right:
+                return step
+        return None if len(a) == len(b) else min(len(a), len(b))
+
+    def verdict(self) -> str:
+        """Say in words how the first two runs compare."""
+        step = self.first_difference
+        if step is None:
+            return f"identical, bit for bit, in all {len(self.runs[0].losses)} steps"
+        found = [run.losses[step] if step < len(run.losses) else None for run in self.runs[:2]]
+        return f"DIFFERENT from step {step} on: {found[0]!r} and {found[1]!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row of the table."""
+
+    key: str
+    title: str
+    unit: str
+    meaning: str
+    value: Callable[[RunResult], float]
+    digits: int = 0
+    counter: bool = False
+    """Counters are the claim; times are not."""
+
+    def text(self, run: RunResult) -> str:
+        """Format the value as it is shown."""
+        return f"{self.value(run):,.{self.digits}f}"
+
+
+def _phase_figure(key: str, title: str, meaning: str) -> Figure:
+    return Figure(key, title, "s", f"per epoch, mean of the ranks: {meaning}", lambda run: run.phase(key), 2)
+
+
+FIGURES = (
+    Figure("wall_s", "epoch", "s", "mean epoch of the mean rank, start-up told apart", RunResult.wall_s, 2),
+    *(_phase_figure(*phase) for phase in PHASES),
+    Figure("start_s", "start-up", "s", "slowest rank: opening, index, first batch", RunResult.start_s, 2),
+    Figure(
+        "cpu_s", "processor time for data", "s", "all ranks: getting and decoding batches",
+        lambda run: run.usage("cpu_s"), 2, counter=True,
+    ),
+    Figure(
+        "minor_faults", "page faults, minor", "", "all ranks: a page in memory was mapped (getrusage)",
+        lambda run: run.usage("minor_faults"), counter=True,
+    ),
+    Figure(
+        "major_faults", "page faults, major", "", "all ranks: a thread waited for storage (getrusage)",
+        lambda run: run.usage("major_faults"), counter=True,
+    ),
+    Figure(
+        "read_calls", "read calls", "", "all ranks: /proc/self/io syscr; not through mappings",
+        lambda run: run.total("read_calls"), counter=True,
+    ),
+    Figure(
+        "asked_bytes", "bytes by read calls", "MB", "all ranks: /proc/self/io rchar, page cache or storage",
+        lambda run: run.total("asked_bytes") / 1e6, 1, counter=True,
+    ),
+    Figure(
+        "storage_bytes", "bytes from storage", "MB", "all ranks: /proc/self/io read_bytes",
+        lambda run: run.total("storage_bytes") / 1e6, 1, counter=True,
+    ),
+    Figure(
+        "switches", "context switches", "", "all ranks: voluntary and involuntary (getrusage)",
+        lambda run: run.usage("voluntary_switches") + run.usage("involuntary_switches"), counter=True,
+    ),
+    Figure(
+        "accuracy", "accuracy, held-out", "%", "images that were kept apart before the set was multiplied",
+        lambda run: 100 * run.accuracy, 1, counter=True,
+    ),
+)  # fmt: skip
+
+
+def table(outcome: Outcome) -> str:
+    """Format the table as plain text."""
+    head = ["", "", *(run.title for run in outcome.runs)]
+    rows = [[figure.title, figure.unit, *(figure.text(run) for run in outcome.runs)] for figure in FIGURES]
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [head, *rows]
+    ]
+    lines.insert(1, "-" * max(map(len, lines)))
+    megabytes = outcome.file_bytes / 1e6
+    return "\n".join(
+        [
+            f"{outcome.samples:,} Datum samples ({megabytes:.0f} MB of LMDB), {outcome.ranks} ranks, batches "
+            f"of {outcome.batch_size} per rank, {outcome.epochs} epochs",
+            "",
+            *lines,
+            "",
+            f"Losses of {outcome.runs[0].title} and {outcome.runs[1].title}: {outcome.verdict()}.",
+            CAVEAT,
+        ]
+    )
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """Give the outcome as one object: figures in base units, losses, and what the loader says of itself."""
+    return {
+        "samples": outcome.samples,
+        "ranks": outcome.ranks,
+        "batch_size": outcome.batch_size,
+        "epochs": outcome.epochs,
+        "file_bytes": outcome.file_bytes,
+        "prepared_s": outcome.prepared_s,
+        "held_out_samples": outcome.held_out_samples,
+        "losses_identical": outcome.identical,
+        "runs": [
+            {
+                "name": run.name,
+                **{key: run.phase(key) for key, _, _ in PHASES},
+                "wall_s": run.wall_s(),
+                "start_s": run.start_s(),
+                **{key: run.usage(key) for key in run.ranks[0]["usage"]},
+                **{key: run.total(key) for key in ("read_calls", "asked_bytes", "storage_bytes")},
+                "accuracies": run.accuracies,
+                "losses": run.losses,
+                "facts": run.facts,
+            }
+            for run in outcome.runs
+        ],
+    }

@@ -1,0 +1,200 @@
+"""One rank of one training run: ``python -m mpi4py -m forebay.demo.train`` under `mpiexec`.
+
+Each step gets a batch, computes a gradient, sums it over the ranks, moves the weights; the wall time of a
+step is split there into exposed (waiting for data), compute, skew (waiting for ranks that are behind) and
+communication. Skew needs all ranks' times of arrival at the all-reduce, which one node's monotonic clock
+makes comparable; it is worked out at the end. The first batch of a run carries the start-up (opening, index,
+first reads) and is told apart. Rank 0 collects what all ranks measured and writes one JSON file.
+
+Waiting ranks sleep rather than spin (there may be more ranks than cores), and no wait is for ever: a rank
+that stays away longer than the deadline ends the job with a message. An exception in any rank ends the whole
+job, which `python -m mpi4py` sees to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from forebay.demo import sources
+from forebay.demo.counters import Usage, process_usage, thread_usage, transfers
+from forebay.demo.launch import PROGRESS_MARK
+from forebay.demo.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpi4py import MPI
+    from numpy.typing import NDArray
+
+LEARNING_RATE = 0.15
+DEADLINE_S = 120.0
+"""Longest wait for another rank. Storage that stalls is the slowest thing that may happen in between."""
+
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+@dataclass(slots=True)
+class Times:
+    """Wall time of one epoch on one rank, split; all but `start_s` without the start-up."""
+
+    start_s: float = 0.0
+    exposed_s: float = 0.0
+    compute_s: float = 0.0
+    skew_s: float = 0.0
+    communication_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one rank found out."""
+
+    epochs: list[Times] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    asked_bytes: int = 0
+    read_calls: int = 0
+    storage_bytes: int = 0
+    digest: str = ""
+    """Of all labels in the order they came: a second witness beside the losses."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train; write the result on rank 0."""
+    options = _parse(arguments)
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    _check_world(comm)
+    job = _train(comm, MPI.MAX, options)
+    if comm.rank == 0:
+        partial = options.result.with_suffix(".partial")
+        partial.write_text(json.dumps(job))
+        partial.rename(options.result)
+
+
+def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) -> dict[str, Any]:
+    model = Model(options.batch_size, comm.size, options.seed)
+    with np.load(options.data / "held-out.npz") as file:
+        held_out = file["image"], file["label"]
+    total = np.zeros_like(model.gradient)
+    losses: list[float] = []
+    accuracies: list[float] = []
+    arrivals: list[float] = []
+    steps: list[int] = []
+    measured, trained, labels_seen = Measured(), Usage(), hashlib.blake2b(digest_size=16)
+    clock = time.perf_counter
+    _wait(comm.Ibarrier(), "the start")
+
+    usage_before, transfers_before = process_usage(), transfers()
+    start = clock()
+    source = _source(comm, options)
+    for epoch in range(options.epochs):
+        times = Times()
+        for images, labels in source.epoch(epoch):
+            got, mark = clock(), thread_usage()
+            if losses:
+                times.exposed_s += got - start
+            else:
+                times.start_s = got - start
+            model.learn(images, labels)
+            labels_seen.update(labels.tobytes())
+            learned = clock()
+            _wait(comm.Iallreduce(model.gradient, total), f"step {len(losses)}")
+            summed = clock()
+            losses.append(model.step(total, LEARNING_RATE))
+            if comm.rank == 0 and len(losses) % 20 == 0:
+                print(PROGRESS_MARK, len(losses), flush=True)
+            times.communication_s += summed - learned
+            arrivals.append(learned)
+            trained += thread_usage() - mark
+            start = clock()
+            times.compute_s += (learned - got) + (start - summed)
+        measured.epochs.append(times)
+        steps.append(len(losses))
+        mark = thread_usage()
+        if comm.rank == 0:
+            accuracies.append(model.accuracy(*held_out))
+        _wait(comm.Ibarrier(), f"the end of epoch {epoch}")
+        trained += thread_usage() - mark
+        start = clock()
+
+    done = transfers() - transfers_before
+    measured.usage = process_usage() - usage_before - trained
+    measured.asked_bytes, measured.read_calls = done.asked_bytes, done.read_calls
+    measured.storage_bytes = done.storage_bytes
+    measured.digest = labels_seen.hexdigest()
+    facts = source.facts()
+    source.close()
+    _tell_skew(comm, maximum, measured, np.asarray(arrivals), steps)
+    ranks = comm.gather(dataclasses.asdict(measured))
+    return {"losses": losses, "accuracies": accuracies, "ranks": ranks, "facts": facts}
+
+
+def _tell_skew(
+    comm: MPI.Intracomm, maximum: MPI.Op, measured: Measured, arrivals: NDArray[np.float64], steps: list[int]
+) -> None:
+    """Part what was booked as communication: skew of a step is the time until the last rank arrived.
+
+    `steps` holds, per epoch, the number of steps done at its end.
+    """
+    last = np.empty_like(arrivals)
+    comm.Allreduce(arrivals, last, op=maximum)
+    first = 0
+    for times, end in zip(measured.epochs, steps, strict=True):
+        times.skew_s = float((last[first:end] - arrivals[first:end]).sum())
+        times.communication_s -= times.skew_s
+        first = end
+
+
+def _source(comm: MPI.Intracomm, options: argparse.Namespace) -> sources.Source:
+    database = options.data / "train.lmdb"
+    if options.reader == "pylmdb":
+        return sources.PyLmdb(database, options.batch_size, comm.rank, comm.size)
+    return sources.Forebay(database, options.batch_size, options.order, options.seed)
+
+
+def _wait(request: MPI.Request, what: str) -> None:
+    """Wait for a nonblocking operation, sleeping, until the deadline."""
+    end, pause = time.monotonic() + DEADLINE_S, 20e-6
+    while not request.Test():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: a rank has not answered for {DEADLINE_S:.0f} s")
+        time.sleep(pause)
+        pause = min(2 * pause, 1e-4)
+
+
+def _check_world(comm: MPI.Intracomm) -> None:
+    """Another MPI's launcher makes N worlds of one rank each; find that out before training N times."""
+    for name in _SIZE_VARIABLES:
+        size = os.environ.get(name)
+        if size is not None and int(size) != comm.size:
+            sys.exit(
+                f"MPI world: expected {size} ranks ({name}), found {comm.size}\n"
+                "hint: mpiexec and mpi4py belong to different MPIs; install one MPI only"
+            )
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="forebay.demo.train", description="One rank of the demo.")
+    parser.add_argument("--reader", choices=("pylmdb", "forebay"), required=True)
+    parser.add_argument("--order", default="sequential")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--result", type=Path, required=True)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()
