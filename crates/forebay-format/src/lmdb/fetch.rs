@@ -64,6 +64,7 @@ impl Fetch<'_> {
             for number in 0..batches {
                 let first = number * batch_pages;
                 let (mut batch, reads) = self.cut(level, first, batch_pages, number, &mut Vec::new());
+                self.announce(&reads);
                 for mut read in reads {
                     read_all(self.source, read.offset, &mut read.bytes, self.meter)?;
                     batch.reads[read.index] = Some(read.bytes);
@@ -117,9 +118,7 @@ impl Fetch<'_> {
         for current in 0..batches {
             while next < batches && next < current + 2 {
                 let (batch, reads) = self.cut(level, next * batch_pages, batch_pages, next, &mut spare);
-                for read in &reads {
-                    self.source.will_need(read.offset, read.bytes.len() as u64);
-                }
+                self.announce(&reads);
                 for read in reads {
                     to_threads.send(read).expect("the threads live as long as this channel");
                 }
@@ -138,6 +137,15 @@ impl Fetch<'_> {
             spare.extend(batch.reads.into_iter().flatten());
         }
         Ok(())
+    }
+
+    /// Tells the kernel what is read next, so that it has all of a batch under way at once. A single read gains nothing.
+    fn announce(&self, reads: &[Read]) {
+        if reads.len() > 1 {
+            for read in reads {
+                self.source.will_need(read.offset, read.bytes.len() as u64);
+            }
+        }
     }
 
     /// Plans the batch that starts at index `first` of the level; buffers come from `spare` where there are some.

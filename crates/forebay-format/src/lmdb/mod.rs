@@ -263,15 +263,16 @@ fn find_named(walk: &Walk<'_>, path: &Path, name: &str, meter: &Meter) -> Result
             "leave the database name out to read the main database".to_owned(),
         )),
         None => {
-            let mut names = Vec::new();
-            if walk.tree.leaf_pages <= LISTED_LEAF_PAGES {
+            let hint = if walk.tree.leaf_pages <= LISTED_LEAF_PAGES {
                 let options = WalkOptions { threads: 1, memory_bytes: 1 << 20 };
-                names = walk.run(&options, meter, &|_, _| true, &mut |_| Ok(()))?.names;
-            }
-            let hint = if names.is_empty() {
-                "the file holds no named database; leave the name out".to_owned()
+                let names = walk.run(&options, meter, &|_, _| true, &mut |_| Ok(()))?.names;
+                if names.is_empty() {
+                    "the file holds no named database; leave the name out".to_owned()
+                } else {
+                    format!("it holds: {}", names.join(", "))
+                }
             } else {
-                format!("it holds: {}", names.join(", "))
+                "the main database has records of its own; leave the name out to read them".to_owned()
             };
             Err(usage(format!("{}: no database is named {name:?}", path.display()), hint))
         }

@@ -1,0 +1,46 @@
+//! Reads whole databases out of memory, values included, for tests.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_format::Error;
+use forebay_format::lmdb::{Database, Source, Value, WalkOptions, check_overflow_header};
+
+use super::lmdb_writer::Records;
+
+/// Name of files in memory.
+pub const PATH: &str = "memory.mdb";
+
+/// Opens, walks, and reads every value with the check of its overflow header.
+pub fn read(bytes: &[u8], database: Option<&str>, threads: usize) -> Result<Records, Error> {
+    read_batched(bytes, database, &WalkOptions { threads, ..WalkOptions::default() })
+}
+
+/// As [`read`], with any options.
+pub fn read_batched(bytes: &[u8], database: Option<&str>, options: &WalkOptions) -> Result<Records, Error> {
+    let source: Arc<dyn Source> = Arc::new(bytes.to_vec());
+    let database = Database::from_source(source, Path::new(PATH), database)?;
+    let header = u64::from(database.header_bytes());
+    let mut records = Records::new();
+    let identity = database.identity();
+    database.walk(options, &|_, _| true, &mut |record| {
+        let value = match record.value {
+            Value::Inline { offset, length } => {
+                let value = &bytes[offset as usize..(offset + length) as usize];
+                assert_eq!(record.inline, Some(value));
+                value
+            }
+            Value::Big { page, length } => {
+                let start = page * u64::from(database.page_bytes());
+                let unit = &bytes[start as usize..(start + header + length) as usize];
+                check_overflow_header(identity, page, length, unit)
+                    .map_err(|fault| fault.at(Path::new(PATH)))?;
+                &unit[header as usize..]
+            }
+        };
+        records.push((record.key.to_vec(), value.to_vec()));
+        Ok(())
+    })?;
+    Ok(records)
+}
