@@ -1,0 +1,115 @@
+"""Forebay's side of every row: a loader in this process, drained epoch by epoch."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import forebay
+from bench.datasets import Set
+from bench.frame import timed
+
+_names = itertools.count()
+
+
+class Feed:
+    """A loader over one data set, with what it decided and how long its epochs take."""
+
+    def __init__(self, dataset: Set, order: str, batch: int, **options: Any) -> None:
+        self.dataset = dataset
+        self._source = forebay.open(dataset.path, schema=options.pop("schema", "raw"))
+        options = {"world": "single", "last": "drop", "seed": 1} | options
+        self.loader = forebay.Loader(
+            self._source, batch_size=batch, order=order, name=f"bench-{next(_names)}", **options
+        )
+        self.batch = batch
+        self.samples = len(self.loader) * batch
+        self._epoch = 0
+
+    @property
+    def readers(self) -> int:
+        """Reader threads of the node: how many threads the plain loops get."""
+        return int(self.loader.facts["readers"])
+
+    @property
+    def pool_bytes(self) -> int:
+        """Landing blocks and batch buffers: how large a pool the plain loops get."""
+        return int(self.loader.facts["region_bytes"])
+
+    def offsets(self) -> np.ndarray:
+        """File offset of every record, uint64 [samples]."""
+        found = np.empty(self.dataset.samples, np.uint64)
+        for i in range(self.dataset.samples):
+            ((_, found[i], length),) = self._source.extents(i)
+            if length != self.dataset.record_bytes:
+                raise ValueError(f"record {i}: expected {self.dataset.record_bytes} bytes, found {length}")
+        return found
+
+    def ids(self) -> list[np.ndarray]:
+        """Sample ids of the batches of one epoch."""
+        return [batch.indices.astype(np.int64) for batch in self._next_epoch()]
+
+    def drain(self) -> float:
+        """Seconds from asking for an epoch to its last batch; nothing was read ahead for it."""
+        batches = self._next_epoch()
+
+        def call() -> None:
+            for _ in batches:
+                pass
+
+        seconds = timed(call)
+        settle()
+        return seconds
+
+    def profile(self) -> tuple[tuple[str, str], ...]:
+        """Where the engine's time went, over all epochs so far."""
+        stats = self.loader.stats()
+        return tuple(
+            (name.removesuffix("_s"), f"{float(stats[name]):.2f} s")
+            for name in (
+                "startup_s",
+                "exposed_s",
+                "seek_s",
+                "plan_s",
+                "io_s",
+                "reader_idle_s",
+                "gather_s",
+                "gather_idle_s",
+            )
+            if name in stats
+        )
+
+    def close(self) -> None:
+        self.loader.close()
+
+    def _next_epoch(self) -> Iterator[Any]:
+        # The engine has read ahead into the next epoch; going to the one after makes it drop that.
+        self._epoch += 2
+        self.loader.set_epoch(self._epoch)
+        return iter(_Late(self.loader))
+
+
+class _Late:
+    """Calls `iter(loader)` only when the first batch is asked for, so that it lies inside what is timed."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._loader
+
+
+def settle(longest_s: float = 2.0) -> None:
+    """Wait until this process's threads have stopped working (reading ahead), so that others are measured
+    alone.
+    """
+    end = time.monotonic() + longest_s
+    while time.monotonic() < end:
+        before = time.process_time()
+        time.sleep(0.02)
+        if time.process_time() - before < 0.002:
+            return

@@ -1,0 +1,124 @@
+"""Group order from a cold, throttled disk: against `forebay limit` sequential on the same file, in turn.
+
+Both run in children that join a control group with a limit on the disk's read rate. Before every repetition
+the file is dropped from the page cache, and what the child caused to be fetched is compared with the file's
+size: a run that found pages in the cache is an error, not a figure. The loader is made anew each time, its
+making is not timed (its index comes from the sidecar), its first batch is.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import datasets, throttle
+from bench.frame import Outcome, Row, Settings, in_turn, ratio
+
+RATE_BYTES_S = 200_000_000
+LIMIT_SECONDS = 3.0
+LIMIT_BLOCK_BYTES = 4 << 20
+
+
+def small(settings: Settings) -> Outcome:
+    return _measure(settings, datasets.small(settings), 256)
+
+
+def large(settings: Settings) -> Outcome:
+    return _measure(settings, datasets.large(settings), 32)
+
+
+def _measure(settings: Settings, dataset: datasets.Set, batch: int) -> Outcome:
+    import forebay
+
+    len(forebay.open(dataset.path, schema="raw"))  # The sidecar is there from now on.
+    seconds = min(LIMIT_SECONDS, dataset.page_bytes / RATE_BYTES_S)
+    with throttle.group(dataset.file, RATE_BYTES_S) as group:
+        # Seconds per byte, so that a larger ratio is better for us as in the other rows.
+        found = in_turn(
+            {
+                "forebay": lambda: 1 / _child(_drain, group, dataset, batch),
+                "limit": lambda: 1 / _child(_limit, group, dataset, seconds),
+            },
+            settings.repetitions,
+        )
+    middle, low, high = ratio(found["forebay"], found["limit"])
+    parts = tuple(
+        (name, f"{1 / statistics.median(values) / 1e6:,.1f} MB/s of pages") for name, values in found.items()
+    )
+    return Outcome(middle, low, high, parts, (("throttle", f"{RATE_BYTES_S / 1e6:.0f} MB/s"),))
+
+
+def _drain(dataset: datasets.Set, batch: int) -> float:
+    """Bytes of pages per second of one epoch."""
+    from bench.feed import Feed
+
+    feed = Feed(dataset, "group", batch)
+    before = _fetched_bytes()
+    seconds = feed.drain()
+    fetched = _fetched_bytes() - before
+    share = feed.samples / dataset.samples
+    feed.close()
+    if fetched < 0.9 * share * dataset.page_bytes:
+        raise RuntimeError(
+            f"the file was not cold: expected {dataset.page_bytes} bytes fetched, found {fetched}"
+        )
+    return share * dataset.page_bytes / seconds
+
+
+def _limit(dataset: datasets.Set, seconds: float) -> float:
+    """Bytes per second that `forebay limit` finds for sequential reads."""
+    from forebay import _native
+
+    found = _native.limit(
+        str(dataset.file), block_bytes=LIMIT_BLOCK_BYTES, seconds=seconds, kind="sequential"
+    )
+    return float(found["bytes_per_s"])
+
+
+def _fetched_bytes() -> int:
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1])
+    raise RuntimeError("/proc/self/io has no read_bytes")
+
+
+def _child(action: Callable[..., float], group: Path, dataset: datasets.Set, *arguments: Any) -> float:
+    """What `action` returns in a new process inside the group, with the file cold."""
+    datasets.drop(dataset.file)
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_inside, args=(sender, action, group, dataset, *arguments))
+    process.start()
+    sender.close()
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the measuring process ended with exit code {process.exitcode}") from None
+    process.join()
+    if isinstance(answer, str):
+        raise RuntimeError(answer)
+    return float(answer)
+
+
+def _inside(sender: Any, action: Callable[..., float], group: Path, *arguments: Any) -> None:
+    throttle.join(group)
+    try:
+        sender.send(action(*arguments))
+    except Exception as error:
+        sender.send(f"{type(error).__name__}: {error}")
+
+
+ROWS = (
+    Row(
+        "group-cold-3k", "group order, 256 x 3,073 B, cold, throttled disk", "`forebay limit` sequential",
+        0.95, True, "×", small,
+    ),
+    Row(
+        "group-cold-110k", "group order, 32 x 110,000 B, cold, throttled disk", "`forebay limit` sequential",
+        0.95, True, "×", large,
+    ),
+)  # fmt: skip

@@ -1,0 +1,61 @@
+"""`next(loader)` when the batch is ready: two fields, one process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from bench import datasets
+from bench.feed import Feed
+from bench.frame import Outcome, Row, Settings, quartiles
+
+BATCH = 256
+READY_S = 0.004
+"""Time that the engine gets to have the next batch ready: several times what one takes."""
+
+
+def measure(settings: Settings) -> Outcome:
+    dataset = datasets.labelled(settings)
+    datasets.warm(dataset.file)
+    feed = Feed(dataset, "sequential", BATCH, schema="auto")
+    clock = time.perf_counter_ns
+    medians, everything = [], []
+    for _ in range(settings.repetitions):
+        found = []
+        batches = iter(feed.loader)
+        next(batches)
+        for _ in range(len(feed.loader) - 1):
+            # Awake, as a training loop is: a sleep would add the cost of cold caches, which is not the
+            # loader's.
+            until = clock() + int(READY_S * 1e9)
+            while clock() < until:
+                pass
+            before = clock()
+            batch = next(batches)
+            found.append((clock() - before) / 1e3)
+            assert set(batch) == {"image", "label"}
+            del batch
+        for _ in batches:
+            pass
+        medians.append(statistics.median(found))
+        everything += found
+    feed.close()
+    middle, low, high = quartiles(medians)
+    everything.sort()
+    tail = everything[int(0.99 * (len(everything) - 1))]
+    return Outcome(
+        middle, low, high, (("99th percentile", f"{tail:.1f} µs"), ("calls", f"{len(everything):,}"))
+    )
+
+
+ROWS = (
+    Row(
+        "next-ready",
+        "`next(loader)` when data is ready, two fields",
+        "nothing: an absolute time",
+        10.0,
+        False,
+        "µs",
+        measure,
+    ),
+)

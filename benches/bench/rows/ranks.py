@@ -1,0 +1,195 @@
+"""Four ranks on one node: bytes fetched for the bytes delivered, and memory.
+
+The ranks are plain processes (`multiprocessing`, spawned) that know their place by `forebay.World`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import datasets
+from bench.frame import Outcome, Row, Settings, quartiles
+
+RANKS = 4
+ORDERS = ("sequential", "group", "shuffle")
+MEMORY = "512MiB"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a rank does."""
+
+    dataset: datasets.Set
+    order: str
+    batch: int
+    memory: str | None
+    job: str
+
+
+@contextmanager
+def _ranks(plan: Plan) -> Iterator[list[Any]]:
+    """Started ranks, as the parent's ends of their pipes: each obeys words and answers."""
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    for rank in range(RANKS):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_rank, args=(theirs, plan, rank))
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    try:
+        yield pipes
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for process in processes:
+            process.join(timeout=30)
+            if process.is_alive():
+                process.kill()
+
+
+def _together(pipes: list[Any], word: str) -> list[Any]:
+    """All ranks' answers to one word."""
+    for pipe in pipes:
+        pipe.send(word)
+    answers = [pipe.recv() for pipe in pipes]
+    for answer in answers:
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+    return answers
+
+
+def _rank(pipe: Any, plan: Plan, rank: int) -> None:
+    """Import what a training script imports, then do what the parent says, until it hangs up."""
+    import forebay
+
+    loader: Any = None
+    batches: Any = None
+    try:
+        while True:
+            word = pipe.recv()
+            try:
+                if word == "make":
+                    source = forebay.open(plan.dataset.path, schema="raw")
+                    world = forebay.World(
+                        rank=rank, size=RANKS, local_rank=rank, local_size=RANKS, node=0, job=plan.job
+                    )
+                    loader = forebay.Loader(
+                        source, batch_size=plan.batch, order=plan.order, memory=plan.memory, world=world,
+                        name="bench", seed=1,
+                    )  # fmt: skip
+                    batches = iter(loader)
+                    pipe.send((len(loader), dict(loader.facts)))
+                elif word == "epoch":
+                    samples = sum(len(batch.indices) for batch in batches)
+                    pipe.send((samples, loader.stats()))
+                elif word == "half":
+                    for _ in range(len(loader) // 2):
+                        next(batches)
+                    pipe.send(None)
+                elif word == "counters":
+                    pipe.send(_io())
+                elif word == "memory":
+                    pipe.send(_memory())
+            except Exception as error:
+                pipe.send(f"rank {rank}: {type(error).__name__}: {error}")
+    except EOFError:
+        pass
+    finally:
+        batches = None
+        if loader is not None:
+            loader.close()
+
+
+def _io() -> dict[str, int]:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return {name: int(value) for name, value in (line.split(":") for line in lines)}
+
+
+def _memory() -> int:
+    """Proportional set size of this process without clean file pages [bytes]."""
+    fields = {}
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:
+        name, value = line.split(":")
+        fields[name] = int(value.split()[0]) * 1024
+    return fields["Pss_Anon"] + fields["Pss_Shmem"]
+
+
+def bytes_fetched(settings: Settings) -> Outcome:
+    """The worst of the orders and data sets; the others are in the parts."""
+    import forebay
+
+    ratios: dict[str, float] = {}
+    parts = []
+    for dataset, batch in ((datasets.small(settings), 64), (datasets.large(settings), 8)):
+        len(forebay.open(dataset.path, schema="raw"))  # The sidecar is there from now on.
+        for order in ORDERS:
+            plan = Plan(dataset, order, batch, None, f"bytes-{order}-{os.getpid()}")
+            datasets.drop(dataset.file)
+            with _ranks(plan) as pipes:
+                before = _together(pipes, "counters")
+                _together(pipes, "make")
+                _together(pipes, "epoch")
+                after = _together(pipes, "counters")
+            fetched = sum(b["read_bytes"] - a["read_bytes"] for a, b in zip(before, after, strict=True))
+            name = f"{dataset.record_bytes:,} B, {order}"
+            ratios[name] = fetched / dataset.page_bytes
+            parts.append((name, f"{ratios[name]:.4f}"))
+    worst = max(ratios.values())
+    return Outcome(worst, min(ratios.values()), worst, tuple(parts))
+
+
+def memory(settings: Settings) -> Outcome:
+    """Largest of the data sets, per process, over the budget."""
+    import forebay
+
+    figures, parts = [], []
+    for dataset, batch in ((datasets.small(settings), 64), (datasets.large(settings), 8)):
+        len(forebay.open(dataset.path, schema="raw"))
+        plan = Plan(dataset, "group", batch, MEMORY, f"memory-{dataset.record_bytes}-{os.getpid()}")
+        with _ranks(plan) as pipes:
+            bare = sum(_together(pipes, "memory"))
+            facts = _together(pipes, "make")[0][1]
+            _together(pipes, "half")
+            readings = []
+            for _ in range(max(settings.repetitions, 3)):
+                time.sleep(0.1)
+                readings.append(sum(_together(pipes, "memory")))
+            budget, region = int(facts["memory_bytes"]), int(facts["region_bytes"])
+            _together(pipes, "epoch")
+            readings.append(sum(_together(pipes, "memory")))
+        over_budget = [(reading - bare - budget) / RANKS / 1e6 for reading in readings]
+        over_region = [(reading - bare - region) / RANKS / 1e6 for reading in readings]
+        figures.append(quartiles(over_budget))
+        parts.append(
+            (
+                f"{dataset.record_bytes:,} B",
+                f"{max(readings) / 1e6:,.0f} MB in {RANKS} processes, {bare / 1e6:,.0f} MB of it before the loader; "
+                f"budget {budget / 1e6:,.0f} MB, of which {region / 1e6:,.0f} MB reserved; "
+                f"{max(over_region):,.1f} MB per process over what is reserved",
+            )
+        )
+    middle, low, high = max(figures)
+    return Outcome(middle, low, high, tuple(parts))
+
+
+_Measure = Callable[[Settings], Outcome]
+
+ROWS = (
+    Row(
+        "ranks-bytes", "4 ranks, one cold epoch: bytes from storage", "bytes of the pages that hold delivered records",
+        1.02, False, "×", bytes_fetched,
+    ),
+    Row(
+        "memory", "4 ranks: memory per process over the budget, less a bare interpreter", "PSS without clean file pages",
+        100.0, False, "MB", memory,
+    ),
+)  # fmt: skip
