@@ -1,0 +1,62 @@
+# Everything installs what it needs into .venv; only Python 3.11 or later, Rust (rustfmt, clippy), gcc and make have to be there.
+#
+# Stamps: .venv/.tools (the environment with all development packages), .venv/.built (the extension, editable). A target that
+# finds its stamp newer than its sources does nothing.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+export CARGO_BUILD_JOBS ?= 2
+# The wheel of Open MPI refuses to run as root without these two; harmless elsewhere.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+PYTHON_SOURCES := python tests scripts $(wildcard benches)
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-long lint format bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.tools: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip 'maturin>=1.10,<2'
+	$(BIN)/python scripts/requirements.py dev > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
+	touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	touch $@
+
+build: $(VENV)/.built  ## build the extension (release) and install it, editable, into .venv
+
+demo: build  ## train a small model on 4 MPI ranks from a real LMDB file; writes demo.html
+	$(BIN)/forebay demo
+
+test: build  ## all tests, under 15 minutes on 2 cores; the last line is the count
+	$(BIN)/python scripts/run_tests.py
+
+test-long: build  ## longer runs of the same tests
+	$(BIN)/python scripts/run_tests.py --long
+
+lint: build  ## rustfmt, clippy, ruff, mypy strict, stubtest
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(BIN)/ruff check $(PYTHON_SOURCES)
+	$(BIN)/ruff format --check $(PYTHON_SOURCES)
+	$(BIN)/mypy
+	MYPYPATH=python $(BIN)/python -m mypy.stubtest forebay._native
+
+format:  ## rewrite the sources as lint wants them
+	cargo fmt --all
+	$(BIN)/ruff check --fix $(PYTHON_SOURCES)
+	$(BIN)/ruff format $(PYTHON_SOURCES)
+
+bench: build  ## the figures of docs/results/core.md, each as a ratio measured side by side
+	$(BIN)/python benches/run.py
+
+clean:  ## remove what was built
+	rm -rf $(VENV) target dist

@@ -1,0 +1,71 @@
+"""Forebay moves training samples from shared storage into the memory of every rank.
+
+    import forebay
+
+    loader = forebay.Loader(forebay.open("train.lmdb"), batch_size=256, order="group")
+    for batch in loader:
+        ...
+
+Names are loaded at first use, so that the command line does not pay for numpy where it does not need it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forebay._core import ForebayError as ForebayError
+    from forebay._core import FormatError, OptionError, PeerLostError, StorageError
+    from forebay.dataset import Dataset, open
+    from forebay.loader import Batch, Loader
+    from forebay.options import Group, Strategy
+    from forebay.world import World
+
+    __version__: str
+
+__all__ = [
+    "Batch",
+    "Dataset",
+    "ForebayError",
+    "FormatError",
+    "Group",
+    "Loader",
+    "OptionError",
+    "PeerLostError",
+    "StorageError",
+    "Strategy",
+    "World",
+    "__version__",
+    "open",
+]
+
+_HOMES = {
+    "Batch": "loader",
+    "Dataset": "dataset",
+    "ForebayError": "_core",
+    "FormatError": "_core",
+    "Group": "options",
+    "Loader": "loader",
+    "OptionError": "_core",
+    "PeerLostError": "_core",
+    "StorageError": "_core",
+    "Strategy": "options",
+    "World": "world",
+    "__version__": "_core",
+    "open": "dataset",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'forebay' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"forebay.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,49 @@
+"""The ``forebay`` command.
+
+Data goes to stdout, everything else to stderr. Exit codes: 0, 1 (failed; the message is on stderr), 2 (wrong use). A command
+lives in the module of its name, which is imported when that command runs, and what a command needs is imported inside it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    import click
+
+    from forebay.cli.commands import cli
+
+    try:
+        status = cli.main(args=arguments, prog_name="forebay", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print("forebay: interrupted", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever read our output has left; a second message at exit would only confuse.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        return _report(error)
+    return int(status or 0)
+
+
+def _report(error: Exception) -> int:
+    """Print an expected error without a traceback; pass on what is a fault of ours."""
+    from forebay._core import ForebayError, OptionError
+
+    if not isinstance(error, ForebayError | OSError):
+        raise error
+    print(f"forebay: {error}", file=sys.stderr)
+    return 2 if isinstance(error, OptionError) else 1

@@ -1,0 +1,75 @@
+"""The list of commands and what they share.
+
+Each command is a module with one function ``command``; the table below is all that ``forebay --help`` needs to import.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["COMMANDS", "as_json", "cli", "dataset_options"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+COMMANDS = {
+    "index": "Build the sidecar of a dataset; print samples, bytes read, seconds.",
+    "inspect": "Print format, shards, samples, sizes, layout and file system of a dataset.",
+    "verify": "Read every sample of a dataset and check it.",
+    "limit": "Measure what a storage can do: sequential, random, direct, mmap, by block size.",
+    "demo": "Train a small model on MPI ranks of this machine from a real LMDB file.",
+}
+
+
+class _Commands(click.Group):
+    """A group that imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"forebay.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from forebay import __version__
+
+        click.echo(f"forebay {__version__}")
+        context.exit()
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
+def cli() -> None:
+    """Move training samples from shared storage into the memory of every rank."""
+
+
+def as_json(function: Function) -> Function:
+    """Give a command the option that every command has."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object; keys as in docs/metrics.md."
+    )(function)
+
+
+def dataset_options(function: Function) -> Function:
+    """Give a command what it takes to open a dataset: the arguments of ``forebay.open``."""
+    function = click.option(
+        "--schema", metavar="NAME", help="How records become fields: auto, raw or caffe-datum."
+    )(function)
+    function = click.option("--database", metavar="NAME", help="Named sub-database of an LMDB environment.")(
+        function
+    )
+    return click.argument("dataset", nargs=-1, required=True)(function)

@@ -1,0 +1,96 @@
+"""What commands print: one JSON object or plain text on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+__all__ = ["bytes_text", "print_json", "print_pairs", "print_table", "progress"]
+
+# How long something runs before a bar appears [s].
+PATIENCE_S = 2.0
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object."""
+    click.echo(json.dumps(value))
+
+
+def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, one pair per line, the values aligned."""
+    rows = [(name, str(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        click.echo(f"{name:{width}}  {value}".rstrip())
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print columns of equal width, the first to the left, the others to the right."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    for row in cells:
+        line = "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        click.echo(line.rstrip())
+
+
+def bytes_text(size: float) -> str:
+    """Write a number of bytes for people: ``1536`` is ``1.5 KiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" or size == int(size) else f"{size:.1f} {unit}"
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    """Report nothing."""
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show how far something is: a bar on stderr, after two seconds, on a terminal only.
+
+    Yields a function of (what, done, all); ``all`` may be 0 where it is not known.
+    """
+    if not sys.stderr.isatty():
+        yield _silent
+        return
+    start = time.monotonic()
+    bar: Any = None
+    tasks: dict[str, Any] = {}
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:
+            if time.monotonic() - start < PATIENCE_S:
+                return
+            # rich takes longer to import than most commands run.
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TimeRemainingColumn(),
+            )
+            bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            bar.start()
+        if what not in tasks:
+            tasks[what] = bar.add_task(what, total=None)
+        bar.update(tasks[what], completed=done, total=total or None)
+
+    try:
+        yield report
+    finally:
+        if bar is not None:
+            bar.stop()

@@ -1,0 +1,40 @@
+"""``forebay verify``: every sample readable."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from forebay.cli.commands import as_json, dataset_options
+
+
+@click.command()
+@dataset_options
+@click.option(
+    "--threads", default=2, show_default=True, type=click.IntRange(1, 64), help="Threads that read."
+)
+@as_json
+def command(
+    dataset: tuple[str, ...], schema: str | None, database: str | None, threads: int, as_json: bool
+) -> int:
+    """Read every sample of DATASET and check it: readable, where the index says, decodable by the schema.
+
+    Bad samples are listed; the exit code is then 1.
+    """
+    import forebay
+    from forebay.cli.output import print_json, print_pairs, progress
+
+    opened = forebay.open(dataset, schema=schema, database=database)
+    with progress() as report:
+        found = opened.native.verify(threads=threads, progress=report)
+    bad = found["bad"]
+    if as_json:
+        print_json(found)
+    else:
+        print_pairs([("samples", found["samples"]), ("bad", len(bad))])
+        for one in bad:
+            click.echo(f"sample {one['sample']}: {one['message']}")
+    if bad:
+        print(f"forebay: {len(bad)} of {found['samples']} samples are bad", file=sys.stderr)
+    return 1 if bad else 0

@@ -1,0 +1,163 @@
+"""Datasets: containers of samples, opened by their headers only, indexed at first need."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from forebay import _native
+from forebay._core import StorageError, option_error
+from forebay.options import resolve
+
+__all__ = ["Dataset", "open"]
+
+PathLike = str | os.PathLike[str]
+
+
+def open(
+    path: PathLike | Sequence[PathLike], *, schema: str | None = None, database: str | None = None
+) -> Dataset:
+    """Open a dataset.
+
+    Only headers are read. The index is built, or found as a sidecar, when it is first needed; a :class:`forebay.Loader` does
+    that once per node.
+
+    Parameters
+    ----------
+    path : path-like or sequence of path-like
+        An LMDB environment: its directory or its file. A list of them, or a pattern such as ``"train-*.lmdb"``, is one
+        dataset of several shards, in the order of the list, or of the sorted names.
+    schema : {"auto", "raw", "caffe-datum"}, optional
+        How records become fields. ``auto`` looks at the first records. Default ``auto``.
+    database : str, optional
+        Name of a sub-database. Default: the main one.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    StorageError
+        If a path is not there or cannot be read.
+    FormatError
+        If the contents are not what the format says; the message names file, offset, expected and found.
+    OptionError
+        If the schema is not one of those above.
+    """
+    options = resolve({"schema": schema, "database": database})
+    return Dataset(_expand(path), schema=options["schema"], database=options["database"])
+
+
+def _expand(path: PathLike | Sequence[PathLike]) -> list[str]:
+    """Return plain paths; a pattern stands for what it matches unless something has that very name."""
+    given = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if not given:
+        raise option_error("forebay.open: the list of paths is empty")
+    found: list[str] = []
+    for one in given:
+        text = os.fspath(one)
+        if not isinstance(text, str):
+            raise option_error(f"forebay.open: expected a path as text, found {text!r}")
+        if not glob.has_magic(text) or Path(text).exists():
+            found.append(text)
+            continue
+        matches = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+        if not matches:
+            raise StorageError(f"forebay.open: no file matches the pattern {text}")
+        found += matches
+    return found
+
+
+class Dataset:
+    """Samples in container files; made by :func:`forebay.open`.
+
+    ``len(dataset)`` is the number of samples, ``dataset[i]`` one of them: bytes where the schema is raw, else a dict of field
+    name to value. This is the plain way to look at single samples; a :class:`forebay.Loader` is the fast way to all.
+
+    Parameters
+    ----------
+    paths : list of str
+        Shards, in order.
+    schema, database
+        As for :func:`forebay.open`.
+    """
+
+    __slots__ = ("_database", "_native", "_schema")
+
+    def __init__(self, paths: list[str], *, schema: str = "auto", database: str | None = None) -> None:
+        self._schema = schema
+        self._database = database
+        self._native = _native.Dataset(paths, database=database, schema=schema)
+
+    @property
+    def native(self) -> _native.Dataset:
+        """The Rust object behind this one."""
+        return self._native
+
+    @property
+    def format(self) -> str:
+        """Name of the container format, for example ``lmdb``."""
+        return self._native.format
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the shards, in order."""
+        return self._native.paths
+
+    @property
+    def fingerprint(self) -> str:
+        """Text that changes when the files, the sub-database or the schema change; states and sidecars are tied to it."""
+        return self._native.fingerprint
+
+    @property
+    def fields(self) -> dict[str, tuple[str, tuple[int, ...] | None]]:
+        """Field name → (numpy dtype name, shape of one sample); a shape of None means that the length varies."""
+        return {name: (dtype, shape) for name, dtype, shape in self._native.fields()}
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return one sample, read now.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        FormatError, StorageError
+            If it cannot be decoded, or read.
+        """
+        sample = self._native.sample(index)
+        if len(sample) == 1 and isinstance(data := sample.get("data"), bytes):
+            return data
+        return sample
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def extents(self, index: int) -> list[tuple[str, int, int]]:
+        """Return where the bytes of a sample lie: (path, offset [bytes], length [bytes]).
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample.
+        """
+        return self._native.extents(index)
+
+    def __repr__(self) -> str:
+        paths = self.paths
+        shown = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        return f"<forebay.Dataset {self.format} {shown}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as what it takes to open the files again, for processes that are spawned."""
+        return _reopen, (self.paths, self._schema, self._database)
+
+
+def _reopen(paths: list[str], schema: str, database: str | None) -> Dataset:
+    return Dataset(paths, schema=schema, database=database)

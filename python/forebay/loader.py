@@ -1,0 +1,514 @@
+"""The loader: batches of samples in a known order, at the speed of the storage.
+
+What happens here, in order: options are resolved and checked (:mod:`forebay.options`), the process finds out who it is
+(:mod:`forebay.world`), the ranks of several nodes compare what they want, then the engine is made, which is collective over
+the ranks of the node. From then on every batch is one call into the engine. The position (epoch and step) is kept here; it
+counts batches that were handed out, so that a state is exact however far the engine has read ahead.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from forebay import _core, _mpi, _native
+from forebay._core import ForebayError, option_error
+from forebay.dataset import Dataset, PathLike, open
+from forebay.options import Group, Resolved, Strategy, per_rank_batch, resolve
+from forebay.world import Identity, World, identify
+
+__all__ = ["Batch", "Loader"]
+
+STATE_VERSION = 1
+
+Indices = npt.NDArray[np.int64]
+OrderFunction = Callable[[int], "npt.ArrayLike"]
+
+
+class Batch(dict[str, Any]):
+    """One step's samples of this rank: field name → array, or a list of arrays where the length varies.
+
+    Arrays of fixed size have the shape (samples, then the shape of the field) and are views of the rank's own buffer:
+    writable, and given back for later batches when the last view of them is dropped. One raw field is called ``data``.
+
+    Attributes
+    ----------
+    indices : ndarray of int64, shape (samples,)
+        Sample ids, in the order of the batch; a copy, which keeps no buffer.
+    """
+
+    __slots__ = ("indices",)
+    indices: Indices
+
+    def __repr__(self) -> str:
+        return f"Batch({super().__repr__()}, indices={self.indices!r})"
+
+
+class _Iteration:
+    """One way through the rest of an epoch. It keeps no batch, so that the caller alone decides when a buffer is free."""
+
+    __slots__ = ("_decode", "_engine", "_loader", "_turn")
+
+    def __init__(self, loader: Loader, engine: _native.Engine, turn: int) -> None:
+        self._loader: Loader | None = loader
+        self._engine = engine
+        self._turn = turn
+        self._decode = loader._decode
+
+    def __iter__(self) -> _Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        loader = self._loader
+        if loader is None:
+            raise StopIteration
+        if loader._turn != self._turn:
+            self._loader = None
+            raise ForebayError(
+                f"loader {loader.name!r}: this iterator was left behind when the loader was closed, moved, or iterated anew"
+            )
+        loader._check_process()
+        taken = self._engine.next()
+        if taken is None:
+            self._loader = None
+            loader._epoch_ended()
+            raise StopIteration
+        batch = Batch(taken[0])
+        batch.indices = taken[1].copy()
+        loader._step += 1
+        return batch if self._decode is None else self._decode(batch)
+
+    def __del__(self) -> None:
+        if (loader := getattr(self, "_loader", None)) is not None and loader._turn == self._turn:
+            loader._leave()
+
+
+def _close_engine(engine: _native.Engine, generation: int) -> None:
+    """Close at exit or when the loader is collected; a forked child must not touch its parent's engine."""
+    if generation == _core.fork_generation():
+        engine.close()
+
+
+class Loader:
+    """Batches of samples in a known order.
+
+    Making one is collective over the ranks of its node, and over all ranks where there is a communicator; loaders of one job
+    are told apart by their name. Each pass over it is one epoch, the next pass the next one. A pass that was broken off counts;
+    the other ranks go on without this one until its next pass.
+
+    Every option but ``dataset`` and ``decode`` can also be given as ``FOREBAY_`` + its name in capitals, or in the
+    configuration file; an argument of None was not given (:mod:`forebay.options`, docs/options.md).
+
+    Parameters
+    ----------
+    dataset : Dataset or path-like or sequence of path-like
+        What :func:`forebay.open` returns or takes.
+    batch_size : int
+        Samples per rank and step.
+    global_batch : int
+        Samples per step of all ranks together, instead of ``batch_size``.
+    order : {"group", "sequential", "contiguous", "shuffle"}, Group or function
+        Which sample stands at which position of an epoch. A function takes the epoch and returns all sample ids, the same on
+        every rank. Default ``"group"``.
+    name : str
+        Tells several loaders of one job apart. Default ``"train"``.
+    seed : int
+        With the epoch, decides every shuffle. Default 0.
+    world : {"auto", "mpi", "torchrun", "slurm", "single"} or World
+        Who is in the job. Default ``"auto"``.
+    strategy : {"forebay", "mmap", "pread", "io_uring"} or Strategy
+        How samples are fetched; never which. Default ``"forebay"``.
+    memory : int or str
+        Bytes of landing blocks and batch buffers of the node, for example ``"2GiB"``. Default: the smaller of 2.5 GiB and a
+        quarter of the memory limit.
+    tiers
+        Not in this version.
+    last : {"wrap", "drop", "short", "carry"}
+        What happens when the samples of an epoch do not fill the last step: samples from the start stand in, the rest is left
+        out, the step is shorter (a rank's part may be empty), or the next epoch starts where this one ended (``sequential``
+        only). Default ``"wrap"``.
+    bad_samples : {"raise"}
+        What happens when a sample cannot be read.
+    decode : function
+        Called in this process on each batch; what it returns is handed out instead.
+    timeout : float
+        Seconds of stalled storage, or of waiting for other ranks to make their loader, before an error. Default 600.
+
+    Raises
+    ------
+    OptionError
+        If an option is not valid, the ranks disagree, or the budget is too small for one batch.
+    FormatError, StorageError
+        If the dataset cannot be understood, or read.
+    PeerLostError
+        If another rank died, or did not come.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | PathLike | Sequence[PathLike],
+        batch_size: int | None = None,
+        *,
+        global_batch: int | None = None,
+        order: str | Group | OrderFunction | None = None,
+        name: str | None = None,
+        seed: int | None = None,
+        world: str | World | None = None,
+        strategy: str | Strategy | None = None,
+        memory: int | str | None = None,
+        tiers: Sequence[str] | None = None,
+        last: str | None = None,
+        bad_samples: str | None = None,
+        decode: Callable[[Batch], Any] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if decode is not None and not callable(decode):
+            raise option_error(f"decode=: expected a function of a batch, found {decode!r}")
+        explicit = world if isinstance(world, World) else None
+        self._options = resolve(
+            {
+                "batch_size": batch_size,
+                "global_batch": global_batch,
+                "order": order,
+                "name": name,
+                "seed": seed,
+                "world": None if explicit else world,
+                "strategy": strategy,
+                "memory": memory,
+                "tiers": tiers,
+                "last": last,
+                "bad_samples": bad_samples,
+                "timeout": timeout,
+            }
+        )
+        self._decode = decode
+        self._dataset = dataset if isinstance(dataset, Dataset) else open(dataset)
+        self._identity = identify(explicit or self._options["world"], self._options["timeout"])
+        self._batch_size = per_rank_batch(self._options, self._identity.size)
+        self._given: OrderFunction | None = None
+        self._order = self._order_facts(self._options["order"])
+        self._generation = _core.fork_generation()
+        self._epoch = 0
+        self._step = 0
+        self._begun = False  # an iteration was started at this epoch, or in it
+        self._inside = False  # the engine stands in the middle of an epoch
+        self._turn = 0  # number of the iteration that owns the position
+        self._closed_stats: dict[str, Any] | None = None
+        self._closed_explanation: str | None = None
+        self._engine = self._make_engine()
+
+    def _order_facts(self, order: str | Group | OrderFunction) -> dict[str, Any]:
+        if isinstance(order, str):
+            order = Group() if order == "group" else order
+        if isinstance(order, Group):
+            return {"kind": "group", "samples": order.samples, "window": order.window, "lanes": order.lanes}
+        if isinstance(order, str):
+            return {"kind": order, "samples": None, "window": None, "lanes": None}
+        self._given = order
+        return {"kind": "given", "samples": None, "window": None, "lanes": None}
+
+    def _make_engine(self) -> _native.Engine:
+        identity, strategy = self._identity, self._options["strategy"]
+        shared = {
+            "name": self.name,
+            "size": identity.size,
+            "batch_size": self._batch_size,
+            "order": self._order,
+            "seed": self._options["seed"],
+            "last": self._options["last"],
+            "memory_bytes": self._options["memory"],
+            "readers": strategy.readers,
+            "access": strategy.access,
+            "direct": strategy.direct,
+            "buffers": 2,
+            "timeout_s": math.ceil(self._options["timeout"]),
+        }
+        if identity.comm is not None:
+            facts = {**shared, "data set": self._dataset.fingerprint}
+            _mpi.compare(identity.comm, facts, self._options["timeout"])
+        own = {
+            "job": identity.job,
+            "node": identity.node,
+            "rank": identity.rank,
+            "local_rank": identity.local_rank,
+            "local_ranks": list(identity.local_ranks),
+        }
+        engine = _native.Engine(self._dataset.native, json.dumps(shared | own))
+        # Runs when the loader is collected, and at exit if it still lives then.
+        self._finalizer = weakref.finalize(self, _close_engine, engine, self._generation)
+        return engine
+
+    # --- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name that tells the loaders of a job apart."""
+        return str(self._options["name"])
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset."""
+        return self._dataset
+
+    @property
+    def world(self) -> Identity:
+        """Who this process is in the job, and how that was found out."""
+        return self._identity
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per rank and step."""
+        return self._batch_size
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being iterated, or comes next."""
+        return self._epoch
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What was decided for the options that were left open; docs/metrics.md lists the keys."""
+        return self._engine.facts
+
+    def __len__(self) -> int:
+        """Return the steps of an epoch, the same on every rank."""
+        return self._engine.steps
+
+    def __repr__(self) -> str:
+        identity = self._identity
+        return (
+            f"<forebay.Loader {self.name!r} rank {identity.rank} of {identity.size}, "
+            f"{self._order['kind']} order, batches of {self._batch_size}, {self._dataset!r}>"
+        )
+
+    # --- iterating ----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start the rest of the epoch at a restored position, else the next epoch from its beginning."""
+        self._check_open()
+        self._leave()
+        if self._begun:
+            self._epoch += 1
+            self._step = 0
+        self._turn += 1
+        if self._given is not None:
+            self._engine.give_order(self._epoch, self._given_ids(self._given))
+        self._engine.start(self._epoch, self._step)
+        self._begun = True
+        self._inside = True
+        return _Iteration(self, self._engine, self._turn)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of ``epoch``; a position restored within this very epoch is kept.
+
+        Raises
+        ------
+        OptionError
+            If the epoch is not an integer of at least 0.
+        """
+        if isinstance(epoch, bool) or not hasattr(epoch, "__index__") or epoch < 0:
+            raise option_error(f"set_epoch: expected an integer of at least 0, found {epoch!r}")
+        if epoch.__index__() == self._epoch and not self._begun:
+            return
+        self._move(epoch.__index__(), 0)
+
+    def _move(self, epoch: int, step: int) -> None:
+        self._leave()
+        self._turn += 1
+        self._epoch, self._step, self._begun = epoch, step, False
+
+    def _epoch_ended(self) -> None:
+        self._inside = False
+        self._epoch, self._step, self._begun = self._epoch + 1, 0, False
+
+    def _leave(self) -> None:
+        """Tell the node to go on without this rank, if it stands in the middle of an epoch."""
+        if self._inside and self._generation == _core.fork_generation():
+            self._inside = False
+            self._engine.leave()
+
+    def _given_ids(self, order: OrderFunction) -> Indices:
+        ids = np.asarray(order(self._epoch))
+        samples = len(self._dataset)
+        what = f"order= gave for epoch {self._epoch}"
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise option_error(
+                f"{what} an array of {ids.dtype} with {ids.ndim} dimensions, expected integers with one"
+            )
+        if len(ids) != samples:
+            raise option_error(f"{what} {len(ids)} sample ids, expected all {samples}")
+        if len(ids) and (ids.min() < 0 or ids.max() >= samples):
+            raise option_error(f"{what} ids from {ids.min()} to {ids.max()}, expected 0 to {samples - 1}")
+        return np.ascontiguousarray(ids, dtype=np.int64)
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the exact position, as plain numbers and texts.
+
+        Returns
+        -------
+        dict
+            ``version``, ``kind``, ``last``, ``seed``, ``epoch``, ``step`` (batches handed out), ``global_batch``, ``lanes``,
+            ``group_samples``, ``group_window`` and ``fingerprint`` (of the data set).
+        """
+        facts = self._engine.facts
+        return {
+            "version": STATE_VERSION,
+            "kind": self._order["kind"],
+            "last": self._options["last"],
+            "seed": self._options["seed"],
+            "epoch": self._epoch,
+            "step": self._step,
+            "global_batch": self._batch_size * self._identity.size,
+            "lanes": facts["lanes"],
+            "group_samples": facts.get("group_samples"),
+            "group_window": facts.get("group_window"),
+            "fingerprint": self._dataset.fingerprint,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a state, also one that another number of ranks has written (collective over the node).
+
+        The stream of samples continues exactly. The number of ranks must divide the lanes of the state, the global batch, seed,
+        order and data set must be the same. Parameters of the group order that were left to their defaults are taken from
+        the state.
+
+        Raises
+        ------
+        OptionError
+            If the state does not fit; the message says what would.
+        """
+        self._check_open()
+        wanted = self._check_state(state)
+        if wanted != self._order_of_engine():
+            self._adopt(wanted)
+        self._move(int(state["epoch"]), int(state["step"]))
+
+    def _order_of_engine(self) -> dict[str, Any]:
+        facts = self._engine.facts
+        return {
+            "samples": facts.get("group_samples"),
+            "window": facts.get("group_window"),
+            "lanes": facts["lanes"],
+        }
+
+    def _check_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        own = self.state_dict()
+        if missing := own.keys() - state.keys():
+            raise option_error(f"load_state_dict: the state lacks {', '.join(sorted(missing))}")
+        for key in ("version", "kind", "last", "seed", "fingerprint"):
+            if state[key] != own[key]:
+                raise option_error(
+                    f"load_state_dict: {key} is {state[key]!r} in the state and {own[key]!r} in this loader",
+                    "the data set has changed since the state was written" if key == "fingerprint" else None,
+                )
+        size = self._identity.size
+        whole, lanes = int(state["global_batch"]), int(state["lanes"])
+        works = [ranks for ranks in range(1, lanes + 1) if lanes % ranks == 0]
+        if lanes % size:
+            raise option_error(
+                f"load_state_dict: {size} ranks cannot share the {lanes} lanes of the state",
+                f"numbers of ranks that can: {', '.join(map(str, works))}",
+            )
+        if whole != own["global_batch"]:
+            raise option_error(
+                f"load_state_dict: the global batch is {whole} in the state and {own['global_batch']} here "
+                f"({self._batch_size} on each of {size} ranks)",
+                f"make the loader with batch_size={whole // size} or global_batch={whole}",
+            )
+        for key, low, high in (("epoch", 0, None), ("step", 0, len(self))):
+            value = state[key]
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int)
+                or value < low
+                or (high is not None and value > high)
+            ):
+                limit = f" to {high}" if high is not None else ""
+                raise option_error(
+                    f"load_state_dict: {key}: expected an integer from {low}{limit}, found {value!r}"
+                )
+        return {"samples": state["group_samples"], "window": state["group_window"], "lanes": lanes}
+
+    def _adopt(self, wanted: Mapping[str, Any]) -> None:
+        """Make the engine again with the parameters of a state, where the caller has not asked for others."""
+        for key, value in wanted.items():
+            asked = self._order[key]
+            if asked is not None and asked != value:
+                raise option_error(
+                    f"load_state_dict: {key} is {value} in the state, this loader was made with {asked}",
+                    f"make it with forebay.Group({key}={value}), or leave that out",
+                )
+        self._leave()
+        self._turn += 1
+        self._finalizer()
+        self._order = {**self._order, **wanted}
+        self._engine = self._make_engine()
+
+    # --- looking inside -----------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """Return what was measured since the loader was made; docs/metrics.md says what adds up to what."""
+        if self._closed_stats is not None:
+            return self._closed_stats
+        self._check_process()
+        return self._engine.stats()
+
+    def explain(self) -> str:
+        """Return what was chosen and why, in words."""
+        if self._closed_explanation is not None:
+            return self._closed_explanation
+        self._check_process()
+        identity = self._identity
+        lines = [
+            f"loader {self.name}: rank {identity.rank} of {identity.size}, "
+            f"{len(identity.local_ranks)} on node {identity.node} ({identity.source})"
+        ]
+        given = {name: origin for name, origin in self._options.origins.items() if not origin.endswith("=")}
+        lines += [
+            f"{name} = {self._shown(self._options, name)} from {origin}" for name, origin in given.items()
+        ]
+        return "\n".join(lines + self._engine.explain())
+
+    @staticmethod
+    def _shown(options: Resolved, name: str) -> str:
+        return str(options[name])
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give everything back and tell the node to go on without this rank; batches that are held stay valid.
+
+        :meth:`stats` and :meth:`explain` go on telling what was so at the end. Closing twice does nothing.
+        """
+        if not self._finalizer.alive or self._generation != _core.fork_generation():
+            return
+        self._closed_stats, self._closed_explanation = self.stats(), self.explain()
+        self._inside = False
+        self._turn += 1
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        self._check_process()
+        if not self._finalizer.alive:
+            raise ForebayError(f"loader {self.name!r} is closed")
+
+    def _check_process(self) -> None:
+        if self._generation != _core.fork_generation():
+            raise ForebayError(
+                f"loader {self.name!r} was made before this process ({os.getpid()}) was forked and cannot be used in it"
+            )

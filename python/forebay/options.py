@@ -1,0 +1,395 @@
+"""Options: what they are called, where their values come from, what they may be.
+
+Every option is defined once, in :data:`OPTIONS`, and can be given in four places. The first that gives it counts:
+
+1. the argument of :class:`forebay.Loader` or :func:`forebay.open`,
+2. the environment variable ``FOREBAY_`` + its name in capitals,
+3. the configuration file: ``$FOREBAY_CONFIG``, else ``forebay.toml`` in the working directory,
+4. the default.
+
+A value is checked where it is read, so that an error names the place it came from. The ranks of a job must agree; that is
+compared when a loader is made, by the engine on a node and through MPI between nodes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from forebay._core import option_error
+
+__all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "parse_bytes", "resolve"]
+
+ORDERS = ("sequential", "contiguous", "shuffle", "group")
+LASTS = ("wrap", "drop", "short", "carry")
+ACCESSES = ("auto", "mmap", "pread", "io_uring")
+STRATEGIES = ("forebay", "mmap", "pread", "io_uring")
+WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
+SCHEMAS = ("auto", "raw", "caffe-datum")
+
+CONFIG_VARIABLE = "FOREBAY_CONFIG"
+CONFIG_FILE = "forebay.toml"
+
+_LARGEST_SEED = 2**64 - 1
+_BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}
+_UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)}
+
+
+def _positive(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise option_error(f"{name}: expected an integer of at least 1, found {value!r}")
+    return value
+
+
+def _choice(name: str, value: object, valid: Sequence[str]) -> str:
+    if value not in valid:
+        raise option_error(f"{name}: expected one of {', '.join(valid)}; found {value!r}")
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The group order: groups of neighbours shuffled globally, dealt to lanes, shuffled again inside a window.
+
+    The parameters follow the data set, never memory or a measurement: they decide the order, and the state keeps them.
+
+    Parameters
+    ----------
+    samples : int, optional
+        Samples per group, read together. By default chosen from the mean size of a sample.
+    window : int, optional
+        Groups that are shuffled together. By default chosen from the mean size of a sample.
+    lanes : int, optional
+        Streams that the ranks share out between them; a multiple of the number of ranks that divides the global batch. A run
+        can be resumed on any number of ranks that divides it. By default the smallest such number that is at least 8.
+
+    Raises
+    ------
+    OptionError
+        If a number is not an integer of at least 1.
+    """
+
+    samples: int | None = None
+    window: int | None = None
+    lanes: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if (value := getattr(self, field.name)) is not None:
+                _positive(f"Group({field.name}=)", value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How samples get from storage into batches. It never changes which samples a batch holds.
+
+    Parameters
+    ----------
+    locate : {"index"}
+        How the place of a sample is found.
+    access : {"auto", "mmap", "pread", "io_uring"}
+        How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a local file, known to be
+        resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;
+        :meth:`Loader.explain` says so.
+    readers : int, optional
+        Reader threads per node. By default chosen from the number of cores.
+    direct : bool, optional
+        Whether to read with O_DIRECT, past the page cache. By default chosen from the file system.
+
+    Raises
+    ------
+    OptionError
+        If a value is none of those above.
+    """
+
+    locate: str = "index"
+    access: str = "auto"
+    readers: int | None = None
+    direct: bool | None = None
+
+    def __post_init__(self) -> None:
+        _choice("Strategy(locate=)", self.locate, ("index",))
+        _choice("Strategy(access=)", self.access, ACCESSES)
+        if self.readers is not None:
+            _positive("Strategy(readers=)", self.readers)
+        if self.direct is not None and not isinstance(self.direct, bool):
+            raise option_error(f"Strategy(direct=): expected True, False or None; found {self.direct!r}")
+        if self.direct and self.access == "mmap":
+            raise option_error(
+                "Strategy(access='mmap', direct=True): a mapping always goes through the page cache"
+            )
+
+
+def parse_bytes(name: str, value: object) -> int:
+    """Return a number of bytes from an integer or a text such as ``"2GiB"`` or ``"500 MB"``."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value > 0:
+            return value
+    elif isinstance(value, str) and (match := _BYTES.match(value)):
+        factor = _UNITS.get(match.group(2).lower())
+        if factor is not None and (size := int(float(match.group(1)) * factor)) > 0:
+            return size
+    raise option_error(
+        f"{name}: expected a positive number of bytes, found {value!r}", 'write for example "2GiB"'
+    )
+
+
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    elif hasattr(value, "__index__") and not isinstance(value, bool):
+        return int(value.__index__())
+    raise option_error(f"{name}: expected an integer, found {value!r}")
+
+
+def _count(name: str, value: object) -> int:
+    return _positive(name, _integer(name, value))
+
+
+def _seed(name: str, value: object) -> int:
+    seed = _integer(name, value)
+    if not 0 <= seed <= _LARGEST_SEED:
+        raise option_error(f"{name}: expected an integer from 0 to 2**64 - 1, found {seed}")
+    return seed
+
+
+def _seconds(name: str, value: object) -> float:
+    try:
+        seconds = (
+            float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+        )
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise option_error(f"{name}: expected a positive number of seconds, found {value!r}")
+    return seconds
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise option_error(f"{name}: expected a text that is not empty, found {value!r}")
+    return value
+
+
+def _boolean(name: str, value: str) -> bool:
+    return _choice(name, value.lower(), ("true", "false")) == "true"
+
+
+def _choose(valid: Sequence[str]) -> Callable[[str, object], str]:
+    return lambda name, value: _choice(name, value, valid)
+
+
+def _details(name: str, text: str, kinds: Mapping[str, Callable[[str, str], Any]]) -> dict[str, Any]:
+    """Read ``key=value,key=value``."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        key, _, value = part.partition("=")
+        _choice(name, key, tuple(kinds))
+        found[key] = kinds[key](f"{name} ({key})", value)
+    return found
+
+
+def _order(name: str, value: object) -> str | Group | Callable[[int], Any]:
+    """Accept a name, a :class:`Group`, a function, ``group:samples=512,window=4``, or a table of the configuration file."""
+    if isinstance(value, Group) or callable(value):
+        return value
+    if isinstance(value, Mapping):
+        details = dict(value)
+        kind = details.pop("kind", "group")
+        if details and kind == "group":
+            _check_keys(name, details, tuple(field.name for field in fields(Group)))
+            return Group(**details)
+        value = kind
+    if isinstance(value, str) and value.startswith("group:"):
+        return Group(
+            **_details(
+                name, value.removeprefix("group:"), dict.fromkeys(("samples", "window", "lanes"), _count)
+            )
+        )
+    if value not in ORDERS:
+        raise option_error(
+            f"{name}: expected one of {', '.join(ORDERS)}, forebay.Group(...) or a function of the epoch; found {value!r}"
+        )
+    return str(value)
+
+
+def _strategy(name: str, value: object) -> Strategy:
+    """Accept a name, a :class:`Strategy`, ``forebay:access=pread,readers=2``, or a table of the configuration file."""
+    if isinstance(value, Strategy):
+        return value
+    details: dict[str, Any] = {}
+    if isinstance(value, Mapping):
+        details = dict(value)
+        _check_keys(name, details, ("name", *(field.name for field in fields(Strategy))))
+        value = details.pop("name", "forebay")
+    elif isinstance(value, str) and ":" in value:
+        value, _, text = value.partition(":")
+        kinds = {"locate": _text, "access": _text, "readers": _count, "direct": _boolean}
+        details = _details(name, text, kinds)
+    preset = _choice(name, value, STRATEGIES)
+    if preset != "forebay":
+        details = {"access": preset} | details
+    return Strategy(**details)
+
+
+def _check_keys(name: str, found: Mapping[str, Any], valid: Sequence[str]) -> None:
+    for key in found:
+        _choice(name, key, valid)
+
+
+def _bad_samples(name: str, value: object) -> str:
+    if value == "skip":
+        raise option_error(f"{name}: 'skip' is not in this version, only 'raise'")
+    return _choice(name, value, ("raise",))
+
+
+def _tiers(name: str, value: object) -> None:
+    raise option_error(f"{name}: storage tiers are not in this version, found {value!r}", "leave tiers= out")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its name, its default, what reads and checks a value, and what it means."""
+
+    name: str
+    default: Any
+    read: Callable[[str, object], Any]
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return f"FOREBAY_{self.name.upper()}"
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("batch_size", None, _count, "samples per rank and step"),
+    Option("global_batch", None, _count, "samples of all ranks and step, instead of batch_size"),
+    Option("order", "group", _order, "which sample stands where: " + ", ".join(ORDERS)),
+    Option("name", "train", _text, "tells several loaders of one job apart"),
+    Option("seed", 0, _seed, "with the epoch, decides every shuffle"),
+    Option("world", "auto", _choose(WORLDS), "who is in the job: " + ", ".join(WORLDS)),
+    Option("strategy", Strategy(), _strategy, "how samples are fetched: " + ", ".join(STRATEGIES)),
+    Option("memory", None, parse_bytes, "landing blocks and batch buffers of a node, in bytes or as 2GiB"),
+    Option("tiers", None, _tiers, "not in this version"),
+    Option("last", "wrap", _choose(LASTS), "what the end of an epoch does: " + ", ".join(LASTS)),
+    Option("bad_samples", "raise", _bad_samples, "what a sample that cannot be read does: raise"),
+    Option(
+        "timeout",
+        600.0,
+        _seconds,
+        "seconds of stalled storage, or of waiting for other ranks, before an error",
+    ),
+    Option("database", None, _text, "named sub-database of an LMDB environment (forebay.open)"),
+    Option(
+        "schema", "auto", _choose(SCHEMAS), "how records become fields (forebay.open): " + ", ".join(SCHEMAS)
+    ),
+)
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Values by option name, and where those that are no defaults came from."""
+
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+
+def _configuration(environment: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+    """Read the configuration file; one that was asked for must be there."""
+    asked = environment.get(CONFIG_VARIABLE)
+    path = Path(asked or CONFIG_FILE)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if asked:
+            raise option_error(f"{CONFIG_VARIABLE}: there is no configuration file {path}") from None
+        return {}, str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise option_error(f"configuration file {path}: cannot be read: {error}") from error
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise option_error(f"configuration file {path}: not valid TOML: {error}") from error
+    _check_keys(f"configuration file {path}", found, tuple(_BY_NAME))
+    return found, str(path)
+
+
+def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Resolved:
+    """Find the value of every option that is a key of ``arguments``; an argument of None was not given.
+
+    Raises
+    ------
+    OptionError
+        If a value is not valid; the message begins with the place it came from.
+    """
+    environment = os.environ if environment is None else environment
+    configuration, path = _configuration(environment)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    strengths: dict[str, int] = {}
+    for name, argument in arguments.items():
+        option = _BY_NAME[name]
+        places = (
+            (f"{name}=", argument),
+            (option.variable, environment.get(option.variable) or None),
+            (f"{path}: {name}", configuration.get(name)),
+        )
+        values[name] = option.default
+        for strength, (origin, value) in enumerate(places):
+            if value is not None:
+                values[name] = option.read(origin, value)
+                origins[name] = origin
+                strengths[name] = strength
+                break
+    _one_batch_size(values, origins, strengths)
+    return Resolved(values, origins)
+
+
+def _one_batch_size(values: dict[str, Any], origins: dict[str, str], strengths: Mapping[str, int]) -> None:
+    """Of batch_size and global_batch the one from the stronger place counts; both from one place contradict each other."""
+    both = ("batch_size", "global_batch")
+    if not all(name in strengths for name in both):
+        return
+    if strengths["batch_size"] == strengths["global_batch"]:
+        raise option_error(
+            f"{origins['batch_size']} and {origins['global_batch']}: give one of them, not both"
+        )
+    weaker = max(both, key=lambda name: strengths[name])
+    values[weaker] = None
+    del origins[weaker]
+
+
+def per_rank_batch(resolved: Resolved, size: int) -> int:
+    """Return the samples per rank and step on a job of ``size`` ranks."""
+    if (batch_size := resolved["batch_size"]) is not None:
+        return int(batch_size)
+    global_batch = resolved["global_batch"]
+    if global_batch is None:
+        raise option_error(
+            "neither batch_size= nor global_batch= is given", "batch_size= is samples per rank and step"
+        )
+    if global_batch % size:
+        near = [
+            g for g in (global_batch - global_batch % size, global_batch + size - global_batch % size) if g
+        ]
+        raise option_error(
+            f"global_batch={global_batch} cannot be shared out evenly between {size} ranks",
+            f"the nearest that can: {', '.join(map(str, near))}",
+        )
+    return int(global_batch // size)

@@ -1,0 +1,164 @@
+"""Runs the test suites one after the other and sums them up in one closing line.
+
+Every suite's output is passed through as it comes. Rust suites are counted from the `test result:` lines of cargo's test
+harness, the Python suite from the JUnit file that pytest writes. A suite that ends badly without naming a failed test (it
+did not compile, it was killed) counts as one failure. The closing line stands alone at the end:
+
+    1234 passed, 0 failed, 3 skipped
+
+Rust's `ignored` tests count as skipped; they are the long ones, run by `make test-long` (`--long`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Numbers of tests by outcome."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
+    def ended(self, returncode: int) -> Counts:
+        """Count a suite that ended badly without naming a failed test as one failure."""
+        if returncode != 0 and self.failed == 0:
+            return self + Counts(failed=1)
+        return self
+
+    def closing_line(self) -> str:
+        """One line with all that there is to say; the skipped are left out where there are none."""
+        line = f"{self.passed} passed, {self.failed} failed"
+        return f"{line}, {self.skipped} skipped" if self.skipped else line
+
+
+def count_rust(lines: Iterable[str]) -> Counts:
+    """Sum the result lines of cargo's test harness."""
+    counts = Counts()
+    for line in lines:
+        if match := RESULT.match(line.strip()):
+            counts += Counts(*map(int, match.groups()))
+    return counts
+
+
+def count_junit(path: Path) -> Counts:
+    """Read pytest's JUnit file; a missing or broken one counts nothing."""
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (OSError, ElementTree.ParseError):
+        return Counts()
+    counts = Counts()
+    for suite in root.iter("testsuite"):
+        total, skipped = int(suite.get("tests", "0")), int(suite.get("skipped", "0"))
+        failed = int(suite.get("failures", "0")) + int(suite.get("errors", "0"))
+        counts += Counts(total - failed - skipped, failed, skipped)
+    return counts
+
+
+def run(title: str, command: list[str], environment: dict[str, str]) -> tuple[list[str], int]:
+    """Run a command, pass its output through, return its lines and exit status."""
+    print(f"== {title}", flush=True)
+    lines: list[str] = []
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            lines.append(line)
+    return lines, process.returncode
+
+
+def rust(title: str, command: list[str], environment: dict[str, str]) -> Counts:
+    """Run a Rust suite."""
+    lines, returncode = run(title, command, environment)
+    return count_rust(lines).ended(returncode)
+
+
+def python(arguments: list[str], long: bool) -> Counts:
+    """Run the Python suite with the interpreter that runs this script."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "junit.xml"
+        command = [sys.executable, "-m", "pytest", f"--junit-xml={report}", *arguments]
+        _, returncode = run("python", command, {"FOREBAY_TEST_LONG": "1"} if long else {})
+        return count_junit(report).ended(returncode)
+
+
+def loom_tests() -> list[str]:
+    """Names of the engine's loom test files; they compile to nothing without `--cfg loom`."""
+    return sorted(path.stem for path in (ROOT / "crates/forebay-engine/tests").glob("loom_*.rs"))
+
+
+def main() -> int:
+    """Run everything that was asked for; return 0 if nothing failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--long", action="store_true", help="also the long runs of the same tests")
+    parser.add_argument("--jobs", default="2", help="parallel compilations of cargo")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="rust, loom, python (default: all)")
+    options = parser.parse_args()
+    suites = options.suites or ["rust", "loom", "python"]
+    if unknown := set(suites) - {"rust", "loom", "python"}:
+        parser.error(f"unknown suite {', '.join(sorted(unknown))}: choose from rust, loom, python")
+
+    counts = Counts()
+    if "rust" in suites:
+        command = [
+            "cargo",
+            "test",
+            "--workspace",
+            "--exclude",
+            "forebay-py",
+            "--no-fail-fast",
+            f"-j{options.jobs}",
+        ]
+        if options.long:
+            command += ["--release", "--", "--include-ignored"]
+        counts += rust("rust", command, {"FOREBAY_TEST_LONG": "1"} if options.long else {})
+    if "loom" in suites and (names := loom_tests()):
+        command = [
+            "cargo",
+            "test",
+            "-p",
+            "forebay-engine",
+            "--release",
+            "--no-fail-fast",
+            f"-j{options.jobs}",
+        ]
+        for name in names:
+            command += ["--test", name]
+        # Its own target directory: the flag changes every crate, the ordinary build would be thrown away each time.
+        target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "loom"
+        flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom".strip()
+        counts += rust("loom", command, {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(target)})
+    if "python" in suites:
+        counts += python([], options.long)
+    print(f"\n{counts.closing_line()}", flush=True)
+    return 0 if counts.failed == 0 and counts.passed > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
