@@ -1,0 +1,206 @@
+//! The group order: contiguous groups laid end to end in a permuted sequence, dealt to lanes, shuffled in windows.
+//!
+//! How it works, in order:
+//! 1. The data set is cut into n = ⌈N/S⌉ groups of S contiguous samples; only the last group may be shorter.
+//! 2. A permutation keyed by (seed, epoch) lays the groups end to end, the short one wherever it falls: a sequence of N.
+//! 3. Lane l owns the slice [⌊l·N/L⌋, ⌊(l+1)·N/L⌋) of the sequence; lanes are equal to ± 1 sample.
+//! 4. Inside its slice a lane shuffles windows of w·S positions by a permutation keyed by (seed, epoch, lane, window).
+//!    The first window of lane l is shortened by ⌊l·w·S/L⌋, so that the lanes' window edges, and with them the reads,
+//!    are spread evenly over the steps; the last window is what is left.
+//!
+//! Everything is a pure function of (seed, epoch, position) that keeps no array of the data set's size.
+
+use std::ops::Range;
+
+use crate::permutation::{Key, Permutation, Purpose, is_table, shuffle};
+
+/// The sizes that define a group order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// N.
+    pub(crate) samples: u64,
+    /// S.
+    pub(crate) group: u64,
+    /// w·S \[positions\].
+    pub(crate) window: u64,
+    /// L.
+    pub(crate) lanes: u64,
+}
+
+impl Shape {
+    /// n, the number of groups.
+    pub(crate) fn groups(&self) -> u64 {
+        self.samples.div_ceil(self.group)
+    }
+
+    /// The slice of the sequence that a lane owns.
+    pub(crate) fn lane(&self, lane: u64) -> Range<u64> {
+        share(self.samples, self.lanes, lane)
+    }
+
+    /// Positions of a lane.
+    pub(crate) fn lane_positions(&self, lane: u64) -> u64 {
+        let slice = self.lane(lane);
+        slice.end - slice.start
+    }
+
+    /// Positions of a lane's first window, if the lane is long enough.
+    fn first_window(&self, lane: u64) -> u64 {
+        self.window - (u128::from(lane) * u128::from(self.window) / u128::from(self.lanes)) as u64
+    }
+
+    /// Number and positions of the window that holds `position` of `lane`.
+    pub(crate) fn window_at(&self, lane: u64, position: u64) -> (u64, Range<u64>) {
+        let first = self.first_window(lane);
+        let end = self.lane_positions(lane);
+        if position < first {
+            (0, 0..first.min(end))
+        } else {
+            let number = (position - first) / self.window;
+            let start = first + number * self.window;
+            (number + 1, start..start.saturating_add(self.window).min(end))
+        }
+    }
+
+    /// The sequence of an epoch.
+    pub(crate) fn sequence(&self, seed: u64, epoch: u64) -> Sequence {
+        let groups = self.groups();
+        let permutation = Permutation::new(Key::new(seed, Purpose::Groups).with(epoch), groups);
+        Sequence {
+            group: self.group,
+            last: groups - 1,
+            short_samples: self.samples - (groups - 1) * self.group,
+            short_place: permutation.position_of(groups - 1),
+            permutation,
+        }
+    }
+
+    /// The permutation of one window of `positions` positions.
+    pub(crate) fn window_key(seed: u64, epoch: u64, lane: u64, window: u64) -> Key {
+        Key::new(seed, Purpose::Window).with(epoch).with(lane).with(window)
+    }
+
+    /// The samples of a window, in the order in which they are delivered.
+    pub(crate) fn window_samples(
+        &self,
+        seed: u64,
+        epoch: u64,
+        sequence: &Sequence,
+        lane: u64,
+        (window, positions): (u64, Range<u64>),
+        out: &mut Vec<u64>,
+    ) {
+        let start = self.lane(lane).start;
+        sequence.fill(start + positions.start..start + positions.end, out);
+        let key = Self::window_key(seed, epoch, lane, window);
+        let length = out.len() as u64;
+        if is_table(length) {
+            shuffle(key, out);
+        } else {
+            let permutation = Permutation::new(key, length);
+            *out = (0..length).map(|position| out[permutation.at(position) as usize]).collect();
+        }
+    }
+}
+
+/// Part `part` of `total` things cut into `parts` parts that differ by at most one.
+pub(crate) fn share(total: u64, parts: u64, part: u64) -> Range<u64> {
+    let edge = |part: u64| (u128::from(part) * u128::from(total) / u128::from(parts)) as u64;
+    edge(part)..edge(part + 1)
+}
+
+/// The groups of one epoch, laid end to end.
+#[derive(Clone, Debug)]
+pub(crate) struct Sequence {
+    permutation: Permutation,
+    /// S.
+    group: u64,
+    /// The group that may be short.
+    last: u64,
+    /// Its samples; S where it is not short.
+    short_samples: u64,
+    /// Where it stands among the groups.
+    short_place: u64,
+}
+
+impl Sequence {
+    /// The place among the groups that holds position `position` of the sequence, and the offset in that group.
+    fn place(&self, position: u64) -> (u64, u64) {
+        let short_start = self.short_place * self.group;
+        if position < short_start {
+            (position / self.group, position % self.group)
+        } else if position - short_start < self.short_samples {
+            (self.short_place, position - short_start)
+        } else {
+            let rest = position - short_start - self.short_samples;
+            (self.short_place + 1 + rest / self.group, rest % self.group)
+        }
+    }
+
+    /// The sample at a position of the sequence.
+    pub(crate) fn sample(&self, position: u64) -> u64 {
+        let (place, offset) = self.place(position);
+        self.permutation.at(place) * self.group + offset
+    }
+
+    /// The samples at `positions`, group by group.
+    fn fill(&self, positions: Range<u64>, out: &mut Vec<u64>) {
+        out.clear();
+        let mut left = positions.end - positions.start;
+        if left == 0 {
+            return;
+        }
+        let (mut place, mut offset) = self.place(positions.start);
+        while left > 0 {
+            let group = self.permutation.at(place);
+            let samples = if group == self.last { self.short_samples } else { self.group };
+            let taken = (samples - offset).min(left);
+            let first = group * self.group + offset;
+            out.extend(first..first + taken);
+            left -= taken;
+            place += 1;
+            offset = 0;
+        }
+    }
+}
+
+/// Smallest group \[bytes\]: a group is one read or a few, and reads below 1 MiB cost rate (readers: 64 KiB halves it).
+const GROUP_BYTES: f64 = 1024.0 * 1024.0;
+/// Samples of a group below which the shuffle suffers: as long as a window stays within [`LARGE_WINDOW_BYTES`].
+const GROUP_SAMPLES: u64 = 64;
+/// Window of small samples \[bytes\]: gathering out of windows up to 8 MiB is 3 times as fast as out of larger ones.
+const WINDOW_BYTES: f64 = 8.0 * 1024.0 * 1024.0;
+/// Window of large samples \[bytes\]: 16 lanes hold 256 MiB, a tenth of the default budget of a node.
+const LARGE_WINDOW_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
+/// Fewest groups per window of more than one sample: fewer mix too little (same-group pairs fall as 1/w).
+const WINDOW_GROUPS: u64 = 4;
+/// Groups of a small data set: with fewer, a lane would see much the same samples in every epoch.
+const LEAST_GROUPS: u64 = 256;
+/// Windows of a small data set: one for each of the lanes that an order has by default.
+const LEAST_WINDOWS: u64 = 8;
+
+/// Samples per group S and groups per window w that suit a data set: (S, w).
+///
+/// They follow from the number of samples and their mean size \[bytes\] only, never from memory, ranks or a
+/// measurement, because the order depends on them:
+/// - a group is 1 to 2 MiB, so that it is read in large requests; at least 64 samples where four such groups stay within
+///   16 MiB, else as many as do; never so large that there are fewer than 256 groups;
+/// - a window is at most 8 MiB where the samples allow that, because then it is gathered out of the cache, which is 4 to 8
+///   groups (more in a small data set, but at most an eighth of it), and at least 4 groups;
+/// - S is a power of two. Samples above 2 MiB, and those of tiny data sets, stand alone: then the order is a full
+///   shuffle, and the window only says how many are read together.
+#[must_use]
+pub fn default_group(samples: u64, mean_sample_bytes: f64) -> (u64, u64) {
+    let mean = if mean_sample_bytes.is_finite() { mean_sample_bytes.max(1.0) } else { 1.0 };
+    let reading = ((GROUP_BYTES / mean).ceil() as u64).next_power_of_two();
+    let mixing = floor_power_of_two((LARGE_WINDOW_BYTES / WINDOW_GROUPS as f64 / mean) as u64);
+    let group = reading.max(mixing.min(GROUP_SAMPLES)).min(floor_power_of_two(samples / LEAST_GROUPS));
+    let window = (WINDOW_BYTES / (group as f64 * mean)) as u64;
+    let window = window.min(samples / (LEAST_WINDOWS * group));
+    (group, window.max(if group == 1 { 1 } else { WINDOW_GROUPS }))
+}
+
+/// The largest power of two that is at most `number`; 1 for 0.
+fn floor_power_of_two(number: u64) -> u64 {
+    1 << number.max(1).ilog2()
+}

@@ -1,0 +1,651 @@
+//! Orders: which sample stands at which position of an epoch.
+//!
+//! An [`Order`] is a pure function of (seed, epoch, step, rank) that keeps no array of the data set's size and starts at
+//! any position. Letters, as in docs/design.md: N samples, B batch per rank and step, W ranks, G = W·B global batch,
+//! T steps per epoch, L lanes. In step s of an epoch, slot j of rank r holds:
+//!
+//! - `sequential`: position p = s·G + r·B + j; the sample is p.
+//! - `shuffle`: the same position; the sample is π(p), π keyed by (seed, epoch).
+//! - `given`: the same position; the sample is entry p of the ids given for the epoch.
+//! - `contiguous`: rank r walks its own region [⌊r·N/W⌋, ⌊(r+1)·N/W⌋): position s·B + j of the region.
+//! - `group`: rank r serves the lanes [r·L/W, (r+1)·L/W), one after the other in the batch, and takes the next G/L positions
+//!   of each; what a lane holds is defined in `group`.
+//!
+//! The end of an epoch ([`Last`]): with `drop` T = ⌊N/G⌋ and what does not fill a step is left out; otherwise T = ⌈N/G⌉.
+//! `wrap` fills the last step from the start of the same epoch (a region's or lane's own start), `short` takes what is left,
+//! a rank's part may be empty; `carry` (sequential only) takes position (e·T + s)·G + r·B + j modulo N, so that epoch e starts
+//! where epoch e − 1 ended: the circular database of the papers. As regions and lanes are equal to ± 1,
+//! ⌊⌊N/L⌋ / (G/L)⌋ = ⌊N/G⌋ and ⌈⌈N/L⌉ / (G/L)⌉ = ⌈N/G⌉: they never change T.
+//!
+//! Promises: every sample exactly once per epoch (`drop` leaves out at most G − 1, `wrap` and `carry` repeat at most
+//! G − 1); every rank has T steps; the global batch of a step does not depend on W, except for `contiguous`.
+
+use std::fmt;
+
+use forebay_types::{Rank, SampleId};
+use serde::{Deserialize, Serialize};
+
+pub use crate::group::default_group;
+use crate::group::{Shape, share};
+use crate::permutation::{Key, Permutation, Purpose};
+use crate::quality::Quality;
+use crate::state::OrderState;
+
+/// Which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// All ranks together walk the data set from its start.
+    Sequential,
+    /// Each rank walks its own region.
+    Contiguous,
+    /// A full shuffle, another one in every epoch.
+    Shuffle,
+    /// Groups of contiguous samples, shuffled as groups, and their samples shuffled in windows.
+    Group {
+        /// S, samples per group.
+        samples: u64,
+        /// w, groups per window.
+        window: u64,
+    },
+    /// Sample ids given for every epoch.
+    Given,
+}
+
+impl Kind {
+    /// The name of the kind, as users write it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Sequential => "sequential",
+            Self::Contiguous => "contiguous",
+            Self::Shuffle => "shuffle",
+            Self::Group { .. } => "group",
+            Self::Given => "given",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group { samples, window } => write!(f, "group(samples={samples}, window={window})"),
+            kind => f.write_str(kind.name()),
+        }
+    }
+}
+
+/// What happens at the end of an epoch that global batches do not fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Last {
+    /// The last step is filled from the start of the epoch.
+    Wrap,
+    /// The samples that do not fill a step are left out.
+    Drop,
+    /// The last step takes what is left; a rank's part may be empty.
+    Short,
+    /// The next epoch starts where this one ends.
+    Carry,
+}
+
+impl Last {
+    /// The name, as users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wrap => "wrap",
+            Self::Drop => "drop",
+            Self::Short => "short",
+            Self::Carry => "carry",
+        }
+    }
+}
+
+/// What defines an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderSpec {
+    /// Which order.
+    pub kind: Kind,
+    /// What the end of an epoch does.
+    pub last: Last,
+    /// Seed of everything that is shuffled.
+    pub seed: u64,
+    /// N, samples of the data set.
+    pub samples: u64,
+    /// B, samples per rank and step.
+    pub batch: u64,
+    /// W, ranks.
+    pub ranks: u64,
+    /// L, lanes of a group order; chosen where it is `None`. Other kinds take only what [`Order::lanes`] gives.
+    pub lanes: Option<u64>,
+}
+
+/// Why an order cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OrderError {
+    /// There is nothing to put in order.
+    #[error("order {kind}: the data set has no samples")]
+    Empty {
+        /// Name of the kind.
+        kind: &'static str,
+    },
+    /// A number outside what is possible.
+    #[error("order {kind}: {what} is {found}, expected {expected}")]
+    Number {
+        /// Name of the kind.
+        kind: &'static str,
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        found: u64,
+        /// What is possible.
+        expected: &'static str,
+    },
+    /// One step takes more than there is.
+    #[error(
+        "order {kind}: batch larger than the data set: {ranks} rank(s) with batches of {batch} take {global_batch} samples \
+         per step, the data set has {samples}, and last=\"{last}\" needs at least one whole step"
+    )]
+    BatchTooLarge {
+        /// Name of the kind.
+        kind: &'static str,
+        /// Name of what the end of an epoch does.
+        last: &'static str,
+        /// W.
+        ranks: u64,
+        /// B.
+        batch: u64,
+        /// G.
+        global_batch: u64,
+        /// N.
+        samples: u64,
+    },
+    /// `carry` with an order that is not a circle.
+    #[error(
+        "order {kind}: last=\"carry\" lets epochs flow on around the data set, which only order sequential can do"
+    )]
+    Carry {
+        /// Name of the kind.
+        kind: &'static str,
+    },
+    /// Lanes that do not divide the work.
+    #[error(
+        "order {kind}: lanes={lanes} does not fit {ranks} rank(s) and a global batch of {global_batch}: \
+         lanes must be a multiple of the ranks and divide the global batch; {works} would work"
+    )]
+    Lanes {
+        /// Name of the kind.
+        kind: &'static str,
+        /// L as asked for.
+        lanes: u64,
+        /// W.
+        ranks: u64,
+        /// G.
+        global_batch: u64,
+        /// Numbers that would work.
+        works: String,
+    },
+    /// Lanes for an order that has none.
+    #[error("order {kind}: lanes={lanes}, but only order group has lanes to choose")]
+    LanesWithoutGroups {
+        /// Name of the kind.
+        kind: &'static str,
+        /// L as asked for.
+        lanes: u64,
+    },
+    /// A number of ranks on which a stream cannot go on.
+    #[error(
+        "resuming order {kind} on {ranks} rank(s): its stream of global batches of {global_batch} in {lanes} lanes does not \
+         divide among them; {works} rank(s) would work"
+    )]
+    ResumeRanks {
+        /// Name of the kind.
+        kind: &'static str,
+        /// W as asked for.
+        ranks: u64,
+        /// G.
+        global_batch: u64,
+        /// L.
+        lanes: u64,
+        /// Numbers that would work.
+        works: String,
+    },
+    /// A state of another version.
+    #[error("resuming an order: the state has version {found}, expected {expected}")]
+    StateVersion {
+        /// Version of the state.
+        found: u32,
+        /// Version of this program.
+        expected: u32,
+    },
+    /// A state of another stream.
+    #[error("resuming an order: {what} is {found}, expected {expected}")]
+    StateDiffers {
+        /// Which parameter.
+        what: &'static str,
+        /// Its value now.
+        found: String,
+        /// Its value in the state.
+        expected: String,
+    },
+    /// Ids of an epoch of order given that are not one per sample.
+    #[error(
+        "order given, epoch {epoch}: {found} sample ids, expected {expected}, one for each sample of the data set"
+    )]
+    GivenLength {
+        /// The epoch.
+        epoch: u64,
+        /// Ids given.
+        found: u64,
+        /// N.
+        expected: u64,
+    },
+    /// An id of order given that names no sample.
+    #[error("order given, epoch {epoch}: sample id {found} at position {position}, expected 0 to {highest}")]
+    GivenId {
+        /// The epoch.
+        epoch: u64,
+        /// Where the id stands.
+        position: u64,
+        /// The id.
+        found: u64,
+        /// N − 1.
+        highest: u64,
+    },
+}
+
+impl OrderError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Empty { .. } => {
+                Some("check the path and the database= of the data set; forebay inspect shows what it holds")
+            }
+            Self::Number { .. } => None,
+            Self::BatchTooLarge { .. } => Some("use a smaller batch, or last=\"short\""),
+            Self::Carry { .. } => Some("use order=\"sequential\", or last=\"wrap\""),
+            Self::Lanes { .. } => Some("leave lanes out to have them chosen, or use one of these numbers"),
+            Self::LanesWithoutGroups { .. } => Some("leave lanes out, or use order=\"group\""),
+            Self::ResumeRanks { .. } => Some("use one of these numbers of ranks and keep the global batch"),
+            Self::StateVersion { .. } => Some("resume with the version of forebay that wrote the state"),
+            Self::StateDiffers { .. } => Some("resume with the options that the state was saved with"),
+            Self::GivenLength { .. } | Self::GivenId { .. } => Some(
+                "the function given as order returns all sample ids of an epoch, each from 0 to len(dataset) - 1",
+            ),
+        }
+    }
+}
+
+/// A validated order.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    spec: OrderSpec,
+    /// T.
+    steps: u64,
+    /// G.
+    global_batch: u64,
+    /// L.
+    lanes: u64,
+    shape: Option<Shape>,
+}
+
+impl Order {
+    /// Validates a definition.
+    ///
+    /// # Errors
+    /// Each names the numbers that contradict each other and, where there are any, those that would work.
+    pub fn new(spec: OrderSpec) -> Result<Self, OrderError> {
+        let kind = spec.kind.name();
+        let number = |what, found, expected| Err(OrderError::Number { kind, what, found, expected });
+        if spec.samples == 0 {
+            return Err(OrderError::Empty { kind });
+        }
+        // Slots and ranks are 32-bit words, and positions of two epochs must not overflow 64 bits.
+        if spec.batch == 0 || spec.batch > u64::from(u32::MAX) {
+            return number("the batch", spec.batch, "1 to 4294967295");
+        }
+        if spec.ranks == 0 || spec.ranks > u64::from(u32::MAX) {
+            return number("the number of ranks", spec.ranks, "1 to 4294967295");
+        }
+        if spec.samples > MOST_SAMPLES {
+            return number("the number of samples", spec.samples, "at most 2^62");
+        }
+        let global_batch = spec.batch * spec.ranks;
+        if spec.last == Last::Carry && spec.kind != Kind::Sequential {
+            return Err(OrderError::Carry { kind });
+        }
+        if spec.last != Last::Short && global_batch > spec.samples {
+            return Err(OrderError::BatchTooLarge {
+                kind,
+                last: spec.last.name(),
+                ranks: spec.ranks,
+                batch: spec.batch,
+                global_batch,
+                samples: spec.samples,
+            });
+        }
+        let steps = match spec.last {
+            Last::Drop => spec.samples / global_batch,
+            Last::Wrap | Last::Short | Last::Carry => spec.samples.div_ceil(global_batch),
+        };
+        let (lanes, shape) = match spec.kind {
+            Kind::Group { samples, window } => {
+                if samples == 0 {
+                    return number("samples, the size of a group,", samples, "at least 1");
+                }
+                if window == 0 {
+                    return number("window, the groups of a window,", window, "at least 1");
+                }
+                let lanes = choose_lanes(&spec, global_batch)?;
+                let Some(positions) =
+                    samples.checked_mul(window).filter(|positions| *positions <= MOST_SAMPLES)
+                else {
+                    return number(
+                        "window, the groups of a window,",
+                        window,
+                        "a window of at most 2^62 samples",
+                    );
+                };
+                (lanes, Some(Shape { samples: spec.samples, group: samples, window: positions, lanes }))
+            }
+            _ => {
+                let lanes = if spec.kind == Kind::Contiguous { spec.ranks } else { global_batch };
+                if let Some(asked) = spec.lanes.filter(|asked| *asked != lanes) {
+                    return Err(OrderError::LanesWithoutGroups { kind, lanes: asked });
+                }
+                (lanes, None)
+            }
+        };
+        Ok(Self { spec, steps, global_batch, lanes, shape })
+    }
+
+    /// The definition.
+    #[must_use]
+    pub fn spec(&self) -> &OrderSpec {
+        &self.spec
+    }
+
+    /// Which order.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.spec.kind
+    }
+
+    /// T, steps per epoch of every rank; at least 1.
+    #[must_use]
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.steps
+    }
+
+    /// L, sample streams that the ranks share out between them.
+    ///
+    /// A group order has as many as were asked for, or chosen. In `sequential`, `shuffle` and `given` every slot of the
+    /// global batch is a lane of its own; in `contiguous` every rank is.
+    #[must_use]
+    pub fn lanes(&self) -> u64 {
+        self.lanes
+    }
+
+    /// G, samples per step over all ranks.
+    #[must_use]
+    pub fn global_batch(&self) -> u64 {
+        self.global_batch
+    }
+
+    /// Numbers of ranks that get the same stream of global batches, ascending.
+    #[must_use]
+    pub fn allowed_ranks(&self) -> Vec<u64> {
+        allowed_ranks(self.spec.kind, self.lanes)
+    }
+
+    /// What must be kept to resume.
+    #[must_use]
+    pub fn state(&self) -> OrderState {
+        OrderState::of(self)
+    }
+
+    /// How well the order shuffles.
+    #[must_use]
+    pub fn quality(&self) -> Quality {
+        match self.spec.kind {
+            Kind::Sequential | Kind::Contiguous => Quality::FIXED,
+            Kind::Shuffle => Quality::SHUFFLE,
+            Kind::Group { samples, window } => {
+                Quality::of_groups(self.spec.samples, samples, window, self.lanes, self.global_batch)
+            }
+            Kind::Given => Quality::UNKNOWN,
+        }
+    }
+
+    /// Landing bytes with which `node_ranks` ranks of a node never wait for room, at `mean_sample_bytes` per sample.
+    ///
+    /// For a group order: (lanes of the node + windows that end inside one step + 1)·w·S·mean, where the 1 is a window that is
+    /// read meanwhile. Thanks to the staggered edges at most ⌈G / (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the
+    /// last step repeats comes on top. Other orders: one step of the node. Before padding and alignment.
+    #[must_use]
+    pub fn least_landing_bytes(&self, mean_sample_bytes: f64, node_ranks: usize) -> u64 {
+        let node_ranks = node_ranks as u64;
+        let samples = match &self.shape {
+            None => u128::from(node_ranks * self.spec.batch),
+            Some(shape) => {
+                let node_lanes = u128::from(self.lanes / self.spec.ranks * node_ranks);
+                let window = u128::from(shape.window.min(self.spec.samples.div_ceil(self.lanes)));
+                let edges = u128::from(self.global_batch.div_ceil(shape.window));
+                let in_lanes = node_lanes * u128::from(self.lane_batch().div_ceil(shape.window));
+                let wrapped = self.steps.saturating_mul(self.global_batch).saturating_sub(self.spec.samples);
+                let wrapped = u128::from(wrapped.div_ceil(self.lanes).min(self.lane_batch())) * node_lanes;
+                (node_lanes + edges.min(in_lanes) + 1) * window + wrapped
+            }
+        };
+        (samples as f64 * mean_sample_bytes).ceil() as u64
+    }
+
+    /// The samples of `rank` in `step` of `epoch`, by slot. THE definition: everything faster must give the same.
+    ///
+    /// Clears `out` first. `given` are the sample ids of the epoch for [`Kind::Given`], checked by [`Order::check_given`];
+    /// other kinds do not look at them.
+    ///
+    /// # Panics
+    /// Where the step or the rank does not exist, or [`Kind::Given`] gets no ids or too few.
+    pub fn batch(&self, epoch: u64, step: u64, rank: Rank, given: Option<&[u64]>, out: &mut Vec<SampleId>) {
+        out.clear();
+        assert!(step < self.steps, "step {step} of an epoch of {} steps", self.steps);
+        assert!(u64::from(rank.0) < self.spec.ranks, "rank {} of {} ranks", rank.0, self.spec.ranks);
+        if let Some(shape) = &self.shape {
+            return self.group_batch(shape, epoch, step, rank, out);
+        }
+        let run = self.run(epoch, step, rank);
+        let positions = (0..run.count).map(|slot| run.base + (run.first + slot) % run.modulus);
+        match self.spec.kind {
+            Kind::Shuffle => {
+                let permutation = self.shuffle(epoch);
+                out.extend(positions.map(|position| SampleId(permutation.at(position))));
+            }
+            Kind::Given => {
+                let given = given.expect("order given needs the sample ids of the epoch");
+                out.extend(positions.map(|position| SampleId(given[position as usize])));
+            }
+            _ => out.extend(positions.map(SampleId)),
+        }
+    }
+
+    fn group_batch(&self, shape: &Shape, epoch: u64, step: u64, rank: Rank, out: &mut Vec<SampleId>) {
+        let seed = self.spec.seed;
+        let sequence = shape.sequence(seed, epoch);
+        for lane in self.lanes_of(rank) {
+            let slice = shape.lane(lane);
+            let end = slice.end - slice.start;
+            let mut shuffled = None;
+            for slot in 0..self.lane_batch() {
+                let mut position = step * self.lane_batch() + slot;
+                if position >= end {
+                    if self.spec.last == Last::Short {
+                        break;
+                    }
+                    position -= end;
+                }
+                let (window, positions) = shape.window_at(lane, position);
+                if shuffled.as_ref().is_none_or(|(number, _)| *number != window) {
+                    let key = Shape::window_key(seed, epoch, lane, window);
+                    shuffled = Some((window, Permutation::new(key, positions.end - positions.start)));
+                }
+                let offset = shuffled.as_ref().map_or(0, |(_, inside)| inside.at(position - positions.start));
+                out.push(SampleId(sequence.sample(slice.start + positions.start + offset)));
+            }
+        }
+    }
+
+    /// Checks the sample ids given for an epoch: one per sample of the data set, each of an existing sample. Whether they are
+    /// all different is the user's affair.
+    ///
+    /// # Errors
+    /// Names the length, or the first id that does not exist.
+    pub fn check_given(&self, epoch: u64, ids: &[u64]) -> Result<(), OrderError> {
+        let samples = self.spec.samples;
+        if ids.len() as u64 != samples {
+            return Err(OrderError::GivenLength { epoch, found: ids.len() as u64, expected: samples });
+        }
+        match ids.iter().position(|id| *id >= samples) {
+            Some(place) => Err(OrderError::GivenId {
+                epoch,
+                position: place as u64,
+                found: ids[place],
+                highest: samples - 1,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The positions that a rank takes in one step of an order without lanes.
+    pub(crate) fn run(&self, epoch: u64, step: u64, rank: Rank) -> Run {
+        let OrderSpec { batch, ranks, samples, last, kind, .. } = self.spec;
+        let rank = u64::from(rank.0);
+        let (base, modulus, first) = if kind == Kind::Contiguous {
+            let region = share(samples, ranks, rank);
+            (region.start, region.end - region.start, step * batch)
+        } else if last == Last::Carry {
+            let walked = (u128::from(epoch) * u128::from(self.steps) + u128::from(step))
+                * u128::from(self.global_batch);
+            (0, samples, (walked % u128::from(samples)) as u64 + rank * batch)
+        } else {
+            (0, samples, step * self.global_batch + rank * batch)
+        };
+        let count = if last == Last::Short { batch.min(modulus.saturating_sub(first)) } else { batch };
+        Run { base, modulus, first, count }
+    }
+
+    /// The permutation of an epoch of [`Kind::Shuffle`].
+    pub(crate) fn shuffle(&self, epoch: u64) -> Permutation {
+        Permutation::new(Key::new(self.spec.seed, Purpose::Samples).with(epoch), self.spec.samples)
+    }
+
+    pub(crate) fn shape(&self) -> Option<&Shape> {
+        self.shape.as_ref()
+    }
+
+    /// Lanes that a rank serves.
+    pub(crate) fn lanes_of(&self, rank: Rank) -> std::ops::Range<u64> {
+        let each = self.lanes / self.spec.ranks;
+        u64::from(rank.0) * each..(u64::from(rank.0) + 1) * each
+    }
+
+    /// G/L, positions that a step takes of every lane.
+    pub(crate) fn lane_batch(&self) -> u64 {
+        self.global_batch / self.lanes
+    }
+}
+
+/// Positions of one rank in one step: `base + (first + slot) mod modulus` for every slot below `count`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) base: u64,
+    pub(crate) modulus: u64,
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+}
+
+/// Most samples of a data set, so that positions of an epoch and its repeated part fit 64 bits.
+const MOST_SAMPLES: u64 = 1 << 62;
+
+/// Lanes that a group order has at least where the batch allows: every power of two up to 8 ranks gets the same stream,
+/// and samples of one group are spread over eight times as many batches.
+const LEAST_LANES: u64 = 8;
+
+/// The lanes of a group order: the smallest multiple of W that divides G and is at least 8, else the largest.
+fn choose_lanes(spec: &OrderSpec, global_batch: u64) -> Result<u64, OrderError> {
+    // L = W·k divides G = W·B exactly where k divides B.
+    let works = divisors(spec.batch).into_iter().map(|each| each * spec.ranks);
+    match spec.lanes {
+        None => {
+            let mut works = works;
+            Ok(works.find(|lanes| *lanes >= LEAST_LANES).unwrap_or(global_batch))
+        }
+        Some(lanes) => {
+            let works: Vec<u64> = works.collect();
+            if works.binary_search(&lanes).is_ok() {
+                return Ok(lanes);
+            }
+            Err(OrderError::Lanes {
+                kind: spec.kind.name(),
+                lanes,
+                ranks: spec.ranks,
+                global_batch,
+                works: list(&works),
+            })
+        }
+    }
+}
+
+/// Numbers of ranks among which `lanes` lanes divide.
+pub(crate) fn allowed_ranks(kind: Kind, lanes: u64) -> Vec<u64> {
+    if kind == Kind::Contiguous {
+        return vec![lanes];
+    }
+    let mut ranks = divisors(lanes);
+    ranks.retain(|ranks| *ranks <= u64::from(u32::MAX));
+    ranks
+}
+
+/// All divisors of a positive number, ascending.
+fn divisors(number: u64) -> Vec<u64> {
+    let mut found = vec![1];
+    let mut rest = number;
+    let mut factor = 2;
+    while factor <= rest / factor {
+        factor_out(&mut found, &mut rest, factor);
+        factor += 1;
+    }
+    if rest > 1 {
+        let prime = rest;
+        factor_out(&mut found, &mut rest, prime);
+    }
+    found.sort_unstable();
+    found
+}
+
+/// Takes a prime factor out of `rest` and multiplies the divisors `found` so far by its powers.
+fn factor_out(found: &mut Vec<u64>, rest: &mut u64, prime: u64) {
+    let without = found.len();
+    let mut power = 1;
+    while rest.is_multiple_of(prime) {
+        *rest /= prime;
+        power *= prime;
+        for place in 0..without {
+            found.push(found[place] * power);
+        }
+    }
+}
+
+/// Numbers for a message: all of them, or the first dozen and the last.
+pub(crate) fn list(numbers: &[u64]) -> String {
+    /// A message stays readable on one line.
+    const SHOWN: usize = 12;
+    let words = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    match numbers {
+        [.., last] if numbers.len() > SHOWN + 1 => format!("{}, ..., {last}", words(&numbers[..SHOWN])),
+        _ => words(numbers),
+    }
+}

@@ -1,0 +1,141 @@
+//! How well an order shuffles, as three numbers.
+//!
+//! 1. **Order entropy** relative to a full shuffle: H = \[log n! + (n/w)·(log (w·S)! − log w!)\] / log N!, about
+//!    log(w·S) / log N. The number of sequences that the order can produce, on a logarithmic scale. This estimate is
+//!    Forebay's own.
+//! 2. **Same-group pairs**: the chance that two samples of one global batch come from the same group,
+//!    P = \[L·b·(b−1) / (G·(G−1))\]·(S−1) / (w·S−1) with b = G/L. This is what hurts where files are sorted by class;
+//!    more lanes and wider windows help equally.
+//! 3. **Proven epochs**: Meng et al., as quoted by Lee et al.: the rate of convergence is proven unharmed while
+//!    `S_epochs` < N / `G_subsets`, here epochs < S when every group counts as a subset.
+//!
+//! Letters: N samples, S samples per group, n = ⌈N/S⌉ groups, w groups per window, L lanes, G global batch.
+
+use serde::{Deserialize, Serialize};
+
+/// The shuffle quality of an order.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quality {
+    /// Order entropy relative to a full shuffle: 1 for that, 0 for a fixed order; `None` where the order is given.
+    pub order_entropy: Option<f64>,
+    /// Chance that two samples of a global batch come from the same group; `None` where nothing is grouped.
+    pub same_group_pairs: Option<f64>,
+    /// The same chance in a full shuffle of the same groups; `None` where nothing is grouped.
+    pub same_group_pairs_of_shuffle: Option<f64>,
+    /// The convergence rate is proven unharmed for fewer epochs than this; `None` where no bound applies.
+    pub proven_epochs: Option<u64>,
+}
+
+impl Quality {
+    /// An order that is a full shuffle.
+    pub(crate) const SHUFFLE: Self = Self {
+        order_entropy: Some(1.0),
+        same_group_pairs: None,
+        same_group_pairs_of_shuffle: None,
+        proven_epochs: None,
+    };
+    /// An order that is the same in every epoch.
+    pub(crate) const FIXED: Self = Self { order_entropy: Some(0.0), ..Self::SHUFFLE };
+    /// An order that nothing is known about.
+    pub(crate) const UNKNOWN: Self = Self { order_entropy: None, ..Self::SHUFFLE };
+
+    /// Of N `samples` in groups of S = `group`, windows of w = `window` groups, L = `lanes` and a global batch of
+    /// G = `global_batch`.
+    pub(crate) fn of_groups(samples: u64, group: u64, window: u64, lanes: u64, global_batch: u64) -> Self {
+        Self {
+            order_entropy: Some(order_entropy(samples, group, window)),
+            same_group_pairs: Some(same_group_pairs(samples, group, window, lanes, global_batch)),
+            same_group_pairs_of_shuffle: Some(pair_chance(group.min(samples), samples)),
+            proven_epochs: Some(group.min(samples)),
+        }
+    }
+}
+
+/// H of the module header.
+fn order_entropy(samples: u64, group: u64, window: u64) -> f64 {
+    if samples < 2 {
+        return 1.0;
+    }
+    let group = group.min(samples);
+    let groups = samples.div_ceil(group);
+    let window = window.min(groups);
+    let inside = ln_factorial((window * group).min(samples)) - ln_factorial(window);
+    let windows = groups as f64 / window as f64;
+    ((ln_factorial(groups) + windows * inside) / ln_factorial(samples)).min(1.0)
+}
+
+/// P of the module header.
+fn same_group_pairs(samples: u64, group: u64, window: u64, lanes: u64, global_batch: u64) -> f64 {
+    if global_batch < 2 {
+        return 0.0;
+    }
+    let (batch, lanes) = (global_batch as f64, lanes as f64);
+    let part = batch / lanes;
+    let same_lane = lanes * part * (part - 1.0) / (batch * (batch - 1.0));
+    same_lane * pair_chance(group.min(samples), window.saturating_mul(group).min(samples))
+}
+
+/// Chance that two of `total` shuffled samples come from the same group of `group`.
+fn pair_chance(group: u64, total: u64) -> f64 {
+    if total < 2 { 0.0 } else { (group - 1) as f64 / (total - 1) as f64 }
+}
+
+/// Natural logarithm of `number`!, exact to about 12 digits.
+fn ln_factorial(number: u64) -> f64 {
+    /// From here on the first terms of Stirling's series are exact to 12 digits.
+    const STIRLING: u64 = 32;
+    if number < STIRLING {
+        return (2..=number).map(|factor| (factor as f64).ln()).sum();
+    }
+    let x = number as f64;
+    x * x.ln() - x + 0.5 * (std::f64::consts::TAU * x).ln() + 1.0 / (12.0 * x) - 1.0 / (360.0 * x.powi(3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_entropy_has_the_published_values() {
+        for (samples, group, window, expected) in [
+            (1_281_167, 256, 4, 0.456),
+            (1_281_167, 1024, 8, 0.614),
+            (50_000, 512, 4, 0.678),
+            (50_000_000, 1240, 8, 0.491),
+        ] {
+            let found = order_entropy(samples, group, window);
+            assert!((found - expected).abs() < 0.001, "N {samples}, S {group}, w {window}: {found}");
+        }
+    }
+
+    #[test]
+    fn order_entropy_of_groups_of_one_is_that_of_a_full_shuffle() {
+        for (samples, window) in [(10, 1), (1000, 4), (1_000_000, 8), (3, 100), (1, 1)] {
+            assert!((order_entropy(samples, 1, window) - 1.0).abs() < 1e-9, "{samples} {window}");
+        }
+        assert!(
+            (order_entropy(1000, 5000, 9) - 1.0).abs() < 1e-9,
+            "one group in one window is shuffled as a whole"
+        );
+    }
+
+    #[test]
+    fn same_group_pairs_have_the_published_values() {
+        for (lanes, window, expected) in [(4, 4, 0.0591), (4, 1, 0.238), (1, 4, 0.248)] {
+            let found = same_group_pairs(20_000, 100, window, lanes, 64);
+            assert!((found - expected).abs() < 0.0005, "L {lanes}, w {window}: {found}");
+        }
+        let quality = Quality::of_groups(20_000, 100, 4, 4, 64);
+        assert!((quality.same_group_pairs_of_shuffle.unwrap() - 0.005).abs() < 0.0001);
+        assert_eq!(quality.proven_epochs, Some(100));
+    }
+
+    #[test]
+    fn the_logarithm_of_a_factorial_is_smooth_where_the_series_begins() {
+        let exact = |number: u64| (2..=number).map(|factor| (factor as f64).ln()).sum::<f64>();
+        for number in [0, 1, 2, 31, 32, 33, 100, 1000] {
+            let error = (ln_factorial(number) - exact(number)).abs();
+            assert!(error <= 1e-10 * exact(number).max(1.0), "{number}: {error}");
+        }
+    }
+}

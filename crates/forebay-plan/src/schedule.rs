@@ -1,0 +1,322 @@
+//! The schedule: what a node reads together, and when.
+//!
+//! A [`Tranche`] is the set of samples that are located, planned and read at once. How a schedule makes them, in order:
+//! - Orders without lanes: a tranche is a fixed number of consecutive steps of all ranks of the node, cut at the end of an
+//!   epoch.
+//! - `group`: a tranche is one window of one lane that the node serves, cut to what is delivered. The lanes' windows are
+//!   merged by (first step, last step, lane). A window whose samples are repeated at the end of an epoch (`wrap`) is a
+//!   second, small tranche.
+//!
+//! Promises:
+//! 1. Every (local rank, step, slot) from the start on is in exactly one tranche, with the sample of [`Order::batch`].
+//! 2. First steps never fall, so all needs of step a come before the first tranche with `first_step` > a.
+//! 3. Last steps never fall either, so landing memory that is given back in the order of tranches is never held up.
+//! 4. A tranche never spans two epochs. It may be empty (a short last step), so that the schedule never stalls.
+//!
+//! Endless: one epoch flows into the next. Nothing is kept but the permutations of the epochs under way.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use forebay_types::{Rank, SampleId};
+
+use crate::group::{Sequence, Shape};
+use crate::order::{Kind, Last, Order};
+use crate::permutation::Permutation;
+
+/// One sample, and where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The sample.
+    pub sample: SampleId,
+    /// Which rank of the node: an index into the ranks that the schedule was made for.
+    pub local_rank: u32,
+    /// Step, relative to the tranche's first.
+    pub step: u32,
+    /// Slot in the batch of that rank and step.
+    pub slot: u32,
+}
+
+/// Samples that are read together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tranche {
+    /// First absolute step (epoch·T + step) that needs one of them.
+    pub first_step: u64,
+    /// Last absolute step that needs one of them, inclusive.
+    pub last_step: u64,
+    /// The samples, by step.
+    pub needs: Vec<Need>,
+}
+
+/// What comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A tranche.
+    Tranche(Tranche),
+    /// Order `given` needs the sample ids of this epoch first; ask again when they are there.
+    NeedsGiven(u64),
+}
+
+/// The endless sequence of tranches of a node.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    order: Order,
+    node_ranks: Vec<Rank>,
+    flow: Flow,
+}
+
+#[derive(Clone, Debug)]
+enum Flow {
+    Steps { next_step: u64, steps_per_tranche: u64, shuffle: Option<(u64, Permutation)> },
+    Lanes(Lanes),
+}
+
+impl Schedule {
+    /// The tranches of the ranks `node_ranks` from absolute step `start` on. `steps_per_tranche` (at least 1) is how many
+    /// steps orders without lanes read together.
+    ///
+    /// # Panics
+    /// Where one of the ranks does not exist.
+    #[must_use]
+    pub fn new(order: &Order, node_ranks: &[Rank], start: u64, steps_per_tranche: u64) -> Self {
+        let ranks = order.spec().ranks;
+        assert!(node_ranks.iter().all(|rank| u64::from(rank.0) < ranks), "ranks {node_ranks:?} of {ranks}");
+        // A node without ranks has no lanes, but its steps pass all the same.
+        let flow = match order.shape().filter(|_| !node_ranks.is_empty()) {
+            // Steps within a tranche are 32-bit words.
+            None => Flow::Steps {
+                next_step: start,
+                steps_per_tranche: steps_per_tranche.clamp(1, u64::from(u32::MAX)),
+                shuffle: None,
+            },
+            Some(shape) => Flow::Lanes(Lanes::new(order, *shape, node_ranks, start)),
+        };
+        Self { order: *order, node_ranks: node_ranks.to_vec(), flow }
+    }
+
+    /// The next tranche. `given` gives the sample ids of an epoch of order `given`; other orders do not call it.
+    pub fn next(&mut self, given: impl Fn(u64) -> Option<Arc<[u64]>>) -> Next {
+        let Self { order, node_ranks, flow } = self;
+        match flow {
+            Flow::Lanes(lanes) => Next::Tranche(lanes.next(order)),
+            Flow::Steps { next_step, steps_per_tranche, shuffle } => {
+                let steps = order.steps_per_epoch();
+                let epoch = *next_step / steps;
+                let ids = match order.kind() {
+                    Kind::Given => match given(epoch) {
+                        Some(ids) => Some(ids),
+                        None => return Next::NeedsGiven(epoch),
+                    },
+                    _ => None,
+                };
+                if order.kind() == Kind::Shuffle && shuffle.as_ref().is_none_or(|(of, _)| *of != epoch) {
+                    *shuffle = Some((epoch, order.shuffle(epoch)));
+                }
+                let permutation = shuffle.as_ref().map(|(_, permutation)| permutation);
+                let first_step = *next_step;
+                let last_step =
+                    first_step.saturating_add(*steps_per_tranche - 1).min((epoch + 1) * steps - 1);
+                *next_step = last_step + 1;
+                let steps = first_step..=last_step;
+                let needs = match (ids, permutation) {
+                    (Some(ids), _) => step_needs(order, node_ranks, steps, |position| ids[position as usize]),
+                    (None, Some(Permutation::Table(table))) => {
+                        step_needs(order, node_ranks, steps, |position| u64::from(table[position as usize]))
+                    }
+                    (None, Some(Permutation::Network(network))) => {
+                        step_needs(order, node_ranks, steps, |position| network.at(position))
+                    }
+                    (None, None) => step_needs(order, node_ranks, steps, |position| position),
+                };
+                Next::Tranche(Tranche { first_step, last_step, needs })
+            }
+        }
+    }
+}
+
+/// The needs of consecutive steps of one epoch.
+fn step_needs(
+    order: &Order,
+    node_ranks: &[Rank],
+    steps: std::ops::RangeInclusive<u64>,
+    sample_at: impl Fn(u64) -> u64,
+) -> Vec<Need> {
+    let per_epoch = order.steps_per_epoch();
+    let count = (steps.end() - steps.start() + 1) * node_ranks.len() as u64 * order.spec().batch;
+    let mut needs = Vec::with_capacity(count.min(order.spec().samples.saturating_mul(2)) as usize);
+    for (step, absolute) in (0..).zip(steps) {
+        for (local_rank, rank) in (0..).zip(node_ranks) {
+            let run = order.run(absolute / per_epoch, absolute % per_epoch, *rank);
+            let mut position = if run.count == 0 { 0 } else { run.first % run.modulus };
+            for slot in 0..run.count as u32 {
+                needs.push(Need { sample: SampleId(sample_at(run.base + position)), local_rank, step, slot });
+                position += 1;
+                if position == run.modulus {
+                    position = 0;
+                }
+            }
+        }
+    }
+    needs
+}
+
+/// The lanes of a node in a group order.
+#[derive(Clone, Debug)]
+struct Lanes {
+    shape: Shape,
+    cursors: Vec<Cursor>,
+    /// (first step, last step, cursor) of the next window of every cursor.
+    next: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    /// The group sequences of the epochs under way, at most two.
+    sequences: Vec<(u64, Sequence)>,
+    /// Samples of the window at hand.
+    samples: Vec<u64>,
+}
+
+/// How far the schedule is in a lane.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    lane: u64,
+    local_rank: u32,
+    /// Slot of the lane's first sample in a full batch.
+    slot: u32,
+    /// The same in the last step of an epoch, where the lanes before may be short.
+    last_slot: u32,
+    epoch: u64,
+    /// Next position of the epoch, counted on over the lane's end where the order wraps.
+    position: u64,
+    /// Positions of the lane.
+    length: u64,
+    /// Positions that are delivered per epoch.
+    delivered: u64,
+}
+
+/// The next window of a cursor.
+struct Window {
+    number: u64,
+    /// All its positions in the lane.
+    positions: std::ops::Range<u64>,
+    /// The first that is delivered.
+    from: u64,
+    /// How many are delivered.
+    count: u64,
+}
+
+impl Cursor {
+    fn window(&self, shape: &Shape) -> Window {
+        let from = if self.position < self.length { self.position } else { self.position - self.length };
+        if self.delivered == 0 {
+            return Window { number: 0, positions: 0..0, from: 0, count: 0 };
+        }
+        let (number, positions) = shape.window_at(self.lane, from);
+        let count = (positions.end - from).min(self.delivered - self.position);
+        Window { number, positions, from, count }
+    }
+
+    /// First and last absolute step of the next window.
+    fn steps(&self, order: &Order, shape: &Shape) -> (u64, u64) {
+        let base = self.epoch * order.steps_per_epoch();
+        let window = self.window(shape);
+        if window.count == 0 {
+            // A lane without samples: an empty tranche for the whole epoch.
+            return (base, base + order.steps_per_epoch() - 1);
+        }
+        let each = order.lane_batch();
+        (base + self.position / each, base + (self.position + window.count - 1) / each)
+    }
+}
+
+impl Lanes {
+    fn new(order: &Order, shape: Shape, node_ranks: &[Rank], start: u64) -> Self {
+        let steps = order.steps_per_epoch();
+        let each = order.lane_batch();
+        let mut cursors = Vec::new();
+        for (local_rank, rank) in (0..).zip(node_ranks) {
+            let mut last_slot = 0;
+            for (place, lane) in (0_u32..).zip(order.lanes_of(*rank)) {
+                let length = shape.lane_positions(lane);
+                let delivered = if order.spec().last == Last::Short { length } else { steps * each };
+                let mut cursor = Cursor {
+                    lane,
+                    local_rank,
+                    slot: place * each as u32,
+                    last_slot,
+                    epoch: start / steps,
+                    position: start % steps * each,
+                    length,
+                    delivered,
+                };
+                last_slot += (delivered - ((steps - 1) * each).min(delivered)) as u32;
+                if cursor.position >= delivered && cursor.position > 0 {
+                    (cursor.epoch, cursor.position) = (cursor.epoch + 1, 0);
+                }
+                cursors.push(cursor);
+            }
+        }
+        let next = cursors.iter().enumerate().map(|(place, cursor)| {
+            let (first, last) = cursor.steps(order, &shape);
+            Reverse((first, last, place))
+        });
+        Self { next: next.collect(), shape, cursors, sequences: Vec::new(), samples: Vec::new() }
+    }
+
+    fn next(&mut self, order: &Order) -> Tranche {
+        let Reverse((first_step, last_step, place)) =
+            self.next.pop().expect("every rank serves a lane, and lanes never end");
+        let cursor = self.cursors[place];
+        let needs = self.needs(order, &cursor);
+        let advanced = &mut self.cursors[place];
+        advanced.position += needs.len() as u64;
+        if advanced.position >= advanced.delivered {
+            (advanced.epoch, advanced.position) = (advanced.epoch + 1, 0);
+        }
+        let (first, last) = advanced.steps(order, &self.shape);
+        self.next.push(Reverse((first, last, place)));
+        Tranche { first_step, last_step, needs }
+    }
+
+    /// The needs of a cursor's next window.
+    fn needs(&mut self, order: &Order, cursor: &Cursor) -> Vec<Need> {
+        let window = cursor.window(&self.shape);
+        if window.count == 0 {
+            return Vec::new();
+        }
+        let seed = order.spec().seed;
+        let known = match self.sequences.iter().position(|(epoch, _)| *epoch == cursor.epoch) {
+            Some(known) => known,
+            None => {
+                self.sequences.retain(|(epoch, _)| *epoch + 1 == cursor.epoch);
+                self.sequences.push((cursor.epoch, self.shape.sequence(seed, cursor.epoch)));
+                self.sequences.len() - 1
+            }
+        };
+        let skipped = (window.from - window.positions.start) as usize;
+        let numbered = (window.number, window.positions);
+        let sequence = &self.sequences[known].1;
+        self.shape.window_samples(seed, cursor.epoch, sequence, cursor.lane, numbered, &mut self.samples);
+
+        let each = order.lane_batch();
+        let last_step = order.steps_per_epoch() - 1;
+        let (mut step, mut slot) = (cursor.position / each, (cursor.position % each) as u32);
+        let first_step = step;
+        let first_slot = |step| if step == last_step { cursor.last_slot } else { cursor.slot };
+        let mut lane_slot = first_slot(step);
+        let mut needs = Vec::with_capacity(window.count as usize);
+        for sample in &self.samples[skipped..skipped + window.count as usize] {
+            needs.push(Need {
+                sample: SampleId(*sample),
+                local_rank: cursor.local_rank,
+                step: (step - first_step) as u32,
+                slot: lane_slot + slot,
+            });
+            slot += 1;
+            if u64::from(slot) == each {
+                slot = 0;
+                step += 1;
+                lane_slot = first_slot(step);
+            }
+        }
+        needs
+    }
+}
