@@ -73,7 +73,8 @@ mod tests {
         for _ in 0..200 {
             let (mut set, mut plain) = (PageSet::default(), HashSet::new());
             for _ in 0..50 {
-                let (first, pages) = (next(20_000), 1 + next(if next(4) == 0 { 9000 } else { 90 }));
+                let most = if next(4) == 0 { 9000 } else { 90 };
+                let (first, pages) = (next(20_000), 1 + next(most));
                 let twice = (first..first + pages).find(|page| plain.contains(page));
                 assert_eq!(set.insert(first, pages), twice);
                 if twice.is_some() {

@@ -96,7 +96,7 @@ pub(super) fn decode(
     let base = dialect.pointer_base();
     let lower = u32::from(dialect.u16(bytes, header as usize - 4)) + base;
     let upper = u32::from(dialect.u16(bytes, header as usize - 2)) + base;
-    if lower <= header || lower > upper || upper >= end || (lower - header) % 2 != 0 {
+    if lower <= header || lower > upper || upper >= end || !(lower - header).is_multiple_of(2) {
         let expected = format!("{header} < lower < upper < {end}, lower even");
         return fault(header - 4, "bounds", &expected, &format!("lower {lower}, upper {upper}"));
     }
@@ -107,7 +107,7 @@ pub(super) fn decode(
     for index in 0..(lower - header) / 2 {
         let pointer_at = header + 2 * index;
         let at = u32::from(dialect.u16(bytes, pointer_at as usize)) + base;
-        if at < upper || at > end - NODE_HEADER_BYTES || (end - at) % 2 != 0 {
+        if at < upper || at > end - NODE_HEADER_BYTES || !(end - at).is_multiple_of(2) {
             let expected = format!("an even offset from {upper} to {}", end - NODE_HEADER_BYTES);
             return fault(pointer_at, &format!("pointer {index}"), &expected, &at);
         }

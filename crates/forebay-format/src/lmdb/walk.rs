@@ -207,7 +207,7 @@ impl Walk<'_> {
         let mut order = KeyOrder::new(self.layout.dialect, self.tree.flags);
         let mut overflow_pages = 0_u64;
         fetch.level(level, &mut |index, page, bytes| {
-            if index as u64 % PROGRESS_LEAVES == 0 && index > 0 {
+            if (index as u64).is_multiple_of(PROGRESS_LEAVES) && index > 0 {
                 go_on(index as u64)?;
             }
             decode(self.layout, page, Role::Leaf, bytes, &mut nodes)?;

@@ -394,7 +394,7 @@ impl Spec {
                         let at = at + 8 + if self.is_new() { even(key.len()) } else { key.len() };
                         match payload {
                             Payload::Inline(value) => {
-                                writer.bytes[at..at + value.len()].copy_from_slice(value)
+                                writer.bytes[at..at + value.len()].copy_from_slice(value);
                             }
                             Payload::Big { unit, length } => {
                                 writer.word("overflow page", at, numbers[*unit]);
