@@ -58,9 +58,9 @@ class RunResult:
         epochs = [rank["epochs"] if epoch is None else [rank["epochs"][epoch]] for rank in self.ranks]
         return statistics.fmean(float(times[key]) for rank in epochs for times in rank)
 
-    def start_s(self) -> float:
+    def startup_s(self) -> float:
         """Longest start-up of a rank: opening, index, first batch."""
-        return max(float(rank["epochs"][0]["start_s"]) for rank in self.ranks)
+        return max(float(rank["epochs"][0]["startup_s"]) for rank in self.ranks)
 
     def usage(self, key: str) -> float:
         """Sum over the ranks of a `getrusage` counter."""
@@ -136,7 +136,7 @@ def _phase_figure(key: str, title: str, meaning: str) -> Figure:
 FIGURES = (
     Figure("wall_s", "epoch", "s", "mean epoch of the mean rank, start-up told apart", RunResult.wall_s, 2),
     *(_phase_figure(*phase) for phase in PHASES),
-    Figure("start_s", "start-up", "s", "slowest rank: opening, index, first batch", RunResult.start_s, 2),
+    Figure("startup_s", "start-up", "s", "slowest rank: opening, index, first batch", RunResult.startup_s, 2),
     Figure(
         "cpu_s", "processor time for data", "s", "all ranks: getting and decoding batches",
         lambda run: run.usage("cpu_s"), 2, counter=True,
@@ -215,7 +215,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
                 "name": run.name,
                 **{key: run.phase(key) for key, _, _ in PHASES},
                 "wall_s": run.wall_s(),
-                "start_s": run.start_s(),
+                "startup_s": run.startup_s(),
                 **{key: run.usage(key) for key in run.ranks[0]["usage"]},
                 **{key: run.total(key) for key in ("read_calls", "asked_bytes", "storage_bytes")},
                 "accuracies": run.accuracies,

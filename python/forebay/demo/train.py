@@ -46,9 +46,9 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 @dataclass(slots=True)
 class Times:
-    """Wall time of one epoch on one rank, split; all but `start_s` without the start-up."""
+    """Wall time of one epoch on one rank, split; all but `startup_s` without the start-up."""
 
-    start_s: float = 0.0
+    startup_s: float = 0.0
     exposed_s: float = 0.0
     compute_s: float = 0.0
     skew_s: float = 0.0
@@ -105,7 +105,7 @@ def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) ->
             if losses:
                 times.exposed_s += got - start
             else:
-                times.start_s = got - start
+                times.startup_s = got - start
             model.learn(images, labels)
             labels_seen.update(labels.tobytes())
             learned = clock()

@@ -1,0 +1,415 @@
+"""The demo: its data set, its model, its two sources of batches, its launcher, its page, and the whole of it, small."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forebay.demo import data, datum, launch, page, results, sources
+from forebay.demo.main import main
+from forebay.demo.model import Model
+
+SAMPLES = 2000
+
+
+def quiet(done: int, every: int) -> None:
+    """Progress that nobody looks at."""
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> data.DataSet:
+    return data.prepare(tmp_path_factory.mktemp("demo") / "data", data.Spec(SAMPLES), quiet)
+
+
+# --- Datum ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", [0, 1, 9, 127, 128, 2**31 - 1])
+def test_a_datum_gives_back_its_pixels_and_label(label: int):
+    pixels = bytes(range(24))
+    found, found_label = datum.decode(datum.encode(pixels, label, channels=2, height=3, width=4))
+    assert (bytes(found), found_label) == (pixels, label)
+
+
+def test_a_datum_of_cifar_size_has_the_length_that_caffe_writes():
+    assert len(datum.encode(bytes(3072), 1, channels=3, height=32, width=32)) == 3083
+
+
+def test_datum_fields_come_in_any_order_unknown_ones_are_skipped_and_the_last_duplicate_wins():
+    negative = b"\x28\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+    record = b"\x28\x05" + b"\x35\0\0\x80\x3f" + b"\x22\x01a" + b"\x51" + bytes(8) + b"\x22\x02bc" + negative
+    found, label = datum.decode(record)
+    assert (bytes(found), label) == (b"bc", -1)
+    assert datum.decode(b"")[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"\x22\x05abc", "expected 5 bytes, found 3"),
+        (b"\x28\xff", "varint without an end"),
+        (b"\x23", "wire type 3"),
+        (b"\x35\0\0", "ends inside"),
+    ],
+)
+def test_a_damaged_datum_is_an_error_that_says_where(record: bytes, message: str):
+    with pytest.raises(ValueError, match=message):
+        datum.decode(record)
+
+
+def test_a_datum_with_the_wrong_number_of_pixels_is_refused():
+    with pytest.raises(ValueError, match="expected 24 bytes, found 23"):
+        datum.encode(bytes(23), 0, channels=2, height=3, width=4)
+
+
+# --- data set -------------------------------------------------------------------------------------------------------
+
+
+def test_held_out_images_are_kept_apart_in_every_class():
+    labels = np.repeat(np.arange(10), 50)
+    training, held_out = data.part(labels, seed=0)
+    assert not set(training) & set(held_out)
+    assert sorted([*training, *held_out]) == list(range(500))
+    assert (np.bincount(labels[held_out]) == 10).all()
+
+
+def test_no_sample_is_made_from_a_held_out_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    from sklearn.datasets import load_digits
+
+    used: list[np.ndarray] = []
+    plain = data.vary
+
+    def spy(padded, numbers, generator):
+        used.append(padded[numbers])
+        return plain(padded, numbers, generator)
+
+    monkeypatch.setattr(data, "vary", spy)
+    made = data.prepare(tmp_path / "data", data.Spec(1000), quiet)
+    with np.load(made.held_out) as file:
+        held_out = file["number"]
+    images = data.enlarge(load_digits().images)
+    shown = {image[4:-4, 4:-4].tobytes() for image in np.concatenate(used)}
+    hidden = {images[number].tobytes() for number in held_out}
+    everything = {image.tobytes() for image in images}
+    assert len(hidden) > 300
+    assert shown <= everything - hidden
+
+
+def test_the_set_is_a_caffe_database_with_mixed_classes(dataset: data.DataSet):
+    import lmdb
+
+    with (
+        lmdb.open(str(dataset.database), readonly=True, lock=False) as environment,
+        environment.begin() as read,
+    ):
+        records = list(read.cursor())
+    assert [key for key, _ in records] == [b"%08d" % i for i in range(SAMPLES)]
+    labels = np.array([datum.decode(value)[1] for _, value in records])
+    assert {len(datum.decode(value)[0]) for _, value in records} == {3072}
+    assert (np.bincount(labels, minlength=10) > SAMPLES / 20).all()
+    # Sorted by class, neighbours would nearly always agree; by chance one in ten does.
+    assert (labels[1:] == labels[:-1]).mean() < 0.2
+
+
+def test_equal_specs_give_equal_bytes_and_a_finished_set_is_used_again(dataset: data.DataSet, tmp_path: Path):
+    other = data.prepare(tmp_path / "again", data.Spec(SAMPLES), quiet)
+    assert other.made
+    # Everything but the meta pages, which hold the size of the map alone, and unused bytes inside pages.
+    assert len(other.file.read_bytes()) == len(dataset.file.read_bytes())
+    batches = []
+    for one in (dataset, other):
+        source = sources.PyLmdb(one.database, 500, 0, 1)
+        batches.append([images.copy() for images, _ in source.epoch(0)])
+        source.close()
+    assert (np.concatenate(batches[0]) == np.concatenate(batches[1])).all()
+    assert not data.prepare(other.directory, data.Spec(SAMPLES), quiet).made
+    assert data.prepare(other.directory, data.Spec(1000), quiet).made
+
+
+def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(data.DemoError, match="holds something else"):
+        data.prepare(tmp_path, data.Spec(1000), quiet)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_an_interrupted_writing_leaves_nothing(tmp_path: Path):
+    def stop(done: int, every: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        data.prepare(tmp_path / "data", data.Spec(1000), stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_an_error_before_anything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    usage = data.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(data.shutil, "disk_usage", lambda path: usage._replace(free=1 << 20))
+    with pytest.raises(data.DemoError, match="found 1 MiB"):
+        data.prepare(tmp_path / "data", data.Spec(1000), quiet)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- sources and model ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 300), (3, 64), (4, 125)])
+def test_the_skipping_ranks_together_walk_the_file_in_order_and_wrap(dataset, ranks: int, batch_size: int):
+    import lmdb
+
+    with (
+        lmdb.open(str(dataset.database), readonly=True, lock=False) as environment,
+        environment.begin() as read,
+    ):
+        labels = [datum.decode(value)[1] for _, value in read.cursor()]
+    parts: list[list[list[np.ndarray]]] = []
+    for rank in range(ranks):  # One after the other: py-lmdb opens a file once per process.
+        reader = sources.PyLmdb(dataset.database, batch_size, rank, ranks)
+        parts.append([[found.copy() for _, found in reader.epoch(epoch)] for epoch in range(2)])
+        reader.close()
+    for epoch in range(2):
+        steps = list(zip(*(part[epoch] for part in parts), strict=True))
+        assert len(steps) == -(-SAMPLES // (batch_size * ranks))
+        found = np.concatenate([one for step in steps for one in step])
+        assert found.tolist() == [labels[i % SAMPLES] for i in range(len(found))]
+
+
+def test_the_gradient_is_the_slope_of_the_loss():
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (8, 3, 32, 32), dtype=np.uint8)
+    labels = generator.integers(0, 10, 8)
+    model = Model(8, 1, seed=0)
+    model.learn(images, labels)
+    gradient = model.gradient.copy()
+    weights = model._weights
+    for number in np.argsort(np.abs(gradient[:-1]))[-8:]:
+        before, losses = weights[number], []
+        for step in (-1e-2, 1e-2):
+            weights[number] = before + step
+            model.learn(images, labels)
+            losses.append(float(model.gradient[-1]))
+        weights[number] = before
+        assert (losses[1] - losses[0]) / 2e-2 == pytest.approx(float(gradient[number]), rel=0.05, abs=1e-3)
+
+
+def test_the_model_learns_and_equal_batches_give_equal_bits(dataset: data.DataSet):
+    losses = []
+    for _ in range(2):
+        model, source = Model(100, 1, seed=0), sources.PyLmdb(dataset.database, 100, 0, 1)
+        losses.append([])
+        for epoch in range(4):
+            for images, labels in source.epoch(epoch):
+                model.learn(images, labels)
+                losses[-1].append(model.step(model.gradient, 0.1))
+        source.close()
+    assert losses[0] == losses[1]
+    assert np.mean(losses[0][-10:]) < 0.5 * np.mean(losses[0][:10])
+
+
+# --- launcher -------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_launcher_is_an_error_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(data.DemoError, match=r"(?s)expected a launcher.*hint: pip install 'forebay\[demo\]'"):
+        launch.command(4, ["-c", "pass"])
+
+
+def test_the_demo_without_mpi_fails_before_it_makes_data(monkeypatch, capsys, tmp_path: Path):
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    assert main(data=tmp_path / "data", output=tmp_path / "demo.html") == 1
+    assert "mpi4py is not installed" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_run_shows_the_end_of_its_output():
+    with pytest.raises(data.DemoError, match=r"(?s)found 3.*the reason"):
+        launch.run(
+            [sys.executable, "-c", "print('the reason'); exit(3)"], deadline_s=60, progress=lambda done: None
+        )
+
+
+def test_progress_lines_are_told_and_not_shown():
+    seen: list[int] = []
+    program = f"print('{launch.PROGRESS_MARK} 20'); print('{launch.PROGRESS_MARK} x'); exit(1)"
+    with pytest.raises(data.DemoError) as error:
+        launch.run([sys.executable, "-c", program], deadline_s=60, progress=seen.append)
+    assert seen == [20]
+    assert "20" not in str(error.value)
+
+
+def test_a_run_past_its_deadline_is_ended_with_all_its_processes(tmp_path: Path):
+    child = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    program = (
+        "import os, subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], process_group=0)\n"
+        f"while not os.path.exists({str(tmp_path / 'pid')!r}): time.sleep(0.01)\n"
+        "time.sleep(600)"
+    )
+    with pytest.raises(data.DemoError, match="still running"):
+        launch.run([sys.executable, "-c", program], deadline_s=3, progress=lambda done: None)
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the grandchild is still there")
+
+
+# --- results and page -----------------------------------------------------------------------------------------------
+
+
+def outcome(*, differing_step: int | None = None) -> results.Outcome:
+    times = {"startup_s": 0.1, "exposed_s": 0.5, "compute_s": 1.0, "skew_s": 0.25, "communication_s": 0.25}
+    usage = {
+        "cpu_s": 1.5, "minor_faults": 1000, "major_faults": 10, "voluntary_switches": 5, "involuntary_switches": 6,
+    }  # fmt: skip
+    rank = {
+        "epochs": [times, times],
+        "usage": usage,
+        "asked_bytes": 10,
+        "read_calls": 3,
+        "storage_bytes": 10**6,
+    }
+    losses = [float(loss) for loss in np.geomspace(2.3, 0.01, 400)]
+    runs = []
+    for name in ("pylmdb", "sequential", "group"):
+        own = list(losses)
+        if name == "sequential" and differing_step is not None:
+            own[differing_step] += 1e-9
+        job = {
+            "losses": own,
+            "accuracies": [0.5, 0.97],
+            "ranks": [rank] * 4,
+            "facts": {"explain": "1 < 2 & so on"},
+        }
+        runs.append(results.RunResult.read(name, f"Run {name}", job))
+    return results.Outcome(
+        samples=200_000, ranks=4, batch_size=125, epochs=2, file_bytes=10**7, prepared_s=1.0, held_out_samples=359,
+        runs=tuple(runs),
+    )  # fmt: skip
+
+
+def test_equal_losses_are_called_identical_and_a_difference_is_named():
+    assert outcome().identical
+    assert "in all 400 steps" in outcome().verdict()
+    different = outcome(differing_step=7)
+    assert not different.identical
+    assert different.verdict().startswith("DIFFERENT from step 7 on")
+
+
+def test_the_table_has_every_figure_and_the_caveat():
+    text = results.table(outcome())
+    for figure in results.FIGURES:
+        assert figure.title in text
+    assert results.CAVEAT in text
+    assert "97.0" in text
+
+
+def test_the_parts_of_the_wall_time_add_up():
+    found = results.as_json(outcome())["runs"][0]
+    parts = ("exposed_s", "compute_s", "skew_s", "communication_s")
+    assert found["wall_s"] == pytest.approx(sum(found[name] for name in parts))
+    json.dumps(found)
+
+
+class Strict(html.parser.HTMLParser):
+    """Notes what a page would fetch, and tags that do not match."""
+
+    void = frozenset({"meta", "br"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attributes):
+        self.fetched += [
+            str(value) for name, value in attributes if name in {"src", "href", "srcset", "data"}
+        ]
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_fetches_nothing():
+    text = page.render(outcome())
+    parser = Strict()
+    parser.feed(text)
+    assert parser.open == []
+    assert parser.fetched == []
+    for word in ("http:", "https:", "url(", "@import", "<script"):
+        assert word not in text
+    assert "1 &lt; 2 &amp; so on" in text
+    assert "nan" not in text
+    assert "identical" in text
+    assert "different" in page.render(outcome(differing_step=0))
+
+
+# --- the whole ------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_use_is_told_apart_from_failure(capsys: pytest.CaptureFixture[str]):
+    assert main(ranks=0) == 2
+    assert main(samples=10) == 2
+    assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.mpi
+def test_two_ranks_train_alike_with_py_lmdb_and_with_forebay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    code = main(json=True, ranks=2, samples=SAMPLES, output=tmp_path / "demo.html", data=tmp_path / "data")
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    found = json.loads(captured.out)
+    base, same, group = found["runs"]
+    assert base["losses"] == same["losses"]
+    assert len(base["losses"]) == 2 * -(-SAMPLES // 500)
+    assert group["losses"] != base["losses"]
+    assert (tmp_path / "demo.html").stat().st_size > 10_000
+    assert [entry.name for entry in tmp_path.iterdir()] == ["demo.html"], "the data set was not asked to stay"
+
+
+@pytest.mark.mpi
+def test_control_c_ends_the_ranks_and_leaves_nothing(tmp_path: Path):
+    command = [sys.executable, "-m", "forebay.demo", "--samples", "100000", "--ranks", "2"]
+    command += ["--data", str(tmp_path / "data"), "--output", str(tmp_path / "demo.html")]
+    environment = os.environ | {"TMPDIR": str(tmp_path / "scratch")}
+    (tmp_path / "scratch").mkdir()
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("data set")
+    while not list((tmp_path / "scratch").glob("forebay-demo-*")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert "interrupted" in process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 1
+    assert not (tmp_path / "data").exists()
+    assert not list((tmp_path / "scratch").glob("forebay-demo-*"))
+    needle = str(tmp_path / "data").encode()
+    assert not [pid for pid in launch._processes() if pid != os.getpid() and needle in _command_line(pid)]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
