@@ -1,4 +1,59 @@
 //! Shared memory, rendezvous, readers, gathering; the loop that ties plan to batches.
+//!
+//! From the outside in:
+//!
+//! - [`Source`] is an opened data set with its index; [`Engine`] is a loader of one rank.
+//! - `node` brings the ranks of a node together; `region` is the memory they share; `protocol` says who may touch it when.
+//! - `pass` holds the threads: `planner` (order → plans), `reader` (reads → landing blocks), `gather` (→ batch buffers).
+//! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
+//! - `settings` are the leader's decisions; `stats` what is counted.
 
 pub mod access;
+#[cfg(not(loom))]
+mod batch;
+#[cfg(not(loom))]
+mod caller;
+#[cfg(not(loom))]
+mod engine;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod gather;
 pub mod node;
+#[cfg(not(loom))]
+mod options;
+#[cfg(not(loom))]
+mod pass;
+#[cfg(not(loom))]
+mod planner;
+mod position;
+#[doc(hidden)]
+pub mod protocol;
+#[cfg(not(loom))]
+mod reader;
+#[cfg(not(loom))]
+mod region;
+#[cfg(not(loom))]
+mod registry;
+#[doc(hidden)]
+pub mod ring;
+#[cfg(not(loom))]
+mod settings;
+#[cfg(not(loom))]
+mod shared;
+#[cfg(not(loom))]
+mod source;
+#[cfg(not(loom))]
+mod stats;
+pub mod sync;
+
+#[cfg(not(loom))]
+pub use {
+    batch::{Batch, BatchLayout, Place},
+    caller::{Caller, Silent},
+    engine::Engine,
+    error::Error,
+    options::{AccessChoice, OrderChoice, Options},
+    settings::Settings,
+    source::Source,
+};

@@ -1,1 +1,25 @@
-//! placeholder
+//! Python bindings of Forebay: conversions, errors, the GIL; nothing else.
+//!
+//! Every call that may wait lets other Python threads run and looks for signals at least every 100 ms. No engine thread
+//! ever attaches to the interpreter or holds a Python object.
+
+mod batch;
+mod caller;
+mod dataset;
+mod engine;
+mod errors;
+mod limit;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
+    errors::register(module)?;
+    module.add_class::<dataset::Dataset>()?;
+    module.add_class::<engine::Engine>()?;
+    module.add_class::<batch::Lease>()?;
+    module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
+    Ok(())
+}

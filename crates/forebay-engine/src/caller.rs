@@ -1,0 +1,25 @@
+//! The caller's side of long calls: interruption, progress, warnings.
+
+/// What the engine asks of whoever called it; the bindings answer with Python's signals, callbacks and warnings.
+pub trait Caller: Sync {
+    /// Whether the call should end with [`crate::Error::Interrupted`]; asked at least every 100 ms.
+    fn interrupted(&self) -> bool {
+        false
+    }
+
+    /// Tells how far a long job is: `done` of `all` units of `what`. An answer of `false` ends it like `interrupted`.
+    fn progress(&self, what: &str, done: u64, all: u64) -> bool {
+        let _ = (what, done, all);
+        !self.interrupted()
+    }
+
+    /// Tells the user something he should know though all goes on.
+    fn warn(&self, text: &str) {
+        let _ = text;
+    }
+}
+
+/// A caller who never interrupts and hears nothing.
+pub struct Silent;
+
+impl Caller for Silent {}

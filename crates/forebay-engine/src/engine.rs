@@ -1,0 +1,578 @@
+//! A loader of one rank: made together with the other ranks of the node, then asked for batch after batch.
+//!
+//! Life of a loader: `new` (collective: the ranks meet, the leader loads or builds the index and decides the settings)
+//! → `start` (where the next iteration begins) → `next` until it answers `None` at the end of the epoch, or `leave` →
+//! `start` … → `close`. Going on where the last epoch ended, or at the next epoch after `leave`, continues the pass;
+//! any other place begins a new pass, for which all ranks of the node that are still there must ask alike.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_format::Index;
+use forebay_plan::Order;
+use forebay_types::{Field, Rank};
+use serde::{Deserialize, Serialize};
+
+use crate::access::{Mappings, ShardFiles};
+use crate::batch::{Batch, BatchLayout, Buffers};
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::gather::come_back;
+use crate::node::{self, Map, Membership, NodeSpec, fork, memory};
+use crate::options::{AccessChoice, Options, compare_greetings};
+use crate::pass::Pass;
+use crate::planner::PATIENCE;
+use crate::position::{AWAY, Position};
+use crate::protocol::publish_position;
+use crate::region::Region;
+use crate::registry;
+use crate::ring::Taken;
+use crate::settings::{self, Settings};
+use crate::shared::{GivenOrders, Shared};
+use crate::source::Source;
+use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
+
+/// How long ranks of a node wait for each other to come [s].
+const MEETING_S: u64 = 120;
+/// After how long without a batch the user is told what is being waited for.
+const STALL_WARNING: Duration = Duration::from_secs(10);
+
+/// See the module header.
+pub struct Engine {
+    shared: Arc<Shared>,
+    membership: Mutex<Membership>,
+    consumer: Mutex<Consumer>,
+    generation: u64,
+    _share: Option<registry::Share>,
+}
+
+struct Consumer {
+    pass: Option<Arc<Pass>>,
+    /// Next absolute step to hand out.
+    step: u64,
+    /// First step behind the epoch that is being iterated.
+    end: u64,
+    /// The rank has left the iteration (or not begun one): the node goes on without it.
+    away: bool,
+    /// The next batch is the first of a pass: the wait for it is the start-up fill.
+    filling: bool,
+    last_return: Option<Instant>,
+    warned_copies: bool,
+    closed: bool,
+}
+
+/// What the leader tells the others.
+#[derive(Serialize, Deserialize)]
+struct Reply {
+    settings: Settings,
+}
+
+impl Engine {
+    /// Makes a loader together with the other ranks of the node.
+    pub fn new(source: Arc<Source>, options: Options, caller: &dyn Caller) -> Result<Self, Error> {
+        let spec = NodeSpec {
+            job: options.job.clone(),
+            node: options.node.clone(),
+            name: options.name.clone(),
+            rank: options.rank,
+            local_rank: options.local_rank,
+            local_ranks: options.local_ranks.clone(),
+            deadline: Duration::from_secs(MEETING_S),
+        };
+        let fingerprint = source.dataset().fingerprint();
+        let mut failure = None;
+        let mut share = None;
+        let lead = |greetings: &[Vec<u8>]| {
+            compare_greetings(greetings, &options.local_ranks)?;
+            lead(&source, &options, caller).map(|(reply, fds, held)| {
+                share = Some(held);
+                (reply, fds)
+            }).map_err(|error| {
+                let text = match error.hint() {
+                    Some(hint) => format!("{error}\nhint: {hint}"),
+                    None => error.to_string(),
+                };
+                failure = Some(error);
+                text
+            })
+        };
+        let joined = node::join(&spec, &options.greeting(fingerprint), lead, &mut || !caller.interrupted());
+        // The leader raises what went wrong as what it is, not as a refusal by itself.
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let mut membership = joined?;
+        let reply: Reply = serde_json::from_slice(&membership.reply)
+            .map_err(|error| Error::Node(format!("the leader's decisions cannot be read: {error}"), None))?;
+        let settings = reply.settings;
+        let mut fds = std::mem::take(&mut membership.fds).into_iter();
+        let (Some(region_fd), Some(index_fd)) = (fds.next(), fds.next()) else {
+            return Err(Error::Node("the leader sent no memory".into(), None));
+        };
+        let region = Arc::new(Region::map(region_fd, settings.region.clone())?);
+        let index = Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
+        let order = settings::make_order(
+            &options,
+            index.samples(),
+            settings.group_samples,
+            settings.group_window,
+            Some(settings.lanes).filter(|_| options.order.kind == "group"),
+        )?;
+        let files = Arc::new(open_files(&index, settings.direct)?);
+        let mappings = open_mappings(&settings.access, &files);
+        let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
+            .ok_or_else(|| Error::Node("the leader's decisions do not fit the data set".into(), None))?;
+        let shared = Arc::new(Shared {
+            traits: settings.traits(),
+            node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
+            buffers: Buffers::new(Arc::clone(&region), options.local_rank as usize),
+            layout: Arc::new(layout),
+            given: GivenOrders::default(),
+            epoch_reads: EpochReads::default(),
+            waiting_for: Mutex::default(),
+            fallback: Mutex::default(),
+            options,
+            settings,
+            order,
+            source,
+            index,
+            files,
+            mappings,
+            region,
+        });
+        Ok(Self {
+            shared,
+            membership: Mutex::new(membership),
+            consumer: Mutex::new(Consumer {
+                pass: None,
+                step: 0,
+                end: 0,
+                away: true,
+                filling: true,
+                last_return: None,
+                warned_copies: false,
+                closed: false,
+            }),
+            generation: fork::generation(),
+            _share: share,
+        })
+    }
+
+    /// Steps per epoch.
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.shared.order.steps_per_epoch()
+    }
+
+    /// The order.
+    pub fn order(&self) -> &Order {
+        &self.shared.order
+    }
+
+    /// The leader's decisions.
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    /// The fields of a batch.
+    pub fn fields(&self) -> &[Field] {
+        self.shared.index.fields()
+    }
+
+    /// The index.
+    pub fn index(&self) -> &Index {
+        &self.shared.index
+    }
+
+    fn consumer(&self) -> Result<MutexGuard<'_, Consumer>, Error> {
+        if fork::in_forked_child(self.generation) {
+            return Err(Error::Forked);
+        }
+        let consumer = self.consumer.lock().unwrap_or_else(PoisonError::into_inner);
+        if consumer.closed { Err(Error::Closed) } else { Ok(consumer) }
+    }
+
+    /// Says where the next iteration begins.
+    pub fn start(&self, epoch: u64, step: u64, caller: &dyn Caller) -> Result<(), Error> {
+        let mut consumer = self.consumer()?;
+        let steps = self.steps_per_epoch();
+        if step > steps {
+            return Err(Error::Options {
+                message: format!("step {step} of an epoch of {steps} steps"),
+                hint: String::new(),
+            });
+        }
+        let target = epoch.saturating_mul(steps).saturating_add(step);
+        if target >= AWAY {
+            return Err(Error::Options { message: format!("epoch {epoch} is too large"), hint: String::new() });
+        }
+        consumer.end = (epoch + 1) * steps;
+        consumer.last_return = None;
+        if let Some(pass) = consumer.pass.clone()
+            && !self.others_want_more_than(pass.number)
+        {
+            if !consumer.away && consumer.step == target {
+                return Ok(());
+            }
+            // After `leave` the rank may come back anywhere ahead; the node goes on in the same pass.
+            if consumer.away && target >= consumer.step && target <= consumer.step.next_multiple_of(steps.max(1)) {
+                come_back(&pass, target);
+                self.shared.buffers.ring.resume(target);
+                self.shared.ring_all();
+                consumer.away = false;
+                consumer.step = target;
+                return Ok(());
+            }
+        }
+        self.new_pass(&mut consumer, target, caller)
+    }
+
+    fn others_want_more_than(&self, pass: u64) -> bool {
+        self.shared.active().any(|(_, slot)| Position::from_word(slot.want.load(Ordering::Acquire)).pass() > pass)
+    }
+
+    /// Goes through the three agreements of a new pass: all want it, all start at the same step, all are at rest.
+    fn new_pass(&self, consumer: &mut Consumer, target: u64, caller: &dyn Caller) -> Result<(), Error> {
+        let shared = &self.shared;
+        let current = consumer.pass.as_ref().map_or(0, |pass| pass.number);
+        let number = current + 1;
+        self.step_aside(consumer);
+        shared.slot().want.store(Position::new(number, target).word(), Ordering::SeqCst);
+        shared.ring_all();
+        let want = |slot: &crate::region::RankSlot| Position::from_word(slot.want.load(Ordering::Acquire));
+        self.wait_for_ranks(caller, |slot| want(slot).pass() >= number, "to go on at the same epoch and step")?;
+        let steps = self.steps_per_epoch().max(1);
+        for (local, slot) in shared.active() {
+            let other = want(slot);
+            if other.pass() == number && other.step() != target {
+                return Err(Error::Disagree(format!(
+                    "the ranks of this node go on at different places: rank {} at epoch {} step {}, rank {} at epoch {} step {}",
+                    shared.options.rank,
+                    target / steps,
+                    target % steps,
+                    shared.options.local_ranks[local],
+                    other.step() / steps,
+                    other.step() % steps,
+                )));
+            }
+        }
+        if let Some(pass) = consumer.pass.take() {
+            pass.end();
+        }
+        shared.slot().quiet.store(number, Ordering::SeqCst);
+        shared.ring_all();
+        self.wait_for_ranks(caller, |slot| slot.quiet.load(Ordering::Acquire) >= number, "to come to rest")?;
+        consumer.pass = Some(Pass::begin(Arc::clone(shared), number, target)?);
+        consumer.away = false;
+        consumer.filling = true;
+        consumer.step = target;
+        Ok(())
+    }
+
+    fn wait_for_ranks(
+        &self,
+        caller: &dyn Caller,
+        ready: impl Fn(&crate::region::RankSlot) -> bool,
+        what: &str,
+    ) -> Result<(), Error> {
+        let shared = &self.shared;
+        let missing = || shared.active().find(|(_, slot)| !ready(slot)).map(|(local, _)| local);
+        let begun = Instant::now();
+        let mut warned = false;
+        while let Some(local) = missing() {
+            let waited = || format!("waiting for rank {} {what}", shared.options.local_ranks[local]);
+            self.look_around(caller, waited)?;
+            if begun.elapsed() > STALL_WARNING && !warned {
+                caller.warn(&format!("loader \"{}\": {}", shared.options.name, waited()));
+                warned = true;
+            }
+            if begun.elapsed().as_secs() > shared.options.timeout_s {
+                return Err(Error::Timeout { seconds: shared.options.timeout_s, what: waited() });
+            }
+            shared.region.gathered().wait(|| missing().is_none(), PATIENCE);
+        }
+        Ok(())
+    }
+
+    /// Interruption and deaths; called in every wait.
+    fn look_around(&self, caller: &dyn Caller, what: impl Fn() -> String) -> Result<(), Error> {
+        if caller.interrupted() {
+            return Err(Error::Interrupted);
+        }
+        let mut membership = self.membership.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(peer) = membership.dead() {
+            let slot = &self.shared.region.ranks()[peer.local_rank as usize];
+            if slot.left.load(Ordering::Acquire) != 0 {
+                membership.forget(peer.local_rank);
+                continue;
+            }
+            return Err(Error::PeerLost {
+                rank: peer.rank,
+                local_rank: peer.local_rank,
+                pid: peer.pid,
+                loader: self.shared.options.name.clone(),
+                what: what(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The next batch, or `None` at the end of the epoch.
+    pub fn next(&self, caller: &dyn Caller) -> Result<Option<Batch>, Error> {
+        let mut consumer = self.consumer()?;
+        let begun = Instant::now();
+        let shared = &self.shared;
+        let slot = shared.slot();
+        if let Some(last) = consumer.last_return {
+            count(slot, Counter::ComputeNs, begun.duration_since(last).as_nanos() as u64);
+        }
+        if consumer.step >= consumer.end || consumer.away {
+            consumer.last_return = None;
+            if !consumer.away {
+                self.end_of_epoch()?;
+            }
+            return Ok(None);
+        }
+        let Some(pass) = consumer.pass.clone() else { return Ok(None) };
+        let batch = self.wait_for_batch(&pass, consumer.step, begun, caller)?;
+        let waited = begun.elapsed().as_nanos() as u64;
+        count(slot, if consumer.filling { Counter::StartupNs } else { Counter::ExposedNs }, waited);
+        consumer.filling = false;
+        consumer.step += 1;
+        count(slot, Counter::Steps, 1);
+        count(slot, Counter::Samples, batch.samples() as u64);
+        stats::arrive(shared.region.ranks(), shared.me());
+        if !consumer.warned_copies && shared.buffers.ring.keeps_all() {
+            consumer.warned_copies = true;
+            caller.warn(&format!(
+                "loader \"{}\": all {} batch buffers of this rank are still in use, so further batches are allocated \
+                 one by one; drop or copy batches you no longer need, or raise buffers=",
+                shared.options.name,
+                shared.region.layout().buffers
+            ));
+        }
+        consumer.last_return = Some(Instant::now());
+        Ok(Some(batch))
+    }
+
+    fn wait_for_batch(&self, pass: &Pass, step: u64, begun: Instant, caller: &dyn Caller) -> Result<Batch, Error> {
+        let shared = &self.shared;
+        let mut warnings = 0;
+        loop {
+            match shared.buffers.ring.take(step, PATIENCE) {
+                Taken::Item(batch) => return Ok(batch),
+                Taken::Failed(error) => return Err(error),
+                Taken::NotYet => {}
+            }
+            if let Some(error) = pass.failure() {
+                return Err(error);
+            }
+            let waits = || {
+                let what = shared.waiting_for.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                format!("waiting for {what}")
+            };
+            self.look_around(caller, waits)?;
+            let elapsed = begun.elapsed();
+            if elapsed > STALL_WARNING * (warnings + 1) {
+                warnings += 1;
+                caller.warn(&format!(
+                    "loader \"{}\": no batch for {} s, {}",
+                    shared.options.name,
+                    elapsed.as_secs(),
+                    waits()
+                ));
+            }
+            if elapsed.as_secs() > shared.options.timeout_s {
+                return Err(Error::Timeout { seconds: shared.options.timeout_s, what: waits() });
+            }
+        }
+    }
+
+    /// The checks at the end of an epoch: the source is as it was, the given orders agree.
+    fn end_of_epoch(&self) -> Result<(), Error> {
+        Ok(self.shared.source.dataset().check_unchanged()?)
+    }
+
+    /// Takes the order of an epoch, for `order="given"`.
+    pub fn give_order(&self, epoch: u64, ids: &[i64]) -> Result<(), Error> {
+        let _consumer = self.consumer()?;
+        let shared = &self.shared;
+        let samples = shared.index.samples();
+        let wrong = |message: String| Error::Options {
+            message,
+            hint: "the function of the epoch must return every sample id exactly once".into(),
+        };
+        if ids.len() as u64 != samples {
+            return Err(wrong(format!("the order given for epoch {epoch} has {} ids for {samples} samples", ids.len())));
+        }
+        let mut seen = vec![0_u64; ids.len().div_ceil(64)];
+        for (position, id) in ids.iter().enumerate() {
+            let Some(id) = u64::try_from(*id).ok().filter(|id| *id < samples) else {
+                return Err(wrong(format!(
+                    "the order given for epoch {epoch} has id {id} at position {position}; ids go from 0 to {}",
+                    samples - 1
+                )));
+            };
+            let (word, bit) = ((id / 64) as usize, 1 << (id % 64));
+            if seen[word] & bit != 0 {
+                return Err(wrong(format!("the order given for epoch {epoch} has id {id} twice")));
+            }
+            seen[word] |= bit;
+        }
+        let ids: Arc<[u64]> = ids.iter().map(|id| *id as u64).collect();
+        self.compare_given(epoch, &ids)?;
+        shared.given.put(epoch, ids);
+        shared.ring_all();
+        Ok(())
+    }
+
+    /// Compares the digest of a given order with what the other ranks of the node were given for the same epoch.
+    fn compare_given(&self, epoch: u64, ids: &[u64]) -> Result<(), Error> {
+        let shared = &self.shared;
+        let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+        for id in ids {
+            hasher.update(&id.to_le_bytes());
+        }
+        let word = (epoch + 1) << 32 | (hasher.digest() & 0xffff_ffff);
+        let parity = (epoch % 2) as usize;
+        shared.slot().given[parity].store(word, Ordering::SeqCst);
+        for (local, slot) in shared.active() {
+            let other = slot.given[parity].load(Ordering::SeqCst);
+            if other >> 32 == word >> 32 && other != word {
+                return Err(Error::Disagree(format!(
+                    "the order given for epoch {epoch} differs between rank {} and rank {}",
+                    shared.options.rank, shared.options.local_ranks[local]
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the iteration early; the node goes on without this rank until its next `start`.
+    pub fn leave(&self) -> Result<(), Error> {
+        let mut consumer = self.consumer()?;
+        self.step_aside(&mut consumer);
+        Ok(())
+    }
+
+    fn step_aside(&self, consumer: &mut Consumer) {
+        consumer.last_return = None;
+        if consumer.away {
+            return;
+        }
+        consumer.away = true;
+        drop(self.shared.buffers.ring.pause());
+        if let Some(pass) = &consumer.pass {
+            publish_position(&self.shared.slot().position, pass.number, AWAY);
+        }
+        self.shared.ring_all();
+    }
+
+    /// Says goodbye: ends this rank's threads; the others go on without it. Batches that were handed out stay valid.
+    pub fn close(&self) {
+        if fork::in_forked_child(self.generation) {
+            return;
+        }
+        let mut consumer = self.consumer.lock().unwrap_or_else(PoisonError::into_inner);
+        if consumer.closed {
+            return;
+        }
+        consumer.closed = true;
+        if let Some(pass) = consumer.pass.take() {
+            pass.end();
+        }
+        drop(self.shared.buffers.ring.pause());
+        self.shared.slot().left.store(1, Ordering::Release);
+        self.shared.ring_all();
+    }
+
+    /// Counters of this rank by name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let values = stats::read(self.shared.slot());
+        COUNTER_NAMES.iter().map(|(_, name)| *name).zip(values).collect()
+    }
+
+    /// Counters added up over the ranks of the node, by name.
+    pub fn node_counters(&self) -> Vec<(&'static str, u64)> {
+        let mut sums = vec![0; COUNTER_NAMES.len()];
+        for slot in self.shared.region.ranks() {
+            for (sum, value) in sums.iter_mut().zip(stats::read(slot)) {
+                *sum += value;
+            }
+        }
+        COUNTER_NAMES.iter().map(|(_, name)| *name).zip(sums).collect()
+    }
+
+    /// Bytes read by this rank's readers for the last epochs: (epoch, bytes).
+    pub fn read_bytes_by_epoch(&self) -> Vec<(u64, u64)> {
+        self.shared.epoch_reads.all()
+    }
+
+    /// What was chosen and why, a line each.
+    pub fn explain(&self) -> Vec<String> {
+        let shared = &self.shared;
+        let mut lines = shared.settings.reasons.clone();
+        if let Some(reason) = &*shared.fallback.lock().unwrap_or_else(PoisonError::into_inner) {
+            lines.push(format!("fallback: {reason}"));
+        }
+        if shared.buffers.ring.keeps_all() {
+            lines.push("batches: the user keeps all buffers, so batches are copied into private memory".into());
+        }
+        lines
+    }
+
+    /// The region, for those who measure memory.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.shared.region
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The index's bytes in the leader's sealed memory.
+struct IndexBytes(Map);
+
+impl AsRef<[u8]> for IndexBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+/// What only the leader does: the index, the settings, the memory.
+fn lead(
+    source: &Source,
+    options: &Options,
+    caller: &dyn Caller,
+) -> Result<(Vec<u8>, Vec<std::os::fd::OwnedFd>, registry::Share), Error> {
+    let (index, bytes) = source.index(caller)?;
+    if index.samples() == 0 {
+        return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
+    }
+    let files = open_files(&index, options.direct == Some(true))?;
+    let mappings = open_mappings(&options.access, &files);
+    let settings = settings::decide(options, &index, &files, mappings.as_ref())?;
+    let total = settings.region.total_bytes();
+    let share = registry::take(&options.job, total);
+    let region = memory::sealed_memfd("forebay-region", total as usize)?;
+    let index = memory::sealed_copy("forebay-index", &bytes)?;
+    let reply = serde_json::to_vec(&Reply { settings }).expect("settings can be written as JSON");
+    Ok((reply, vec![region, index], share))
+}
+
+fn open_files(index: &Index, direct: bool) -> Result<ShardFiles, Error> {
+    let shards: Vec<(PathBuf, u64)> = index.shards().iter().map(|shard| (shard.path.clone(), shard.bytes)).collect();
+    Ok(ShardFiles::open(&shards, direct)?)
+}
+
+fn open_mappings(access: &AccessChoice, files: &Arc<ShardFiles>) -> Option<Mappings> {
+    match access {
+        AccessChoice::Mmap => Mappings::open(files).ok(),
+        AccessChoice::Auto if files.is_local() => Mappings::open(files).ok(),
+        _ => None,
+    }
+}

@@ -1,0 +1,131 @@
+//! What can go wrong between a loader and its batches.
+
+use std::io;
+
+use crate::access::ReadError;
+use crate::node::NodeError;
+
+/// Failure of a loader.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option is wrong, or options contradict each other or the data set.
+    #[error("{message}")]
+    Options {
+        /// What is wrong, with the values.
+        message: String,
+        /// The way out; may be empty.
+        hint: String,
+    },
+    /// The data set could not be opened, indexed or believed.
+    #[error("{0}")]
+    Format(String, Option<String>),
+    /// Storage failed.
+    #[error("{0}")]
+    Storage(String, Option<String>),
+    /// A sample's bytes are not what its schema says.
+    #[error("{path}: sample {sample} (record at offset {offset}): expected {expected}, found {found}")]
+    BadSample {
+        /// Ordinal of the sample.
+        sample: u64,
+        /// The shard that holds it.
+        path: String,
+        /// Where its record stands [bytes].
+        offset: u64,
+        /// What the schema says.
+        expected: String,
+        /// What the record holds.
+        found: String,
+    },
+    /// The ranks of the node could not be brought together.
+    #[error("{0}")]
+    Node(String, Option<String>),
+    /// A process of this node died.
+    #[error("rank {rank} (local rank {local_rank}, process {pid}) of loader \"{loader}\" died; {what}")]
+    PeerLost {
+        /// Its rank in the job.
+        rank: u32,
+        /// Its rank on the node.
+        local_rank: u32,
+        /// Its process id, as this process sees it.
+        pid: i32,
+        /// Name of the loader.
+        loader: String,
+        /// What was being waited for.
+        what: String,
+    },
+    /// Nothing moved for as long as the user allowed.
+    #[error("no batch for {seconds} s: {what}")]
+    Timeout {
+        /// The limit \[s\].
+        seconds: u64,
+        /// What was being waited for.
+        what: String,
+    },
+    /// The ranks of the node want to go on at different places.
+    #[error("{0}")]
+    Disagree(String),
+    /// The caller was interrupted by a signal.
+    #[error("interrupted")]
+    Interrupted,
+    /// The loader was closed.
+    #[error("the loader is closed")]
+    Closed,
+    /// The loader belongs to the parent of this process.
+    #[error("this loader was made before the process forked; make a new one in the child")]
+    Forked,
+    /// The operating system refused something that is not a file of the data set.
+    #[error("cannot {0}: {1}")]
+    System(&'static str, String),
+}
+
+impl Error {
+    /// Advice that goes below the message, if there is any.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Options { hint, .. } if !hint.is_empty() => Some(hint),
+            Self::Format(_, hint) | Self::Storage(_, hint) | Self::Node(_, hint) => hint.as_deref(),
+            Self::BadSample { .. } => Some("schema=\"raw\" delivers the records as they are"),
+            Self::PeerLost { .. } => Some("restart the job; the output of that rank may say why it ended"),
+            Self::Timeout { .. } => Some("timeout= allows storage to stall for longer"),
+            Self::Disagree(_) => Some("set_epoch() and load_state_dict() must be called alike on every rank of the node"),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn system(action: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::System(action, source.to_string())
+    }
+}
+
+impl From<forebay_format::Error> for Error {
+    fn from(error: forebay_format::Error) -> Self {
+        match error {
+            forebay_format::Error::Interrupted => Self::Interrupted,
+            forebay_format::Error::Io { .. } => Self::Storage(error.to_string(), error.hint().map(Into::into)),
+            other => Self::Format(other.to_string(), other.hint().map(Into::into)),
+        }
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        Self::Storage(error.to_string(), error.hint().map(Into::into))
+    }
+}
+
+impl From<NodeError> for Error {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::Interrupted => Self::Interrupted,
+            other => Self::Node(other.to_string(), other.hint().map(Into::into)),
+        }
+    }
+}
+
+impl From<forebay_plan::OrderError> for Error {
+    fn from(error: forebay_plan::OrderError) -> Self {
+        Self::Options { message: error.to_string(), hint: error.hint().map(Into::into).unwrap_or_default() }
+    }
+}

@@ -1,0 +1,248 @@
+//! Options of a loader, as the front hands them over, and the comparison between the ranks of a node.
+
+use std::collections::BTreeMap;
+
+use forebay_plan::{Kind, Last};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// How storage is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccessChoice {
+    /// From the mapping where the bytes are resident in the page cache of a local file, else by reads.
+    Auto,
+    /// From the mapping only: missing pages are page faults.
+    Mmap,
+    /// `pread`.
+    Pread,
+    /// `io_uring`.
+    IoUring,
+}
+
+/// The order, as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrderChoice {
+    /// `sequential`, `contiguous`, `shuffle`, `group` or `given`.
+    pub kind: String,
+    /// Samples per group.
+    #[serde(default)]
+    pub samples: Option<u64>,
+    /// Groups per window.
+    #[serde(default)]
+    pub window: Option<u64>,
+    /// Lanes.
+    #[serde(default)]
+    pub lanes: Option<u64>,
+}
+
+/// All options of a loader.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// Tells several loaders of one job apart.
+    pub name: String,
+    /// The job, as its launcher calls it.
+    pub job: String,
+    /// The node, as the launcher calls it.
+    pub node: String,
+    /// Rank in the job.
+    pub rank: u32,
+    /// Ranks in the job.
+    pub size: u32,
+    /// Rank on the node.
+    pub local_rank: u32,
+    /// Ranks of the job that run on this node, by local rank.
+    pub local_ranks: Vec<u32>,
+    /// Samples per rank and step.
+    pub batch_size: u64,
+    /// The order.
+    pub order: OrderChoice,
+    /// Seed of the order.
+    pub seed: u64,
+    /// What happens at the end of an epoch: `wrap`, `drop`, `short`, `carry`.
+    pub last: String,
+    /// Memory per node \[bytes\].
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// Readers per node.
+    #[serde(default)]
+    pub readers: Option<u32>,
+    /// How storage is touched.
+    pub access: AccessChoice,
+    /// Whether reads go around the page cache.
+    #[serde(default)]
+    pub direct: Option<bool>,
+    /// Batch buffers per rank.
+    #[serde(default)]
+    pub buffers: Option<u32>,
+    /// How long storage may stall before it is an error \[s\].
+    pub timeout_s: u64,
+}
+
+/// What belongs to one rank alone and is left out of the comparison.
+const OWN: [&str; 2] = ["rank", "local_rank"];
+
+impl Options {
+    /// Reads the front's JSON and checks what needs no data set.
+    pub fn from_json(text: &str) -> Result<Self, Error> {
+        let options: Self = serde_json::from_str(text).map_err(|error| Error::Options {
+            message: format!("the options of the loader cannot be read: {error}"),
+            hint: String::new(),
+        })?;
+        options.check()?;
+        Ok(options)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |message: String, hint: &str| Err(Error::Options { message, hint: hint.into() });
+        if self.rank >= self.size {
+            return wrong(
+                format!("rank {} in a world of {} ranks", self.rank, self.size),
+                "ranks count from 0 to size - 1",
+            );
+        }
+        if self.local_ranks.get(self.local_rank as usize) != Some(&self.rank) {
+            return wrong(
+                format!(
+                    "local rank {} of rank {} does not fit the node's ranks {:?}",
+                    self.local_rank, self.rank, self.local_ranks
+                ),
+                "local_rank counts the ranks of one node from 0",
+            );
+        }
+        if self.batch_size == 0 {
+            return wrong("batch_size is 0".into(), "a batch holds at least one sample");
+        }
+        if self.readers == Some(0) || self.readers.is_some_and(|readers| readers > 64) {
+            return wrong(format!("readers is {:?}", self.readers.unwrap_or(0)), "use 1 to 64 readers per node");
+        }
+        if self.buffers.is_some_and(|buffers| !(2..=64).contains(&buffers)) {
+            return wrong(format!("buffers is {}", self.buffers.unwrap_or(0)), "use 2 to 64 batch buffers per rank");
+        }
+        self.kind(1, 1)?;
+        self.last()?;
+        Ok(())
+    }
+
+    /// The kind of order; `samples` and `window` stand in for what the user left open.
+    pub fn kind(&self, samples: u64, window: u64) -> Result<Kind, Error> {
+        Ok(match self.order.kind.as_str() {
+            "sequential" => Kind::Sequential,
+            "contiguous" => Kind::Contiguous,
+            "shuffle" => Kind::Shuffle,
+            "group" => Kind::Group {
+                samples: self.order.samples.unwrap_or(samples),
+                window: self.order.window.unwrap_or(window),
+            },
+            "given" => Kind::Given,
+            other => {
+                return Err(Error::Options {
+                    message: format!("unknown order \"{other}\""),
+                    hint: "valid orders: sequential, contiguous, shuffle, group, or a function of the epoch".into(),
+                });
+            }
+        })
+    }
+
+    /// What happens at the end of an epoch.
+    pub fn last(&self) -> Result<Last, Error> {
+        Ok(match self.last.as_str() {
+            "wrap" => Last::Wrap,
+            "drop" => Last::Drop,
+            "short" => Last::Short,
+            "carry" => Last::Carry,
+            other => {
+                return Err(Error::Options {
+                    message: format!("unknown last=\"{other}\""),
+                    hint: "valid values: wrap, drop, short, carry".into(),
+                });
+            }
+        })
+    }
+
+    /// What this rank says of itself when the ranks of the node meet.
+    pub fn greeting(&self, fingerprint: u128) -> Vec<u8> {
+        let mut values = match serde_json::to_value(self) {
+            Ok(serde_json::Value::Object(values)) => values,
+            _ => unreachable!("options are a JSON object"),
+        };
+        for own in OWN {
+            values.remove(own);
+        }
+        values.insert("data set".into(), format!("{fingerprint:032x}").into());
+        serde_json::to_vec(&values).expect("a JSON object can be written")
+    }
+}
+
+/// Compares the greetings of the ranks of a node; the message names the first difference.
+pub fn compare_greetings(greetings: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), String> {
+    let read = |bytes: &[u8]| serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(bytes).ok();
+    let Some(first) = greetings.first().and_then(|bytes| read(bytes)) else {
+        return Err("the greeting of local rank 0 cannot be read".into());
+    };
+    let rank = |local: usize| local_ranks.get(local).copied().unwrap_or(local as u32);
+    for (local, greeting) in greetings.iter().enumerate().skip(1) {
+        let Some(other) = read(greeting) else {
+            return Err(format!("the greeting of rank {} cannot be read; do all ranks run the same version?", rank(local)));
+        };
+        for (key, value) in &first {
+            let found = other.get(key).unwrap_or(&serde_json::Value::Null);
+            if found != value {
+                return Err(format!(
+                    "the ranks disagree on {key}: rank {} has {value}, rank {} has {found}",
+                    rank(0),
+                    rank(local)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(change: impl FnOnce(&mut serde_json::Value)) -> Result<Options, Error> {
+        let mut value = serde_json::json!({
+            "name": "train", "job": "j", "node": "n", "rank": 1, "size": 2, "local_rank": 1, "local_ranks": [0, 1],
+            "batch_size": 8, "order": {"kind": "group"}, "seed": 0, "last": "wrap", "access": "auto", "timeout_s": 600,
+        });
+        change(&mut value);
+        Options::from_json(&value.to_string())
+    }
+
+    #[test]
+    fn wrong_options_are_named_with_the_valid_ones() {
+        assert!(options(|_| ()).is_ok());
+        let message = |change: fn(&mut serde_json::Value)| {
+            let error = options(change).unwrap_err();
+            format!("{error} / {}", error.hint().unwrap_or_default())
+        };
+        assert!(message(|v| v["rank"] = 2.into()).starts_with("rank 2 in a world of 2 ranks"));
+        assert!(message(|v| v["order"]["kind"] = "random".into()).contains("valid orders: sequential"));
+        assert!(message(|v| v["last"] = "pad".into()).contains("wrap, drop, short, carry"));
+        assert!(message(|v| v["batch_size"] = 0.into()).starts_with("batch_size is 0"));
+        assert!(message(|v| v["colour"] = 0.into()).contains("colour"));
+        assert!(message(|v| v["buffers"] = 1.into()).contains("2 to 64"));
+    }
+
+    #[test]
+    fn ranks_that_disagree_are_told_on_what() {
+        let one = options(|_| ()).unwrap();
+        let same = options(|v| {
+            v["rank"] = 0.into();
+            v["local_rank"] = 0.into();
+        })
+        .unwrap();
+        let other = options(|v| v["batch_size"] = 9.into()).unwrap();
+        assert_eq!(compare_greetings(&[same.greeting(5), one.greeting(5)], &[0, 1]), Ok(()));
+        let text = compare_greetings(&[same.greeting(5), other.greeting(5)], &[0, 1]).unwrap_err();
+        assert_eq!(text, "the ranks disagree on batch_size: rank 0 has 8, rank 1 has 9");
+        let text = compare_greetings(&[same.greeting(5), one.greeting(6)], &[0, 1]).unwrap_err();
+        assert!(text.starts_with("the ranks disagree on data set"));
+    }
+}

@@ -1,0 +1,124 @@
+//! A pass: the threads of one process while the node walks a stretch of steps without a jump.
+//!
+//! One planner, the readers this process hosts, and gather threads. They stop together, when the loader is closed or
+//! when all ranks of the node want the next pass; until then a rank that wants to jump goes on reading for the others.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::error::Error;
+use crate::planner::Plans;
+use crate::protocol::publish_position;
+use crate::shared::Shared;
+use crate::{gather, planner, reader};
+
+/// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are shared by its ranks.
+const GATHER_THREADS: usize = 4;
+
+/// See the module header.
+pub(crate) struct Pass {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) number: u64,
+    pub(crate) start: u64,
+    pub(crate) plans: Plans,
+    /// Steps before this one must not rely on landing bytes (`gather::come_back`).
+    pub(crate) first_safe: AtomicU64,
+    stopped: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Pass {
+    /// Starts the threads of pass `number` at an absolute step; the ring must be paused and every rank at rest.
+    pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64) -> Result<Arc<Self>, Error> {
+        let pass = Arc::new(Self {
+            plans: Plans::new(start),
+            shared,
+            number,
+            start,
+            first_safe: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            threads: Mutex::new(Vec::new()),
+        });
+        publish_position(&pass.shared.slot().position, number, start);
+        pass.shared.buffers.ring.restart();
+        pass.shared.buffers.ring.resume(start);
+        pass.spawn("planner", planner::run)?;
+        for _ in 0..gather_threads(pass.shared.region.layout().ranks, pass.shared.region.layout().buffers) {
+            pass.spawn("gather", gather::run)?;
+        }
+        pass.shared.ring_all();
+        Ok(pass)
+    }
+
+    fn spawn(self: &Arc<Self>, name: &str, run: impl FnOnce(&Arc<Self>) + Send + 'static) -> Result<(), Error> {
+        let pass = Arc::clone(self);
+        let handle = std::thread::Builder::new()
+            .name(format!("forebay-{name}"))
+            .spawn(move || run(&pass))
+            .map_err(Error::system("start an engine thread"))?;
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+        Ok(())
+    }
+
+    /// Starts the readers that this process hosts now and did not host before.
+    pub(crate) fn host_readers(self: &Arc<Self>, hosted: &mut BTreeSet<usize>) {
+        for number in 0..self.shared.region.layout().readers {
+            if self.shared.host(number) == self.shared.me() && hosted.insert(number) {
+                let spawned = self.spawn(&format!("reader-{number}"), move |pass| reader::run(pass, number));
+                if let Err(error) = spawned {
+                    self.fail(error);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Notes why the pass cannot go on; the consumer raises it.
+    pub(crate) fn fail(&self, error: Error) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    /// Why the pass cannot go on.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells the node that all steps before `step` are gathered.
+    pub(crate) fn publish_gathered(&self, step: u64) {
+        // Two gather threads may come here in the wrong order; positions only grow.
+        let word = &self.shared.slot().position;
+        let position = crate::position::Position::new(self.number, step).word();
+        word.fetch_max(position, Ordering::SeqCst);
+        self.shared.region.gathered().ring();
+    }
+
+    /// Stops and joins all threads.
+    pub(crate) fn end(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.shared.buffers.ring.stop();
+        self.shared.ring_all();
+        loop {
+            let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+            if threads.is_empty() {
+                return;
+            }
+            for thread in threads {
+                // A thread that panicked has printed why; the pass is over either way.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// As many gather threads as the rank's share of the cores, and no more than can have a buffer.
+fn gather_threads(ranks: usize, buffers: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (cores / ranks).clamp(1, GATHER_THREADS).min(buffers - 1)
+}

@@ -1,0 +1,229 @@
+//! The planner: turns the order into plans, a little ahead of the readers.
+//!
+//! One thread per process. All processes of a node compute the same tranches with the same block sequences; each keeps
+//! a tranche until its own rank has gathered its last step and all its blocks are filled (by whomever), so that a
+//! reader that moves to this process finds what is left to do. The planner also starts the readers that this process
+//! hosts.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_plan::{Landing, Next, Plan, Schedule, Tranche, plan_into};
+use forebay_types::{Located, SampleId};
+
+use crate::error::Error;
+use crate::pass::Pass;
+use crate::position::{AWAY, Position};
+use crate::protocol::block_passed;
+use crate::stats::{Counter, count_since};
+
+/// Tranches planned ahead of the readers: one they can begin at once, one behind it.
+const AHEAD: usize = 2;
+/// How long a waiting thread sleeps at most before it looks around \[ms\].
+pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A planned tranche.
+pub(crate) struct Planned {
+    pub(crate) tranche: Tranche,
+    pub(crate) located: Located,
+    pub(crate) plan: Plan,
+    /// Positions in `tranche.needs` of this rank, by step (relative) and slot.
+    own: Vec<u32>,
+    /// For each step of the tranche, where its needs begin in `own`.
+    own_starts: Vec<u32>,
+}
+
+impl Planned {
+    /// Sorts out what belongs to `local_rank`.
+    pub(crate) fn new(tranche: Tranche, located: Located, plan: Plan, local_rank: u32) -> Self {
+        let steps = (tranche.last_step - tranche.first_step + 1) as usize;
+        let mut own: Vec<u32> = (0..tranche.needs.len() as u32)
+            .filter(|need| tranche.needs[*need as usize].local_rank == local_rank)
+            .collect();
+        own.sort_unstable_by_key(|need| {
+            let need = &tranche.needs[*need as usize];
+            (need.step, need.slot)
+        });
+        let mut own_starts = Vec::with_capacity(steps + 1);
+        let mut at = 0;
+        for step in 0..=steps as u32 {
+            while at < own.len() && tranche.needs[own[at] as usize].step < step {
+                at += 1;
+            }
+            own_starts.push(at as u32);
+        }
+        Self { tranche, located, plan, own, own_starts }
+    }
+
+    /// This rank's needs at an absolute step: positions in `tranche.needs`, by slot.
+    pub(crate) fn needs_at(&self, step: u64) -> &[u32] {
+        if step < self.tranche.first_step || step > self.tranche.last_step {
+            return &[];
+        }
+        let relative = (step - self.tranche.first_step) as usize;
+        &self.own[self.own_starts[relative] as usize..self.own_starts[relative + 1] as usize]
+    }
+
+    fn last_sequence(&self) -> Option<u64> {
+        self.plan.blocks.last().map(|block| block.sequence)
+    }
+}
+
+/// The plans that a process holds.
+pub(crate) struct Plans {
+    list: Mutex<VecDeque<Arc<Planned>>>,
+    /// All needs of steps before this one are planned.
+    covered: AtomicU64,
+    /// Steps up to this one may have lost a tranche; exclusive.
+    forgotten: AtomicU64,
+}
+
+impl Plans {
+    pub(crate) fn new(start: u64) -> Self {
+        Self { list: Mutex::new(VecDeque::new()), covered: AtomicU64::new(start), forgotten: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Arc<Planned>>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether all needs of a step are planned.
+    pub(crate) fn covers(&self, step: u64) -> bool {
+        self.covered.load(Ordering::Acquire) > step
+    }
+
+    /// The tranches with needs at a step; `None` where one of them may have been forgotten.
+    pub(crate) fn at(&self, step: u64) -> Option<Vec<Arc<Planned>>> {
+        let list = self.lock();
+        if step < self.forgotten.load(Ordering::Relaxed) {
+            return None;
+        }
+        Some(
+            list.iter()
+                .filter(|planned| planned.tranche.first_step <= step && step <= planned.tranche.last_step)
+                .cloned()
+                .collect(),
+        )
+    }
+
+    /// The tranche that holds the first block at or behind `sequence` that belongs to `reader` of `readers`, and its place.
+    pub(crate) fn next_block(&self, sequence: u64, reader: u64, readers: u64) -> Option<(Arc<Planned>, usize)> {
+        let list = self.lock();
+        for planned in list.iter() {
+            let Some(first) = planned.plan.blocks.first().map(|block| block.sequence) else { continue };
+            let from = sequence.max(first);
+            let wanted = from + (reader + readers - from % readers) % readers;
+            if let Some(place) = wanted.checked_sub(first)
+                && (place as usize) < planned.plan.blocks.len()
+            {
+                return Some((Arc::clone(planned), place as usize));
+            }
+        }
+        None
+    }
+}
+
+/// Runs the planner of a pass until it is stopped.
+pub(crate) fn run(pass: &Arc<Pass>) {
+    if let Err(error) = plan_all(pass) {
+        pass.fail(error);
+    }
+}
+
+fn plan_all(pass: &Arc<Pass>) -> Result<(), Error> {
+    let shared = &pass.shared;
+    let region = &shared.region;
+    let mut schedule = Schedule::new(&shared.order, &shared.node_ranks, pass.start, shared.settings.steps_per_tranche);
+    let mut landing = Landing::new(region.layout().landing_bytes, region.layout().blocks as u64);
+    let shard_bytes: Vec<u64> = shared.index.shards().iter().map(|shard| shard.bytes).collect();
+    let mut waiting: Option<Tranche> = None;
+    let mut ids: Vec<SampleId> = Vec::new();
+    let mut hosted = BTreeSet::new();
+    loop {
+        if pass.is_stopped() {
+            return Ok(());
+        }
+        pass.host_readers(&mut hosted);
+        forget_done(pass);
+        if waiting.is_none() {
+            match schedule.next(|epoch| shared.given.get(epoch)) {
+                Next::Tranche(tranche) => {
+                    pass.plans.covered.fetch_max(tranche.first_step, Ordering::AcqRel);
+                    waiting = Some(tranche);
+                }
+                Next::NeedsGiven(epoch) => {
+                    pass.plans.covered.fetch_max(epoch * shared.order.steps_per_epoch(), Ordering::AcqRel);
+                }
+            }
+            region.filled().ring();
+        }
+        let wanted = waiting.as_ref().is_some_and(|tranche| is_wanted(pass, tranche));
+        if !wanted {
+            region.filled().wait(
+                || pass.is_stopped() || waiting.as_ref().is_some_and(|tranche| is_wanted(pass, tranche)),
+                PATIENCE,
+            );
+            continue;
+        }
+        let Some(tranche) = waiting.take() else { continue };
+        let begun = Instant::now();
+        ids.clear();
+        ids.extend(tranche.needs.iter().map(|need| need.sample));
+        let mut located = Located::default();
+        shared.index.locate(&ids, &mut located)?;
+        let begun = count_since(shared.slot(), Counter::SeekNs, begun);
+        let mut plan = Plan::default();
+        plan_into(&tranche, &located, &shard_bytes, &shared.traits, &mut landing, &mut plan);
+        let planned = Planned::new(tranche, located, plan, shared.options.local_rank);
+        pass.plans.lock().push_back(Arc::new(planned));
+        count_since(shared.slot(), Counter::PlanNs, begun);
+        shared.ring_all();
+    }
+}
+
+/// Whether a tranche should be planned now: the gatherers need it, or the readers are about to run out.
+fn is_wanted(pass: &Pass, tranche: &Tranche) -> bool {
+    let claim = pass.shared.buffers.ring.next_claim();
+    if claim.is_some_and(|step| step >= tranche.first_step) {
+        return true;
+    }
+    let begun = pass
+        .shared
+        .region
+        .readers()
+        .iter()
+        .map(|reader| Position::from_word(reader.begun.load(Ordering::Acquire)))
+        .filter(|position| position.pass() == pass.number)
+        .map(Position::step)
+        .max()
+        .unwrap_or(0);
+    let ahead = pass.plans.lock().iter().rev().take_while(|planned| match planned.last_sequence() {
+        Some(last) => last >= begun,
+        None => claim.is_none_or(|step| planned.tranche.first_step > step),
+    });
+    ahead.count() < AHEAD
+}
+
+/// Drops tranches from the front that nobody here needs any more.
+fn forget_done(pass: &Pass) {
+    let region = &pass.shared.region;
+    let position = Position::from_word(pass.shared.slot().position.load(Ordering::Acquire));
+    let gathered = if position.pass() == pass.number { position.step() } else { AWAY };
+    let mut list = pass.plans.lock();
+    let mut dropped = Vec::new();
+    while let Some(front) = list.front() {
+        let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, sequence);
+        let done = front.tranche.last_step < gathered
+            // Blocks of a tranche are begun in order by each reader; the last ones decide, the others are looked at to be sure.
+            && front.plan.blocks.iter().rev().all(|block| filled(block.sequence));
+        if !done {
+            break;
+        }
+        pass.plans.forgotten.fetch_max(front.tranche.last_step + 1, Ordering::Relaxed);
+        dropped.extend(list.pop_front());
+    }
+    drop(list);
+    drop(dropped);
+}

@@ -1,0 +1,52 @@
+//! Positions in a run: (pass, step) in one word.
+//!
+//! A *pass* is a stretch of steps that all ranks of a node walk together without a jump; it flows from one epoch into
+//! the next. A jump (another epoch than the next one, a restored state) begins a new pass. Steps are absolute:
+//! epoch · steps per epoch + step. One 64-bit word holds both, so that a position in shared memory only ever grows and
+//! is read whole.
+
+/// Bits of the step; the pass has the rest (2^20 jumps of 2^44 steps).
+const STEP_BITS: u32 = 44;
+
+/// The largest step, which stands for "needs nothing more of this pass".
+pub(crate) const AWAY: u64 = (1 << STEP_BITS) - 1;
+
+/// A place in a run, ordered as the run goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Position(u64);
+
+impl Position {
+    pub(crate) fn new(pass: u64, step: u64) -> Self {
+        debug_assert!(pass < 1 << (64 - STEP_BITS) && step <= AWAY, "pass {pass}, step {step}");
+        Self(pass << STEP_BITS | step)
+    }
+
+    pub(crate) fn pass(self) -> u64 {
+        self.0 >> STEP_BITS
+    }
+
+    pub(crate) fn step(self) -> u64 {
+        self.0 & AWAY
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_pass_is_later_than_any_step_of_an_earlier_one() {
+        assert!(Position::new(2, 0) > Position::new(1, AWAY));
+        assert!(Position::new(1, 8) > Position::new(1, 7));
+        let position = Position::from_word(Position::new(3, 99).word());
+        assert_eq!((position.pass(), position.step()), (3, 99));
+    }
+}

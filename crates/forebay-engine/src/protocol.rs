@@ -1,0 +1,132 @@
+//! Who may touch which landing bytes when: the words in shared memory and the rules around them.
+//!
+//! A *block* is a stretch of the landing ring that one reader fills. All processes of a node compute the same plan, so
+//! all know which block lies where, who fills it, and after which step its memory may be filled again. What they tell
+//! each other is little:
+//!
+//! 1. every rank publishes a *position*: all steps before it are gathered, their landing bytes are no longer needed;
+//! 2. a reader that is about to fill a block first publishes up to which step the data it overwrites was needed
+//!    ([`Overwritten`]), then waits until every rank's position is behind that step;
+//! 3. when the bytes are there it publishes the block's word; gatherers read the bytes only after they saw the word.
+//!
+//! A rank that went away (`break`, `close`) publishes a position behind everything, so nobody waits for it. When it
+//! comes back it publishes its position first and reads [`Overwritten`] afterwards: steps up to that value may have
+//! lost their landing bytes and are read from the files instead. Both sides store before they load, sequentially
+//! consistent, so at least one of them sees the other. The loom tests (`tests/loom_protocol.rs`) check both rules.
+
+use crate::position::{AWAY, Position};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// What became of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// Its bytes are in the landing ring.
+    Landed,
+    /// Its bytes are resident in the page cache: copy them from a mapping of the file.
+    Mapped,
+    /// Reading failed: whoever needs a sample of it reads the sample himself and meets the error himself.
+    Failed,
+}
+
+const SEQUENCE_BITS: u32 = 40;
+
+fn tag(pass: u64, sequence: u64) -> u64 {
+    debug_assert!(sequence < 1 << SEQUENCE_BITS, "block sequence {sequence}");
+    ((pass & 0x000f_ffff) << SEQUENCE_BITS | sequence) << 4
+}
+
+/// Publishes that block `sequence` of `pass` is there.
+pub fn publish_block(word: &AtomicU64, pass: u64, sequence: u64, filled: Filled) {
+    let status = match filled {
+        Filled::Landed => 1,
+        Filled::Mapped => 2,
+        Filled::Failed => 3,
+    };
+    // SYNC: block-filled (release) pairs with the acquire in `block_state`.
+    word.store(tag(pass, sequence) | status, Ordering::Release);
+}
+
+/// Whether block `sequence` of `pass` is there, and how. `None`: not yet.
+///
+/// A word of a later block in the same place also answers `None`; by rule 2 a rank that published its position never
+/// asks for a block that was given up.
+pub fn block_state(word: &AtomicU64, pass: u64, sequence: u64) -> Option<Filled> {
+    // SYNC: block-filled (acquire) pairs with the release in `publish_block`.
+    let value = word.load(Ordering::Acquire);
+    if value & !15 != tag(pass, sequence) {
+        return None;
+    }
+    match value & 15 {
+        1 => Some(Filled::Landed),
+        2 => Some(Filled::Mapped),
+        3 => Some(Filled::Failed),
+        _ => None,
+    }
+}
+
+/// Whether the word holds this block or a later one of the same pass, or any of a later pass.
+pub fn block_passed(word: &AtomicU64, pass: u64, sequence: u64) -> bool {
+    word.load(Ordering::Acquire) >= tag(pass, sequence)
+}
+
+/// Publishes that all steps before `step` are gathered.
+pub fn publish_position(word: &AtomicU64, pass: u64, step: u64) {
+    // SYNC: position (release) pairs with the acquire in `is_behind`; SeqCst for the way back (module header).
+    word.store(Position::new(pass, step.min(AWAY)).word(), Ordering::SeqCst);
+}
+
+/// Whether a rank's position is behind `step` of `pass`, so that it needs none of the bytes of that step any more.
+pub fn is_behind(word: &AtomicU64, pass: u64, step: u64) -> bool {
+    Position::from_word(word.load(Ordering::SeqCst)) > Position::new(pass, step)
+}
+
+/// Rule 2: tells that bytes needed up to `step` are about to be overwritten. Only grows within a pass.
+pub fn publish_overwritten(word: &AtomicU64, pass: u64, step: u64) {
+    word.fetch_max(Position::new(pass, step + 1).word(), Ordering::SeqCst);
+}
+
+/// First step of `pass` whose landing bytes no reader has begun to overwrite; read after publishing a position.
+pub fn first_safe_step(word: &AtomicU64, pass: u64) -> u64 {
+    let overwritten = Position::from_word(word.load(Ordering::SeqCst));
+    match overwritten.pass().cmp(&pass) {
+        std::cmp::Ordering::Less => 0,
+        std::cmp::Ordering::Equal => overwritten.step(),
+        std::cmp::Ordering::Greater => AWAY,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_word_answers_for_its_own_block_only() {
+        let word = AtomicU64::new(0);
+        assert_eq!(block_state(&word, 1, 0), None);
+        publish_block(&word, 1, 7, Filled::Mapped);
+        assert_eq!(block_state(&word, 1, 7), Some(Filled::Mapped));
+        assert_eq!(block_state(&word, 1, 8), None);
+        assert_eq!(block_state(&word, 2, 7), None);
+        assert!(block_passed(&word, 1, 7) && block_passed(&word, 1, 3) && !block_passed(&word, 2, 0));
+    }
+
+    #[test]
+    fn a_rank_that_is_away_is_behind_every_step() {
+        let word = AtomicU64::new(0);
+        publish_position(&word, 1, 10);
+        assert!(is_behind(&word, 1, 9) && !is_behind(&word, 1, 10));
+        publish_position(&word, 1, AWAY);
+        assert!(is_behind(&word, 1, 1 << 40));
+        assert!(!is_behind(&word, 2, 0));
+    }
+
+    #[test]
+    fn overwritten_steps_are_not_safe() {
+        let word = AtomicU64::new(0);
+        assert_eq!(first_safe_step(&word, 1), 0);
+        publish_overwritten(&word, 1, 4);
+        publish_overwritten(&word, 1, 2);
+        assert_eq!(first_safe_step(&word, 1), 5);
+        assert_eq!(first_safe_step(&word, 2), 0);
+    }
+}

@@ -1,0 +1,125 @@
+//! A reader: fills the blocks of the plan whose sequence falls to it.
+//!
+//! Reader k takes the blocks q with q mod R = k, in order. It tells what it is about to overwrite, waits until every
+//! rank is behind that, looks whether the bytes are resident in the page cache (then there is nothing to read), reads,
+//! and publishes the block. A failed read is published as such: whoever needs a sample of the block reads that sample
+//! himself and meets the error, with file and offset, himself.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use forebay_plan::{Block, Read};
+
+use crate::access::{self, ReadCounters, Reader, Transfer};
+use crate::options::AccessChoice;
+use crate::pass::Pass;
+use crate::planner::{PATIENCE, Planned};
+use crate::position::Position;
+use crate::protocol::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
+use crate::stats::{Counter, count, count_since};
+
+/// Runs reader `number` of a pass until the pass is stopped.
+pub(crate) fn run(pass: &Arc<Pass>, number: usize) {
+    access::widen_affinity();
+    let shared = &pass.shared;
+    let readers = shared.region.layout().readers as u64;
+    let choice = match shared.settings.access {
+        AccessChoice::IoUring => access::Access::IoUring,
+        AccessChoice::Auto | AccessChoice::Pread | AccessChoice::Mmap => access::Access::Pread,
+    };
+    let (mut reader, fallback) =
+        Reader::new(Arc::clone(&shared.files), choice, shared.settings.direct, shared.settings.depth as usize);
+    if let Some(reason) = fallback {
+        *shared.fallback.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reason);
+    }
+    let mut sequence = number as u64;
+    let mut counted = ReadCounters::default();
+    while !pass.is_stopped() {
+        let begun = Instant::now();
+        let Some((planned, place)) = pass.plans.next_block(sequence, number as u64, readers) else {
+            shared.region.gathered().wait(
+                || pass.is_stopped() || pass.plans.next_block(sequence, number as u64, readers).is_some(),
+                PATIENCE,
+            );
+            count_since(shared.slot(), Counter::ReaderIdleNs, begun);
+            continue;
+        };
+        let block = &planned.plan.blocks[place];
+        sequence = block.sequence + 1;
+        // A reader that moved here from a rank that left may find blocks that are filled already.
+        if block_passed(shared.region.block_word(block.sequence), pass.number, block.sequence) {
+            continue;
+        }
+        let slot = &shared.region.readers()[number];
+        slot.begun.store(Position::new(pass.number, block.sequence + 1).word(), Ordering::Release);
+        shared.region.filled().ring();
+        if let Some(step) = block.after_step {
+            publish_overwritten(&slot.overwritten, pass.number, step);
+            if !wait_for_room(pass, step) {
+                return;
+            }
+            count_since(shared.slot(), Counter::ReaderIdleNs, begun);
+        }
+        let filled = fill(pass, &mut reader, &planned, block);
+        publish_block(shared.region.block_word(block.sequence), pass.number, block.sequence, filled);
+        shared.region.filled().ring();
+
+        let now = reader.counters();
+        let epoch = planned.tranche.first_step / shared.order.steps_per_epoch();
+        shared.epoch_reads.add(epoch, now.read_bytes - counted.read_bytes);
+        count(shared.slot(), Counter::ReadBytes, now.read_bytes - counted.read_bytes);
+        count(shared.slot(), Counter::Reads, now.reads - counted.reads);
+        count(shared.slot(), Counter::Retries, now.retries - counted.retries);
+        count(shared.slot(), Counter::IoNs, now.io_ns - counted.io_ns);
+        counted = now;
+    }
+}
+
+/// Waits until every rank of the node is behind `step`; false when the pass was stopped.
+fn wait_for_room(pass: &Pass, step: u64) -> bool {
+    let ready = || pass.shared.active().all(|(_, slot)| is_behind(&slot.position, pass.number, step));
+    while !ready() {
+        if pass.is_stopped() {
+            return false;
+        }
+        pass.shared.region.gathered().wait(|| pass.is_stopped() || ready(), PATIENCE);
+    }
+    true
+}
+
+fn fill(pass: &Pass, reader: &mut Reader, planned: &Planned, block: &Block) -> Filled {
+    let shared = &pass.shared;
+    let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
+    if is_mapped(pass, reads) {
+        count(shared.slot(), Counter::MappedBytes, block.length);
+        return Filled::Mapped;
+    }
+    // SAFETY: this reader is the only one for the block's sequence, and every rank is behind the step up to which the
+    // bytes were needed before (`wait_for_room`); a rank that was away and comes back keeps off (protocol.rs, rule 2).
+    let memory = unsafe { shared.region.landing_mut(block.ring_offset, block.length) };
+    let mut transfers = Vec::with_capacity(reads.len());
+    let mut rest = memory;
+    let mut at = 0;
+    for read in reads {
+        let (_, behind) = rest.split_at_mut((read.block_offset - at) as usize);
+        let (into, behind) = behind.split_at_mut(read.length as usize);
+        transfers.push(Transfer { shard: read.shard, offset: read.file_offset, into });
+        rest = behind;
+        at = read.block_offset + read.length;
+    }
+    match reader.fill(&mut transfers) {
+        Ok(()) => Filled::Landed,
+        Err(_) => Filled::Failed,
+    }
+}
+
+fn is_mapped(pass: &Pass, reads: &[Read]) -> bool {
+    match (&pass.shared.mappings, pass.shared.settings.access) {
+        (Some(_), AccessChoice::Mmap) => true,
+        (Some(mappings), AccessChoice::Auto) => {
+            reads.iter().all(|read| mappings.resident(read.shard, read.file_offset, read.length))
+        }
+        _ => false,
+    }
+}

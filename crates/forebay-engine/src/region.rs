@@ -1,0 +1,201 @@
+//! The shared region of a node: one sealed memfd, laid out the same way in every process.
+//!
+//!     header (bells) | a slot per rank | a slot per reader | a word per block | landing ring | batch buffers per rank
+//!
+//! All of it begins as zeros. The control part holds atomics only; landing bytes and batch buffers are plain memory
+//! whose owner at any time follows from the protocol (`protocol.rs`) and from the batch ring (`batch.rs`).
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::node::{Bell, Map};
+
+/// Alignment of everything that is read into or handed out \[bytes\]: a page, which O_DIRECT needs.
+pub const ALIGN: u64 = 4096;
+/// Counters per rank in shared memory; `stats.rs` names them.
+pub const COUNTERS: usize = 24;
+/// Arrival times kept per rank for the skew.
+pub const ARRIVALS: usize = 64;
+
+/// Sizes of the parts; decided by the leader, the same in all processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionLayout {
+    /// Ranks on the node.
+    pub ranks: usize,
+    /// Readers on the node.
+    pub readers: usize,
+    /// Block words, which is how many blocks can be alive at once.
+    pub blocks: usize,
+    /// Size of the landing ring \[bytes\].
+    pub landing_bytes: u64,
+    /// Size of one batch buffer \[bytes\].
+    pub buffer_bytes: u64,
+    /// Batch buffers per rank.
+    pub buffers: usize,
+}
+
+#[repr(C, align(128))]
+struct Header {
+    /// Rung when a block is filled or a plan grows: gatherers wait here.
+    filled: Bell,
+    _padding: [u8; 64],
+    /// Rung when a position grows, a rank leaves or wants another pass: readers wait here.
+    gathered: Bell,
+}
+
+/// What a rank tells the others.
+#[repr(C, align(128))]
+pub struct RankSlot {
+    /// 0 while the rank takes part, 1 once it has said goodbye.
+    pub left: AtomicU32,
+    /// [`crate::position::Position`] word of the pass that the rank wants, and where it starts.
+    pub want: AtomicU64,
+    /// The pass up to which this process's threads are at rest.
+    pub quiet: AtomicU64,
+    /// Position word (`protocol.rs`).
+    pub position: AtomicU64,
+    /// Steps handed to the user since the loader was made; index of `arrivals`.
+    pub handed_out: AtomicU64,
+    /// Digests of the orders given for the last two epochs, by parity: (epoch + 1) in the upper half, digest in the lower.
+    pub given: [AtomicU64; 2],
+    /// Counters (`stats.rs`).
+    pub counters: [AtomicU64; COUNTERS],
+    /// When the last steps were handed out [ns of the monotonic clock].
+    pub arrivals: [AtomicU64; ARRIVALS],
+}
+
+/// What a reader tells the others.
+#[repr(C, align(128))]
+pub struct ReaderSlot {
+    /// See `protocol::publish_overwritten`.
+    pub overwritten: AtomicU64,
+    /// Position word of (pass, sequence of the last block begun + 1).
+    pub begun: AtomicU64,
+}
+
+impl RegionLayout {
+    fn offsets(&self) -> (usize, usize, usize, usize, usize) {
+        let ranks = size_of::<Header>();
+        let readers = ranks + self.ranks * size_of::<RankSlot>();
+        let words = readers + self.readers * size_of::<ReaderSlot>();
+        let landing = (words + self.blocks * 8).next_multiple_of(ALIGN as usize);
+        let buffers = landing + self.landing_bytes as usize;
+        (ranks, readers, words, landing, buffers)
+    }
+
+    /// Size of the control part \[bytes\].
+    #[must_use]
+    pub fn control_bytes(&self) -> u64 {
+        self.offsets().3 as u64
+    }
+
+    /// Size of everything \[bytes\].
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.offsets().4 as u64 + self.buffer_bytes * (self.buffers * self.ranks) as u64
+    }
+}
+
+/// The mapped region.
+pub struct Region {
+    map: Map,
+    layout: RegionLayout,
+    readers_at: usize,
+    words_at: usize,
+    landing_at: usize,
+    buffers_at: usize,
+}
+
+impl Region {
+    /// Maps a region that the leader made (`sealed_memfd` of `layout.total_bytes()`).
+    pub fn map(fd: impl AsFd, layout: RegionLayout) -> Result<Self, Error> {
+        assert!(layout.landing_bytes.is_multiple_of(ALIGN) && layout.buffer_bytes.is_multiple_of(ALIGN));
+        let map = Map::shared(fd.as_fd(), layout.total_bytes() as usize)?;
+        let (_, readers_at, words_at, landing_at, buffers_at) = layout.offsets();
+        Ok(Self { map, layout, readers_at, words_at, landing_at, buffers_at })
+    }
+
+    /// The sizes.
+    pub fn layout(&self) -> &RegionLayout {
+        &self.layout
+    }
+
+    /// The mapping, for touching its pages.
+    pub fn memory(&self) -> &Map {
+        &self.map
+    }
+
+    fn at<T>(&self, offset: usize) -> *const T {
+        debug_assert!(offset + size_of::<T>() <= self.map.len());
+        // SAFETY: `offset` lies inside the mapping: all callers compute it from the layout whose total is the mapping's length.
+        unsafe { self.map.as_ptr().add(offset).cast::<T>() }
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the header is at the start of the page-aligned mapping; it is made of atomics for which zeros are valid.
+        unsafe { &*self.at::<Header>(0) }
+    }
+
+    /// Where gatherers wait for blocks and plans.
+    pub fn filled(&self) -> &Bell {
+        &self.header().filled
+    }
+
+    /// Where readers wait for positions.
+    pub fn gathered(&self) -> &Bell {
+        &self.header().gathered
+    }
+
+    /// All ranks' slots, by local rank.
+    pub fn ranks(&self) -> &[RankSlot] {
+        // SAFETY: the slots lie inside the mapping at a multiple of their alignment (the header is 128-aligned and a
+        // multiple of 128 long); they are made of atomics for which zeros are valid.
+        unsafe { std::slice::from_raw_parts(self.at(size_of::<Header>()), self.layout.ranks) }
+    }
+
+    /// All readers' slots.
+    pub fn readers(&self) -> &[ReaderSlot] {
+        // SAFETY: as for `ranks`.
+        unsafe { std::slice::from_raw_parts(self.at(self.readers_at), self.layout.readers) }
+    }
+
+    /// The word of the block with this sequence number.
+    pub fn block_word(&self, sequence: u64) -> &AtomicU64 {
+        let slot = (sequence % self.layout.blocks as u64) as usize;
+        // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of 128).
+        unsafe { &*self.at::<AtomicU64>(self.words_at + slot * 8) }
+    }
+
+    /// Landing bytes, to read.
+    ///
+    /// # Safety
+    /// The caller saw a block word that covers these bytes and has not yet published a position that gives them up.
+    pub unsafe fn landing(&self, offset: u64, length: u64) -> &[u8] {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.landing_bytes));
+        // SAFETY: inside the mapping by the assertion; nobody writes them by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.at(self.landing_at + offset as usize), length as usize) }
+    }
+
+    /// Landing bytes, to fill.
+    ///
+    /// # Safety
+    /// The caller is the one reader of the block that owns these bytes, and every rank is behind the block's `after_step`.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn landing_mut(&self, offset: u64, length: u64) -> &mut [u8] {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.landing_bytes));
+        // SAFETY: inside the mapping by the assertion; exclusive by the caller's promise.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.at::<u8>(self.landing_at + offset as usize).cast_mut(), length as usize)
+        }
+    }
+
+    /// A rank's batch buffer: its address, valid as long as the region.
+    pub fn buffer(&self, rank: usize, number: usize) -> *mut u8 {
+        assert!(rank < self.layout.ranks && number < self.layout.buffers);
+        let index = rank * self.layout.buffers + number;
+        self.at::<u8>(self.buffers_at + index * self.layout.buffer_bytes as usize).cast_mut()
+    }
+}

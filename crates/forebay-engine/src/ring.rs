@@ -1,0 +1,298 @@
+//! The ring of batch buffers of one rank: who fills which buffer for which step, and what the user holds.
+//!
+//! A gather thread *claims* the next step together with a free buffer, fills it, and *finishes* the claim; the
+//! consumer *takes* the finished steps in order; a buffer is *given back* when the last view of it dies. Finished and
+//! claimed steps together never exceed the number of buffers, which is the backpressure.
+//!
+//! A user who keeps every batch would stop his own loader, so when the consumer waits and every buffer is in the
+//! user's hands, the next claim goes without a buffer: the batch gets private memory, and from then on so does every
+//! batch for which no buffer is free.
+//!
+//! `pause` takes the rank out (`break`): claims made before it are void. `resume` lets it go on at any step.
+//! Only this process touches a ring; the bytes lie in the region so that all memory is accounted for in one place.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::sync::{Condvar, Mutex};
+
+/// A step that a gather thread is filling.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Claim {
+    ticket: u64,
+    /// The absolute step.
+    pub step: u64,
+    /// The buffer to fill; `None`: memory of the process's own.
+    pub buffer: Option<usize>,
+}
+
+/// Answer of [`Ring::take`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken<T, E> {
+    /// The batch of the step.
+    Item(T),
+    /// The time is over and it is not there yet.
+    NotYet,
+    /// Filling it failed.
+    Failed(E),
+}
+
+struct State<T, E> {
+    free: Vec<usize>,
+    ticket: u64,
+    paused: bool,
+    stopped: bool,
+    next: u64,
+    filling: usize,
+    gathered: u64,
+    done: BTreeSet<u64>,
+    ready: BTreeMap<u64, Result<T, E>>,
+    starving: bool,
+    keeps_all: bool,
+}
+
+/// See the module header. `T` is a filled batch, `E` why filling it failed.
+pub struct Ring<T, E> {
+    state: Mutex<State<T, E>>,
+    changed: Condvar,
+    buffers: usize,
+}
+
+impl<T, E> Ring<T, E> {
+    /// A paused ring of `buffers` buffers, all free.
+    pub fn new(buffers: usize) -> Self {
+        Self {
+            state: Mutex::new(State {
+                free: (0..buffers).rev().collect(),
+                ticket: 0,
+                paused: true,
+                stopped: false,
+                next: 0,
+                filling: 0,
+                gathered: 0,
+                done: BTreeSet::new(),
+                ready: BTreeMap::new(),
+                starving: false,
+                keeps_all: false,
+            }),
+            changed: Condvar::new(),
+            buffers,
+        }
+    }
+
+    fn lock(&self) -> crate::sync::MutexGuard<'_, State<T, E>> {
+        self.state.lock().expect("no thread panics while it holds the ring")
+    }
+
+    /// Claims the next step as soon as there is room for it; `None` once the ring is stopped or `timeout` is over.
+    pub fn claim(&self, timeout: Duration) -> Option<Claim> {
+        let mut state = self.lock();
+        loop {
+            if state.stopped {
+                return None;
+            }
+            let in_work = state.filling + state.ready.len();
+            if !state.paused && in_work < self.buffers {
+                // Last returned first: its pages are the ones still in the cache.
+                let buffer = state.free.pop();
+                if buffer.is_none() && state.starving && in_work == 0 {
+                    state.keeps_all = true;
+                }
+                if buffer.is_some() || state.keeps_all {
+                    let claim = Claim { ticket: state.ticket, step: state.next, buffer };
+                    state.next += 1;
+                    state.filling += 1;
+                    return Some(claim);
+                }
+            }
+            let (guard, late) = crate::sync::wait_timeout(&self.changed, state, timeout);
+            state = guard;
+            if late {
+                return None;
+            }
+        }
+    }
+
+    /// Whether a claim has been made void by `pause` or `stop`.
+    pub fn is_void(&self, claim: &Claim) -> bool {
+        let state = self.lock();
+        state.stopped || state.ticket != claim.ticket
+    }
+
+    /// The next step that will be claimed, or `None` while paused.
+    pub fn next_claim(&self) -> Option<u64> {
+        let state = self.lock();
+        (!state.paused).then_some(state.next)
+    }
+
+    /// Ends a claim. Returns the step before which everything is gathered now, to be published, unless the claim was void.
+    ///
+    /// The item of a void claim is handed back, to be dropped by the caller without the ring's lock.
+    pub fn finish(&self, claim: &Claim, item: Result<T, E>) -> Result<u64, Result<T, E>> {
+        let mut state = self.lock();
+        state.filling -= 1;
+        self.changed.notify_all();
+        if state.ticket != claim.ticket {
+            return Err(item);
+        }
+        state.ready.insert(claim.step, item);
+        state.done.insert(claim.step);
+        loop {
+            let gathered = state.gathered;
+            if !state.done.remove(&gathered) {
+                return Ok(gathered);
+            }
+            state.gathered += 1;
+        }
+    }
+
+    /// Ends a claim without a batch (it was void); its buffer must be given back separately.
+    pub fn abandon(&self, _claim: &Claim) {
+        self.lock().filling -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Takes the batch of `step`, waiting up to `timeout` for it.
+    pub fn take(&self, step: u64, timeout: Duration) -> Taken<T, E> {
+        let mut state = self.lock();
+        loop {
+            if let Some(item) = state.ready.remove(&step) {
+                state.starving = false;
+                self.changed.notify_all();
+                return match item {
+                    Ok(item) => Taken::Item(item),
+                    Err(error) => Taken::Failed(error),
+                };
+            }
+            if !state.starving {
+                state.starving = true;
+                self.changed.notify_all();
+            }
+            let (guard, late) = crate::sync::wait_timeout(&self.changed, state, timeout);
+            state = guard;
+            if late && !state.ready.contains_key(&step) {
+                return Taken::NotYet;
+            }
+        }
+    }
+
+    /// Whether the user was seen to keep all his buffers.
+    pub fn keeps_all(&self) -> bool {
+        self.lock().keeps_all
+    }
+
+    /// Gives a buffer back.
+    pub fn give_back(&self, buffer: usize) {
+        let mut state = self.lock();
+        debug_assert!(!state.free.contains(&buffer), "buffer {buffer} is given back once");
+        state.free.push(buffer);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Makes all claims void, waits until nobody fills any more, and hands back the batches nobody will take.
+    pub fn pause(&self) -> Vec<Result<T, E>> {
+        let mut state = self.lock();
+        state.paused = true;
+        state.ticket += 1;
+        state.done.clear();
+        let ready = std::mem::take(&mut state.ready);
+        self.changed.notify_all();
+        while state.filling > 0 {
+            state = crate::sync::wait(&self.changed, state);
+        }
+        ready.into_values().collect()
+    }
+
+    /// Lets claims go on from `step`; only after `pause` (a new ring is paused).
+    pub fn resume(&self, step: u64) {
+        let mut state = self.lock();
+        debug_assert!(state.paused && state.filling == 0 && state.ready.is_empty());
+        state.paused = false;
+        state.next = step;
+        state.gathered = step;
+        self.changed.notify_all();
+    }
+
+    /// Ends `claim` for all threads; `restart` allows it again.
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Undoes `stop`.
+    pub fn restart(&self) {
+        self.lock().stopped = false;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_millis(1);
+
+    fn ring(buffers: usize) -> Ring<u64, String> {
+        let ring = Ring::new(buffers);
+        ring.resume(5);
+        ring
+    }
+
+    #[test]
+    fn steps_are_claimed_in_order_and_no_more_than_there_are_buffers() {
+        let ring = ring(2);
+        let (a, b) = (ring.claim(NOW).unwrap(), ring.claim(NOW).unwrap());
+        assert_eq!((a.step, b.step), (5, 6));
+        assert_ne!(a.buffer, b.buffer);
+        assert!(ring.claim(NOW).is_none());
+        assert_eq!(ring.finish(&b, Ok(60)), Ok(5), "step 5 is still missing");
+        assert_eq!(ring.finish(&a, Ok(50)), Ok(7));
+        assert_eq!(ring.take(5, NOW), Taken::Item(50));
+        assert_eq!(ring.take(6, NOW), Taken::Item(60));
+        assert_eq!(ring.take(7, NOW), Taken::NotYet);
+    }
+
+    #[test]
+    fn a_user_who_keeps_all_buffers_gets_private_ones() {
+        let ring = ring(2);
+        for step in 5..7 {
+            let claim = ring.claim(NOW).unwrap();
+            assert!(claim.buffer.is_some());
+            ring.finish(&claim, Ok(step)).unwrap();
+            assert_eq!(ring.take(step, NOW), Taken::Item(step));
+        }
+        assert!(ring.claim(NOW).is_none(), "nobody waits, so nothing is copied");
+        assert_eq!(ring.take(7, NOW), Taken::NotYet);
+        let claim = ring.claim(NOW).unwrap();
+        assert_eq!(claim.buffer, None);
+        assert!(ring.keeps_all());
+        ring.give_back(0);
+        assert_eq!(ring.claim(NOW).unwrap().buffer, Some(0), "a buffer that comes back is used again");
+    }
+
+    #[test]
+    fn pausing_makes_claims_void_and_resuming_goes_on_anywhere() {
+        let ring = ring(3);
+        let (a, b) = (ring.claim(NOW).unwrap(), ring.claim(NOW).unwrap());
+        ring.finish(&a, Ok(1)).unwrap();
+        std::thread::scope(|scope| {
+            let pausing = scope.spawn(|| ring.pause());
+            while !ring.is_void(&b) {
+                std::thread::yield_now();
+            }
+            assert_eq!(ring.finish(&b, Ok(2)), Err(Ok(2)));
+            assert_eq!(pausing.join().unwrap(), [Ok(1)]);
+        });
+        assert!(ring.claim(NOW).is_none());
+        ring.resume(40);
+        assert_eq!(ring.claim(NOW).unwrap().step, 40);
+    }
+
+    #[test]
+    fn a_failure_reaches_the_one_who_takes_the_step() {
+        let ring = ring(1);
+        let claim = ring.claim(NOW).unwrap();
+        ring.finish(&claim, Err("no such page".into())).unwrap();
+        assert_eq!(ring.take(5, NOW), Taken::Failed("no such page".into()));
+    }
+}

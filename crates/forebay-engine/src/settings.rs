@@ -1,0 +1,308 @@
+//! What the leader of a node decides, so that all its processes compute the same plan.
+//!
+//! The decisions follow from the options, the index, the file system and the machine; every one of them leaves a line
+//! for `explain()`. Nothing here changes which samples are delivered: that is the order's alone.
+
+use forebay_format::Index;
+use forebay_plan::{Order, OrderSpec, Traits, default_group};
+use forebay_types::Rank;
+use serde::{Deserialize, Serialize};
+
+use crate::access::{Mappings, ShardFiles};
+use crate::batch::BatchLayout;
+use crate::error::Error;
+use crate::node::memory;
+use crate::options::{AccessChoice, Options};
+use crate::region::{ALIGN, RegionLayout};
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+
+/// Batch buffers per rank: one in the user's hands, one he still holds while he asks for the next, two being filled.
+const BUFFERS: usize = 4;
+/// Readers per node: one fills storage up to 0.8 GB/s, two give 1.5 times that on warm data (facts: readers).
+const READERS: usize = 2;
+/// Size of a read \[bytes\]: below 64 KiB the rate halves, above 1 MiB nothing is gained (buffered).
+const READ_BYTES: u64 = MIB;
+/// The same around the page cache, where every request pays the full latency.
+const DIRECT_READ_BYTES: u64 = 4 * MIB;
+/// Gap that is read through where the pages are resident: a call costs 0.6 us, a copy 7 GB/s.
+const WARM_GAP_BYTES: u64 = 4 * KIB;
+/// The same on a cold local disk: 100 us at 1.6 GB/s.
+const LOCAL_GAP_BYTES: u64 = 128 * KIB;
+/// The same on a parallel file system: 0.5 ms at 1 GB/s.
+const NETWORK_GAP_BYTES: u64 = 512 * KIB;
+/// A sample at least this large is read straight into its batch where nothing else shares the read: from here on the
+/// second copy costs more than the lost coalescing.
+const IN_PLACE_BYTES: u64 = 64 * KIB;
+/// Bytes of one tranche of a step-wise order: larger ones coalesce better, smaller ones stay in the cache.
+const TRANCHE_BYTES: u64 = 16 * MIB;
+/// Tranches that the landing ring holds at once: gathered, filled, being planned, and one for the ring's seam.
+const TRANCHES: u64 = 4;
+/// Small reads that share a block.
+const READS_PER_BLOCK: u32 = 64;
+/// Requests under way per `io_uring` reader.
+const DEPTH: u32 = 16;
+
+/// The decisions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// Sizes of the shared region.
+    pub region: RegionLayout,
+    /// Samples per group, where the order groups.
+    pub group_samples: u64,
+    /// Groups per window, where the order groups.
+    pub group_window: u64,
+    /// Lanes.
+    pub lanes: u64,
+    /// Steps that are read together, for step-wise orders.
+    pub steps_per_tranche: u64,
+    /// How storage is touched.
+    pub access: AccessChoice,
+    /// Whether reads go around the page cache.
+    pub direct: bool,
+    /// Requests under way per `io_uring` reader.
+    pub depth: u32,
+    /// Gap up to which reads are joined \[bytes\].
+    pub gap_bytes: u64,
+    /// Largest read \[bytes\].
+    pub read_bytes: u64,
+    /// Smallest sample that is read straight into its batch \[bytes\].
+    pub in_place_bytes: Option<u64>,
+    /// Mean record \[bytes\], for laying out batches of ragged fields.
+    pub ragged_bytes: u64,
+    /// Bytes that the loader may use on this node.
+    pub memory_bytes: u64,
+    /// Why, in words.
+    pub reasons: Vec<String>,
+}
+
+impl Settings {
+    /// Traits of the storage for the plan.
+    pub fn traits(&self) -> Traits {
+        Traits {
+            gap_bytes: self.gap_bytes,
+            max_read_bytes: self.read_bytes,
+            align_bytes: if self.direct { ALIGN } else { 1 },
+            in_place_bytes: self.in_place_bytes,
+            block_bytes: self.read_bytes,
+            reads_per_block: READS_PER_BLOCK,
+        }
+    }
+}
+
+/// The order that the options ask for, with these group sizes.
+pub fn make_order(
+    options: &Options,
+    samples: u64,
+    group_samples: u64,
+    group_window: u64,
+    lanes: Option<u64>,
+) -> Result<Order, Error> {
+    Ok(Order::new(OrderSpec {
+        kind: options.kind(group_samples, group_window)?,
+        last: options.last()?,
+        seed: options.seed,
+        samples,
+        batch: options.batch_size,
+        ranks: u64::from(options.size),
+        lanes: lanes.or(options.order.lanes),
+    })?)
+}
+
+/// Decides for a node.
+///
+/// # Errors
+/// Options that contradict the data set, and a budget that is too small: the message says the least that works.
+pub fn decide(
+    options: &Options,
+    index: &Index,
+    files: &ShardFiles,
+    mappings: Option<&Mappings>,
+) -> Result<Settings, Error> {
+    let mut reasons = Vec::new();
+    let summary = index.summary();
+    let samples = index.samples();
+    let mean_bytes = summary.total_bytes as f64 / samples.max(1) as f64;
+    let file_bytes: u64 = index.shards().iter().map(|shard| shard.bytes).sum();
+    // What one sample costs in the landing ring: its record with the padding that lies between records.
+    let landed_bytes = mean_bytes.max((file_bytes as f64 / samples.max(1) as f64).min(mean_bytes + 2.0 * ALIGN as f64));
+
+    let (group_samples, group_window) = default_group(samples, mean_bytes);
+    let order = make_order(options, samples, group_samples, group_window, None)?;
+    let kind = options.kind(group_samples, group_window)?;
+    if let forebay_plan::Kind::Group { samples, window } = kind {
+        reasons.push(format!(
+            "order: groups of {samples} samples, shuffled in windows of {window}, in {} lanes; the same stream on {} ranks",
+            order.lanes(),
+            order.allowed_ranks().iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+        ));
+    } else {
+        reasons.push(format!("order: {}", options.order.kind));
+    }
+
+    let ranks = options.local_ranks.len();
+    let warm = mappings.is_some_and(|mappings| mostly_resident(mappings, index));
+    let memory_total = memory::physical_bytes();
+    let direct = options.direct.unwrap_or(!warm && file_bytes > memory_total / 2) && files.direct_works();
+    if options.direct == Some(true) && !direct {
+        reasons.push("direct: this file system refuses O_DIRECT, reads go through the page cache".into());
+    }
+    let access = match options.access {
+        AccessChoice::Auto if direct && crate::access::probe_io_uring().is_ok() => AccessChoice::IoUring,
+        choice => choice,
+    };
+    reasons.push(match (options.access, warm) {
+        (AccessChoice::Auto, true) => {
+            "access: the file is local and in the page cache, so samples are copied from a mapping of it; what is \
+             missing there is read by pread"
+                .into()
+        }
+        (AccessChoice::Auto, false) => format!(
+            "access: {} ({}{}); what is found in the page cache later is copied from a mapping",
+            if access == AccessChoice::IoUring { "io_uring" } else { "pread" },
+            files.file_system_name(),
+            if direct { ", around the page cache: the data set is larger than half the memory" } else { "" },
+        ),
+        (choice, _) => format!("access: {choice:?}, as asked"),
+    });
+    let gap_bytes = match (warm, files.is_local()) {
+        (true, _) => WARM_GAP_BYTES,
+        (false, true) => LOCAL_GAP_BYTES,
+        (false, false) => NETWORK_GAP_BYTES,
+    };
+    let read_bytes = if direct { DIRECT_READ_BYTES } else { READ_BYTES };
+    let readers = options.readers.map_or(READERS, |readers| readers as usize);
+
+    let ragged_bytes = ragged_capacity(options.batch_size, mean_bytes, summary.max_bytes);
+    let layout = BatchLayout::new(index.fields(), options.batch_size, ragged_bytes).ok_or_else(|| Error::Options {
+        message: format!("a batch of {} samples is larger than 64 bits can say", options.batch_size),
+        hint: String::new(),
+    })?;
+    let memory_bytes = budget(options, &mut reasons)?;
+    let mut region = RegionLayout {
+        ranks,
+        readers,
+        blocks: 0,
+        landing_bytes: 0,
+        buffer_bytes: layout.bytes,
+        buffers: options.buffers.map_or(BUFFERS, |buffers| buffers as usize),
+    };
+    let step_bytes = ((options.batch_size * ranks as u64) as f64 * landed_bytes) as u64;
+    let node_ranks: Vec<Rank> = options.local_ranks.iter().map(|rank| Rank(*rank)).collect();
+    let grouped = matches!(kind, forebay_plan::Kind::Group { .. });
+    let (least_landing, wanted_landing) = if grouped {
+        let least = order.least_landing_bytes(landed_bytes, node_ranks.len());
+        let window = (least / (order.lanes() * ranks as u64 / u64::from(options.size)).max(1)).max(MIB);
+        (least + read_bytes, least + least / 8 + 3 * window)
+    } else {
+        let tranche = step_bytes.max(TRANCHE_BYTES);
+        (step_bytes.min(TRANCHE_BYTES) + 2 * read_bytes, tranche * TRANCHES)
+    };
+    let up = |bytes: u64| bytes.max(4 * MIB).next_multiple_of(MIB);
+    let size = |region: &mut RegionLayout, landing: u64| {
+        region.landing_bytes = up(landing);
+        // A block holds one read of at least a page.
+        region.blocks = (region.landing_bytes / (64 * KIB)).clamp(1024, 1 << 20) as usize;
+        region.total_bytes()
+    };
+    let mut fits = size(&mut region, wanted_landing) <= memory_bytes;
+    if !fits && options.buffers.is_none() {
+        region.buffers = 2;
+        fits = size(&mut region, wanted_landing) <= memory_bytes;
+    }
+    if !fits {
+        let least = size(&mut region, least_landing);
+        if least > memory_bytes {
+            return Err(Error::Options {
+                message: format!(
+                    "memory={memory_bytes} bytes is too little for {ranks} rank(s) of this node with batches of {}: \
+                     the least that works is {least} bytes ({} for batch buffers, {} for landing blocks)",
+                    options.batch_size,
+                    region.buffer_bytes * (region.buffers * ranks) as u64,
+                    region.landing_bytes,
+                ),
+                hint: format!("give memory=\"{}MiB\", a smaller batch, or a smaller group", least.div_ceil(MIB)),
+            });
+        }
+        let rest = memory_bytes - least + region.landing_bytes;
+        size(&mut region, (rest / MIB * MIB).saturating_sub(MIB).max(least_landing));
+    }
+    reasons.push(format!(
+        "memory: {} MiB of {} MiB on this node: {} MiB of landing blocks, {} batch buffers of {} KiB for each of {ranks} rank(s)",
+        region.total_bytes() / MIB,
+        memory_bytes / MIB,
+        region.landing_bytes / MIB,
+        region.buffers,
+        region.buffer_bytes / KIB,
+    ));
+    reasons.push(format!(
+        "reads: up to {} KiB, joined over gaps of {} KiB, by {readers} reader(s) on this node",
+        read_bytes / KIB,
+        gap_bytes / KIB
+    ));
+    let steps_per_tranche = (TRANCHE_BYTES.min(region.landing_bytes / TRANCHES) / step_bytes.max(1)).max(1);
+    let least_memory = region.control_bytes() + up(least_landing) + 2 * region.buffer_bytes * ranks as u64;
+    reasons.push(format!("memory: the least that works for these options is {} MiB", least_memory.div_ceil(MIB)));
+
+    Ok(Settings {
+        region,
+        group_samples: match kind {
+            forebay_plan::Kind::Group { samples, .. } => samples,
+            _ => group_samples,
+        },
+        group_window: match kind {
+            forebay_plan::Kind::Group { window, .. } => window,
+            _ => group_window,
+        },
+        lanes: order.lanes(),
+        steps_per_tranche,
+        access,
+        direct,
+        depth: DEPTH,
+        gap_bytes,
+        read_bytes,
+        in_place_bytes: (!direct).then_some(IN_PLACE_BYTES),
+        ragged_bytes,
+        memory_bytes,
+        reasons,
+    })
+}
+
+/// Room for the packed bytes of a ragged field: what a batch holds on average and a quarter more; larger ones get
+/// private memory.
+fn ragged_capacity(batch: u64, mean_bytes: f64, max_bytes: u64) -> u64 {
+    let mean = (batch as f64 * mean_bytes * 1.25) as u64 + max_bytes;
+    mean.min(batch.saturating_mul(max_bytes))
+}
+
+fn budget(options: &Options, reasons: &mut Vec<String>) -> Result<u64, Error> {
+    let available = memory::available_bytes();
+    let asked = options.memory_bytes.unwrap_or_else(memory::default_memory_bytes);
+    let taken = crate::registry::taken_bytes(&options.job);
+    if options.memory_bytes.is_some() && asked > available {
+        return Err(Error::Options {
+            message: format!("memory={asked} bytes, but this job may use only {available} bytes more on this node"),
+            hint: "the limit of the control group counts; ask the scheduler for more memory, or give memory= less".into(),
+        });
+    }
+    if taken > 0 {
+        reasons.push(format!("memory: other loaders of this job hold {} MiB of the budget", taken / MIB));
+    }
+    Ok(asked.min(available).saturating_sub(taken))
+}
+
+/// Whether nearly all of a few dozen spots, spread over the shards, are in the page cache.
+fn mostly_resident(mappings: &Mappings, index: &Index) -> bool {
+    const SPOTS: u64 = 64;
+    let (mut asked, mut resident) = (0_u32, 0_u32);
+    for (number, shard) in index.shards().iter().enumerate() {
+        for spot in 0..SPOTS {
+            let offset = shard.bytes / SPOTS * spot;
+            let length = shard.bytes.saturating_sub(offset).min(64 * KIB);
+            asked += 1;
+            resident += u32::from(mappings.resident(forebay_types::ShardId(number as u32), offset, length));
+        }
+    }
+    resident * 10 >= asked * 9
+}

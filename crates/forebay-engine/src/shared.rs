@@ -1,0 +1,98 @@
+//! What the threads of one process share for one loader.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use forebay_format::Index;
+use forebay_plan::{Order, Traits};
+use forebay_types::Rank;
+
+use crate::access::{Mappings, ShardFiles};
+use crate::batch::{BatchLayout, Buffers};
+use crate::options::Options;
+use crate::region::{RankSlot, Region};
+use crate::settings::Settings;
+use crate::source::Source;
+use crate::stats::EpochReads;
+
+/// Everything that stays the same from pass to pass.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) settings: Settings,
+    pub(crate) traits: Traits,
+    pub(crate) order: Order,
+    pub(crate) node_ranks: Vec<Rank>,
+    pub(crate) source: Arc<Source>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) files: Arc<ShardFiles>,
+    pub(crate) mappings: Option<Mappings>,
+    pub(crate) region: Arc<Region>,
+    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) layout: Arc<BatchLayout>,
+    pub(crate) given: GivenOrders,
+    pub(crate) epoch_reads: EpochReads,
+    /// What a gather thread is waiting for, in words, for warnings about stalled storage.
+    pub(crate) waiting_for: Mutex<String>,
+    /// Why a reader could not use what it was asked to use.
+    pub(crate) fallback: Mutex<Option<String>>,
+}
+
+impl Shared {
+    pub(crate) fn me(&self) -> usize {
+        self.options.local_rank as usize
+    }
+
+    /// This rank's slot.
+    pub(crate) fn slot(&self) -> &RankSlot {
+        &self.region.ranks()[self.me()]
+    }
+
+    /// Slots of the ranks that have not said goodbye.
+    pub(crate) fn active(&self) -> impl Iterator<Item = (usize, &RankSlot)> {
+        self.region.ranks().iter().enumerate().filter(|(_, slot)| slot.left.load(Ordering::Acquire) == 0)
+    }
+
+    /// The local rank in which a reader runs: ⌊k·ranks/readers⌋, or the next one that is still there.
+    pub(crate) fn host(&self, reader: usize) -> usize {
+        let ranks = self.region.layout().ranks;
+        let nominal = reader * ranks / self.region.layout().readers;
+        (0..ranks)
+            .map(|step| (nominal + step) % ranks)
+            .find(|rank| self.region.ranks()[*rank].left.load(Ordering::Acquire) == 0)
+            .unwrap_or(nominal)
+    }
+
+    /// Wakes everyone on the node who waits for anything.
+    pub(crate) fn ring_all(&self) {
+        self.region.filled().ring();
+        self.region.gathered().ring();
+    }
+
+    pub(crate) fn waits_for(&self, what: impl FnOnce() -> String) {
+        *self.waiting_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = what();
+    }
+}
+
+/// Orders that the user gives, by epoch.
+#[derive(Default)]
+pub(crate) struct GivenOrders {
+    orders: Mutex<BTreeMap<u64, Arc<[u64]>>>,
+}
+
+impl GivenOrders {
+    /// Keeps the order of an epoch and forgets those of epochs before the last one.
+    pub(crate) fn put(&self, epoch: u64, ids: Arc<[u64]>) {
+        let mut orders = self.lock();
+        orders.insert(epoch, ids);
+        orders.retain(|kept, _| *kept + 1 >= epoch);
+    }
+
+    pub(crate) fn get(&self, epoch: u64) -> Option<Arc<[u64]>> {
+        self.lock().get(&epoch).cloned()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<[u64]>>> {
+        self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

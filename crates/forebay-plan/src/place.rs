@@ -1,0 +1,154 @@
+//! The landing ring: where bytes go, and after which step they may go there.
+//!
+//! Space is given out in a circle, first in, first out, in pages. The ring is not asked whether space is free *now*;
+//! being a pure function it answers from when on it will be: a placement may be filled once every rank of the node has
+//! gathered all steps up to `after_step`, the last step that needs any of the bytes that stood there before. The same
+//! holds for the block's word: `capacity_blocks` placements are alive at most.
+//!
+//! A placement that would have to wait for a step that cannot end before the placement is filled would wait for ever.
+//! `place` answers `None` then, and the bytes are read in place instead.
+
+use std::collections::VecDeque;
+
+/// Alignment of placements \[bytes\]: a page, which `O_DIRECT` needs.
+const ALIGN: u64 = 4096;
+
+/// Where a block goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// First byte in the ring.
+    pub offset: u64,
+    /// Number of the block, counted from 0 since the ring was made.
+    pub sequence: u64,
+    /// The block may be filled once every rank has gathered all steps up to this one; `None`: at once.
+    pub after_step: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    start: u64,
+    end: u64,
+    last_step: u64,
+}
+
+/// The ring, simulated.
+#[derive(Clone, Debug)]
+pub struct Landing {
+    capacity_bytes: u64,
+    capacity_blocks: u64,
+    head: u64,
+    sequence: u64,
+    live: VecDeque<Live>,
+    /// Largest last step of all placements that were given up: waiting for it is implied by every later placement, as
+    /// the ring is first in, first out.
+    given_up: Option<u64>,
+}
+
+impl Landing {
+    /// An empty ring. A capacity of 0 places nothing.
+    #[must_use]
+    pub fn new(capacity_bytes: u64, capacity_blocks: u64) -> Self {
+        Self {
+            capacity_bytes: capacity_bytes / ALIGN * ALIGN,
+            capacity_blocks,
+            head: 0,
+            sequence: 0,
+            live: VecDeque::new(),
+            given_up: None,
+        }
+    }
+
+    /// Places a block of `bytes` bytes that is needed from `first_step` to `last_step` (inclusive).
+    ///
+    /// First steps must not decrease from call to call.
+    pub fn place(&mut self, bytes: u64, first_step: u64, last_step: u64) -> Option<Placement> {
+        let length = bytes.max(1).checked_next_multiple_of(ALIGN)?;
+        if length > self.capacity_bytes || self.capacity_blocks == 0 {
+            return None;
+        }
+        // A block never wraps around the end of the ring.
+        let start = if self.head + length > self.capacity_bytes { 0 } else { self.head };
+        let end = start + length;
+        let skipped = (start != self.head).then_some((self.head, self.capacity_bytes));
+        let overlaps = |live: &Live| {
+            (live.start < end && start < live.end)
+                || skipped.is_some_and(|(from, to)| live.start < to && from < live.end)
+        };
+        let by_words = (self.live.len() as u64 + 1).saturating_sub(self.capacity_blocks) as usize;
+        let by_bytes = self.live.iter().rposition(overlaps).map_or(0, |last| last + 1);
+        let victims = by_words.max(by_bytes);
+        let after_step = self.live.range(..victims).map(|live| live.last_step).chain(self.given_up).max();
+        if after_step.is_some_and(|step| step >= first_step) {
+            return None;
+        }
+        self.live.drain(..victims);
+        self.given_up = after_step;
+        self.live.push_back(Live { start, end, last_step });
+        self.head = end;
+        self.sequence += 1;
+        Some(Placement { offset: start, sequence: self.sequence - 1, after_step })
+    }
+
+    /// How many bytes the placements that are not given up yet take \[bytes\].
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.live.iter().map(|live| live.end - live.start).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGE: u64 = ALIGN;
+
+    #[test]
+    fn the_ring_goes_round_and_tells_what_to_wait_for() {
+        let mut landing = Landing::new(3 * PAGE, 10);
+        let place = |landing: &mut Landing, pages: u64, first, last| landing.place(pages * PAGE, first, last);
+        assert_eq!(place(&mut landing, 2, 0, 1), Some(Placement { offset: 0, sequence: 0, after_step: None }));
+        assert_eq!(place(&mut landing, 1, 1, 1), Some(Placement { offset: 2 * PAGE, sequence: 1, after_step: None }));
+        assert_eq!(place(&mut landing, 1, 2, 5), Some(Placement { offset: 0, sequence: 2, after_step: Some(1) }));
+        assert_eq!(place(&mut landing, 3, 3, 5), None, "would wait for step 5");
+        assert_eq!(place(&mut landing, 3, 6, 6).map(|placement| placement.after_step), Some(Some(5)));
+        assert_eq!(place(&mut landing, 4, 9, 9), None, "larger than the ring");
+        assert_eq!(Landing::new(0, 0).place(1, 0, 0), None);
+    }
+
+    #[test]
+    fn no_more_blocks_are_alive_than_there_are_words() {
+        let mut landing = Landing::new(100 * PAGE, 2);
+        assert_eq!(landing.place(1, 0, 0).unwrap().after_step, None);
+        assert_eq!(landing.place(1, 1, 1).unwrap().after_step, None);
+        assert_eq!(landing.place(1, 2, 2).unwrap().after_step, Some(0));
+        assert_eq!(landing.place(1, 3, 3).unwrap().after_step, Some(1));
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_are_overwritten_only_after_the_last_step_that_needs_them(
+            capacity in 1_u64..12, words in 1_u64..12,
+            requests in proptest::collection::vec((1_u64..6, 0_u64..3, 0_u64..6), 1..60),
+        ) {
+            let mut landing = Landing::new(capacity * PAGE, words);
+            // By page and by word: the last step that needs it.
+            let mut pages = vec![None::<u64>; capacity as usize];
+            let mut slots = vec![None::<u64>; words as usize];
+            let mut step = 0;
+            for (length, later, lasts) in requests {
+                step += later;
+                let Some(placement) = landing.place(length * PAGE, step, step + lasts) else { continue };
+                let first = (placement.offset / PAGE) as usize;
+                let slot = (placement.sequence % words) as usize;
+                for needed in pages[first..first + length as usize].iter().chain([&slots[slot]]).flatten() {
+                    prop_assert!(placement.after_step.is_some_and(|after| after >= *needed));
+                }
+                // Never waits for a step that the placement itself must come before.
+                prop_assert!(placement.after_step.is_none_or(|after| after < step));
+                pages[first..first + length as usize].fill(Some(step + lasts));
+                slots[slot] = Some(step + lasts);
+            }
+        }
+    }
+}

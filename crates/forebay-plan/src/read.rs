@@ -1,0 +1,502 @@
+//! Reads: which requests fetch the units of a tranche, into which blocks, and where each unit's bytes stand afterwards.
+//!
+//! 1. The extents of all units are sorted by shard and offset; what overlaps is read once.
+//! 2. Neighbours become one read when the gap between them is at most `gap_bytes` and the read stays within
+//!    `max_read_bytes`; a longer extent is cut.
+//! 3. Reads are packed into blocks (one reader, one word): up to `block_bytes` and `reads_per_block`.
+//! 4. Each block is placed in the landing ring. What finds no place there, and a large sample that shares its read with
+//!    nobody, is read *in place*: by the rank that needs it, straight from the file.
+//!
+//! With `align_bytes` > 1 (`O_DIRECT`) offsets and lengths of reads are aligned outwards; the last read of a file may
+//! then reach behind its end, where the reader expects a short answer.
+
+use forebay_types::{CodecChain, Extent, Located, Piece, ShardId};
+
+use crate::place::Landing;
+use crate::schedule::Tranche;
+
+/// What the storage likes; decided once per loader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Gap up to which two extents become one read \[bytes\].
+    pub gap_bytes: u64,
+    /// Largest read \[bytes\].
+    pub max_read_bytes: u64,
+    /// Alignment of offsets and lengths \[bytes\]: 1, or the page for `O_DIRECT`.
+    pub align_bytes: u64,
+    /// Smallest sample that is read in place where nobody shares its read \[bytes\]; `None`: never.
+    pub in_place_bytes: Option<u64>,
+    /// Size up to which small reads share a block \[bytes\].
+    pub block_bytes: u64,
+    /// Number of reads up to which they share a block.
+    pub reads_per_block: u32,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The file.
+    pub shard: ShardId,
+    /// First byte [bytes from the start of the file].
+    pub file_offset: u64,
+    /// Length \[bytes\].
+    pub length: u64,
+    /// Where its first byte goes in the block \[bytes\].
+    pub block_offset: u64,
+}
+
+/// Reads that one reader makes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Number of the block in its pass.
+    pub sequence: u64,
+    /// First byte in the landing ring.
+    pub ring_offset: u64,
+    /// Length \[bytes\].
+    pub length: u64,
+    /// May be filled once every rank has gathered all steps up to this one.
+    pub after_step: Option<u64>,
+    /// First of its reads in [`Plan::reads`].
+    pub first_read: u32,
+    /// Number of its reads.
+    pub reads: u32,
+}
+
+/// Where a stretch of a piece stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Index in [`Plan::blocks`], or [`Part::IN_PLACE`].
+    pub block: u32,
+    /// First byte in the block, or in the file.
+    pub offset: u64,
+    /// Length \[bytes\].
+    pub length: u64,
+}
+
+impl Part {
+    /// Stands for "not in a block: read it from the file".
+    pub const IN_PLACE: u32 = u32::MAX;
+
+    /// Whether the bytes are read by whoever needs them.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.block == Self::IN_PLACE
+    }
+}
+
+/// A planned tranche; its memory is used again from plan to plan.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Blocks, in ring order.
+    pub blocks: Vec<Block>,
+    /// Reads, by block.
+    pub reads: Vec<Read>,
+    parts: Vec<Part>,
+    part_starts: Vec<u32>,
+}
+
+impl Plan {
+    /// Where the bytes of a piece of the located units stand, in order; empty for literals.
+    #[must_use]
+    pub fn parts(&self, piece: u32) -> &[Part] {
+        let piece = piece as usize;
+        &self.parts[self.part_starts[piece] as usize..self.part_starts[piece + 1] as usize]
+    }
+
+    /// Bytes that the reads of all blocks fetch.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.reads.iter().map(|read| read.length).sum()
+    }
+}
+
+/// A stretch of one file that becomes one or more reads.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    extent: Extent,
+    /// The pieces in it: a range of the sorted list.
+    first: u32,
+    pieces: u32,
+}
+
+/// Plans a tranche. A pure function of its arguments; `landing` moves on.
+pub fn plan_into(
+    tranche: &Tranche,
+    located: &Located,
+    shard_bytes: &[u64],
+    traits: &Traits,
+    landing: &mut Landing,
+    plan: &mut Plan,
+) {
+    plan.blocks.clear();
+    plan.reads.clear();
+    plan.parts.clear();
+    plan.part_starts.clear();
+    let sorted = sorted_pieces(located);
+    let runs = coalesce(&sorted, shard_bytes, traits);
+    let alone = lonely_pieces(located, traits);
+
+    // In sorted order: where each piece's bytes stand. Cut runs give a piece several entries.
+    let mut packer = Packer { tranche, traits, landing, plan, found: Vec::with_capacity(sorted.len()), open: None };
+    for run in &runs {
+        let pieces = &sorted[run.first as usize..(run.first + run.pieces) as usize];
+        if let [(extent, piece)] = pieces
+            && alone.get(*piece as usize).copied().unwrap_or(false)
+        {
+            packer.found.push(Found::in_place(*piece, *extent));
+            continue;
+        }
+        packer.run(*run, pieces);
+    }
+    packer.finish();
+    let mut found = packer.found;
+
+    // Stable: the entries of a piece were found in file order.
+    found.sort_by_key(|found| found.piece);
+    let mut next = found.iter().peekable();
+    plan.part_starts.push(0);
+    for piece in 0..located.pieces().len() as u32 {
+        while let Some(found) = next.next_if(|found| found.piece == piece) {
+            plan.parts.push(found.part);
+        }
+        plan.part_starts.push(plan.parts.len() as u32);
+    }
+}
+
+/// A stretch of a piece and where it stands.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    piece: u32,
+    file_offset: u64,
+    part: Part,
+}
+
+impl Found {
+    fn in_place(piece: u32, extent: Extent) -> Self {
+        let part = Part { block: Part::IN_PLACE, offset: extent.offset, length: extent.length };
+        Self { piece, file_offset: extent.offset, part }
+    }
+}
+
+fn sorted_pieces(located: &Located) -> Vec<(Extent, u32)> {
+    let mut sorted: Vec<(Extent, u32)> = located
+        .pieces()
+        .iter()
+        .enumerate()
+        .filter_map(|(number, piece)| match piece {
+            Piece::Extent(extent) => Some((*extent, number as u32)),
+            Piece::Literal { .. } => None,
+        })
+        .collect();
+    sorted.sort_unstable_by_key(|(extent, number)| (extent.shard, extent.offset, *number));
+    sorted
+}
+
+/// Marks the pieces that may be read in place: the only piece of a stored unit that one slice of one sample uses.
+fn lonely_pieces(located: &Located, traits: &Traits) -> Vec<bool> {
+    let Some(least) = traits.in_place_bytes else { return Vec::new() };
+    if located.units().iter().all(|unit| unit.decoded_bytes < least) {
+        return Vec::new();
+    }
+    let mut users = vec![0_u32; located.units().len()];
+    for sample in 0..located.samples() {
+        for column in 0..located.columns() {
+            for slice in located.slices(sample, column) {
+                users[slice.unit as usize] += 1;
+            }
+        }
+    }
+    let mut alone = vec![false; located.pieces().len()];
+    for (number, unit) in located.units().iter().enumerate() {
+        if unit.pieces == 1
+            && unit.codecs == CodecChain::STORED
+            && unit.decoded_bytes >= least
+            && users[number] == 1
+        {
+            alone[unit.first_piece as usize] = true;
+        }
+    }
+    alone
+}
+
+fn align_down(value: u64, align: u64) -> u64 {
+    value / align * align
+}
+
+/// Joins sorted extents into runs.
+fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], traits: &Traits) -> Vec<Run> {
+    let align = traits.align_bytes.max(1);
+    let mut runs: Vec<Run> = Vec::new();
+    for (number, (extent, _)) in sorted.iter().enumerate() {
+        debug_assert!(
+            shard_bytes.get(extent.shard.0 as usize).is_none_or(|bytes| extent.end() <= *bytes),
+            "an index never leads behind the end of a file"
+        );
+        let start = align_down(extent.offset, align);
+        let end = extent.end().next_multiple_of(align);
+        if let Some(run) = runs.last_mut()
+            && run.extent.shard == extent.shard
+        {
+            let run_end = run.extent.end();
+            let joined = end.max(run_end) - run.extent.offset;
+            // What overlaps must be read once, however long it gets; it is cut again later.
+            let overlaps = start < run_end;
+            if overlaps || (start - run_end <= traits.gap_bytes && joined <= traits.max_read_bytes) {
+                run.extent.length = joined;
+                run.pieces += 1;
+                continue;
+            }
+        }
+        runs.push(Run {
+            extent: Extent { offset: start, length: end - start, ..*extent },
+            first: number as u32,
+            pieces: 1,
+        });
+    }
+    runs
+}
+
+struct Packer<'a> {
+    tranche: &'a Tranche,
+    traits: &'a Traits,
+    landing: &'a mut Landing,
+    plan: &'a mut Plan,
+    found: Vec<Found>,
+    open: Option<Open>,
+}
+
+/// A block that still takes reads.
+struct Open {
+    length: u64,
+    first_read: usize,
+    /// What stands in it is found from here on.
+    first_found: usize,
+}
+
+impl Packer<'_> {
+    /// Turns a run into reads, each in a block, and notes where its pieces stand.
+    fn run(&mut self, run: Run, mut pieces: &[(Extent, u32)]) {
+        let mut start = run.extent.offset;
+        while start < run.extent.end() {
+            let length = (run.extent.end() - start).min(self.traits.max_read_bytes.max(1));
+            let read = Extent { offset: start, length, ..run.extent };
+            let begun = pieces.partition_point(|(extent, _)| extent.offset < read.end());
+            self.read(read, &pieces[..begun]);
+            start += length;
+            // Pieces that reach into the next read stay; ended ones among them are passed over there.
+            let ended = pieces.iter().take_while(|(extent, _)| extent.end() <= start).count();
+            pieces = &pieces[ended..];
+        }
+    }
+
+    fn read(&mut self, read: Extent, pieces: &[(Extent, u32)]) {
+        let full = self.open.as_ref().is_some_and(|open| {
+            open.length + read.length > self.traits.block_bytes
+                || self.plan.reads.len() - open.first_read >= self.traits.reads_per_block as usize
+        });
+        if full {
+            self.finish();
+        }
+        let (first_read, first_found) = (self.plan.reads.len(), self.found.len());
+        let open = self.open.get_or_insert(Open { length: 0, first_read, first_found });
+        // Only O_DIRECT needs alignment; cache lines keep copies fast.
+        let block_offset = open.length.next_multiple_of(self.traits.align_bytes.max(64));
+        open.length = block_offset + read.length;
+        self.plan.reads.push(Read { shard: read.shard, file_offset: read.offset, length: read.length, block_offset });
+        let block = self.plan.blocks.len() as u32;
+        for (extent, piece) in pieces {
+            let from = extent.offset.max(read.offset);
+            let to = extent.end().min(read.end());
+            if from < to {
+                let part = Part { block, offset: block_offset + (from - read.offset), length: to - from };
+                self.found.push(Found { piece: *piece, file_offset: from, part });
+            }
+        }
+    }
+
+    /// Places the open block; what finds no place is read in place.
+    fn finish(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        match self.landing.place(open.length, self.tranche.first_step, self.tranche.last_step) {
+            Some(placement) => self.plan.blocks.push(Block {
+                sequence: placement.sequence,
+                ring_offset: placement.offset,
+                length: open.length,
+                after_step: placement.after_step,
+                first_read: open.first_read as u32,
+                reads: (self.plan.reads.len() - open.first_read) as u32,
+            }),
+            None => {
+                self.plan.reads.truncate(open.first_read);
+                for found in &mut self.found[open.first_found..] {
+                    found.part.block = Part::IN_PLACE;
+                    found.part.offset = found.file_offset;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_types::Slice;
+    use proptest::prelude::*;
+
+    const TRAITS: Traits = Traits {
+        gap_bytes: 100,
+        max_read_bytes: 10_000,
+        align_bytes: 1,
+        in_place_bytes: None,
+        block_bytes: 10_000,
+        reads_per_block: 4,
+    };
+
+    fn tranche() -> Tranche {
+        Tranche { first_step: 5, last_step: 5, needs: Vec::new() }
+    }
+
+    fn located(extents: &[(u32, u64, u64)]) -> Located {
+        let mut located = Located::default();
+        located.clear(1);
+        for (shard, offset, length) in extents {
+            let extent = Extent { shard: ShardId(*shard), offset: *offset, length: *length };
+            let unit = located.push_stored_unit(extent, 0);
+            located.push_slice(Slice { unit, offset: 0, length: *length });
+            located.end_column();
+        }
+        located
+    }
+
+    fn planned(extents: &[(u32, u64, u64)], traits: &Traits, landing_bytes: u64) -> (Located, Plan) {
+        let located = located(extents);
+        let mut plan = Plan::default();
+        let shard_bytes = [1 << 40, 1 << 40];
+        plan_into(&tranche(), &located, &shard_bytes, traits, &mut Landing::new(landing_bytes, 1000), &mut plan);
+        (located, plan)
+    }
+
+    #[test]
+    fn near_neighbours_become_one_read_and_duplicates_are_read_once() {
+        let (_, plan) = planned(&[(0, 500, 50), (0, 0, 400), (0, 500, 50), (0, 651, 10), (1, 0, 1)], &TRAITS, 1 << 20);
+        let reads: Vec<_> = plan.reads.iter().map(|read| (read.shard.0, read.file_offset, read.length)).collect();
+        assert_eq!(reads, [(0, 0, 550), (0, 651, 10), (1, 0, 1)]);
+        assert_eq!(plan.parts(0), plan.parts(2));
+        assert_eq!(plan.parts(0), [Part { block: 0, offset: 500, length: 50 }]);
+        assert_eq!(plan.blocks.len(), 1);
+    }
+
+    #[test]
+    fn a_long_extent_is_cut_into_reads_of_the_largest_size() {
+        let (_, plan) = planned(&[(0, 10, 25_000)], &TRAITS, 1 << 20);
+        assert_eq!(plan.reads.iter().map(|read| read.length).collect::<Vec<_>>(), [10_000, 10_000, 5_000]);
+        assert_eq!(plan.parts(0).iter().map(|part| part.length).sum::<u64>(), 25_000);
+        assert_eq!(plan.blocks.len(), 3);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_read_in_place() {
+        let (_, plan) = planned(&[(0, 10, 3_000), (0, 90_000, 9_000)], &TRAITS, 8192);
+        assert_eq!(plan.parts(0), [Part { block: 0, offset: 0, length: 3_000 }]);
+        assert_eq!(plan.parts(1), [Part { block: Part::IN_PLACE, offset: 90_000, length: 9_000 }]);
+        assert_eq!(plan.read_bytes(), 3_000);
+    }
+
+    #[test]
+    fn a_large_sample_that_shares_its_read_with_nobody_is_read_in_place() {
+        let traits = Traits { in_place_bytes: Some(1_000), ..TRAITS };
+        let extents = [(0, 0, 2_000), (0, 50_000, 2_000), (0, 52_000, 2_000), (0, 90_000, 10), (1, 0, 1_000), (1, 0, 1_000)];
+        let (_, plan) = planned(&extents, &traits, 1 << 20);
+        let in_place: Vec<bool> = (0..6).map(|piece| plan.parts(piece)[0].is_in_place()).collect();
+        assert_eq!(in_place, [true, false, false, false, false, false]);
+    }
+
+    #[test]
+    fn direct_reads_are_aligned_outwards() {
+        let traits = Traits { align_bytes: 4096, ..TRAITS };
+        let (_, plan) = planned(&[(0, 5_000, 100), (0, 50_001, 4_096)], &traits, 1 << 20);
+        for read in &plan.reads {
+            assert_eq!((read.file_offset % 4096, read.length % 4096, read.block_offset % 4096), (0, 0, 0));
+        }
+        assert_eq!(plan.parts(0)[0].offset, 5_000 - 4_096);
+    }
+
+    #[test]
+    fn literals_have_no_parts() {
+        let mut located = Located::default();
+        located.clear(1);
+        let piece = located.push_literal(&[1, 2, 3]);
+        located.push_unit(&[piece], CodecChain::STORED, 3, 0);
+        located.end_column();
+        let mut plan = Plan::default();
+        plan_into(&tranche(), &located, &[], &TRAITS, &mut Landing::new(1 << 20, 10), &mut plan);
+        assert!(plan.parts(0).is_empty() && plan.blocks.is_empty());
+    }
+
+    fn traits() -> impl Strategy<Value = Traits> {
+        (0_u64..300, 1_u64..4000, prop_oneof![Just(1_u64), Just(512)], proptest::option::of(1_u64..600), 1_u64..5000, 1_u32..5)
+            .prop_map(|(gap_bytes, read, align_bytes, in_place_bytes, block_bytes, reads_per_block)| Traits {
+                gap_bytes,
+                max_read_bytes: read.next_multiple_of(align_bytes),
+                align_bytes,
+                in_place_bytes,
+                block_bytes,
+                reads_per_block,
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn every_unit_finds_its_bytes_and_no_byte_is_read_twice(
+            extents in proptest::collection::vec((0_u32..2, 0_u64..20_000, 1_u64..2_000), 1..60),
+            traits in traits(), pages in 0_u64..40,
+        ) {
+            let (located, plan) = planned(&extents, &traits, pages * 4096);
+            // The byte at an offset of a file is a function of both; run the reads on such files.
+            let byte = |shard: ShardId, offset: u64| (offset.wrapping_mul(31) ^ (offset >> 8) ^ u64::from(shard.0)) as u8;
+            let mut blocks: Vec<Vec<u8>> = plan.blocks.iter().map(|block| vec![0; block.length as usize]).collect();
+            let mut read: Vec<(u32, u64, u64)> = Vec::new();
+            for (block, bytes) in plan.blocks.iter().zip(&mut blocks) {
+                prop_assert!(block.reads <= traits.reads_per_block.max(1));
+                for one in &plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize] {
+                    prop_assert!(one.length <= traits.max_read_bytes);
+                    for at in 0..one.length {
+                        bytes[(one.block_offset + at) as usize] = byte(one.shard, one.file_offset + at);
+                    }
+                    read.push((one.shard.0, one.file_offset, one.file_offset + one.length));
+                }
+            }
+            read.sort_unstable();
+            for pair in read.windows(2) {
+                prop_assert!(pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1, "{pair:?} overlap");
+            }
+            for (number, piece) in located.pieces().iter().enumerate() {
+                let Piece::Extent(extent) = piece else { unreachable!() };
+                let mut at = extent.offset;
+                for part in plan.parts(number as u32) {
+                    if part.is_in_place() {
+                        prop_assert_eq!(part.offset, at);
+                    } else {
+                        let bytes = &blocks[part.block as usize][part.offset as usize..(part.offset + part.length) as usize];
+                        for (step, found) in bytes.iter().enumerate() {
+                            prop_assert_eq!(*found, byte(extent.shard, at + step as u64));
+                        }
+                    }
+                    at += part.length;
+                }
+                prop_assert_eq!(at, extent.end());
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_is_used_again_without_traces() {
+        let extents = [(0, 0, 400), (0, 500, 50)];
+        let located = located(&extents);
+        let mut plan = Plan::default();
+        for _ in 0..2 {
+            plan_into(&tranche(), &located, &[1 << 20], &TRAITS, &mut Landing::new(1 << 20, 10), &mut plan);
+            assert_eq!((plan.blocks.len(), plan.reads.len(), plan.parts(1).len()), (1, 1, 1));
+        }
+    }
+}

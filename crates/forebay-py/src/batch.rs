@@ -1,0 +1,100 @@
+//! Batches as numpy arrays: views on the batch buffer whose base object is its lease.
+
+use std::sync::Arc;
+
+use forebay_engine::{Batch, Place};
+use forebay_types::{Dtype, Field, Layout};
+use numpy::npyffi::{self, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API};
+use numpy::{Element, PyArrayDescr, PyArrayDescrMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+/// Holds a batch buffer for the views on it; dropping the last view drops the lease, which gives the buffer back.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Lease {
+    _batch: Arc<Batch>,
+}
+
+fn descriptor(py: Python<'_>, dtype: Dtype) -> Bound<'_, PyArrayDescr> {
+    match dtype {
+        Dtype::Bool => bool::get_dtype(py),
+        Dtype::Int8 => i8::get_dtype(py),
+        Dtype::Int16 => i16::get_dtype(py),
+        Dtype::Int32 => i32::get_dtype(py),
+        Dtype::Int64 => i64::get_dtype(py),
+        Dtype::Uint8 => u8::get_dtype(py),
+        Dtype::Uint16 => u16::get_dtype(py),
+        Dtype::Uint32 => u32::get_dtype(py),
+        Dtype::Uint64 => u64::get_dtype(py),
+        Dtype::Float16 => PyArrayDescr::new(py, "float16").expect("numpy has float16"),
+        Dtype::Float32 => f32::get_dtype(py),
+        Dtype::Float64 => f64::get_dtype(py),
+    }
+}
+
+/// A writable C-contiguous array on `address` that keeps `lease` alive.
+fn view<'py>(
+    lease: &Bound<'py, Lease>,
+    dtype: Dtype,
+    shape: &mut [npyffi::npy_intp],
+    address: *mut u8,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = lease.py();
+    // SAFETY: `address` points at `shape` elements of `dtype` inside the batch that `lease` holds; the buffer is
+    // aligned to 64 bytes per field, and it belongs to this rank alone until the lease dies. The descriptor's
+    // reference is taken over by numpy, and so is the lease's by SetBaseObject.
+    unsafe {
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            PY_ARRAY_API.get_type_object(py, NpyTypes::PyArray_Type),
+            descriptor(py, dtype).into_dtype_ptr(),
+            shape.len() as i32,
+            shape.as_mut_ptr(),
+            std::ptr::null_mut(),
+            address.cast(),
+            NPY_ARRAY_WRITEABLE,
+            std::ptr::null_mut(),
+        );
+        let array = Bound::from_owned_ptr_or_err(py, array)?;
+        let base = lease.clone().into_ptr();
+        if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base) < 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(array)
+    }
+}
+
+/// Turns a batch into (fields by name, sample ids).
+pub(crate) fn to_python<'py>(py: Python<'py>, batch: Batch, fields: &[Field]) -> PyResult<Bound<'py, PyTuple>> {
+    let batch = Arc::new(batch);
+    let lease = Bound::new(py, Lease { _batch: Arc::clone(&batch) })?;
+    let samples = batch.samples();
+    let values = PyDict::new(py);
+    for (field, place) in fields.iter().zip(&batch.layout().places) {
+        let value = match *place {
+            Place::Dense { offset, .. } => {
+                let mut shape = vec![samples as npyffi::npy_intp];
+                if let Layout::Dense(rest) = &field.layout {
+                    shape.extend(rest.iter().map(|extent| *extent as npyffi::npy_intp));
+                }
+                view(&lease, field.dtype, &mut shape, batch.address(offset))?
+            }
+            Place::Ragged { offsets, data, .. } => {
+                let item = field.dtype.item_bytes() as u64;
+                let views = PyList::empty(py);
+                let mut start = 0;
+                for sample in 0..samples as u64 {
+                    // SAFETY: `samples + 1` offsets were written when the batch was gathered.
+                    let end = unsafe { batch.address(offsets + (sample + 1) * 8).cast::<u64>().read() };
+                    let mut shape = [((end - start) / item) as npyffi::npy_intp];
+                    views.append(view(&lease, field.dtype, &mut shape, batch.address(data + start))?)?;
+                    start = end;
+                }
+                views.into_any()
+            }
+        };
+        values.set_item(&field.name, value)?;
+    }
+    let indices = view(&lease, Dtype::Int64, &mut [samples as npyffi::npy_intp], batch.address(0))?;
+    (values, indices).into_pyobject(py)
+}

@@ -1,0 +1,70 @@
+//! Python as the caller of long calls: signals, a progress callback, warnings.
+
+use std::sync::Mutex;
+
+use forebay_engine::Caller;
+use pyo3::exceptions::PyRuntimeWarning;
+use pyo3::prelude::*;
+
+/// Asks Python while the interpreter is released; what a callback raises is kept and raised at the end.
+pub(crate) struct PythonCaller {
+    progress: Option<Py<PyAny>>,
+    raised: Mutex<Option<PyErr>>,
+}
+
+impl PythonCaller {
+    pub(crate) fn new(progress: Option<Py<PyAny>>) -> Self {
+        Self { progress, raised: Mutex::new(None) }
+    }
+
+    fn keep(&self, error: PyErr) {
+        self.raised.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(error);
+    }
+
+    fn has_raised(&self) -> bool {
+        self.raised.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_some()
+    }
+
+    /// What a signal handler, a callback or a warning filter raised.
+    pub(crate) fn raised(self) -> Option<PyErr> {
+        self.raised.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Caller for PythonCaller {
+    fn interrupted(&self) -> bool {
+        if self.has_raised() {
+            return true;
+        }
+        // `None`: the interpreter is shutting down.
+        match Python::try_attach(|py| py.check_signals()) {
+            Some(Ok(())) => false,
+            Some(Err(error)) => {
+                self.keep(error);
+                true
+            }
+            None => true,
+        }
+    }
+
+    fn progress(&self, what: &str, done: u64, all: u64) -> bool {
+        if let Some(progress) = &self.progress {
+            match Python::try_attach(|py| progress.call1(py, (what, done, all)).map(drop)) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => self.keep(error),
+                None => return false,
+            }
+        }
+        !self.interrupted()
+    }
+
+    fn warn(&self, text: &str) {
+        let warned = Python::try_attach(|py| {
+            let text = std::ffi::CString::new(text.replace('\0', "?"))?;
+            PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 2)
+        });
+        if let Some(Err(error)) = warned {
+            self.keep(error);
+        }
+    }
+}

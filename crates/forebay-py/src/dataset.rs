@@ -1,0 +1,171 @@
+//! `forebay._native.Dataset`: an opened data set.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_engine::Source;
+use forebay_format::{OpenOptions, SchemaChoice, SidecarPlace};
+use forebay_types::{Field, Layout};
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use crate::engine::detached;
+use crate::errors::wrong_option;
+
+/// See `python/forebay/_native.pyi`.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Dataset {
+    source: Arc<Source>,
+}
+
+impl Dataset {
+    pub(crate) fn source(&self) -> Arc<Source> {
+        Arc::clone(&self.source)
+    }
+}
+
+/// Fields as (name, dtype, shape or None).
+pub(crate) fn describe_fields<'py>(py: Python<'py>, fields: &[Field]) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for field in fields {
+        let shape = match &field.layout {
+            Layout::Dense(shape) => PyTuple::new(py, shape)?.into_any(),
+            Layout::Ragged => py.None().into_bound(py),
+        };
+        list.append((&field.name, field.dtype.name(), shape))?;
+    }
+    Ok(list)
+}
+
+fn json<'py>(py: Python<'py>, value: &serde_json::Value) -> PyResult<Bound<'py, PyAny>> {
+    py.import("json")?.call_method1("loads", (value.to_string(),))
+}
+
+#[pymethods]
+impl Dataset {
+    #[new]
+    #[pyo3(signature = (paths, *, database = None, schema = "auto"))]
+    fn new(py: Python<'_>, paths: Vec<PathBuf>, database: Option<String>, schema: &str) -> PyResult<Self> {
+        let schema = match schema {
+            "auto" => SchemaChoice::Auto,
+            "raw" => SchemaChoice::Raw,
+            "caffe-datum" => SchemaChoice::CaffeDatum,
+            other => {
+                return Err(wrong_option(
+                    py,
+                    format!("unknown schema \"{other}\""),
+                    "valid schemas: auto, raw, caffe-datum",
+                ));
+            }
+        };
+        let options = OpenOptions { database, schema };
+        let source = detached(py, None, |_| Source::open(&paths, &options))?;
+        Ok(Self { source: Arc::new(source) })
+    }
+
+    #[getter]
+    fn format(&self) -> &'static str {
+        self.source.dataset().format()
+    }
+
+    #[getter]
+    fn paths(&self) -> Vec<PathBuf> {
+        self.source.dataset().shards().iter().map(|shard| shard.path.clone()).collect()
+    }
+
+    #[getter]
+    fn fingerprint(&self) -> String {
+        format!("{:032x}", self.source.dataset().fingerprint())
+    }
+
+    #[pyo3(signature = (*, progress = None))]
+    fn load_index(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<()> {
+        detached(py, progress, |caller| self.source.index(caller).map(drop))
+    }
+
+    #[pyo3(signature = (*, beside = false, progress = None))]
+    fn build_index<'py>(
+        &self,
+        py: Python<'py>,
+        beside: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = if beside { SidecarPlace::Beside } else { SidecarPlace::Cache };
+        let (bytes, report, path) = detached(py, progress, |caller| self.source.build(Some(place), caller))?;
+        let mut value = serde_json::to_value(&report).expect("a report can be written as JSON");
+        value["sidecar_bytes"] = bytes.len().into();
+        value["sidecar"] = path.map(|path| path.display().to_string()).into();
+        json(py, &value)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(detached(py, None, |caller| self.source.index(caller))?.0.samples() as usize)
+    }
+
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let (index, _) = detached(py, None, |caller| self.source.index(caller))?;
+        describe_fields(py, index.fields())
+    }
+
+    fn sample<'py>(&self, py: Python<'py>, index: i64) -> PyResult<Bound<'py, PyDict>> {
+        let sample = self.resolve(py, index)?;
+        let (fields, values) = detached(py, None, |caller| self.source.sample(sample, caller))?;
+        let result = PyDict::new(py);
+        for (field, value) in fields.iter().zip(values) {
+            let bytes = pyo3::types::PyBytes::new(py, &value);
+            match &field.layout {
+                // A raw record is bytes, as any container library would hand it out.
+                _ if field.name == "data" && field.dtype == forebay_types::Dtype::Uint8 => {
+                    result.set_item(&field.name, bytes)?;
+                }
+                layout => {
+                    let numpy = py.import("numpy")?;
+                    let array = numpy.call_method1("frombuffer", (bytes, field.dtype.name()))?;
+                    let array = match layout {
+                        Layout::Dense(shape) => array.call_method1("reshape", (PyTuple::new(py, shape)?,))?,
+                        Layout::Ragged => array,
+                    };
+                    result.set_item(&field.name, array.call_method0("copy")?)?;
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    fn extents(&self, py: Python<'_>, index: i64) -> PyResult<Vec<(PathBuf, u64, u64)>> {
+        let sample = self.resolve(py, index)?;
+        detached(py, None, |caller| self.source.extents(sample, caller))
+    }
+
+    fn inspect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let value = detached(py, None, |caller| self.source.inspect(caller))?;
+        json(py, &value)
+    }
+
+    #[pyo3(signature = (*, threads = 2, progress = None))]
+    fn verify<'py>(
+        &self,
+        py: Python<'py>,
+        threads: usize,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if threads == 0 {
+            return Err(wrong_option(py, "threads is 0", "use at least one thread"));
+        }
+        let value = detached(py, progress, |caller| self.source.verify(threads, caller))?;
+        json(py, &value)
+    }
+}
+
+impl Dataset {
+    fn resolve(&self, py: Python<'_>, index: i64) -> PyResult<u64> {
+        let samples = detached(py, None, |caller| self.source.index(caller))?.0.samples();
+        let resolved = if index < 0 { index + samples as i64 } else { index };
+        u64::try_from(resolved)
+            .ok()
+            .filter(|sample| *sample < samples)
+            .ok_or_else(|| PyIndexError::new_err(format!("sample {index} of a data set of {samples} samples")))
+    }
+}
+

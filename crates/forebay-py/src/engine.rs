@@ -1,0 +1,131 @@
+//! `forebay._native.Engine`: a loader of one rank.
+
+use forebay_engine::{Error, Options};
+use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::batch::to_python;
+use crate::caller::PythonCaller;
+use crate::dataset::Dataset;
+use crate::errors::raise;
+
+/// See `python/forebay/_native.pyi`.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Engine {
+    engine: forebay_engine::Engine,
+}
+
+/// Runs a call that may wait without the interpreter; what Python raised meanwhile goes before the engine's own error.
+pub(crate) fn detached<T: Send>(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    call: impl Send + FnOnce(&PythonCaller) -> Result<T, Error>,
+) -> PyResult<T> {
+    let caller = PythonCaller::new(progress);
+    let result = py.detach(|| call(&caller));
+    if let Some(raised) = caller.raised() {
+        return Err(raised);
+    }
+    result.map_err(|error| raise(py, &error))
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    #[pyo3(signature = (dataset, options, *, progress = None))]
+    fn new(py: Python<'_>, dataset: &Dataset, options: &str, progress: Option<Py<PyAny>>) -> PyResult<Self> {
+        let options = Options::from_json(options).map_err(|error| raise(py, &error))?;
+        let source = dataset.source();
+        let engine = detached(py, progress, |caller| forebay_engine::Engine::new(source, options, caller))?;
+        Ok(Self { engine })
+    }
+
+    #[getter]
+    fn steps(&self) -> u64 {
+        self.engine.steps_per_epoch()
+    }
+
+    #[getter]
+    fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let facts = PyDict::new(py);
+        let order = self.engine.order();
+        let settings = self.engine.settings();
+        facts.set_item("samples", self.engine.index().samples())?;
+        facts.set_item("steps", self.engine.steps_per_epoch())?;
+        facts.set_item("lanes", order.lanes())?;
+        facts.set_item("global_batch", order.global_batch())?;
+        facts.set_item("allowed_ranks", order.allowed_ranks())?;
+        facts.set_item("group_samples", settings.group_samples)?;
+        facts.set_item("group_window", settings.group_window)?;
+        facts.set_item("memory_bytes", settings.memory_bytes)?;
+        facts.set_item("region_bytes", settings.region.total_bytes())?;
+        facts.set_item("landing_bytes", settings.region.landing_bytes)?;
+        facts.set_item("buffer_bytes", settings.region.buffer_bytes)?;
+        facts.set_item("buffers", settings.region.buffers)?;
+        facts.set_item("readers", settings.region.readers)?;
+        facts.set_item("direct", settings.direct)?;
+        facts.set_item("access", format!("{:?}", settings.access).to_lowercase())?;
+        facts.set_item("fields", crate::dataset::describe_fields(py, self.engine.fields())?)?;
+        let quality = PyDict::new(py);
+        let numbers = order.quality();
+        quality.set_item("order_entropy", numbers.order_entropy)?;
+        quality.set_item("same_group_pairs", numbers.same_group_pairs)?;
+        quality.set_item("epochs_bound", numbers.epochs_bound)?;
+        facts.set_item("shuffle_quality", quality)?;
+        Ok(facts)
+    }
+
+    fn start(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<()> {
+        detached(py, None, |caller| self.engine.start(epoch, step, caller))
+    }
+
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        match detached(py, None, |caller| self.engine.next(caller))? {
+            Some(batch) => to_python(py, batch, self.engine.fields()).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, None, |_| self.engine.leave())
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.engine.close());
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // the binding hands arrays over by value
+    fn give_order(&self, py: Python<'_>, epoch: u64, ids: PyReadonlyArray1<'_, i64>) -> PyResult<()> {
+        debug_assert_eq!(ids.ndim(), 1);
+        let copied = ids.as_array().to_vec();
+        detached(py, None, |_| self.engine.give_order(epoch, &copied))
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = PyDict::new(py);
+        let fill = |into: &Bound<'py, PyDict>, counters: Vec<(&'static str, u64)>| -> PyResult<()> {
+            for (name, value) in counters {
+                match name.strip_suffix("_ns") {
+                    Some(stem) => into.set_item(format!("{stem}_seconds"), value as f64 / 1e9)?,
+                    None => into.set_item(name, value)?,
+                }
+            }
+            Ok(())
+        };
+        fill(&stats, self.engine.counters())?;
+        let node = PyDict::new(py);
+        fill(&node, self.engine.node_counters())?;
+        stats.set_item("node", node)?;
+        let epochs = PyDict::new(py);
+        for (epoch, bytes) in self.engine.read_bytes_by_epoch() {
+            epochs.set_item(epoch, bytes)?;
+        }
+        stats.set_item("read_bytes_by_epoch", epochs)?;
+        Ok(stats)
+    }
+
+    fn explain(&self) -> Vec<String> {
+        self.engine.explain()
+    }
+}
