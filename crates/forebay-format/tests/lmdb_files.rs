@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use forebay_format::Error;
 use forebay_format::lmdb::{Database, Dialect, Identity, Source, WalkOptions};
@@ -88,7 +88,7 @@ fn a_file_that_may_not_be_read_says_so() {
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("data.mdb");
     fs::write(&file, image().bytes).expect("written");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0)).expect("set");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).expect("set");
     let error = Database::open(place.path(), None).expect_err("no permission");
     assert_eq!(
         error.to_string(),
@@ -268,6 +268,56 @@ fn a_failing_read_ends_the_walk_with_its_offset() {
     }
     source.countdown.store(-1, Ordering::Relaxed);
     assert_eq!(walk(&database, 3).expect("a sound file"), 300);
+}
+
+/// Reads of anything but the meta pages and the root wait until told to go on.
+#[derive(Debug)]
+struct Stuck {
+    bytes: Vec<u8>,
+    root_offset: u64,
+    free: Mutex<bool>,
+    freed: Condvar,
+}
+
+impl Source for Stuck {
+    fn bytes(&self) -> io::Result<u64> {
+        self.bytes.bytes()
+    }
+
+    fn pread(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        if offset > 0 && offset != self.root_offset {
+            let free = self.free.lock().expect("not poisoned");
+            drop(self.freed.wait_while(free, |free| !*free).expect("not poisoned"));
+        }
+        self.bytes.pread(offset, into)
+    }
+}
+
+#[test]
+fn a_walk_that_waits_for_the_disk_still_asks_whether_to_go_on() {
+    let image = image();
+    let stuck = Arc::new(Stuck {
+        root_offset: image.root * 512,
+        bytes: image.bytes,
+        free: Mutex::new(false),
+        freed: Condvar::new(),
+    });
+    let database = Database::from_source(stuck.clone(), Path::new(PATH), None).expect("a sound file");
+    let calls = AtomicI64::new(0);
+    // One call at the start and one after the root; the others come while the next level is stuck.
+    let progress = |done, _| {
+        assert_eq!(done, 0);
+        let give_up = calls.fetch_add(1, Ordering::Relaxed) == 4;
+        if give_up {
+            *stuck.free.lock().expect("not poisoned") = true;
+            stuck.freed.notify_all();
+        }
+        !give_up
+    };
+    let options = WalkOptions { threads: 3, ..WalkOptions::default() };
+    let error = database.walk(&options, &progress, &mut |_| panic!("no leaf was read")).expect_err("stopped");
+    assert!(matches!(error, Error::Interrupted));
+    assert_eq!(calls.into_inner(), 5);
 }
 
 #[test]

@@ -7,8 +7,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::fault::Trouble;
 use super::meta::Layout;
@@ -20,6 +22,9 @@ use super::source::{Meter, Source, read_all};
 /// leaves of an inline database are shared evenly among the threads.
 const LONGEST_READ_BYTES: u64 = 1 << 20;
 
+/// Time after which a caller that waits is asked whether it still wants to; Ctrl-C should feel immediate.
+const WAITING: Duration = Duration::from_millis(100);
+
 /// Receives a page: its index in the list of its level, its number, its bytes.
 pub(super) type OnPage<'a> = dyn FnMut(usize, u64, &[u8]) -> Result<(), Trouble> + 'a;
 
@@ -30,6 +35,8 @@ pub(super) struct Fetch<'a> {
     pub(super) meter: &'a Meter,
     pub(super) threads: usize,
     pub(super) memory_bytes: u64,
+    /// Called a few times a second while reads are waited for; an error ends them.
+    pub(super) waiting: &'a dyn Fn() -> Result<(), Trouble>,
 }
 
 /// One read: neighbouring pages of a batch.
@@ -65,7 +72,12 @@ impl Fetch<'_> {
                 let first = number * batch_pages;
                 let (mut batch, reads) = self.cut(level, first, batch_pages, number, &mut Vec::new());
                 self.announce(&reads);
+                let mut asked = Instant::now();
                 for mut read in reads {
+                    if asked.elapsed() >= WAITING {
+                        (self.waiting)()?;
+                        asked = Instant::now();
+                    }
                     read_all(self.source, read.offset, &mut read.bytes, self.meter)?;
                     batch.reads[read.index] = Some(read.bytes);
                 }
@@ -76,6 +88,7 @@ impl Fetch<'_> {
         let (to_threads, work) = mpsc::channel::<Read>();
         let (to_here, done) = mpsc::channel::<(Read, Result<(), Trouble>)>();
         let (work, stop) = (&Mutex::new(work), &AtomicBool::new(false));
+        let (source, meter) = (self.source, self.meter);
         thread::scope(|scope| {
             for _ in 0..threads {
                 let to_here = to_here.clone();
@@ -86,7 +99,7 @@ impl Fetch<'_> {
                         if stop.load(Ordering::Relaxed) {
                             break;
                         }
-                        let result = read_all(self.source, read.offset, &mut read.bytes, self.meter);
+                        let result = read_all(source, read.offset, &mut read.bytes, meter);
                         if to_here.send((read, result)).is_err() {
                             break;
                         }
@@ -126,7 +139,16 @@ impl Fetch<'_> {
                 next += 1;
             }
             while under_way.front().is_some_and(|batch: &Batch| batch.missing > 0) {
-                let (read, result) = done.recv().expect("the threads answer every read");
+                let (read, result) = match done.recv_timeout(WAITING) {
+                    Ok(answer) => answer,
+                    Err(RecvTimeoutError::Timeout) => {
+                        (self.waiting)()?;
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => {
+                        unreachable!("the threads live as long as the channel")
+                    }
+                };
                 result?;
                 let batch = &mut under_way[read.batch - current];
                 batch.reads[read.index] = Some(read.bytes);

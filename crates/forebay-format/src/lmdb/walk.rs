@@ -7,6 +7,7 @@
 //!
 //! Not read: overflow pages. Their headers are checked when a value is read ([`super::check_overflow_header`]).
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 
 use super::bitmap::PageSet;
@@ -119,7 +120,9 @@ impl Walk<'_> {
         sink: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
     ) -> Result<WalkReport, Trouble> {
         let tree = self.tree;
+        let done_leaves = Cell::new(0);
         let go_on = |leaves: u64| {
+            done_leaves.set(leaves);
             if progress(leaves, tree.leaf_pages) { Ok(()) } else { Err(Trouble::Stopped(Error::Interrupted)) }
         };
         let mut report = WalkReport { rounds: 1 + u32::from(tree.depth), ..WalkReport::default() };
@@ -133,6 +136,7 @@ impl Walk<'_> {
             meter,
             threads: options.threads,
             memory_bytes: options.memory_bytes,
+            waiting: &|| go_on(done_leaves.get()),
         };
         let mut seen = PageSet::default();
         self.layout.check_tree_page(tree.root, self.tree_offset)?;
