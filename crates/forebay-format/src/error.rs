@@ -1,11 +1,14 @@
 //! What can go wrong with a file, and what the user can do about it.
 //!
 //! Four kinds stay apart: wrong use by the caller ([`Error::Usage`]), data that is not what it claims to be
-//! ([`Error::Corrupt`], [`Error::Unsupported`], [`Error::Modified`]), I/O ([`Error::Io`]), and broken invariants, which
+//! ([`Error::Corrupt`],
+//! [`Error::Schema`], [`Error::Sidecar`], [`Error::Unsupported`], [`Error::Modified`]), I/O ([`Error::Io`]), and broken invariants, which
 //! panic.
 
 use std::io;
 use std::path::PathBuf;
+
+use crate::{SchemaError, SidecarFault};
 
 /// Failure of opening, indexing or checking a dataset.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +52,26 @@ pub enum Error {
         /// The way out.
         hint: String,
     },
+    /// A record does not fit the schema of its dataset.
+    #[error("{}: sample {sample}, at offset {offset}: {source}", path.display())]
+    Schema {
+        /// The data file.
+        path: PathBuf,
+        /// Ordinal of the sample.
+        sample: u64,
+        /// Where the record starts [bytes from the start of the file].
+        offset: u64,
+        /// What does not fit.
+        source: SchemaError,
+    },
+    /// The index of a dataset cannot be used.
+    #[error("{}: its sidecar cannot be used: {source}", path.display())]
+    Sidecar {
+        /// The first data file of the dataset.
+        path: PathBuf,
+        /// What is wrong.
+        source: SidecarFault,
+    },
     /// A writer changed the file while it was in use.
     #[error("{}: the file was modified while it was open: {what}: expected {expected}, found {found}", path.display())]
     Modified {
@@ -84,6 +107,8 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Unsupported { hint, .. } | Self::Usage { hint, .. } if !hint.is_empty() => Some(hint),
+            Self::Schema { .. } => Some("read the records as they are with schema=\"raw\""),
+            Self::Sidecar { .. } => Some("build it again with `forebay index`"),
             Self::Corrupt { .. } => Some("the file may be truncated or damaged; copy or rebuild it"),
             Self::Modified { .. } => Some("train on a file that nobody writes, for example a copy of it"),
             _ => None,

@@ -1,8 +1,27 @@
 //! What is on disk: container formats, indexes, sidecars.
+//!
+//! [`Dataset::open`] looks at headers only. [`Dataset::build_index`] walks the container once and returns the bytes of
+//! a sidecar; [`Dataset::find_sidecar`] finds one that was kept. [`Index::from_bytes`] answers from those bytes where
+//! samples lie, and [`Schema::decode`] turns a record into fields. Nothing here keeps threads, caches data or knows
+//! about ranks.
+#![forbid(unsafe_code)]
 
+mod dataset;
 mod error;
+mod index;
 /// The LMDB reader below the datasets: public for fuzz targets, integration tests and tools, not a stable interface.
 #[doc(hidden)]
 pub mod lmdb;
+mod schema;
+/// The file format of indexes: public for tests, fuzz targets and tools, not a stable interface.
+#[doc(hidden)]
+pub mod sidecar;
 
+pub use dataset::{
+    BadSample, BuiltIndex, CachePolicy, Dataset, Found, IndexReport, Lookup, OpenOptions, Place, Progress,
+    Shard, Verification,
+};
 pub use error::Error;
+pub use index::Index;
+pub use schema::{DatumSchema, FieldOut, Pixels, Schema, SchemaChoice, SchemaError};
+pub use sidecar::{Meta, ShardInfo, ShardState, SidecarFault, Summary};

@@ -1,0 +1,272 @@
+//! Building an index: one walk per file, and a look at a few records.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::{Dataset, FORMAT, Progress, Shard};
+use crate::lmdb::{DataFile, Database, Value, WalkOptions};
+use crate::schema::datum::{self, Look};
+use crate::schema::{Schema, SchemaChoice, SchemaError};
+use crate::sidecar::{Class, Entry, ShardInfo, ShardState, Writer};
+use crate::{DatumSchema, Error};
+
+/// Records that are looked at to find the schema: the first, the last, and as many between.
+const LOOKS: u64 = 16;
+
+/// Most classes of records; two for each kind of LMDB file in a dataset.
+const MOST_CLASSES: usize = 16;
+
+/// Keys of records that are not samples: counts and lists that writers put beside them.
+///
+/// `num-samples`: scene-text sets; the others: tensorpack and its imitators. Left out by exact name only, since a
+/// pattern would drop samples in silence.
+const NOT_SAMPLES: [&str; 4] = ["num-samples", "__keys__", "__len__", "__classnum__"];
+
+/// An index, just built.
+#[derive(Clone, Debug)]
+pub struct BuiltIndex {
+    /// The sidecar.
+    pub bytes: Vec<u8>,
+    /// What it cost and what was found.
+    pub report: IndexReport,
+}
+
+/// What building an index cost and what was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct IndexReport {
+    /// Samples in the index.
+    pub samples: u64,
+    /// Records that are not samples, by name.
+    pub excluded: BTreeMap<String, u64>,
+    /// Databases with names of their own beside the records.
+    pub named_databases: u64,
+    /// Size of the data files \[bytes\].
+    pub file_bytes: u64,
+    /// Bytes read to build the index.
+    pub read_bytes: u64,
+    /// Reads for these.
+    pub reads: u64,
+    /// Time taken \[s\].
+    pub seconds: f64,
+    /// Size of the sidecar \[bytes\].
+    pub sidecar_bytes: u64,
+}
+
+/// A record to look at.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    sample: u64,
+    shard: usize,
+    /// Where the record starts [bytes from the start of the file].
+    offset: u64,
+    length: u64,
+}
+
+impl Dataset {
+    /// Walks the files and makes an index of them, with up to `threads` reads at the same time.
+    ///
+    /// `progress` is called often; `false` ends the walk with [`Error::Interrupted`].
+    pub fn build_index(
+        &self,
+        threads: usize,
+        progress: &(dyn Fn(Progress) -> bool + Sync),
+    ) -> Result<BuiltIndex, Error> {
+        let started = Instant::now();
+        let (classes, first_classes) = self.classes()?;
+        let mut writer = Writer::new(vec![classes]);
+        let mut report = IndexReport::default();
+        let mut probes = Probes::new(self.databases.iter().map(Database::entries).sum());
+        let total = self.databases.iter().map(|database| database.identity().tree.leaf_pages).sum();
+        let mut leaves_before = 0;
+        let mut names = Vec::new();
+        for (number, (database, shard)) in self.databases.iter().zip(&self.shards).enumerate() {
+            let walked = database.walk(
+                &WalkOptions { threads, ..WalkOptions::default() },
+                &|leaves, _| progress(Progress { what: "leaf pages", done: leaves_before + leaves, total }),
+                &mut |record| {
+                    if let Some(name) = NOT_SAMPLES.iter().find(|name| name.as_bytes() == record.key) {
+                        writer.exclude(name);
+                        return Ok(());
+                    }
+                    let (entry, offset, length) = place(record.value, database, first_classes[number]);
+                    probes.see(Probe { sample: writer.samples(), shard: number, offset, length });
+                    writer.push([entry]);
+                    Ok(())
+                },
+            )?;
+            writer.end_shard(shard.describe(database));
+            leaves_before += database.identity().tree.leaf_pages;
+            report.named_databases += walked.named_databases;
+            report.read_bytes += walked.read_bytes;
+            report.reads += walked.reads;
+            report.file_bytes += shard.bytes;
+            names.extend(walked.names);
+        }
+        if writer.samples() == 0 {
+            return Err(self.without_samples(&names, writer.summary().excluded.keys()));
+        }
+        let schema = self.find_schema(&probes.finish(), &mut report)?;
+        report.samples = writer.samples();
+        report.excluded = writer.summary().excluded.clone();
+        let bytes = writer.finish(FORMAT, schema, self.fingerprint);
+        report.sidecar_bytes = bytes.len() as u64;
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(BuiltIndex { bytes, report })
+    }
+
+    /// The classes of records of all shards, and for each shard the number of its first one.
+    fn classes(&self) -> Result<(Vec<Class>, Vec<u8>), Error> {
+        let mut classes: Vec<Class> = Vec::new();
+        let mut first = Vec::new();
+        for database in &self.databases {
+            let of_shard = lmdb_classes(database);
+            let known = classes.chunks(2).position(|pair| *pair == of_shard);
+            if known.is_none() {
+                classes.extend(of_shard);
+            }
+            first.push(known.map_or(classes.len() - 2, |pair| 2 * pair) as u8);
+        }
+        if classes.len() > MOST_CLASSES {
+            return Err(Error::Usage {
+                message: format!("the files are of {} kinds (page size, LMDB version)", classes.len() / 2),
+                hint: format!("a dataset mixes at most {}; rewrite some of them", MOST_CLASSES / 2),
+            });
+        }
+        Ok((classes, first))
+    }
+
+    fn without_samples<'a>(&self, names: &[String], excluded: impl Iterator<Item = &'a String>) -> Error {
+        let excluded: Vec<_> = excluded.map(String::as_str).collect();
+        let (found, hint) = if names.is_empty() {
+            (format!("only records that are not samples: {}", excluded.join(", ")), String::new())
+        } else {
+            let names = names.join(", ");
+            ("only named databases".to_owned(), format!("name the database to read; the file holds: {names}"))
+        };
+        let what = "a dataset without samples".to_owned();
+        Error::Unsupported { path: self.shards[0].path.clone(), what, found, hint }
+    }
+
+    /// Finds the schema that the options ask for, from a look at a few records.
+    fn find_schema(&self, probes: &[Probe], report: &mut IndexReport) -> Result<Schema, Error> {
+        if self.options.schema == SchemaChoice::Raw {
+            return Ok(Schema::Raw);
+        }
+        let forced = self.options.schema == SchemaChoice::CaffeDatum;
+        let mut found: Option<DatumSchema> = None;
+        for probe in probes {
+            let other = match (self.look(probe, report)?, found) {
+                (Look::Fits(schema), None) => {
+                    found = Some(schema);
+                    continue;
+                }
+                (Look::Fits(schema), Some(first)) if schema == first => continue,
+                (Look::Fits(schema), Some(first)) => datum::difference(&first, &schema),
+                (Look::Other(error), _) => error,
+            };
+            return if forced { Err(self.misfit(probe, other)) } else { Ok(Schema::Raw) };
+        }
+        Ok(found.map_or(Schema::Raw, Schema::CaffeDatum))
+    }
+
+    fn misfit(&self, probe: &Probe, source: SchemaError) -> Error {
+        let path = self.shards[probe.shard].path.clone();
+        Error::Schema { path, sample: probe.sample, offset: probe.offset, source }
+    }
+
+    fn look(&self, probe: &Probe, report: &mut IndexReport) -> Result<Look, Error> {
+        let path = &self.shards[probe.shard].path;
+        let file = DataFile::open(path)?;
+        datum::look(probe.length, &mut |at, into| {
+            report.reads += 1;
+            report.read_bytes += into.len() as u64;
+            super::verify::read_exactly(&file, path, probe.offset + at, into)
+        })
+    }
+}
+
+impl Shard {
+    /// What a sidecar says of this shard; the number of samples is the writer's to fill in.
+    fn describe(&self, database: &Database) -> ShardInfo {
+        ShardInfo {
+            name: self.name(),
+            bytes: self.bytes,
+            modified_ns: self.modified_ns,
+            samples: 0,
+            state: ShardState::Lmdb(database.identity().clone()),
+        }
+    }
+}
+
+/// The two classes of LMDB's records: on a leaf page, and on pages of their own.
+fn lmdb_classes(database: &Database) -> [Class; 2] {
+    let page_bytes = database.page_bytes();
+    let inline = Class {
+        name: "inline".to_owned(),
+        head_bytes: 0,
+        tail_bytes: 0,
+        align_bytes: 1,
+        step_bytes: 2,
+        page_bytes,
+        page_tail_bytes: database.identity().checksum_bytes,
+        guard: false,
+    };
+    let big = Class {
+        name: "big".to_owned(),
+        head_bytes: database.header_bytes(),
+        tail_bytes: 0,
+        align_bytes: page_bytes,
+        step_bytes: page_bytes,
+        page_bytes: 0,
+        page_tail_bytes: 0,
+        guard: true,
+    };
+    [inline, big]
+}
+
+/// The entry of a record, and where its bytes start.
+fn place(value: Value, database: &Database, first_class: u8) -> (Entry, u64, u64) {
+    match value {
+        Value::Inline { offset, length } => {
+            (Entry::Plain { class: first_class, start: offset, length }, offset, length)
+        }
+        Value::Big { page, length } => {
+            let start = page * u64::from(database.page_bytes());
+            let offset = start + u64::from(database.header_bytes());
+            (Entry::Plain { class: first_class + 1, start, length }, offset, length)
+        }
+    }
+}
+
+/// Picks the records to look at while the walk goes by.
+struct Probes {
+    entries: u64,
+    picked: Vec<Probe>,
+    last: Option<Probe>,
+}
+
+impl Probes {
+    fn new(entries: u64) -> Self {
+        Self { entries, picked: Vec::new(), last: None }
+    }
+
+    fn see(&mut self, probe: Probe) {
+        // Spread evenly: the first of each sixteenth.
+        let wanted = u128::from(self.entries) * self.picked.len() as u128 / u128::from(LOOKS);
+        if (self.picked.len() as u64) < LOOKS - 1 && u128::from(probe.sample) >= wanted {
+            self.picked.push(probe);
+        }
+        self.last = Some(probe);
+    }
+
+    fn finish(mut self) -> Vec<Probe> {
+        if let Some(last) = self.last
+            && self.picked.last().is_none_or(|picked| picked.sample != last.sample)
+        {
+            self.picked.push(last);
+        }
+        self.picked
+    }
+}

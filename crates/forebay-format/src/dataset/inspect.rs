@@ -1,0 +1,85 @@
+//! What there is to know about a dataset, for people and for tools.
+
+use serde_json::{Value, json};
+
+use super::{CachePolicy, Dataset};
+use crate::Index;
+use crate::lmdb::{Version, Word};
+
+impl Dataset {
+    /// Describes the dataset; with its index also what only that knows. Reads nothing but a sidecar's header.
+    ///
+    /// Sizes are in bytes. Keys are those of `forebay inspect --json`.
+    pub fn inspect(&self, index: Option<&Index>, cache: &CachePolicy) -> Value {
+        let shards: Vec<Value> = self
+            .shards
+            .iter()
+            .zip(&self.databases)
+            .map(|(shard, database)| {
+                let identity = database.identity();
+                let version = match identity.dialect.version {
+                    Version::V0_9 => "LMDB 0.9",
+                    Version::V1_0 => "LMDB 1.0",
+                };
+                let word_bits = if identity.dialect.word == Word::Bits64 { 64 } else { 32 };
+                json!({
+                    "path": shard.path.to_string_lossy(),
+                    "bytes": shard.bytes,
+                    "entries": database.entries(),
+                    "database": identity.database,
+                    "dialect": format!("{version}, {word_bits} bit, {:?}-endian", identity.dialect.byte_order).to_lowercase(),
+                    "page_bytes": identity.page_bytes,
+                    "depth": identity.tree.depth,
+                    "branch_pages": identity.tree.branch_pages,
+                    "leaf_pages": identity.tree.leaf_pages,
+                    "overflow_pages": identity.tree.overflow_pages,
+                    "transaction": identity.transactions.iter().max(),
+                })
+            })
+            .collect();
+        let lookup = self.find_sidecar(cache);
+        let sidecar = lookup.found.map(|found| {
+            json!({
+                "path": found.path.to_string_lossy(),
+                "place": match found.place { super::Place::Beside => "beside", super::Place::Cache => "cache" },
+                "bytes": found.bytes.len(),
+            })
+        });
+        let mut description = json!({
+            "format": self.format(),
+            "fingerprint": format!("{:032x}", self.fingerprint),
+            "bytes": self.shards.iter().map(|shard| shard.bytes).sum::<u64>(),
+            "entries": self.databases.iter().map(|database| database.entries()).sum::<u64>(),
+            "shards": shards,
+            "sidecar": sidecar,
+            "warnings": lookup.warnings,
+        });
+        if let Some(index) = index {
+            description["samples"] = json!(index.samples());
+            description["schema"] = json!(index.schema().name());
+            description["fields"] = json!(index.fields());
+            description["records"] = records(index);
+        }
+        description
+    }
+}
+
+fn records(index: &Index) -> Value {
+    let summary = index.summary();
+    let mut of_class = serde_json::Map::new();
+    for (classes, counts) in index.meta().columns.iter().zip(&summary.class_records) {
+        for (class, count) in classes.iter().zip(counts) {
+            let before = of_class.get(&class.name).and_then(Value::as_u64).unwrap_or(0);
+            of_class.insert(class.name.clone(), json!(before + count));
+        }
+    }
+    json!({
+        "bytes": summary.record_bytes,
+        "mean_bytes": summary.record_bytes as f64 / index.samples() as f64,
+        "shortest_bytes": summary.shortest_record_bytes,
+        "longest_bytes": summary.longest_record_bytes,
+        "excluded": summary.excluded,
+        "classes": of_class,
+        "backward": summary.backward_records,
+    })
+}

@@ -1,0 +1,376 @@
+//! Reading samples without an engine: one of them, or every one once to see that it can be read.
+//!
+//! A verification takes samples in stretches of ids, sorts each stretch by place, and reads it in large pieces. What a
+//! piece of several samples cannot be read for is found out by reading them one by one.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::{io, mem, thread};
+
+use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId};
+use serde::Serialize;
+
+use super::{Dataset, Progress};
+use crate::lmdb::{DataFile, Source};
+use crate::{Error, FieldOut, Index};
+
+/// Samples per stretch: bounds what is sorted, and is the step of the progress.
+const STRETCH_SAMPLES: u64 = 16384;
+
+/// Most bytes per read \[bytes\], unless one record is larger.
+const READ_BYTES: u64 = 8 << 20;
+
+/// Gap up to which two records are read at once \[bytes\]: dropping so much costs less than a second read.
+const GAP_BYTES: u64 = 64 << 10;
+
+/// A sample that cannot be read or decoded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BadSample {
+    /// Its ordinal.
+    pub sample: u64,
+    /// What is wrong, with file and offset.
+    pub message: String,
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Verification {
+    /// Samples that were read.
+    pub samples: u64,
+    /// Bytes read, gaps between records included.
+    pub read_bytes: u64,
+    /// Number of bad samples.
+    pub bad_samples: u64,
+    /// The first of them.
+    pub bad: Vec<BadSample>,
+}
+
+impl Dataset {
+    /// Reads the columns of one sample, with the checks that the format allows.
+    pub fn read_columns(&self, index: &Index, sample: SampleId) -> Result<Vec<Vec<u8>>, Error> {
+        let mut located = Located::default();
+        index.locate(&[sample], &mut located)?;
+        self.read_located(&self.open_files()?, index, &located, 0)
+    }
+
+    /// Reads and decodes every sample, with `threads` threads, and returns the first `limit` bad ones.
+    ///
+    /// Memory stays below 8 MiB per thread, or two records where one is larger. `progress` is called after every
+    /// stretch of samples, from several threads; `false` ends the work with [`Error::Interrupted`].
+    pub fn verify(
+        &self,
+        index: &Index,
+        threads: usize,
+        progress: &(dyn Fn(Progress) -> bool + Sync),
+        limit: usize,
+    ) -> Result<Verification, Error> {
+        let files = self.open_files()?;
+        let total = index.samples();
+        let (next, done, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let all = Mutex::new(Verification::default());
+        let failure = Mutex::new(None);
+        thread::scope(|scope| {
+            let work = || {
+                let mut checker = Checker::new(self, index, &files, limit);
+                while !stop.load(Ordering::Relaxed) {
+                    let first = next.fetch_add(STRETCH_SAMPLES, Ordering::Relaxed);
+                    if first >= total {
+                        break;
+                    }
+                    let last = total.min(first + STRETCH_SAMPLES);
+                    if let Err(error) = checker.stretch(first..last) {
+                        *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        stop.store(true, Ordering::Relaxed);
+                        break;
+                    }
+                    let done = done.fetch_add(last - first, Ordering::Relaxed) + last - first;
+                    if !progress(Progress { what: "samples", done, total }) {
+                        *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(Error::Interrupted);
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                }
+                all.lock().unwrap_or_else(PoisonError::into_inner).add(checker.result);
+            };
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+        if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        self.check_unchanged()?;
+        let mut verification = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+        verification.bad.sort_unstable_by_key(|bad| bad.sample);
+        verification.bad.truncate(limit);
+        Ok(verification)
+    }
+
+    fn open_files(&self) -> Result<Vec<DataFile>, Error> {
+        self.shards.iter().map(|shard| DataFile::open(&shard.path)).collect()
+    }
+
+    /// Reads the columns of the `position`-th located sample, piece by piece.
+    fn read_located(
+        &self,
+        files: &[DataFile],
+        index: &Index,
+        located: &Located,
+        position: usize,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let mut columns = vec![Vec::new(); located.columns()];
+        for (number, column) in columns.iter_mut().enumerate() {
+            for slice in located.slices(position, number) {
+                let unit = &located.units()[slice.unit as usize];
+                // Sidecars with other chains are refused when they are opened.
+                assert_eq!(unit.codecs, CodecChain::STORED, "a stored unit");
+                let mut bytes = Vec::new();
+                for piece in &located.pieces()[located.unit_pieces(slice.unit)] {
+                    match *piece {
+                        Piece::Extent(extent) => {
+                            let shard = extent.shard.0 as usize;
+                            let before = bytes.len();
+                            bytes.resize(before + extent.length as usize, 0);
+                            read_exactly(
+                                &files[shard],
+                                &self.shards[shard].path,
+                                extent.offset,
+                                &mut bytes[before..],
+                            )?;
+                            if before == 0 {
+                                index
+                                    .check_unit(unit, extent, &bytes)
+                                    .map_err(|error| self.renamed(error, shard))?;
+                            }
+                        }
+                        Piece::Literal { first, length } => {
+                            let first = first as usize;
+                            bytes.extend_from_slice(&located.literals()[first..first + length as usize]);
+                        }
+                    }
+                }
+                column
+                    .extend_from_slice(&bytes[slice.offset as usize..(slice.offset + slice.length) as usize]);
+            }
+        }
+        Ok(columns)
+    }
+
+    /// The index knows shards by short names; this dataset knows their paths.
+    fn renamed(&self, error: Error, shard: usize) -> Error {
+        match error {
+            Error::Corrupt { offset, what, expected, found, .. } => {
+                Error::Corrupt { path: self.shards[shard].path.clone(), offset, what, expected, found }
+            }
+            other => other,
+        }
+    }
+}
+
+impl Verification {
+    fn add(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.read_bytes += other.read_bytes;
+        self.bad_samples += other.bad_samples;
+        self.bad.extend(other.bad);
+    }
+}
+
+/// One thread of a verification.
+struct Checker<'a> {
+    dataset: &'a Dataset,
+    index: &'a Index,
+    files: &'a [DataFile],
+    limit: usize,
+    located: Located,
+    /// Samples of one extent: the extent and the position in `located`.
+    single: Vec<(Extent, usize)>,
+    buffer: Vec<u8>,
+    fields: Vec<Vec<u8>>,
+    result: Verification,
+}
+
+impl<'a> Checker<'a> {
+    fn new(dataset: &'a Dataset, index: &'a Index, files: &'a [DataFile], limit: usize) -> Self {
+        let bytes = |field: &Field| vec![0; field.sample_bytes().unwrap_or(0) as usize];
+        Self {
+            dataset,
+            index,
+            files,
+            limit,
+            located: Located::default(),
+            single: Vec::new(),
+            buffer: Vec::new(),
+            fields: index.fields().iter().map(bytes).collect(),
+            result: Verification::default(),
+        }
+    }
+
+    /// Checks the samples with these ids.
+    fn stretch(&mut self, samples: std::ops::Range<u64>) -> Result<(), Error> {
+        let ids: Vec<SampleId> = samples.clone().map(SampleId).collect();
+        let mut located = mem::take(&mut self.located);
+        self.index.locate(&ids, &mut located)?;
+        let mut single = mem::take(&mut self.single);
+        single.clear();
+        for position in 0..ids.len() {
+            match single_extent(&located, position) {
+                Some(extent) => single.push((extent, position)),
+                None => self.alone(&located, position, ids[position]),
+            }
+        }
+        single.sort_unstable();
+        for run in runs(&single) {
+            self.run(&located, run, &ids);
+        }
+        self.result.samples += ids.len() as u64;
+        (self.located, self.single) = (located, single);
+        Ok(())
+    }
+
+    /// Checks samples that lie close together, in one read.
+    fn run(&mut self, located: &Located, run: &[(Extent, usize)], ids: &[SampleId]) {
+        let Extent { shard, offset, .. } = run[0].0;
+        let end = run.iter().map(|(extent, _)| extent.end()).max().unwrap_or(offset);
+        let mut buffer = mem::take(&mut self.buffer);
+        buffer.resize((end - offset) as usize, 0);
+        let path = &self.dataset.shards[shard.0 as usize].path;
+        let read = read_exactly(&self.files[shard.0 as usize], path, offset, &mut buffer);
+        self.result.read_bytes += end - offset;
+        for (extent, position) in run {
+            if read.is_err() {
+                self.alone(located, *position, ids[*position]);
+                continue;
+            }
+            let slice = located.slices(*position, 0)[0];
+            let unit = &located.units()[slice.unit as usize];
+            let bytes = &buffer[(extent.offset - offset) as usize..(extent.end() - offset) as usize];
+            let record = &bytes[slice.offset as usize..(slice.offset + slice.length) as usize];
+            let checked = self
+                .index
+                .check_unit(unit, *extent, bytes)
+                .map_err(|error| self.dataset.renamed(error, shard.0 as usize))
+                .and_then(|()| self.decode(&[record], ids[*position], *extent));
+            self.note(checked, ids[*position]);
+        }
+        self.buffer = buffer;
+    }
+
+    /// Checks one sample with reads of its own.
+    fn alone(&mut self, located: &Located, position: usize, id: SampleId) {
+        let place = located.slices(position, 0).first().and_then(|slice| {
+            match located.pieces()[located.unit_pieces(slice.unit)].first() {
+                Some(Piece::Extent(extent)) => Some(*extent),
+                _ => None,
+            }
+        });
+        let checked =
+            self.dataset.read_located(self.files, self.index, located, position).and_then(|columns| {
+                self.result.read_bytes += columns.iter().map(|column| column.len() as u64).sum::<u64>();
+                let columns: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
+                let nowhere = Extent { shard: forebay_types::ShardId(0), offset: 0, length: 0 };
+                self.decode(&columns, id, place.unwrap_or(nowhere))
+            });
+        self.note(checked, id);
+    }
+
+    fn decode(&mut self, columns: &[&[u8]], id: SampleId, extent: Extent) -> Result<(), Error> {
+        let mut ignore = vec![|_: &[u8]| {}; self.fields.len()];
+        let mut out: Vec<FieldOut<'_>> = self
+            .fields
+            .iter_mut()
+            .zip(&mut ignore)
+            .zip(self.index.fields())
+            .map(|((bytes, ignore), field)| match field.sample_bytes() {
+                Some(_) => FieldOut::Dense(bytes),
+                None => FieldOut::Ragged(ignore),
+            })
+            .collect();
+        self.index.schema().decode(columns, &mut out).map_err(|source| Error::Schema {
+            path: self.dataset.shards[extent.shard.0 as usize].path.clone(),
+            sample: id.0,
+            offset: extent.offset,
+            source,
+        })
+    }
+
+    fn note(&mut self, checked: Result<(), Error>, id: SampleId) {
+        if let Err(error) = checked {
+            self.result.bad_samples += 1;
+            // A thread's stretches ascend, but not the samples within one: keep a stretch more than asked for.
+            let bad = &mut self.result.bad;
+            bad.push(BadSample { sample: id.0, message: error.to_string() });
+            if bad.len() > self.limit + STRETCH_SAMPLES as usize {
+                bad.sort_unstable_by_key(|bad| bad.sample);
+                bad.truncate(self.limit);
+            }
+        }
+    }
+}
+
+/// The extent of a sample that is one slice of one stored extent.
+fn single_extent(located: &Located, position: usize) -> Option<Extent> {
+    if located.columns() != 1 {
+        return None;
+    }
+    let [slice] = located.slices(position, 0) else { return None };
+    match located.pieces()[located.unit_pieces(slice.unit)] {
+        [Piece::Extent(extent)] => Some(extent),
+        _ => None,
+    }
+}
+
+/// Cuts extents in order into runs that are read at once.
+fn runs(extents: &[(Extent, usize)]) -> impl Iterator<Item = &[(Extent, usize)]> {
+    let mut rest = extents;
+    std::iter::from_fn(move || {
+        let (first, _) = rest.first()?;
+        let mut end = first.end();
+        let count = rest
+            .iter()
+            .take_while(|(extent, _)| {
+                let fits = extent.shard == first.shard
+                    && extent.offset <= end.saturating_add(GAP_BYTES)
+                    && (extent.end() - first.offset <= READ_BYTES || extent.end() <= end);
+                if fits {
+                    end = end.max(extent.end());
+                }
+                fits
+            })
+            .count()
+            .max(1);
+        let (run, behind) = rest.split_at(count);
+        rest = behind;
+        Some(run)
+    })
+}
+
+/// Reads exactly these bytes of a data file.
+pub(super) fn read_exactly(file: &DataFile, path: &Path, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+    let mut done = 0;
+    while done < into.len() {
+        match file.pread(offset + done as u64, &mut into[done..]) {
+            Ok(0) => {
+                return Err(Error::Corrupt {
+                    path: PathBuf::from(path),
+                    offset,
+                    what: "record".to_owned(),
+                    expected: format!("{} bytes", into.len()),
+                    found: format!("the end of the file after {done}"),
+                });
+            }
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => {
+                return Err(Error::Io {
+                    action: format!("read {} bytes", into.len()),
+                    path: PathBuf::from(path),
+                    offset: Some(offset),
+                    source,
+                });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Expanded blocks, as many as a budget allows.
+//!
+//! One slot per block, each behind its own lock, so that threads that work on different blocks never meet. A hand goes
+//! round the slots and empties those that were not used since it came by ("clock", the cheap relative of least recently
+//! used). Only who expands a block moves the hand.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use crate::sidecar::block::Block;
+
+/// Expanded blocks by number.
+#[derive(Debug)]
+pub(super) struct Cache {
+    slots: Vec<Slot>,
+    budget_bytes: u64,
+    held_bytes: AtomicU64,
+    hand: Mutex<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    block: RwLock<Option<Arc<Block>>>,
+    used: AtomicBool,
+}
+
+impl Cache {
+    pub(super) fn new(blocks: usize, budget_bytes: u64) -> Self {
+        let mut slots = Vec::new();
+        slots.resize_with(blocks, Slot::default);
+        Self { slots, budget_bytes, held_bytes: AtomicU64::new(0), hand: Mutex::new(0) }
+    }
+
+    /// The block, expanded by `expand` if it is not here.
+    pub(super) fn get<E>(
+        &self,
+        number: usize,
+        expand: impl FnOnce() -> Result<Block, E>,
+    ) -> Result<Arc<Block>, E> {
+        let slot = &self.slots[number];
+        if let Some(block) = &*slot.block.read().unwrap_or_else(PoisonError::into_inner) {
+            slot.used.store(true, Ordering::Relaxed);
+            return Ok(Arc::clone(block));
+        }
+        // Expanded without a lock: two threads may do the same work once, nobody waits for anybody.
+        let block = Arc::new(expand()?);
+        let bytes = block.bytes();
+        let before = slot.block.write().unwrap_or_else(PoisonError::into_inner).replace(Arc::clone(&block));
+        slot.used.store(true, Ordering::Relaxed);
+        if before.is_none() {
+            self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.shrink(number);
+        }
+        Ok(block)
+    }
+
+    /// Memory of the blocks held \[bytes\].
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Empties slots, never `keep`'s, until the budget is kept.
+    fn shrink(&self, keep: usize) {
+        if self.held_bytes() <= self.budget_bytes {
+            return;
+        }
+        let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
+        // Twice round: the first time may only clear the marks.
+        for _ in 0..2 * self.slots.len() {
+            if self.held_bytes() <= self.budget_bytes {
+                return;
+            }
+            let number = *hand;
+            *hand = (number + 1) % self.slots.len();
+            let slot = &self.slots[number];
+            if number == keep || slot.used.swap(false, Ordering::Relaxed) {
+                continue;
+            }
+            if let Some(block) = slot.block.write().unwrap_or_else(PoisonError::into_inner).take() {
+                self.held_bytes.fetch_sub(block.bytes(), Ordering::Relaxed);
+            }
+        }
+    }
+}

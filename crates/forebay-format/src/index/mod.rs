@@ -1,0 +1,328 @@
+//! The index: sample ids to the places of their bytes.
+//!
+//! An [`Index`] reads a sidecar that lies in memory of any kind (a sealed memfd that all processes of a node map). What
+//! it takes besides is the expanded blocks in use, a bounded number ([`cache`]). [`Index::locate`] sorts the ids by
+//! block, fetches each block once, and writes the places down in the order of the ids.
+
+mod cache;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId, Slice, Unit};
+
+use crate::Error;
+use crate::lmdb;
+use crate::schema::Schema;
+use crate::sidecar::block::{Block, BlockFault, Limits, Part, Place, Stretch, decode};
+use crate::sidecar::{self, Class, Contents, Meta, ShardInfo, ShardState, SidecarFault, Summary};
+use cache::Cache;
+
+/// Memory for expanded blocks \[bytes\]: 2 M records, a quarter of what a budget of 128 MiB leaves per process.
+const EXPANDED_BYTES: u64 = 32 << 20;
+
+/// Ids that are sorted at once: bounds the working memory of a call to 1.5 MiB.
+const IDS_AT_ONCE: usize = 1 << 16;
+
+/// Where the samples of a dataset lie.
+pub struct Index {
+    bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    contents: Contents,
+    fields: Vec<Field>,
+    shards: Vec<ShardBlocks>,
+    cache: Cache,
+}
+
+/// Which samples and blocks a shard has.
+#[derive(Clone, Copy, Debug)]
+struct ShardBlocks {
+    first_sample: u64,
+    first_block: u64,
+}
+
+impl fmt::Debug for Index {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Index")
+            .field("samples", &self.samples())
+            .field("columns", &self.columns())
+            .field("fields", &self.fields)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Index {
+    /// Reads a sidecar of the dataset with this fingerprint.
+    ///
+    /// Header, description and directory are checked now, each block when it is first used.
+    pub fn from_bytes(
+        bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
+        expected_fingerprint: u128,
+    ) -> Result<Self, Error> {
+        Self::read(bytes, expected_fingerprint)
+            .map_err(|source| Error::Sidecar { path: PathBuf::from("dataset"), source })
+    }
+
+    pub(crate) fn read(
+        bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
+        expected_fingerprint: u128,
+    ) -> Result<Self, SidecarFault> {
+        let contents = Contents::read((*bytes).as_ref(), expected_fingerprint)?;
+        let (mut first_sample, mut first_block) = (0, 0);
+        let shards = contents
+            .meta
+            .shards
+            .iter()
+            .map(|shard| {
+                let blocks = ShardBlocks { first_sample, first_block };
+                first_sample += shard.samples;
+                first_block += shard.samples.div_ceil(u64::from(contents.header.block_records));
+                blocks
+            })
+            .collect();
+        let fields = contents.meta.schema.fields(&contents.meta.summary);
+        let cache = Cache::new(contents.block_checksums.len(), EXPANDED_BYTES);
+        Ok(Self { bytes, contents, fields, shards, cache })
+    }
+
+    /// Number of samples.
+    pub fn samples(&self) -> u64 {
+        self.contents.header.samples
+    }
+
+    /// Number of columns.
+    pub fn columns(&self) -> usize {
+        self.contents.header.columns as usize
+    }
+
+    /// How columns become fields.
+    pub fn schema(&self) -> &Schema {
+        &self.meta().schema
+    }
+
+    /// The fields of a sample.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// The files.
+    pub fn shards(&self) -> &[ShardInfo] {
+        &self.meta().shards
+    }
+
+    /// Sizes and counts.
+    pub fn summary(&self) -> &Summary {
+        &self.meta().summary
+    }
+
+    /// All that the sidecar says besides the places.
+    pub fn meta(&self) -> &Meta {
+        &self.contents.meta
+    }
+
+    /// Memory that expanded blocks take now \[bytes\].
+    pub fn expanded_bytes(&self) -> u64 {
+        self.cache.held_bytes()
+    }
+
+    /// Finds the units and slices of samples, in the order of `ids`; what `out` held is dropped.
+    ///
+    /// Fails for an id that does not exist ([`Error::Usage`]) and for a damaged block ([`Error::Sidecar`]).
+    pub fn locate(&self, ids: &[SampleId], out: &mut Located) -> Result<(), Error> {
+        let columns = self.columns();
+        out.clear(columns);
+        let mut work = Work::default();
+        for ids in ids.chunks((IDS_AT_ONCE / columns).max(1)) {
+            self.locate_some(ids, &mut work, out)?;
+        }
+        Ok(())
+    }
+
+    fn locate_some(&self, ids: &[SampleId], work: &mut Work, out: &mut Located) -> Result<(), Error> {
+        let columns = self.columns();
+        let per_column = self.contents.block_checksums.len() / columns;
+        work.keys.clear();
+        let mut sorted = true;
+        let mut last = 0;
+        for (position, id) in ids.iter().enumerate() {
+            let (shard, block, index) = self.block_of(*id)?;
+            sorted &= last <= block;
+            last = block;
+            work.keys.push(Key { block, index, position: position as u32, shard });
+        }
+        if !sorted {
+            work.keys.sort_unstable_by_key(|key| key.block);
+        }
+        work.places.clear();
+        work.places.resize(ids.len() * columns, (Place::default(), 0, 0));
+        work.exceptional.clear();
+        for group in work.keys.chunk_by(|left, right| left.block == right.block) {
+            for column in 0..columns {
+                let number = column * per_column + group[0].block as usize;
+                let block = self.block(number, column, group[0].shard, group[0].block)?;
+                for key in group {
+                    let place = block.place(key.index as usize);
+                    let entry = key.position as usize * columns + column;
+                    let mut held = 0;
+                    if place.is_exception() {
+                        held = work.exceptional.len() as u32;
+                        work.exceptional.push(Arc::clone(&block));
+                    }
+                    work.places[entry] = (place, key.shard, held);
+                }
+            }
+        }
+        for (entry, (place, shard, held)) in work.places.iter().enumerate() {
+            let shard = ShardId(*shard);
+            if place.is_exception() {
+                push_exception(work.exceptional[*held as usize].exception(*place), shard, out);
+            } else {
+                let (class, start, length) = place.plain();
+                let class = &self.meta().columns[entry % columns][usize::from(class)];
+                push_plain(class, shard, start, length, out);
+            }
+            out.end_column();
+        }
+        Ok(())
+    }
+
+    /// Shard, block (within a column) and index in the block of a sample.
+    #[inline]
+    fn block_of(&self, id: SampleId) -> Result<(u32, u64, u32), Error> {
+        if id.0 >= self.samples() {
+            return Err(Error::Usage {
+                message: format!("there is no sample {}: the dataset has {} samples", id.0, self.samples()),
+                hint: String::new(),
+            });
+        }
+        let shard = if self.shards.len() == 1 {
+            0
+        } else {
+            self.shards.partition_point(|shard| shard.first_sample <= id.0) - 1
+        };
+        let ShardBlocks { first_sample, first_block } = self.shards[shard];
+        let block_records = u64::from(self.contents.header.block_records);
+        let within = id.0 - first_sample;
+        Ok((shard as u32, first_block + within / block_records, (within % block_records) as u32))
+    }
+
+    /// The expanded block `number`, which is block `block` of its column and belongs to `shard`.
+    fn block(&self, number: usize, column: usize, shard: u32, block: u64) -> Result<Arc<Block>, Error> {
+        self.cache.get(number, || self.expand(number, column, shard as usize, block)).map_err(|source| {
+            let name = self.shards().first().map_or("dataset", |shard| &shard.name);
+            Error::Sidecar { path: PathBuf::from(name), source }
+        })
+    }
+
+    fn expand(&self, number: usize, column: usize, shard: usize, block: u64) -> Result<Block, SidecarFault> {
+        let stored = self.stored_block(number)?;
+        let fault = |BlockFault { what, expected, found }| {
+            let offset = self.contents.block_starts[number] as usize;
+            SidecarFault::damaged(offset, format!("block {number}: {what}"), expected, found)
+        };
+        let body = sidecar::unpack_block(stored).map_err(fault)?;
+        let block_records = u64::from(self.contents.header.block_records);
+        let info = &self.meta().shards[shard];
+        let left = info.samples - (block - self.shards[shard].first_block) * block_records;
+        let summary = self.summary();
+        let limits = Limits {
+            records: left.min(block_records) as usize,
+            data: info.data_range(),
+            lengths: (summary.shortest_record_bytes, summary.longest_record_bytes),
+            chains: self.meta().codec_chains.len(),
+        };
+        decode(&body, &self.meta().columns[column], &limits).map_err(fault)
+    }
+
+    /// The bytes of a block, after a look at its checksum.
+    fn stored_block(&self, number: usize) -> Result<&[u8], SidecarFault> {
+        let starts = &self.contents.block_starts;
+        let bytes: &[u8] = (*self.bytes).as_ref();
+        let (start, end) = (starts[number] as usize, starts[number + 1] as usize);
+        // What holds the bytes is not under our control: look again, although the length was checked.
+        let stored = bytes.get(start..end).ok_or_else(|| {
+            SidecarFault::damaged(
+                start,
+                format!("block {number}"),
+                format!("{} bytes", end - start),
+                "its end",
+            )
+        })?;
+        let (expected, found) = (self.contents.block_checksums[number], crc32c::crc32c(stored));
+        if expected == found {
+            Ok(stored)
+        } else {
+            let (expected, found) = (format!("{expected:#010x}"), format!("{found:#010x}"));
+            Err(SidecarFault::damaged(start, format!("block {number}: checksum"), expected, found))
+        }
+    }
+
+    /// Compares the checksums of all blocks.
+    pub(crate) fn check_blocks(&self) -> Result<(), SidecarFault> {
+        (0..self.contents.block_checksums.len()).try_for_each(|number| self.stored_block(number).map(|_| ()))
+    }
+
+    /// Checks the first bytes of a unit once they are read: `extent` is the unit's first, `head` its first bytes.
+    ///
+    /// LMDB: the header of the overflow run (page number, type, number of pages). Formats without anything to check
+    /// have units with guard 0, for which this does nothing. `head` needs no more than the format's header (24 bytes).
+    pub fn check_unit(&self, unit: &Unit, extent: Extent, head: &[u8]) -> Result<(), Error> {
+        if unit.guard == 0 {
+            return Ok(());
+        }
+        let Some(shard) = self.shards().get(extent.shard.0 as usize) else {
+            return Err(Error::Usage {
+                message: format!("there is no shard {}", extent.shard.0),
+                hint: String::new(),
+            });
+        };
+        let ShardState::Lmdb(identity) = &shard.state;
+        let length = extent.length.saturating_sub(u64::from(identity.dialect.header_bytes()));
+        lmdb::check_overflow_header(identity, unit.guard, length, head)
+            .map_err(|fault| fault.at(&PathBuf::from(&shard.name)))
+    }
+}
+
+/// Working memory of a call.
+#[derive(Default)]
+struct Work {
+    keys: Vec<Key>,
+    /// Place, shard and, for exceptions, number in `exceptional`.
+    places: Vec<(Place, u32, u32)>,
+    /// Blocks of the exceptions that were found.
+    exceptional: Vec<Arc<Block>>,
+}
+
+#[derive(Clone, Copy)]
+struct Key {
+    block: u64,
+    index: u32,
+    position: u32,
+    shard: u32,
+}
+
+#[inline]
+fn push_plain(class: &Class, shard: ShardId, start: u64, length: u64, out: &mut Located) {
+    let extent = Extent { shard, offset: start, length: length + class.margin_bytes() };
+    let guard = if class.guard { start / u64::from(class.align_bytes) } else { 0 };
+    let unit = out.push_stored_unit(extent, guard);
+    out.push_slice(Slice { unit, offset: u64::from(class.head_bytes), length });
+}
+
+fn push_exception(parts: &[Part], shard: ShardId, out: &mut Located) {
+    for part in parts {
+        let pieces: Vec<Piece> = part
+            .pieces
+            .iter()
+            .map(|piece| match piece {
+                Stretch::Extent { offset, length } => {
+                    Piece::Extent(Extent { shard, offset: *offset, length: *length })
+                }
+                Stretch::Literal(bytes) => out.push_literal(bytes),
+            })
+            .collect();
+        let unit = out.push_unit(&pieces, CodecChain(part.codecs), part.decoded_bytes, part.guard);
+        out.push_slice(Slice { unit, offset: part.offset, length: part.length });
+    }
+}

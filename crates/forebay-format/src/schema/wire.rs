@@ -1,0 +1,180 @@
+//! The protobuf wire format: fields by number and type, without a schema.
+//!
+//! A message is walked as a list of [`Piece`]s. The bytes of a length-delimited field are not looked at, only where
+//! they lie, so that a message can be walked through a window ([`Message`]): an image in the middle need not be read.
+//! Groups, given up long ago, are refused. Source: protobuf's "Encoding" page.
+
+use super::SchemaError;
+
+/// Most bytes that a tag and a number after it take \[bytes\].
+pub(super) const LONGEST_HEAD_BYTES: usize = 20;
+
+/// A message whose bytes are looked at only where fields begin.
+pub(super) trait Message {
+    /// Length of the message \[bytes\].
+    fn bytes(&self) -> u64;
+
+    /// The bytes from `at` on: [`LONGEST_HEAD_BYTES`], or as many as the message has.
+    fn window(&mut self, at: u64) -> Result<&[u8], SchemaError>;
+}
+
+impl Message for &[u8] {
+    fn bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn window(&mut self, at: u64) -> Result<&[u8], SchemaError> {
+        Ok(&self[at as usize..])
+    }
+}
+
+/// The value of one field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    Varint(u64),
+    /// Eight bytes from here on.
+    Fixed64,
+    /// Bytes that start at `at` of the message.
+    Bytes {
+        at: u64,
+        length: u64,
+    },
+    /// Four bytes that start at `at` of the message.
+    Fixed32 {
+        at: u64,
+    },
+}
+
+/// Calls `each` with the number and value of every field, in order.
+pub(super) fn walk(
+    message: &mut impl Message,
+    mut each: impl FnMut(u64, Piece) -> Result<(), SchemaError>,
+) -> Result<(), SchemaError> {
+    let bytes = message.bytes();
+    let mut at = 0;
+    while at < bytes {
+        let window = message.window(at)?;
+        let (tag, tag_bytes) = varint(window, at)?;
+        let (number, kind) = (tag >> 3, tag & 7);
+        if number == 0 || number > 0x1fff_ffff {
+            return Err(SchemaError::new("field number", at, "1 to 536870911", number));
+        }
+        let value_at = at + tag_bytes as u64;
+        let rest = bytes - value_at;
+        let cut = |length: u64| {
+            SchemaError::new(
+                format!("field {number}"),
+                value_at,
+                format!("{length} bytes"),
+                format!("{rest} bytes"),
+            )
+        };
+        let (piece, end) = match kind {
+            0 => {
+                let (value, value_bytes) = varint(&window[tag_bytes..], value_at)?;
+                (Piece::Varint(value), value_at + value_bytes as u64)
+            }
+            1 if rest < 8 => return Err(cut(8)),
+            1 => (Piece::Fixed64, value_at + 8),
+            2 => {
+                let (length, length_bytes) = varint(&window[tag_bytes..], value_at)?;
+                let data_at = value_at + length_bytes as u64;
+                if length > bytes - data_at {
+                    return Err(SchemaError::new(
+                        format!("field {number}"),
+                        data_at,
+                        format!("{length} bytes"),
+                        format!("{} bytes", bytes - data_at),
+                    ));
+                }
+                (Piece::Bytes { at: data_at, length }, data_at + length)
+            }
+            5 if rest < 4 => return Err(cut(4)),
+            5 => (Piece::Fixed32 { at: value_at }, value_at + 4),
+            _ => {
+                let found =
+                    if kind == 3 || kind == 4 { "a group".to_owned() } else { format!("type {kind}") };
+                return Err(SchemaError::new(
+                    format!("field {number}: wire type"),
+                    at,
+                    "0, 1, 2 or 5",
+                    found,
+                ));
+            }
+        };
+        each(number, piece)?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// A varint at the start of `window`, which is `at` of the message, and its length.
+#[inline]
+fn varint(window: &[u8], at: u64) -> Result<(u64, usize), SchemaError> {
+    let mut value = 0;
+    for (index, byte) in window.iter().take(10).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return Ok((value, index + 1));
+        }
+    }
+    let found = if window.len() < 10 { "the end of the message" } else { "no end within 10" };
+    Err(SchemaError::new("varint", at, "at most 10 bytes", found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(mut message: &[u8]) -> Result<Vec<(u64, Piece)>, SchemaError> {
+        let mut found = Vec::new();
+        walk(&mut message, |number, piece| {
+            found.push((number, piece));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    #[test]
+    fn fields_of_every_type_are_found() {
+        let message = [
+            [0x08, 0x96, 0x01].as_slice(),
+            &[0x11, 1, 2, 3, 4, 5, 6, 7, 8],
+            &[0x1a, 2, 9, 9],
+            &[0x25, 1, 2, 3, 4],
+            &[0xf8, 0xff, 0xff, 0xff, 0x0f, 0],
+        ]
+        .concat();
+        assert_eq!(
+            pieces(&message),
+            Ok(vec![
+                (1, Piece::Varint(150)),
+                (2, Piece::Fixed64),
+                (3, Piece::Bytes { at: 14, length: 2 }),
+                (4, Piece::Fixed32 { at: 17 }),
+                (536_870_911, Piece::Varint(0)),
+            ])
+        );
+        assert_eq!(pieces(&[]), Ok(vec![]));
+    }
+
+    #[test]
+    fn broken_messages_are_refused_with_the_place() {
+        for (message, text) in [
+            (vec![0x08], "varint at byte 1"),
+            (vec![0x08, 0x80], "varint at byte 1"),
+            ([vec![0x08], vec![0xff; 11]].concat(), "varint at byte 1"),
+            (vec![0x00, 0x00], "field number at byte 0"),
+            (vec![0x11, 1, 2], "field 2 at byte 1 of the record: expected 8 bytes, found 2 bytes"),
+            (vec![0x1a, 5, 1], "field 3 at byte 2 of the record: expected 5 bytes, found 1 bytes"),
+            ([vec![0x1a], vec![0xff; 9], vec![1]].concat(), "field 3 at byte 11"),
+            (vec![0x25, 1], "field 4 at byte 1"),
+            (vec![0x0b, 0x0c], "found a group"),
+            (vec![0x0c], "found a group"),
+            (vec![0x0e], "found type 6"),
+        ] {
+            let error = pieces(&message).expect_err("broken").to_string();
+            assert!(error.contains(text), "{message:02x?}: {error}");
+        }
+    }
+}

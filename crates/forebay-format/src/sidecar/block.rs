@@ -1,0 +1,465 @@
+//! One block of a sidecar: the places of up to [`super::BLOCK_RECORDS`] records, coded so that regular ones are free.
+//!
+//! The byte layout is in `docs/formats/sidecar.md`, "Block body". Decoding checks everything it reads: the result
+//! holds only extents inside the range of the shard that it was asked for.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::class::{Class, Predictor};
+use super::varint::{Bytes, put, put_planes, width};
+
+/// Class number of a record that is described in full.
+const EXCEPTION: u8 = 255;
+
+/// Offsets share a word with the class: they stay below this \[bytes\].
+pub(crate) const OFFSET_LIMIT: u64 = 1 << 56;
+
+/// Sparse codes are used up to this share of coded records; beyond it planes are smaller.
+const SPARSE_SHARE: usize = 4;
+
+/// Where the bytes of one sample's column are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// One extent, as its class says.
+    Plain {
+        /// Number of the class in its column.
+        class: u8,
+        /// Start of the extent, head included [bytes from the start of the file].
+        start: u64,
+        /// Length of the record, head and tail not included \[bytes\].
+        length: u64,
+    },
+    /// Anything else.
+    Exception(Vec<Part>),
+}
+
+/// One unit and the slice of it that belongs to a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The unit's encoded bytes.
+    pub pieces: Vec<Stretch>,
+    /// Number of the codec chain; 0: stored.
+    pub codecs: u16,
+    /// Size of the unit after decoding \[bytes\].
+    pub decoded_bytes: u64,
+    /// What the format checks the unit against; 0 for nothing.
+    pub guard: u64,
+    /// First byte of the slice in the decoded unit.
+    pub offset: u64,
+    /// Length of the slice \[bytes\].
+    pub length: u64,
+}
+
+/// A stretch of a unit's encoded bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stretch {
+    /// Bytes of the shard.
+    Extent {
+        /// First byte [bytes from the start of the file].
+        offset: u64,
+        /// Number of bytes.
+        length: u64,
+    },
+    /// Bytes that stand in no file.
+    Literal(Vec<u8>),
+}
+
+/// What a block body must respect.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    /// Number of records.
+    pub(crate) records: usize,
+    /// Where data may lie in the shard \[bytes\].
+    pub(crate) data: Range<u64>,
+    /// Shortest and longest record of the dataset \[bytes\].
+    pub(crate) lengths: (u64, u64),
+    /// Number of codec chains.
+    pub(crate) chains: usize,
+}
+
+/// What is wrong with a block.
+#[derive(Debug)]
+pub(crate) struct BlockFault {
+    pub(crate) what: String,
+    pub(crate) expected: String,
+    pub(crate) found: String,
+}
+
+impl BlockFault {
+    pub(crate) fn new(what: impl Into<String>, expected: impl Into<String>, found: impl ToString) -> Self {
+        Self { what: what.into(), expected: expected.into(), found: found.to_string() }
+    }
+
+    fn short() -> Self {
+        Self::new("block body", "more bytes", "its end")
+    }
+}
+
+/// A block, expanded.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    places: Vec<Place>,
+    exceptions: Vec<Vec<Part>>,
+}
+
+/// One record: 16 bytes, so that one cache line answers for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Start of the extent times 256 plus the class.
+    packed: u64,
+    /// Length of the record, or the number of the exception.
+    length: u64,
+}
+
+impl Block {
+    /// Memory that the block takes \[bytes\].
+    pub(crate) fn bytes(&self) -> u64 {
+        let parts: usize =
+            self.exceptions.iter().map(|parts| parts.iter().map(Part::bytes).sum::<usize>()).sum();
+        (size_of_val(self.places.as_slice()) + size_of_val(self.exceptions.as_slice()) + parts) as u64
+    }
+
+    /// The `index`-th record; it must be one of the block's.
+    pub(crate) fn place(&self, index: usize) -> Place {
+        self.places[index]
+    }
+
+    /// The parts of a place of this block that [is an exception](Place::is_exception).
+    pub(crate) fn exception(&self, place: Place) -> &[Part] {
+        &self.exceptions[place.length as usize]
+    }
+}
+
+impl Place {
+    /// Whether the record is described in full.
+    pub(crate) fn is_exception(self) -> bool {
+        self.packed as u8 == EXCEPTION
+    }
+
+    /// Class, start and length of a record that is no exception.
+    pub(crate) fn plain(self) -> (u8, u64, u64) {
+        (self.packed as u8, self.packed >> 8, self.length)
+    }
+}
+
+impl Part {
+    fn bytes(&self) -> usize {
+        let literals: usize = self
+            .pieces
+            .iter()
+            .map(|piece| if let Stretch::Literal(bytes) = piece { bytes.len() } else { 0 })
+            .sum();
+        size_of::<Self>() + size_of_val(self.pieces.as_slice()) + literals
+    }
+}
+
+/// Codes the records of one block.
+pub(crate) fn encode(entries: &[Entry], classes: &[Class]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let class_of = |entry: &Entry| match entry {
+        Entry::Plain { class, .. } => *class,
+        Entry::Exception(_) => EXCEPTION,
+    };
+    let first = class_of(&entries[0]);
+    if entries.iter().all(|entry| class_of(entry) == first) {
+        out.extend([0, first]);
+    } else {
+        out.push(1);
+        out.extend(entries.iter().map(class_of));
+    }
+
+    let length_of =
+        |entry: &Entry| if let Entry::Plain { length, .. } = entry { Some(*length) } else { None };
+    let base = entries.iter().filter_map(length_of).min().unwrap_or(0);
+    let excess: Vec<u64> =
+        entries.iter().map(|entry| length_of(entry).map_or(0, |length| length - base)).collect();
+    put(&mut out, base);
+    put_sized_planes(&mut out, &excess);
+
+    let mut codes = vec![0; entries.len()];
+    for (number, class) in classes.iter().enumerate() {
+        let members: Vec<(usize, u64, u64)> = entries
+            .iter()
+            .enumerate()
+            .filter_map(|(index, entry)| match entry {
+                Entry::Plain { class, start, length } if usize::from(*class) == number => {
+                    Some((index, *start, *length))
+                }
+                _ => None,
+            })
+            .collect();
+        let (descending, overhead, found) = best_predictor(class, &members);
+        for ((index, ..), code) in members.iter().zip(found) {
+            codes[*index] = code;
+        }
+        out.push(u8::from(descending));
+        put(&mut out, overhead);
+    }
+    put_codes(&mut out, &codes);
+
+    for entry in entries {
+        if let Entry::Exception(parts) = entry {
+            put_exception(&mut out, parts);
+        }
+    }
+    out
+}
+
+/// The direction and overhead that leave the fewest codes, and the codes.
+fn best_predictor(class: &Class, members: &[(usize, u64, u64)]) -> (bool, u64, Vec<u64>) {
+    let attempt = |descending| {
+        let overhead = likely_overhead(class, members, descending);
+        let mut predictor = Predictor::new(class, descending, overhead);
+        let codes: Vec<u64> =
+            members.iter().map(|(_, start, length)| predictor.code(*start, *length)).collect();
+        let misses = codes.iter().filter(|code| **code != 0).count();
+        (misses, descending, overhead, codes)
+    };
+    let (up, down) = (attempt(false), attempt(true));
+    let (_, descending, overhead, codes) = if down.0 < up.0 { down } else { up };
+    (descending, overhead, codes)
+}
+
+/// The overhead that explains most neighbours. With steps above 2 it is the margin of the class.
+fn likely_overhead(class: &Class, members: &[(usize, u64, u64)], descending: bool) -> u64 {
+    if class.step_bytes > 2 {
+        return class.margin_bytes();
+    }
+    let mut votes: HashMap<u64, usize> = HashMap::new();
+    for pair in members.windows(2) {
+        let ((_, start, length), (_, next_start, next_length)) = (pair[0], pair[1]);
+        let (gap, length) = if descending {
+            (start.checked_sub(next_start), next_length)
+        } else {
+            (next_start.checked_sub(start), length)
+        };
+        let Some(overhead) = gap.and_then(|gap| gap.checked_sub(length)).filter(|bytes| *bytes < 1 << 16)
+        else {
+            continue;
+        };
+        for candidate in overhead.saturating_sub(u64::from(class.step_bytes) - 1)..=overhead {
+            *votes.entry(candidate).or_default() += 1;
+        }
+    }
+    // Ties go to the smallest, so that the bytes do not depend on the order of the map.
+    votes
+        .into_iter()
+        .max_by_key(|(bytes, count)| (*count, u64::MAX - bytes))
+        .map_or(class.margin_bytes(), |vote| vote.0)
+}
+
+fn put_sized_planes(out: &mut Vec<u8>, values: &[u64]) {
+    let bytes = width(values.iter().fold(0, |all, value| all | value));
+    out.push(bytes as u8);
+    put_planes(out, values, bytes);
+}
+
+fn put_codes(out: &mut Vec<u8>, codes: &[u64]) {
+    let coded: Vec<usize> = (0..codes.len()).filter(|index| codes[*index] != 0).collect();
+    if coded.len() * SPARSE_SHARE > codes.len() {
+        out.push(1);
+        put_sized_planes(out, codes);
+        return;
+    }
+    out.push(0);
+    put(out, coded.len() as u64);
+    let mut next = 0;
+    for index in &coded {
+        put(out, (index - next) as u64);
+        next = index + 1;
+    }
+    for index in &coded {
+        put(out, codes[*index]);
+    }
+}
+
+fn put_exception(out: &mut Vec<u8>, parts: &[Part]) {
+    put(out, parts.len() as u64);
+    for part in parts {
+        for number in [u64::from(part.codecs), part.decoded_bytes, part.guard, part.offset, part.length] {
+            put(out, number);
+        }
+        put(out, part.pieces.len() as u64);
+        for piece in &part.pieces {
+            match piece {
+                Stretch::Extent { offset, length } => {
+                    put(out, length << 1);
+                    put(out, *offset);
+                }
+                Stretch::Literal(bytes) => {
+                    put(out, (bytes.len() as u64) << 1 | 1);
+                    out.extend_from_slice(bytes);
+                }
+            }
+        }
+    }
+}
+
+/// Expands a block body and checks every place in it.
+pub(crate) fn decode(body: &[u8], classes: &[Class], limits: &Limits) -> Result<Block, BlockFault> {
+    let count = limits.records;
+    let mut bytes = Bytes::new(body);
+    let mut places = vec![Place::default(); count];
+
+    let constant;
+    let numbers: &[u8] = match bytes.byte() {
+        Some(0) => {
+            constant = vec![bytes.byte().ok_or_else(BlockFault::short)?; count];
+            &constant
+        }
+        Some(1) => bytes.take(count).ok_or_else(BlockFault::short)?,
+        other => return Err(BlockFault::new("class mode", "0 or 1", format!("{other:?}"))),
+    };
+    if let Some(number) =
+        numbers.iter().find(|number| **number != EXCEPTION && usize::from(**number) >= classes.len())
+    {
+        return Err(BlockFault::new("class", format!("one of {} or {EXCEPTION}", classes.len()), number));
+    }
+
+    let base = bytes.varint().ok_or_else(BlockFault::short)?;
+    let length_width = bytes.byte().ok_or_else(BlockFault::short)?;
+    let mut longest_excess = 0;
+    bytes
+        .planes(count, usize::from(length_width), |index, value| {
+            longest_excess = longest_excess.max(value);
+            places[index].length = base.wrapping_add(value);
+        })
+        .ok_or_else(BlockFault::short)?;
+    if base.checked_add(longest_excess).is_none_or(|longest| longest > OFFSET_LIMIT) {
+        return Err(BlockFault::new(
+            "length",
+            format!("at most {OFFSET_LIMIT}"),
+            format!("{base} + {longest_excess}"),
+        ));
+    }
+
+    let mut predictors = Vec::with_capacity(classes.len());
+    for class in classes {
+        let descending = match bytes.byte() {
+            Some(direction @ 0..=1) => direction == 1,
+            other => return Err(BlockFault::new("direction", "0 or 1", format!("{other:?}"))),
+        };
+        let overhead = bytes.varint().ok_or_else(BlockFault::short)?;
+        predictors.push(Predictor::new(class, descending, overhead));
+    }
+    read_codes(&mut bytes, &mut places)?;
+
+    let mut exceptions = Vec::new();
+    for (place, number) in places.iter_mut().zip(numbers) {
+        if *number == EXCEPTION {
+            *place = Place { packed: u64::from(EXCEPTION), length: exceptions.len() as u64 };
+            exceptions.push(read_exception(&mut bytes, limits)?);
+            continue;
+        }
+        let number = usize::from(*number);
+        let length = place.length;
+        let start = predictors[number].start(place.packed, length);
+        // Lengths and margins stay far below 2^63, so only the start can be out of bounds.
+        let end = start.checked_add(length + classes[number].margin_bytes());
+        let inside = start >= limits.data.start && end.is_some_and(|end| end <= limits.data.end);
+        if !inside || length < limits.lengths.0 || length > limits.lengths.1 {
+            let expected = format!(
+                "{} to {} bytes within bytes {} to {}",
+                limits.lengths.0, limits.lengths.1, limits.data.start, limits.data.end
+            );
+            return Err(BlockFault::new("record", expected, format!("{length} bytes from byte {start} on")));
+        }
+        place.packed = start << 8 | number as u64;
+    }
+    if bytes.left() > 0 {
+        return Err(BlockFault::new("block body", "its end", format!("{} bytes more", bytes.left())));
+    }
+    Ok(Block { places, exceptions })
+}
+
+/// Reads the codes into the `packed` words of the places.
+fn read_codes(bytes: &mut Bytes<'_>, places: &mut [Place]) -> Result<(), BlockFault> {
+    let short = BlockFault::short;
+    match bytes.byte() {
+        Some(0) => {
+            let coded = bytes.varint().ok_or_else(short)?;
+            if coded > places.len() as u64 {
+                return Err(BlockFault::new("codes", format!("at most {}", places.len()), coded));
+            }
+            let mut indexes = Vec::with_capacity(coded as usize);
+            let mut next = 0_u64;
+            for _ in 0..coded {
+                let index = bytes.varint().and_then(|gap| next.checked_add(gap)).ok_or_else(short)?;
+                if index >= places.len() as u64 {
+                    return Err(BlockFault::new("coded record", format!("below {}", places.len()), index));
+                }
+                indexes.push(index as usize);
+                next = index + 1;
+            }
+            for index in indexes {
+                places[index].packed = bytes.varint().ok_or_else(short)?;
+            }
+            Ok(())
+        }
+        Some(1) => {
+            let width = usize::from(bytes.byte().ok_or_else(short)?);
+            bytes.planes(places.len(), width, |index, value| places[index].packed = value).ok_or_else(short)
+        }
+        other => Err(BlockFault::new("code mode", "0 or 1", format!("{other:?}"))),
+    }
+}
+
+fn read_exception(bytes: &mut Bytes<'_>, limits: &Limits) -> Result<Vec<Part>, BlockFault> {
+    let short = BlockFault::short;
+    let mut parts = Vec::new();
+    let mut length = 0_u64;
+    for _ in 0..bytes.varint().ok_or_else(short)? {
+        let part = read_part(bytes, limits)?;
+        length = length.saturating_add(part.length);
+        parts.push(part);
+    }
+    if length < limits.lengths.0 || length > limits.lengths.1 {
+        let expected = format!("{} to {} bytes", limits.lengths.0, limits.lengths.1);
+        return Err(BlockFault::new("exceptional record", expected, length));
+    }
+    Ok(parts)
+}
+
+fn read_part(bytes: &mut Bytes<'_>, limits: &Limits) -> Result<Part, BlockFault> {
+    let short = BlockFault::short;
+    let mut numbers = [0; 6];
+    for number in &mut numbers {
+        *number = bytes.varint().ok_or_else(short)?;
+    }
+    let [codecs, decoded_bytes, guard, offset, length, pieces] = numbers;
+    if codecs >= limits.chains as u64 {
+        return Err(BlockFault::new("codec chain", format!("below {}", limits.chains), codecs));
+    }
+    if decoded_bytes > OFFSET_LIMIT || offset.checked_add(length).is_none_or(|end| end > decoded_bytes) {
+        let expected = format!("within {decoded_bytes} decoded bytes");
+        return Err(BlockFault::new("slice", expected, format!("{length} bytes from byte {offset} on")));
+    }
+    let mut part = Part { pieces: Vec::new(), codecs: codecs as u16, decoded_bytes, guard, offset, length };
+    let mut encoded_bytes = 0_u64;
+    for _ in 0..pieces {
+        let head = bytes.varint().ok_or_else(short)?;
+        let length = head >> 1;
+        if head & 1 == 1 {
+            part.pieces.push(Stretch::Literal(bytes.take(length as usize).ok_or_else(short)?.to_vec()));
+        } else {
+            let offset = bytes.varint().ok_or_else(short)?;
+            if offset < limits.data.start
+                || offset.checked_add(length).is_none_or(|end| end > limits.data.end)
+            {
+                let expected = format!("within bytes {} to {}", limits.data.start, limits.data.end);
+                return Err(BlockFault::new(
+                    "extent",
+                    expected,
+                    format!("{length} bytes from byte {offset} on"),
+                ));
+            }
+            part.pieces.push(Stretch::Extent { offset, length });
+        }
+        encoded_bytes = encoded_bytes.saturating_add(length);
+    }
+    if codecs == 0 && encoded_bytes != decoded_bytes {
+        return Err(BlockFault::new("stored unit", format!("{decoded_bytes} bytes"), encoded_bytes));
+    }
+    Ok(part)
+}

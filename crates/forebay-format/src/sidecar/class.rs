@@ -1,0 +1,206 @@
+//! Classes of records, and how the place of the next record of a class is guessed.
+//!
+//! Containers lay records one behind the other, or (on LMDB's leaf pages) one before the other, each rounded up to a
+//! step. A [`Predictor`] says where the next record stands if that rule holds; the sidecar keeps only what differs.
+//! Writer and reader run the same predictor, so a wrong guess costs bytes, never truth.
+
+use serde::{Deserialize, Serialize};
+
+use super::varint::{unzigzag, zigzag};
+
+/// Largest bytes around a record that a class may claim \[bytes\].
+const LARGEST_MARGIN_BYTES: u32 = 1 << 16;
+
+/// How records of one kind lie in their file, one extent each, stored without a codec.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Class {
+    /// Name, for people.
+    pub name: String,
+    /// Bytes in front of the record that are read with it (a header to check) \[bytes\].
+    pub head_bytes: u32,
+    /// Bytes behind the record that are read with it (a checksum) \[bytes\].
+    pub tail_bytes: u32,
+    /// Extents start at multiples of this, a power of two \[bytes\].
+    pub align_bytes: u32,
+    /// A record and what belongs to it take a multiple of this, a power of two \[bytes\].
+    pub step_bytes: u32,
+    /// Records are packed into pages of this size, a power of two, from their ends downwards; 0: no pages \[bytes\].
+    pub page_bytes: u32,
+    /// Bytes at the end of each page that hold no records \[bytes\].
+    pub page_tail_bytes: u32,
+    /// Whether a unit's guard is its start divided by `align_bytes` (LMDB: the page number), else 0.
+    pub guard: bool,
+}
+
+impl Class {
+    /// Says what is wrong with a class that a file claims.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let powers = self.align_bytes.is_power_of_two()
+            && self.step_bytes.is_power_of_two()
+            && (self.page_bytes == 0 || self.page_bytes.is_power_of_two());
+        let margins = self.head_bytes.max(self.tail_bytes) <= LARGEST_MARGIN_BYTES;
+        let steps = self.step_bytes >= self.align_bytes;
+        let pages = self.page_bytes == 0 || (self.align_bytes == 1 && self.page_tail_bytes < self.page_bytes);
+        if powers && margins && steps && pages { Ok(()) } else { Err(format!("class {self:?}")) }
+    }
+
+    /// Bytes that are read with a record \[bytes\].
+    pub(crate) fn margin_bytes(&self) -> u64 {
+        u64::from(self.head_bytes) + u64::from(self.tail_bytes)
+    }
+}
+
+/// Guesses where the next record of a class starts.
+///
+/// All arithmetic wraps: what comes out for hostile input is checked against the shard by the caller.
+#[derive(Clone, Debug)]
+pub(crate) struct Predictor {
+    align_shift: u32,
+    step_mask: u64,
+    page_shift: u32,
+    page_end: u64,
+    descending: bool,
+    overhead: u64,
+    previous: Option<(u64, u64)>,
+}
+
+impl Predictor {
+    /// A predictor for records of `class` that take `overhead` bytes besides their own.
+    pub(crate) fn new(class: &Class, descending: bool, overhead: u64) -> Self {
+        Self {
+            align_shift: class.align_bytes.trailing_zeros(),
+            step_mask: u64::from(class.step_bytes) - 1,
+            page_shift: if class.page_bytes == 0 { 63 } else { class.page_bytes.trailing_zeros() },
+            page_end: u64::from(class.page_bytes).wrapping_sub(u64::from(class.page_tail_bytes)),
+            descending,
+            overhead,
+            previous: None,
+        }
+    }
+
+    /// Bytes that a record of `length` takes.
+    fn footprint(&self, length: u64) -> u64 {
+        self.overhead.wrapping_add(length).wrapping_add(self.step_mask) & !self.step_mask
+    }
+
+    /// The start, if records tile.
+    fn tile(&self, length: u64) -> u64 {
+        match self.previous {
+            None => 0,
+            Some((start, _)) if self.descending => start.wrapping_sub(self.footprint(length)),
+            Some((start, previous_length)) => start.wrapping_add(self.footprint(previous_length)),
+        }
+    }
+
+    /// The start of a record that is the first one (from the end) of a page.
+    fn first_of_page(&self, page: u64, length: u64) -> u64 {
+        (page << self.page_shift)
+            .wrapping_add(self.page_end)
+            .wrapping_sub(self.footprint(length))
+            .wrapping_add(self.overhead)
+    }
+
+    /// The page behind that of the previous record.
+    fn next_page(&self) -> u64 {
+        self.previous.map_or(0, |(start, _)| (start >> self.page_shift).wrapping_add(1))
+    }
+
+    fn has_pages(&self) -> bool {
+        self.page_shift < 63
+    }
+
+    /// What differs from the guess: 0 where it is right; odd where the record is the first of another page than the
+    /// next; even for any other place.
+    pub(crate) fn code(&mut self, start: u64, length: u64) -> u64 {
+        let tile = self.tile(length);
+        let page = start >> self.page_shift;
+        let code = if start == tile {
+            0
+        } else if self.has_pages() && start == self.first_of_page(page, length) {
+            zigzag(page.wrapping_sub(self.next_page()) as i64) << 1 | 1
+        } else {
+            zigzag((start.wrapping_sub(tile) as i64) >> self.align_shift) << 1
+        };
+        self.previous = Some((start, length));
+        code
+    }
+
+    /// The inverse of [`Predictor::code`].
+    pub(crate) fn start(&mut self, code: u64, length: u64) -> u64 {
+        let start = if code & 1 == 0 {
+            let residual = unzigzag(code >> 1) << self.align_shift;
+            self.tile(length).wrapping_add(residual as u64)
+        } else if self.has_pages() {
+            let page = self.next_page().wrapping_add(unzigzag(code >> 1) as u64);
+            self.first_of_page(page, length)
+        } else {
+            u64::MAX
+        };
+        self.previous = Some((start, length));
+        start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inline() -> Class {
+        Class {
+            name: "inline".into(),
+            head_bytes: 0,
+            tail_bytes: 0,
+            align_bytes: 1,
+            step_bytes: 2,
+            page_bytes: 4096,
+            page_tail_bytes: 0,
+            guard: false,
+        }
+    }
+
+    #[test]
+    fn leaf_pages_filled_from_their_end_cost_one_code_per_page() {
+        // Keys of 8 bytes and values of 201: nodes of 218 bytes, values 16 bytes behind the start of their node.
+        let starts = [5, 6].map(|page: u64| (1..=18).map(move |node| (page + 1) * 4096 - node * 218 + 16));
+        let (mut writer, mut reader) =
+            (Predictor::new(&inline(), true, 16), Predictor::new(&inline(), true, 16));
+        let mut codes = Vec::new();
+        for start in starts.into_iter().flatten() {
+            let code = writer.code(start, 201);
+            assert_eq!(reader.start(code, 201), start);
+            codes.push(code);
+        }
+        assert_eq!(codes.iter().filter(|code| **code != 0).count(), 2);
+        assert_eq!(codes[18], 1, "the next page costs the smallest code");
+    }
+
+    #[test]
+    fn any_place_comes_back() {
+        let aligned = Class { align_bytes: 512, step_bytes: 1024, page_bytes: 0, ..inline() };
+        for (class, scale) in [(inline(), 1), (aligned, 512)] {
+            for descending in [false, true] {
+                let mut writer = Predictor::new(&class, descending, 40);
+                let mut reader = writer.clone();
+                for (start, length) in [(7, 0), (1 << 40, 3), (0, 1 << 32), (9, 9), (9, 9), (4096, 5)] {
+                    let code = writer.code(start * scale, length);
+                    assert_eq!(reader.start(code, length), start * scale);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_classes_are_refused() {
+        assert!(inline().check().is_ok());
+        for class in [
+            Class { align_bytes: 0, ..inline() },
+            Class { step_bytes: 3, ..inline() },
+            Class { page_bytes: 5000, ..inline() },
+            Class { page_tail_bytes: 4096, ..inline() },
+            Class { head_bytes: 1 << 20, ..inline() },
+            Class { align_bytes: 4096, page_bytes: 0, ..inline() },
+        ] {
+            assert!(class.check().is_err(), "{class:?}");
+        }
+    }
+}

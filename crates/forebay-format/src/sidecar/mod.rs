@@ -1,0 +1,432 @@
+//! The sidecar: an index as a file, one container for every format.
+//!
+//! A header of fixed size, what the dataset is as compressed JSON ([`Meta`]), a directory of blocks, and the blocks.
+//! A block holds the places of up to [`BLOCK_RECORDS`] samples of one shard and one column, coded against the layout
+//! that the format would give them ([`class`]) and compressed; it decodes alone and has its own checksum. A regular
+//! LMDB file costs well under a tenth of a byte per record, one with random sizes the entropy of the sizes.
+//!
+//! All integers are little-endian. The layout to the byte is `docs/formats/sidecar.md`.
+//!
+//! Nothing in a sidecar is believed: every length is bounded before memory is taken for it, every checksum is
+//! compared, and every place is held against the size of the shard.
+
+pub(crate) mod block;
+mod class;
+mod varint;
+mod writer;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+pub use block::{Entry, Part, Stretch};
+pub use class::Class;
+pub use writer::Writer;
+
+use crate::lmdb::Identity;
+use crate::schema::Schema;
+use block::{BlockFault, OFFSET_LIMIT};
+use varint::Bytes;
+use writer::{STORED, ZSTD};
+
+/// First bytes of every sidecar. Not text, so that no tool takes it for some.
+pub(crate) const MAGIC: [u8; 8] = *b"\x8fFOREBAY";
+
+/// The version that is written, and the only one that is read.
+pub(crate) const VERSION: u32 = 1;
+
+/// Records per block.
+///
+/// A block of a regular file is about 60 bytes, of which 18 are overhead, and takes 20 µs to expand; 4,096 random
+/// accesses to a data set of any size expand at most as many blocks.
+pub const BLOCK_RECORDS: u32 = 4096;
+
+/// Length of the header \[bytes\].
+pub(crate) const HEADER_BYTES: usize = 80;
+
+/// Length of a directory entry \[bytes\].
+pub(crate) const DIRECTORY_ENTRY_BYTES: usize = 8;
+
+/// Most records per block that a reader accepts: bounds the memory of one expanded block to 1 MiB.
+const MOST_BLOCK_RECORDS: u32 = 1 << 16;
+
+/// Largest meta part after decompression \[bytes\]: 100,000 shards take 50 MiB.
+const LARGEST_META_BYTES: u32 = 1 << 26;
+
+/// Largest block body after decompression \[bytes\]: 65,536 records of 18 bytes, or thousands of exceptions.
+pub(crate) const LARGEST_BODY_BYTES: usize = 1 << 22;
+
+/// Most columns, and most classes per column.
+const MOST_COLUMNS: u32 = 1024;
+const MOST_CLASSES: usize = 16;
+
+/// What is wrong with a sidecar as a whole.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SidecarFault {
+    /// It does not begin like one.
+    #[error("it is no sidecar: expected the magic number {MAGIC:02x?}, found {found:02x?}")]
+    Magic {
+        /// The first bytes.
+        found: Vec<u8>,
+    },
+    /// Another version of Forebay wrote it.
+    #[error("it has version {found}; this Forebay reads version {VERSION}")]
+    Version {
+        /// The version it names.
+        found: u32,
+    },
+    /// It describes another dataset, or an earlier state of this one.
+    #[error("it is stale: expected fingerprint {expected:032x}, found {found:032x}")]
+    Stale {
+        /// The dataset's.
+        expected: u128,
+        /// The sidecar's.
+        found: u128,
+    },
+    /// Its bytes contradict each other.
+    #[error("it is damaged: {what} at offset {offset}: expected {expected}, found {found}")]
+    Damaged {
+        /// Where in the sidecar \[bytes\].
+        offset: u64,
+        /// Which thing is wrong.
+        what: String,
+        /// What a sound one has there.
+        expected: String,
+        /// What this one has there.
+        found: String,
+    },
+}
+
+impl SidecarFault {
+    pub(crate) fn damaged(
+        offset: usize,
+        what: impl Into<String>,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Self {
+        Self::Damaged {
+            offset: offset as u64,
+            what: what.into(),
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+    }
+}
+
+/// The first [`HEADER_BYTES`] bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) fingerprint: u128,
+    pub(crate) samples: u64,
+    pub(crate) columns: u32,
+    pub(crate) block_records: u32,
+    /// Number of blocks of all columns.
+    pub(crate) blocks: u32,
+    pub(crate) meta_stored_bytes: u32,
+    pub(crate) meta_bytes: u32,
+    pub(crate) meta_checksum: u32,
+    pub(crate) directory_checksum: u32,
+    pub(crate) file_bytes: u64,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = Vec::with_capacity(HEADER_BYTES);
+        out.extend(MAGIC);
+        out.extend(VERSION.to_le_bytes());
+        out.extend(self.columns.to_le_bytes());
+        out.extend(self.fingerprint.to_le_bytes());
+        out.extend(self.samples.to_le_bytes());
+        out.extend(self.file_bytes.to_le_bytes());
+        for number in [
+            self.block_records,
+            self.blocks,
+            self.meta_stored_bytes,
+            self.meta_bytes,
+            self.meta_checksum,
+            self.directory_checksum,
+            0,
+        ] {
+            out.extend(number.to_le_bytes());
+        }
+        let checksum = crc32c::crc32c(&out);
+        out.extend(checksum.to_le_bytes());
+        let mut header = [0; HEADER_BYTES];
+        header.copy_from_slice(&out);
+        header
+    }
+
+    /// Decodes and checks the header of a file of `file_bytes` bytes.
+    pub(crate) fn decode(head: &[u8], file_bytes: u64) -> Result<Self, SidecarFault> {
+        let magic = &head[..head.len().min(MAGIC.len())];
+        if magic != MAGIC {
+            return Err(SidecarFault::Magic { found: magic.to_vec() });
+        }
+        let u32_at = |at: usize| {
+            head.get(at..at + 4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        };
+        // The version comes first: all that follows may differ in another one.
+        if let Some(found) = u32_at(8).filter(|version| *version != VERSION) {
+            return Err(SidecarFault::Version { found });
+        }
+        let Some(head) = head.get(..HEADER_BYTES) else {
+            return Err(SidecarFault::damaged(
+                0,
+                "length",
+                format!("{HEADER_BYTES} bytes or more"),
+                head.len(),
+            ));
+        };
+        let u32_of = |at: usize| u32_at(at).unwrap_or_default();
+        let u64_of = |at: usize| u64::from(u32_of(at)) | u64::from(u32_of(at + 4)) << 32;
+        let (expected, found) = (crc32c::crc32c(&head[..76]), u32_of(76));
+        if expected != found {
+            let (expected, found) = (format!("{expected:#010x}"), format!("{found:#010x}"));
+            return Err(SidecarFault::damaged(76, "header checksum", expected, found));
+        }
+        let header = Self {
+            columns: u32_of(12),
+            fingerprint: u128::from(u64_of(16)) | u128::from(u64_of(24)) << 64,
+            samples: u64_of(32),
+            file_bytes: u64_of(40),
+            block_records: u32_of(48),
+            blocks: u32_of(52),
+            meta_stored_bytes: u32_of(56),
+            meta_bytes: u32_of(60),
+            meta_checksum: u32_of(64),
+            directory_checksum: u32_of(68),
+        };
+        if header.file_bytes != file_bytes {
+            return Err(SidecarFault::damaged(40, "length of the file", header.file_bytes, file_bytes));
+        }
+        for (at, what, most, found) in [
+            (12, "columns", MOST_COLUMNS, header.columns),
+            (48, "records per block", MOST_BLOCK_RECORDS, header.block_records),
+            (60, "meta bytes", LARGEST_META_BYTES, header.meta_bytes),
+        ] {
+            if found == 0 || found > most {
+                return Err(SidecarFault::damaged(at, what, format!("1 to {most}"), found));
+            }
+        }
+        Ok(header)
+    }
+
+    /// Where the meta part lies \[bytes\].
+    pub(crate) fn meta_range(&self) -> Range<usize> {
+        HEADER_BYTES..HEADER_BYTES + self.meta_stored_bytes as usize
+    }
+
+    /// Where the directory lies \[bytes\].
+    pub(crate) fn directory_range(&self) -> Range<usize> {
+        let start = self.meta_range().end;
+        start..start + self.blocks as usize * DIRECTORY_ENTRY_BYTES
+    }
+}
+
+/// What the dataset is, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// Container format, for example `lmdb`.
+    pub format: String,
+    /// How records become fields.
+    pub schema: Schema,
+    /// The files.
+    pub shards: Vec<ShardInfo>,
+    /// For each column its classes of records.
+    pub columns: Vec<Vec<Class>>,
+    /// Chains of codec names; a unit names one by its number. Number 0 is the empty chain: stored.
+    pub codec_chains: Vec<Vec<String>>,
+    /// Sizes and counts.
+    pub summary: Summary,
+}
+
+/// One file of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardInfo {
+    /// Name, for messages; what is read is the dataset's file of the same number.
+    pub name: String,
+    /// Size of the file \[bytes\].
+    pub bytes: u64,
+    /// Last change of the file [ns since 1970].
+    pub modified_ns: i64,
+    /// Number of samples.
+    pub samples: u64,
+    /// What tells this state of the file from another.
+    pub state: ShardState,
+}
+
+/// What a format says about the state of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ShardState {
+    /// The snapshot that was indexed.
+    Lmdb(Identity),
+}
+
+impl ShardInfo {
+    /// Where records may lie \[bytes\].
+    pub(crate) fn data_range(&self) -> Range<u64> {
+        let ShardState::Lmdb(identity) = &self.state;
+        let page_bytes = u64::from(identity.page_bytes);
+        let end = identity.last_page.saturating_add(1).saturating_mul(page_bytes);
+        2 * page_bytes..end.min(self.bytes)
+    }
+}
+
+/// Sizes and counts of a dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Sum of the lengths of all records \[bytes\].
+    pub record_bytes: u64,
+    /// Length of the shortest record \[bytes\].
+    pub shortest_record_bytes: u64,
+    /// Length of the longest record \[bytes\].
+    pub longest_record_bytes: u64,
+    /// Records that are not samples, by name.
+    pub excluded: BTreeMap<String, u64>,
+    /// For each column, the number of records of each class.
+    pub class_records: Vec<Vec<u64>>,
+    /// Records that lie in front of the one before: 0 for a file in order.
+    pub backward_records: u64,
+}
+
+impl Meta {
+    /// Checks what the meta part claims against the header.
+    fn check(&self, header: &Header) -> Result<(), String> {
+        if self.columns.len() as u64 != u64::from(header.columns) {
+            return Err(format!("{} columns", self.columns.len()));
+        }
+        for classes in &self.columns {
+            if classes.len() > MOST_CLASSES {
+                return Err(format!("{} classes", classes.len()));
+            }
+            classes.iter().try_for_each(Class::check)?;
+        }
+        if self.codec_chains.first().is_none_or(|chain| !chain.is_empty()) {
+            return Err("no codec chain 0 that is empty".to_owned());
+        }
+        if let Some(codec) = self.codec_chains.iter().flatten().next() {
+            return Err(format!("codec {codec:?}"));
+        }
+        let samples = self.shards.iter().try_fold(0_u64, |sum, shard| sum.checked_add(shard.samples));
+        if samples != Some(header.samples) {
+            return Err(format!("shards of {samples:?} samples"));
+        }
+        let largest = self.shards.iter().map(|shard| shard.bytes).max().unwrap_or(0);
+        if largest > OFFSET_LIMIT {
+            return Err(format!("a shard of {largest} bytes"));
+        }
+        let Summary { record_bytes, shortest_record_bytes, longest_record_bytes, .. } = self.summary;
+        let records = u128::from(header.samples) * u128::from(header.columns);
+        let least = records * u128::from(shortest_record_bytes);
+        let most = records * u128::from(longest_record_bytes);
+        if !(least..=most).contains(&u128::from(record_bytes)) || longest_record_bytes > largest {
+            return Err(format!(
+                "{record_bytes} bytes in records of {shortest_record_bytes} to {longest_record_bytes}"
+            ));
+        }
+        self.schema.check(&self.summary)
+    }
+}
+
+/// Header, meta part and directory of a sidecar, checked; the blocks are not read.
+pub(crate) struct Contents {
+    pub(crate) header: Header,
+    pub(crate) meta: Meta,
+    /// Start of each block, and the end of the last one \[bytes\].
+    pub(crate) block_starts: Vec<u64>,
+    pub(crate) block_checksums: Vec<u32>,
+}
+
+impl Contents {
+    pub(crate) fn read(bytes: &[u8], fingerprint: u128) -> Result<Self, SidecarFault> {
+        let header = Header::decode(bytes, bytes.len() as u64)?;
+        if header.fingerprint != fingerprint {
+            return Err(SidecarFault::Stale { expected: fingerprint, found: header.fingerprint });
+        }
+        let part = |range: Range<usize>, what: &str, checksum: u32| {
+            let part = bytes.get(range.clone()).ok_or_else(|| {
+                SidecarFault::damaged(
+                    range.start,
+                    what,
+                    format!("{} bytes", range.len()),
+                    "the end of the file",
+                )
+            })?;
+            let found = crc32c::crc32c(part);
+            if found == checksum {
+                Ok(part)
+            } else {
+                let (expected, found) = (format!("{checksum:#010x}"), format!("{found:#010x}"));
+                Err(SidecarFault::damaged(range.start, format!("checksum of the {what}"), expected, found))
+            }
+        };
+        let stored = part(header.meta_range(), "meta part", header.meta_checksum)?;
+        let directory = part(header.directory_range(), "directory", header.directory_checksum)?;
+        let bad_meta =
+            |found: String| SidecarFault::damaged(HEADER_BYTES, "meta part", "a sound description", found);
+        let json = unpack(stored, header.meta_bytes as usize).map_err(bad_meta)?;
+        let meta: Meta = serde_json::from_slice(&json).map_err(|error| bad_meta(error.to_string()))?;
+        meta.check(&header).map_err(bad_meta)?;
+
+        let per_column = meta
+            .shards
+            .iter()
+            .map(|shard| shard.samples.div_ceil(u64::from(header.block_records)))
+            .fold(0, u64::saturating_add);
+        if per_column.saturating_mul(u64::from(header.columns)) != u64::from(header.blocks) {
+            let expected = format!("{per_column} blocks for each of {} columns", header.columns);
+            return Err(SidecarFault::damaged(52, "number of blocks", expected, header.blocks));
+        }
+        let mut start = header.directory_range().end as u64;
+        let mut block_starts = Vec::with_capacity(header.blocks as usize + 1);
+        let mut block_checksums = Vec::with_capacity(header.blocks as usize);
+        block_starts.push(start);
+        for entry in directory.chunks_exact(DIRECTORY_ENTRY_BYTES) {
+            start += u64::from(u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]));
+            block_starts.push(start);
+            block_checksums.push(u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]));
+        }
+        if start != header.file_bytes {
+            let offset = header.directory_range().start;
+            return Err(SidecarFault::damaged(offset, "end of the last block", header.file_bytes, start));
+        }
+        Ok(Self { header, meta, block_starts, block_checksums })
+    }
+}
+
+/// Compresses, for [`unpack`].
+pub(crate) fn pack(bytes: &[u8], level: i32) -> Vec<u8> {
+    zstd::bulk::compress(bytes, level).expect("compressing from memory into memory cannot fail")
+}
+
+/// Decompresses exactly `length` bytes, or says what was found instead.
+pub(crate) fn unpack(stored: &[u8], length: usize) -> Result<Vec<u8>, String> {
+    match zstd::bulk::decompress(stored, length) {
+        Ok(bytes) if bytes.len() == length => Ok(bytes),
+        Ok(bytes) => Err(format!("{} bytes instead of {length}", bytes.len())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The body of a stored block.
+pub(crate) fn unpack_block(stored: &[u8]) -> Result<Cow<'_, [u8]>, BlockFault> {
+    let mut bytes = Bytes::new(stored);
+    let too_short = || BlockFault::new("packing", "a packing and a body", format!("{} bytes", stored.len()));
+    match bytes.byte() {
+        Some(STORED) => Ok(Cow::Borrowed(&stored[1..])),
+        Some(ZSTD) => {
+            let length = bytes.varint().ok_or_else(too_short)?;
+            if length > LARGEST_BODY_BYTES as u64 {
+                return Err(BlockFault::new("body", format!("at most {LARGEST_BODY_BYTES} bytes"), length));
+            }
+            let packed = bytes.take(bytes.left()).unwrap_or_default();
+            let body = unpack(packed, length as usize);
+            body.map(Cow::Owned).map_err(|found| BlockFault::new("body", "a zstd frame", found))
+        }
+        Some(other) => Err(BlockFault::new("packing", format!("{STORED} or {ZSTD}"), other)),
+        None => Err(too_short()),
+    }
+}

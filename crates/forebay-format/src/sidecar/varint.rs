@@ -1,0 +1,131 @@
+//! Integers of the sidecar's blocks: little-endian base 128, zigzag for signed ones, and byte planes.
+//!
+//! Reading never trusts a length: every function returns `None` where the bytes end or a number does not fit.
+
+/// Longest varint of 64 bits \[bytes\].
+const LONGEST: usize = 10;
+
+/// Appends `value`, seven bits per byte, least significant first.
+pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Maps small numbers of either sign to small unsigned ones.
+pub(crate) fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// The inverse of [`zigzag`].
+pub(crate) fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+/// Number of bytes that hold `value`; 0 for 0.
+pub(crate) fn width(value: u64) -> usize {
+    (64 - value.leading_zeros() as usize).div_ceil(8)
+}
+
+/// Appends the bytes of all `values` plane by plane: first the lowest byte of each, then the next.
+pub(crate) fn put_planes(out: &mut Vec<u8>, values: &[u64], width: usize) {
+    for plane in 0..width {
+        out.extend(values.iter().map(|value| (value >> (8 * plane)) as u8));
+    }
+}
+
+/// Reads from untrusted bytes.
+pub(crate) struct Bytes<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Number of bytes that are left.
+    pub(crate) fn left(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// The next `length` bytes.
+    pub(crate) fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|taken| taken[0])
+    }
+
+    pub(crate) fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for (index, byte) in self.rest.iter().enumerate().take(LONGEST) {
+            let bits = u64::from(byte & 0x7f);
+            let shift = 7 * index as u32;
+            if shift == 63 && bits > 1 {
+                return None;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                self.rest = &self.rest[index + 1..];
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// What [`put_planes`] wrote for `count` values, handed to `each` with the index of its value.
+    pub(crate) fn planes(
+        &mut self,
+        count: usize,
+        width: usize,
+        mut each: impl FnMut(usize, u64),
+    ) -> Option<()> {
+        if width > 8 {
+            return None;
+        }
+        let bytes = self.take(count.checked_mul(width)?)?;
+        for index in 0..count {
+            let value = (0..width)
+                .fold(0, |value, plane| value | u64::from(bytes[plane * count + index]) << (8 * plane));
+            each(index, value);
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_come_back_and_cut_ones_are_noticed() {
+        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+            let mut bytes = Vec::new();
+            put(&mut bytes, value);
+            assert_eq!(Bytes::new(&bytes).varint(), Some(value));
+            assert_eq!(Bytes::new(&bytes[..bytes.len() - 1]).varint(), None);
+        }
+        assert_eq!(Bytes::new(&[0xff; 11]).varint(), None);
+        for value in [0, -1, 1, i64::MIN, i64::MAX] {
+            assert_eq!(unzigzag(zigzag(value)), value);
+        }
+    }
+
+    #[test]
+    fn planes_come_back() {
+        let values = [0, 1, 256, 70_000, 3];
+        let mut bytes = Vec::new();
+        put_planes(&mut bytes, &values, width(70_000));
+        assert_eq!(bytes.len(), 15);
+        let mut found = Vec::new();
+        assert_eq!(Bytes::new(&bytes).planes(5, 3, |_, value| found.push(value)), Some(()));
+        assert_eq!(found, values);
+        assert_eq!(Bytes::new(&bytes).planes(6, 3, |_, _| {}), None);
+    }
+}
