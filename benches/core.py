@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 
 from bench import datasets, report
-from bench.frame import REPETITIONS, Outcome, Row, Settings, Skip
+from bench.frame import REPETITIONS, Outcome, Row, Settings, SkipError
 from bench.rows import ROWS
 
 DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
@@ -76,7 +76,7 @@ def _inside(row: Row, settings: Settings) -> int:
     """Measure a row here; one line of JSON."""
     try:
         answer = dataclasses.asdict(row.measure(settings))
-    except Skip as skip:
+    except SkipError as skip:
         answer = {"skipped": str(skip)}
     except Exception as error:
         traceback.print_exc()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from forebay.demo import data, datum, launch, page, results, sources
-from forebay.demo.main import main
+from forebay.demo.conductor import main
 from forebay.demo.model import Model
 
 SAMPLES = 2000

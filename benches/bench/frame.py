@@ -19,7 +19,7 @@ REPETITIONS = 7
 WARM_UPS = 2
 
 
-class Skip(Exception):
+class SkipError(Exception):
     """A row that cannot be measured here; the message says why."""
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.frame import Skip
+from bench.frame import SkipError
 
 _ROOT = Path("/sys/fs/cgroup/blkio")
 
@@ -25,7 +25,7 @@ def device_of(path: Path) -> str:
     device = f"{os.major(number)}:{os.minor(number)}"
     entry = Path("/sys/dev/block", device)
     if not entry.exists():
-        raise Skip(f"{path} is not on a block device (device {device})")
+        raise SkipError(f"{path} is not on a block device (device {device})")
     entry = entry.resolve()
     if (entry / "partition").exists():
         return (entry.parent / "dev").read_text().strip()
@@ -40,12 +40,12 @@ def group(path: Path, bytes_per_s: int) -> Iterator[Path]:
     try:
         directory.mkdir()
     except OSError as error:
-        raise Skip(f"no blkio control group (cgroup v1, root): {error}") from error
+        raise SkipError(f"no blkio control group (cgroup v1, root): {error}") from error
     try:
         try:
             (directory / "blkio.throttle.read_bps_device").write_text(f"{device} {bytes_per_s}")
         except OSError as error:
-            raise Skip(f"the blkio controller refuses a limit on device {device}: {error}") from error
+            raise SkipError(f"the blkio controller refuses a limit on device {device}: {error}") from error
         yield directory
     finally:
         _remove(directory)

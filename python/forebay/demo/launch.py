@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING
 from forebay.demo.data import DemoError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 PROGRESS_MARK = "@step"
 """Begins a line of progress on a rank's standard output: the mark, a space, steps done."""
 
 _TAIL_LINES = 40
 _GRACE_S = 5.0
+_LOOK_S = 0.1
 _HINT = "hint: pip install 'forebay[demo]'"
 
 
@@ -89,30 +90,56 @@ def run(arguments: Sequence[str], *, deadline_s: float, progress: Callable[[int]
         It failed or took too long; the message ends with the last lines of its output.
     """
     tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
-    with subprocess.Popen(
-        arguments,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        reader = threading.Thread(target=_relay, args=(process, tail, progress), daemon=True)
-        reader.start()
+    code: int | None = None
+    with (
+        _held_interrupts() as interrupts,
+        subprocess.Popen(
+            arguments,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process,
+    ):
         try:
-            code = process.wait(timeout=deadline_s)
-        except subprocess.TimeoutExpired:
-            raise DemoError(
-                f"training run: expected an end within {deadline_s:.0f} s, found it still running\n"
-                + "".join(tail)
-            ) from None
+            reader = threading.Thread(target=_relay, args=(process, tail, progress), daemon=True)
+            reader.start()
+            end = time.monotonic() + deadline_s
+            while code is None and not interrupts and time.monotonic() < end:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(timeout=_LOOK_S)
         finally:
             _end(process)
-            reader.join(timeout=_GRACE_S)
+        reader.join(timeout=_GRACE_S)
+    if code is None:
+        raise DemoError(
+            f"training run: expected an end within {deadline_s:.0f} s, found it still running\n"
+            + "".join(tail)
+        )
     if code != 0:
         raise DemoError(f"training run: expected exit code 0, found {code}\n" + "".join(tail))
+
+
+@contextlib.contextmanager
+def _held_interrupts() -> Iterator[list[int]]:
+    """Note Ctrl-C in a list and raise it when the block is left.
+
+    At any other moment it could come between the start of a process and our knowing it, or into its ending.
+    """
+    held: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield held
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    try:
+        yield held
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt
 
 
 def _relay(
