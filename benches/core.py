@@ -54,8 +54,14 @@ def _line(row: Row, settings: Settings) -> report.Line:
     """Measure a row in a new process."""
     arguments = ["--inside", row.name, "--directory", str(settings.directory)]
     arguments += ["--scale", str(settings.scale), "--repetitions", str(settings.repetitions)]
+    cache = datasets.directory(settings) / "cache"
+    cache.mkdir(mode=0o700, exist_ok=True)
     done = subprocess.run(
-        [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=False
+        [sys.executable, __file__, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=os.environ | {"FOREBAY_CACHE_DIR": str(cache.resolve())},
     )
     try:
         answer = json.loads(done.stdout.splitlines()[-1])

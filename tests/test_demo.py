@@ -271,9 +271,15 @@ def test_a_run_past_its_deadline_is_ended_with_all_its_processes(tmp_path: Path)
 
 
 def outcome(*, differing_step: int | None = None) -> results.Outcome:
-    times = {"startup_s": 0.1, "exposed_s": 0.5, "compute_s": 1.0, "skew_s": 0.25, "communication_s": 0.25}
+    times = {
+        "startup_seconds": 0.1,
+        "exposed_seconds": 0.5,
+        "compute_seconds": 1.0,
+        "skew_seconds": 0.25,
+        "communication_seconds": 0.25,
+    }
     usage = {
-        "cpu_s": 1.5, "minor_faults": 1000, "major_faults": 10, "voluntary_switches": 5, "involuntary_switches": 6,
+        "cpu_seconds": 1.5, "minor_faults": 1000, "major_faults": 10, "voluntary_switches": 5, "involuntary_switches": 6,
     }  # fmt: skip
     rank = {
         "epochs": [times, times],
@@ -296,7 +302,7 @@ def outcome(*, differing_step: int | None = None) -> results.Outcome:
         }
         runs.append(results.RunResult.read(name, f"Run {name}", job))
     return results.Outcome(
-        samples=200_000, ranks=4, batch_size=125, epochs=2, file_bytes=10**7, prepared_s=1.0, held_out_samples=359,
+        samples=200_000, ranks=4, batch_size=125, epochs=2, file_bytes=10**7, prepared_seconds=1.0, held_out_samples=359,
         runs=tuple(runs),
     )  # fmt: skip
 
@@ -319,8 +325,8 @@ def test_the_table_has_every_figure_and_the_caveat():
 
 def test_the_parts_of_the_wall_time_add_up():
     found = results.as_json(outcome())["runs"][0]
-    parts = ("exposed_s", "compute_s", "skew_s", "communication_s")
-    assert found["wall_s"] == pytest.approx(sum(found[name] for name in parts))
+    parts = ("exposed_seconds", "compute_seconds", "skew_seconds", "communication_seconds")
+    assert found["wall_seconds"] == pytest.approx(sum(found[name] for name in parts))
     json.dumps(found)
 
 

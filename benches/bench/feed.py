@@ -13,6 +13,8 @@ import forebay
 from bench.datasets import Set
 from bench.frame import timed
 
+_SPENT = ("startup", "exposed", "seek", "plan", "io", "reader_idle", "gather", "gather_idle")
+
 _names = itertools.count()
 
 
@@ -68,20 +70,7 @@ class Feed:
     def profile(self) -> tuple[tuple[str, str], ...]:
         """Where the engine's time went, over all epochs so far."""
         stats = self.loader.stats()
-        return tuple(
-            (name.removesuffix("_s"), f"{float(stats[name]):.2f} s")
-            for name in (
-                "startup_s",
-                "exposed_s",
-                "seek_s",
-                "plan_s",
-                "io_s",
-                "reader_idle_s",
-                "gather_s",
-                "gather_idle_s",
-            )
-            if name in stats
-        )
+        return tuple((name.replace("_", " "), f"{stats[f'{name}_seconds']:.2f} s") for name in _SPENT)
 
     def close(self) -> None:
         self.loader.close()

@@ -101,7 +101,7 @@ def _demo(keep: bool, ranks: int, samples: int, data: Path) -> results.Outcome:
     begin = time.perf_counter()
     dataset = prepare(data, Spec(samples, SEED), lambda done, every: bar.show("data set", done, every))
     bar.end(f"data set: {samples} samples {'made' if dataset.made else 'found'} in {data}")
-    prepared_s = time.perf_counter() - begin
+    prepared_seconds = time.perf_counter() - begin
     batch_size = GLOBAL_BATCH // ranks
     try:
         runs = [_run(program, run, dataset, batch_size, ranks, bar) for run in RUNS]
@@ -114,7 +114,7 @@ def _demo(keep: bool, ranks: int, samples: int, data: Path) -> results.Outcome:
         batch_size=batch_size,
         epochs=EPOCHS,
         file_bytes=dataset.file_bytes,
-        prepared_s=prepared_s,
+        prepared_seconds=prepared_seconds,
         held_out_samples=dataset.held_out_samples,
         runs=tuple(runs),
     )
@@ -137,6 +137,7 @@ def _run(
             ],
             deadline_s=DEADLINE_S,
             progress=lambda done: bar.show(run.title, done, steps),
+            variables={"FOREBAY_CACHE_DIR": str(dataset.cache.resolve())},
         )
         if not result.exists():
             raise DemoError(f"training run {run.title}: expected a result from rank 0, found none")

@@ -18,7 +18,7 @@ from pathlib import Path
 class Usage:
     """Counters of `getrusage`, and processor time."""
 
-    cpu_s: float = 0.0
+    cpu_seconds: float = 0.0
     minor_faults: int = 0
     major_faults: int = 0
     voluntary_switches: int = 0
@@ -41,11 +41,11 @@ def thread_usage() -> Usage:
     return _usage(resource.RUSAGE_THREAD, time.thread_time())
 
 
-def _usage(who: int, cpu_s: float) -> Usage:
+def _usage(who: int, cpu_seconds: float) -> Usage:
     # The processor time comes from the clocks: getrusage brings it up to date only at ticks and switches,
     # which would book the time of short waits to whatever came after them.
     usage = resource.getrusage(who)
-    return Usage(cpu_s, usage.ru_minflt, usage.ru_majflt, usage.ru_nvcsw, usage.ru_nivcsw)
+    return Usage(cpu_seconds, usage.ru_minflt, usage.ru_majflt, usage.ru_nvcsw, usage.ru_nivcsw)
 
 
 @dataclass(frozen=True, slots=True)

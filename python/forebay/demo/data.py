@@ -80,6 +80,11 @@ class DataSet:
         return self.database / "data.mdb"
 
     @property
+    def cache(self) -> Path:
+        """Where Forebay keeps the index: it goes when the data set goes."""
+        return self.directory / "cache"
+
+    @property
     def held_out(self) -> Path:
         """Held-out images and labels, as `numpy.savez` writes them."""
         return self.directory / "held-out.npz"
@@ -198,6 +203,7 @@ def _write(directory: Path, spec: Spec, progress: Callable[[int, int], None]) ->
     generator = np.random.default_rng([spec.seed, 2])
 
     directory.mkdir()
+    (directory / "cache").mkdir(mode=0o700)
     np.savez(
         directory / "held-out.npz", image=render(enlarged[held_out]), label=labels[held_out], number=held_out
     )

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from forebay.demo.data import DemoError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 PROGRESS_MARK = "@step"
 """Begins a line of progress on a rank's standard output: the mark, a space, steps done."""
@@ -72,7 +72,13 @@ def environment() -> dict[str, str]:
     return variables
 
 
-def run(arguments: Sequence[str], *, deadline_s: float, progress: Callable[[int], None]) -> None:
+def run(
+    arguments: Sequence[str],
+    *,
+    deadline_s: float,
+    progress: Callable[[int], None],
+    variables: Mapping[str, str] | None = None,
+) -> None:
     """Run a command from `command` to its end.
 
     Parameters
@@ -83,6 +89,8 @@ def run(arguments: Sequence[str], *, deadline_s: float, progress: Callable[[int]
         After this many seconds it is ended and an error raised.
     progress
         Called, in a thread of its own, with the steps done.
+    variables
+        Environment variables beside those of `environment`.
 
     Raises
     ------
@@ -95,7 +103,7 @@ def run(arguments: Sequence[str], *, deadline_s: float, progress: Callable[[int]
         _held_interrupts() as interrupts,
         subprocess.Popen(
             arguments,
-            env=environment(),
+            env=environment() | dict(variables or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WIDTH = 940
 _CURVE_POINTS = 240
 _LOSS_TICKS = (3, 1, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
-_PICTURED = ("minor_faults", "major_faults", "storage_bytes", "cpu_s", "switches")
+_PICTURED = ("minor_faults", "major_faults", "storage_bytes", "cpu_seconds", "switches")
 
 
 def render(outcome: Outcome) -> str:
@@ -110,7 +110,7 @@ def _fewer(base: float, ours: float) -> str:
 def _time_bars(runs: Sequence[RunResult]) -> str:
     """Stacked horizontal bars, one per run."""
     left, width, height, gap = 170, 700, 34, 18
-    scale = width / max(*(run.wall_s() for run in runs), 1e-9)
+    scale = width / max(*(run.wall_seconds() for run in runs), 1e-9)
     parts = []
     for row, run in enumerate(runs):
         x, y = float(left), row * (height + gap)
@@ -125,7 +125,7 @@ def _time_bars(runs: Sequence[RunResult]) -> str:
                 style = 'text-anchor="middle" style="fill:var(--card)"'
                 parts.append(_text(x + long / 2, middle, f"{seconds:.2f}", style))
             x += long
-        parts.append(_text(x + 8, middle, f"{run.wall_s():.2f} s", 'class="soft"'))
+        parts.append(_text(x + 8, middle, f"{run.wall_seconds():.2f} s", 'class="soft"'))
     return _picture(len(runs) * (height + gap) - gap, "Stacked bars of the wall time", parts)
 
 
@@ -196,7 +196,7 @@ def _table_body(runs: Sequence[RunResult]) -> str:
 
 
 def _phase_colour(key: str) -> str:
-    return f"var(--{key.removesuffix('_s')})"
+    return f"var(--{key.removesuffix('_seconds')})"
 
 
 def _legend(entries: Iterable[tuple[str, str]]) -> str:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PHASES = (
-    ("exposed_s", "waiting for data", "the step cannot begin: its batch is not there yet"),
-    ("compute_s", "computing", "gradient and update of the weights"),
-    ("skew_s", "waiting for other ranks", "until the last rank has reached the all-reduce"),
-    ("communication_s", "all-reduce", "from the arrival of the last rank to the sum being there"),
+    ("exposed_seconds", "waiting for data", "the step cannot begin: its batch is not there yet"),
+    ("compute_seconds", "computing", "gradient and update of the weights"),
+    ("skew_seconds", "waiting for other ranks", "until the last rank has reached the all-reduce"),
+    ("communication_seconds", "all-reduce", "from the arrival of the last rank to the sum being there"),
 )
 """Key, name and meaning of the parts of a rank's wall time."""
 
@@ -58,9 +58,9 @@ class RunResult:
         epochs = [rank["epochs"] if epoch is None else [rank["epochs"][epoch]] for rank in self.ranks]
         return statistics.fmean(float(times[key]) for rank in epochs for times in rank)
 
-    def startup_s(self) -> float:
+    def startup_seconds(self) -> float:
         """Longest start-up of a rank: opening, index, first batch."""
-        return max(float(rank["epochs"][0]["startup_s"]) for rank in self.ranks)
+        return max(float(rank["epochs"][0]["startup_seconds"]) for rank in self.ranks)
 
     def usage(self, key: str) -> float:
         """Sum over the ranks of a `getrusage` counter."""
@@ -70,7 +70,7 @@ class RunResult:
         """Sum over the ranks of a `/proc/self/io` counter."""
         return sum(int(rank[key]) for rank in self.ranks)
 
-    def wall_s(self) -> float:
+    def wall_seconds(self) -> float:
         """Of the mean epoch."""
         return sum(self.phase(key) for key, _, _ in PHASES)
 
@@ -84,7 +84,7 @@ class Outcome:
     batch_size: int
     epochs: int
     file_bytes: int
-    prepared_s: float
+    prepared_seconds: float
     held_out_samples: int
     runs: tuple[RunResult, ...]
 
@@ -134,12 +134,12 @@ def _phase_figure(key: str, title: str, meaning: str) -> Figure:
 
 
 FIGURES = (
-    Figure("wall_s", "epoch", "s", "mean epoch of the mean rank, start-up told apart", RunResult.wall_s, 2),
+    Figure("wall_seconds", "epoch", "s", "mean epoch of the mean rank, start-up told apart", RunResult.wall_seconds, 2),
     *(_phase_figure(*phase) for phase in PHASES),
-    Figure("startup_s", "start-up", "s", "slowest rank: opening, index, first batch", RunResult.startup_s, 2),
+    Figure("startup_seconds", "start-up", "s", "slowest rank: opening, index, first batch", RunResult.startup_seconds, 2),
     Figure(
-        "cpu_s", "processor time for data", "s", "all ranks: getting and decoding batches",
-        lambda run: run.usage("cpu_s"), 2, counter=True,
+        "cpu_seconds", "processor time for data", "s", "all ranks: getting and decoding batches",
+        lambda run: run.usage("cpu_seconds"), 2, counter=True,
     ),
     Figure(
         "minor_faults", "page faults, minor", "", "all ranks: a page in memory was mapped (getrusage)",
@@ -207,15 +207,15 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "batch_size": outcome.batch_size,
         "epochs": outcome.epochs,
         "file_bytes": outcome.file_bytes,
-        "prepared_s": outcome.prepared_s,
+        "prepared_seconds": outcome.prepared_seconds,
         "held_out_samples": outcome.held_out_samples,
         "losses_identical": outcome.identical,
         "runs": [
             {
                 "name": run.name,
                 **{key: run.phase(key) for key, _, _ in PHASES},
-                "wall_s": run.wall_s(),
-                "startup_s": run.startup_s(),
+                "wall_seconds": run.wall_seconds(),
+                "startup_seconds": run.startup_seconds(),
                 **{key: run.usage(key) for key in run.ranks[0]["usage"]},
                 **{key: run.total(key) for key in ("read_calls", "asked_bytes", "storage_bytes")},
                 "accuracies": run.accuracies,

@@ -46,13 +46,13 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 @dataclass(slots=True)
 class Times:
-    """Wall time of one epoch on one rank, split; all but `startup_s` without the start-up."""
+    """Wall time of one epoch on one rank, split; all but `startup_seconds` without the start-up."""
 
-    startup_s: float = 0.0
-    exposed_s: float = 0.0
-    compute_s: float = 0.0
-    skew_s: float = 0.0
-    communication_s: float = 0.0
+    startup_seconds: float = 0.0
+    exposed_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    skew_seconds: float = 0.0
+    communication_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -103,9 +103,9 @@ def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) ->
         for images, labels in source.epoch(epoch):
             got, mark = clock(), thread_usage()
             if losses:
-                times.exposed_s += got - start
+                times.exposed_seconds += got - start
             else:
-                times.startup_s = got - start
+                times.startup_seconds = got - start
             model.learn(images, labels)
             labels_seen.update(labels.tobytes())
             learned = clock()
@@ -114,11 +114,11 @@ def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) ->
             losses.append(model.step(total, LEARNING_RATE))
             if comm.rank == 0 and len(losses) % 20 == 0:
                 print(PROGRESS_MARK, len(losses), flush=True)
-            times.communication_s += summed - learned
+            times.communication_seconds += summed - learned
             arrivals.append(learned)
             trained += thread_usage() - mark
             start = clock()
-            times.compute_s += (learned - got) + (start - summed)
+            times.compute_seconds += (learned - got) + (start - summed)
         measured.epochs.append(times)
         steps.append(len(losses))
         mark = thread_usage()
@@ -151,8 +151,8 @@ def _tell_skew(
     comm.Allreduce(arrivals, last, op=maximum)
     first = 0
     for times, end in zip(measured.epochs, steps, strict=True):
-        times.skew_s = float((last[first:end] - arrivals[first:end]).sum())
-        times.communication_s -= times.skew_s
+        times.skew_seconds = float((last[first:end] - arrivals[first:end]).sum())
+        times.communication_seconds -= times.skew_seconds
         first = end
 
 
