@@ -30,6 +30,13 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> data.DataSet:
     return data.prepare(tmp_path_factory.mktemp("demo") / "data", data.Spec(SAMPLES), quiet)
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Make an empty directory."""
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
 # --- Datum ----------------------------------------------------------------------------------------------------------
 
 
@@ -135,28 +142,28 @@ def test_equal_specs_give_equal_bytes_and_a_finished_set_is_used_again(dataset: 
     assert data.prepare(other.directory, data.Spec(1000), quiet).made
 
 
-def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path):
-    (tmp_path / "thesis.tex").write_text("years of work")
+def test_a_directory_with_other_things_in_it_is_left_alone(place: Path):
+    (place / "thesis.tex").write_text("years of work")
     with pytest.raises(data.DemoError, match="holds something else"):
-        data.prepare(tmp_path, data.Spec(1000), quiet)
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+        data.prepare(place, data.Spec(1000), quiet)
+    assert (place / "thesis.tex").read_text() == "years of work"
 
 
-def test_an_interrupted_writing_leaves_nothing(tmp_path: Path):
+def test_an_interrupted_writing_leaves_nothing(place: Path):
     def stop(done: int, every: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        data.prepare(tmp_path / "data", data.Spec(1000), stop)
-    assert list(tmp_path.iterdir()) == []
+        data.prepare(place / "data", data.Spec(1000), stop)
+    assert list(place.iterdir()) == []
 
 
-def test_a_full_disk_is_an_error_before_anything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    usage = data.shutil.disk_usage(tmp_path)
+def test_a_full_disk_is_an_error_before_anything_is_written(monkeypatch: pytest.MonkeyPatch, place: Path):
+    usage = data.shutil.disk_usage(place)
     monkeypatch.setattr(data.shutil, "disk_usage", lambda path: usage._replace(free=1 << 20))
     with pytest.raises(data.DemoError, match="found 1 MiB"):
-        data.prepare(tmp_path / "data", data.Spec(1000), quiet)
-    assert list(tmp_path.iterdir()) == []
+        data.prepare(place / "data", data.Spec(1000), quiet)
+    assert list(place.iterdir()) == []
 
 
 # --- sources and model ----------------------------------------------------------------------------------------------
@@ -226,11 +233,11 @@ def test_a_missing_launcher_is_an_error_that_says_what_to_install(
         launch.command(4, ["-c", "pass"])
 
 
-def test_the_demo_without_mpi_fails_before_it_makes_data(monkeypatch, capsys, tmp_path: Path):
+def test_the_demo_without_mpi_fails_before_it_makes_data(monkeypatch, capsys, place: Path):
     monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
-    assert main(data=tmp_path / "data", output=tmp_path / "demo.html") == 1
+    assert main(data=place / "data", output=place / "demo.html") == 1
     assert "mpi4py is not installed" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    assert list(place.iterdir()) == []
 
 
 def test_a_failing_run_shows_the_end_of_its_output():
@@ -378,10 +385,8 @@ def test_wrong_use_is_told_apart_from_failure(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.mpi
-def test_two_ranks_train_alike_with_py_lmdb_and_with_forebay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    code = main(json=True, ranks=2, samples=SAMPLES, output=tmp_path / "demo.html", data=tmp_path / "data")
+def test_two_ranks_train_alike_with_py_lmdb_and_with_forebay(place: Path, capsys: pytest.CaptureFixture[str]):
+    code = main(json=True, ranks=2, samples=SAMPLES, output=place / "demo.html", data=place / "data")
     captured = capsys.readouterr()
     assert code == 0, captured.err
     found = json.loads(captured.out)
@@ -389,8 +394,8 @@ def test_two_ranks_train_alike_with_py_lmdb_and_with_forebay(
     assert base["losses"] == same["losses"]
     assert len(base["losses"]) == 2 * -(-SAMPLES // 500)
     assert group["losses"] != base["losses"]
-    assert (tmp_path / "demo.html").stat().st_size > 10_000
-    assert [entry.name for entry in tmp_path.iterdir()] == ["demo.html"], "the data set was not asked to stay"
+    assert (place / "demo.html").stat().st_size > 10_000
+    assert [entry.name for entry in place.iterdir()] == ["demo.html"], "the data set was not asked to stay"
 
 
 @pytest.mark.mpi
