@@ -1,0 +1,265 @@
+//! How much memory this process may take without being killed for it.
+//!
+//! A control group that is over its limit gets no error but SIGKILL, whichever way the memory was asked for, so limit
+//! and usage are read beforehand. The group and all its ancestors count, in version 1 (`memory.limit_in_bytes`) and
+//! version 2 (`memory.max`), found through `/proc/self/cgroup` and `/proc/self/mountinfo`. The usage of a group contains
+//! the page cache of the files it read; a training job fills its limit with that, and the kernel drops it when memory
+//! is asked for. So file pages of `memory.stat` are not counted as used, as in the kernel's own `MemAvailable`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Largest default budget \[bytes\]: 2.5 GiB hold the windows of the default order for samples of 110 KB on 16 ranks.
+const DEFAULT_MOST_BYTES: u64 = 2560 << 20;
+/// Part of what there is that the default takes: one in this many.
+const DEFAULT_PART: u64 = 4;
+
+/// Bytes that can be taken now: the least of what the system and every control group above this process have left.
+pub fn available_bytes() -> u64 {
+    Machine::this().available_bytes()
+}
+
+/// Memory of the machine or of the tightest control group above this process, whichever is less \[bytes\].
+pub fn limit_bytes() -> u64 {
+    Machine::this().limit_bytes()
+}
+
+/// Memory of the machine \[bytes\].
+pub fn physical_bytes() -> u64 {
+    Machine::this().physical_bytes()
+}
+
+/// Budget of a job on a node where the user names none: a quarter of [`limit_bytes`], 2.5 GiB at most.
+pub fn default_memory_bytes() -> u64 {
+    (limit_bytes() / DEFAULT_PART).min(DEFAULT_MOST_BYTES)
+}
+
+/// Where the kernel tells these things; tests make their own.
+struct Machine {
+    root: PathBuf,
+}
+
+struct Group {
+    limit_bytes: u64,
+    used_bytes: u64,
+}
+
+impl Machine {
+    fn this() -> Self {
+        Self { root: PathBuf::from("/") }
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.root.join(path)).unwrap_or_default()
+    }
+
+    fn physical_bytes(&self) -> u64 {
+        kib_after(&self.read("proc/meminfo"), "MemTotal:").unwrap_or(u64::MAX)
+    }
+
+    fn limit_bytes(&self) -> u64 {
+        self.groups().iter().map(|group| group.limit_bytes).fold(self.physical_bytes(), u64::min)
+    }
+
+    fn available_bytes(&self) -> u64 {
+        let meminfo = self.read("proc/meminfo");
+        let of_system = kib_after(&meminfo, "MemAvailable:").or_else(|| kib_after(&meminfo, "MemFree:"));
+        self.groups()
+            .iter()
+            .map(|group| group.limit_bytes.saturating_sub(group.used_bytes))
+            .fold(of_system.unwrap_or(u64::MAX), u64::min)
+    }
+
+    /// All groups with a limit above this process.
+    fn groups(&self) -> Vec<Group> {
+        let (memberships, mounts) = (self.read("proc/self/cgroup"), self.read("proc/self/mountinfo"));
+        let mut groups = Vec::new();
+        for line in memberships.lines() {
+            // hierarchy:controllers:path; version 2 has hierarchy 0 and no controllers.
+            let mut parts = line.splitn(3, ':');
+            let (Some(hierarchy), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+                continue;
+            };
+            let unified = hierarchy == "0" && controllers.is_empty();
+            if !unified && !controllers.split(',').any(|controller| controller == "memory") {
+                continue;
+            }
+            let Some((top, leaf)) = find_mount(&mounts, unified, path) else { continue };
+            let (top, mut at) = (self.inside(&top), self.inside(&leaf));
+            loop {
+                groups.extend(if unified { unified_group(&at) } else { version_1_group(&at) });
+                if at == top || !at.pop() {
+                    break;
+                }
+            }
+        }
+        groups
+    }
+
+    fn inside(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+}
+
+/// Where the hierarchy is mounted, and the directory of the group `path` below that.
+fn find_mount(mountinfo: &str, unified: bool, path: &str) -> Option<(PathBuf, PathBuf)> {
+    for line in mountinfo.lines() {
+        // 36 35 98:0 /root /mount/point options optional-fields - type source super-options
+        let Some((before, after)) = line.split_once(" - ") else { continue };
+        let (before, after): (Vec<&str>, Vec<&str>) = (before.split(' ').collect(), after.split(' ').collect());
+        let (Some(root), Some(point), Some(kind)) = (before.get(3), before.get(4), after.first()) else { continue };
+        let fits = if unified {
+            *kind == "cgroup2"
+        } else {
+            *kind == "cgroup" && after.get(2).is_some_and(|options| options.split(',').any(|word| word == "memory"))
+        };
+        if !fits {
+            continue;
+        }
+        let point = PathBuf::from(unescape(point));
+        // Inside a container the root may be the container's own group, or `path` may lead out of what is mounted
+        // ("/../.."); then the top of the mount is the best that can be seen.
+        let below = Path::new(path).strip_prefix(unescape(root)).ok();
+        let below = below.filter(|below| !below.components().any(|part| part.as_os_str() == ".."));
+        let leaf = match below {
+            Some(below) if !below.as_os_str().is_empty() => point.join(below),
+            _ => point.clone(),
+        };
+        return Some((point, leaf));
+    }
+    None
+}
+
+/// Undoes the octal escapes of mountinfo (`\040` is a space).
+fn unescape(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        plain.push_str(&rest[..at]);
+        match rest.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                plain.push(char::from(byte));
+                rest = &rest[at + 4..];
+            }
+            None => {
+                plain.push('\\');
+                rest = &rest[at + 1..];
+            }
+        }
+    }
+    plain.push_str(rest);
+    plain
+}
+
+/// A group of version 2; `None` where it has no limit.
+fn unified_group(directory: &Path) -> Option<Group> {
+    let limit_bytes = number(&directory.join("memory.max"))?;
+    let usage = number(&directory.join("memory.current"))?;
+    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+    let files = ["inactive_file", "active_file"].iter().filter_map(|name| value_after(&stat, name)).sum();
+    Some(Group { limit_bytes, used_bytes: usage.saturating_sub(files) })
+}
+
+/// A group of version 1; "unlimited" is a number there, larger than any memory.
+fn version_1_group(directory: &Path) -> Option<Group> {
+    let limit_bytes = number(&directory.join("memory.limit_in_bytes"))?;
+    let usage = number(&directory.join("memory.usage_in_bytes"))?;
+    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+    let files = ["total_inactive_file", "total_active_file"].iter().filter_map(|name| value_after(&stat, name)).sum();
+    Some(Group { limit_bytes, used_bytes: usage.saturating_sub(files) })
+}
+
+/// The number in a file; `None` also for "max".
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn value_after(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        (words.next() == Some(name)).then(|| words.next()?.parse().ok()).flatten()
+    })
+}
+
+fn kib_after(text: &str, name: &str) -> Option<u64> {
+    value_after(text, name)?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const MEMINFO: &str = "MemTotal: 8388608 kB\nMemFree: 100 kB\nMemAvailable: 4194304 kB\n";
+
+    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
+        let directory = tempfile::tempdir().unwrap();
+        for (path, text) in files.iter().chain(&[("proc/meminfo", MEMINFO)]) {
+            let path = directory.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let machine = Machine { root: directory.path().into() };
+        (directory, machine)
+    }
+
+    #[test]
+    fn without_control_groups_the_system_decides() {
+        let (_directory, machine) = machine(&[("proc/self/cgroup", "0::/\n"), ("proc/self/mountinfo", "")]);
+        assert_eq!(machine.limit_bytes(), 8192 * MIB);
+        assert_eq!(machine.available_bytes(), 4096 * MIB);
+    }
+
+    #[test]
+    fn the_tightest_ancestor_counts_and_file_pages_can_be_had() {
+        let (_directory, machine) = machine(&[
+            ("proc/self/cgroup", "0::/job/step\n"),
+            ("proc/self/mountinfo", "30 25 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"),
+            ("sys/fs/cgroup/job/memory.max", "1073741824\n"),
+            ("sys/fs/cgroup/job/memory.current", "1073741824\n"),
+            ("sys/fs/cgroup/job/memory.stat", "anon 5\ninactive_file 524288000\nactive_file 24288000\nfile 9\n"),
+            ("sys/fs/cgroup/job/step/memory.max", "max\n"),
+            ("sys/fs/cgroup/job/step/memory.current", "1000\n"),
+        ]);
+        assert_eq!(machine.limit_bytes(), 1024 * MIB);
+        assert_eq!(machine.available_bytes(), 548_576_000);
+    }
+
+    #[test]
+    fn version_1_is_read_beside_an_unused_version_2() {
+        let (_directory, machine) = machine(&[
+            ("proc/self/cgroup", "9:cpu:/x\n4:memory,hugetlb:/docker/abc/sub\n0::/\n"),
+            (
+                "proc/self/mountinfo",
+                "29 23 0:25 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                 31 23 0:27 /docker/abc /sys/fs/cgroup/the\\040memory rw - cgroup cgroup rw,memory,hugetlb\n",
+            ),
+            ("sys/fs/cgroup/the memory/memory.limit_in_bytes", "67108864\n"),
+            ("sys/fs/cgroup/the memory/memory.usage_in_bytes", "33554432\n"),
+            ("sys/fs/cgroup/the memory/memory.stat", "inactive_file 1\ntotal_inactive_file 1048576\n"),
+            ("sys/fs/cgroup/the memory/sub/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/the memory/sub/memory.usage_in_bytes", "0\n"),
+        ]);
+        assert_eq!(machine.limit_bytes(), 64 * MIB);
+        assert_eq!(machine.available_bytes(), 33 * MIB);
+    }
+
+    #[test]
+    fn a_group_outside_of_what_is_mounted_is_read_at_the_top() {
+        let (_directory, machine) = machine(&[
+            ("proc/self/cgroup", "0::/../../other\n"),
+            ("proc/self/mountinfo", "30 25 0:26 / /cg rw - cgroup2 cgroup2 rw\n"),
+            ("cg/memory.max", "2097152\n"),
+            ("cg/memory.current", "3145728\n"),
+        ]);
+        assert_eq!(machine.limit_bytes(), 2 * MIB);
+        assert_eq!(machine.available_bytes(), 0);
+    }
+
+    #[test]
+    fn this_machine_has_memory_and_the_default_is_a_part_of_it() {
+        assert!(available_bytes() > 0 && available_bytes() < u64::MAX);
+        assert!(limit_bytes() <= physical_bytes() && physical_bytes() < u64::MAX);
+        assert!(default_memory_bytes() <= limit_bytes() / 4 && default_memory_bytes() <= 2560 * MIB);
+    }
+}

@@ -1,0 +1,365 @@
+//! The leader's side of the rendezvous.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+
+use super::directory::{Place, PlaceLock, sweep};
+use super::error::NodeError;
+use super::peers::{Membership, Peer, Watched};
+use super::rendezvous::{GREETING_BYTES, NodeSpec, own_pidfd};
+use super::wire::{
+    Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Patience, Received, broken, written,
+};
+
+/// How long a place may stay locked by somebody who only cleans it; a leader keeps it for longer.
+const TAKEN_AFTER: Duration = Duration::from_secs(1);
+const RETRY_EVERY: Duration = Duration::from_millis(10);
+
+/// A follower that has introduced itself.
+struct Follower {
+    connection: Connection,
+    peer: Peer,
+    pidfd: OwnedFd,
+    greeting: Parts,
+    received: bool,
+}
+
+/// The socket that followers connect to, and the lock that says it is not stale; both go when it is dropped.
+struct Door {
+    socket: OwnedFd,
+    _lock: PlaceLock,
+}
+
+pub(super) fn join(
+    spec: &NodeSpec,
+    directory: &Path,
+    place: &Place,
+    greeting: &[u8],
+    lead: impl FnOnce(&[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
+    patience: &mut Patience<'_>,
+) -> Result<Membership, NodeError> {
+    sweep(directory);
+    let mut leader = Leader { spec, pidfd: own_pidfd()?, strangers: Vec::new(), followers: Vec::new() };
+    let result = leader.lead(place, greeting, lead, patience);
+    match result {
+        Ok((reply, fds)) => Ok(Membership::new(reply, fds, 0, leader.into_watched())),
+        Err(error) => {
+            leader.tell(&error);
+            Err(error)
+        }
+    }
+}
+
+struct Leader<'a> {
+    spec: &'a NodeSpec,
+    pidfd: OwnedFd,
+    /// Connections that have not said who they are.
+    strangers: Vec<Connection>,
+    followers: Vec<Follower>,
+}
+
+impl Leader<'_> {
+    fn lead(
+        &mut self,
+        place: &Place,
+        greeting: &[u8],
+        lead: impl FnOnce(&[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
+        patience: &mut Patience<'_>,
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), NodeError> {
+        let door = self.open(place, patience)?;
+        let deadline = Instant::now() + self.spec.deadline;
+        while !self.is_complete() {
+            self.gather(&door, deadline, patience)?;
+        }
+        drop(door);
+        self.strangers.clear();
+        self.followers.sort_by_key(|follower| follower.peer.local_rank);
+        self.send_roster(patience)?;
+
+        let mut greetings = vec![greeting.to_vec()];
+        greetings.extend(self.followers.iter_mut().map(|follower| follower.greeting.take()));
+        let (refused, bytes, fds) = match lead(&greetings) {
+            Ok((reply, fds)) => (false, reply, fds),
+            Err(words) => (true, words.into_bytes(), Vec::new()),
+        };
+        self.send_outcome(refused, &bytes, &fds, patience)?;
+        while !self.followers.iter().all(|follower| follower.received) {
+            self.await_received(patience)?;
+        }
+        self.to_all(Kind::Go, &[], &[], patience)?;
+        if refused {
+            return Err(NodeError::Refused(String::from_utf8(bytes).expect("these bytes were a string")));
+        }
+        Ok((bytes, fds))
+    }
+
+    /// Locks the place, removes what a dead leader left there, and listens.
+    fn open(&self, place: &Place, patience: &mut Patience<'_>) -> Result<Door, NodeError> {
+        let begun = Instant::now();
+        let lock = loop {
+            if let Some(lock) = place.take()? {
+                break lock;
+            }
+            if begun.elapsed() > TAKEN_AFTER {
+                return Err(NodeError::Taken { meeting: self.spec.meeting() });
+            }
+            patience.sleep(RETRY_EVERY)?;
+        };
+        lock.remove_socket()?;
+        let fail = || NodeError::system(format!("listen at {}", place.socket.display()));
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(fail())?;
+        let address = SocketAddrUnix::new(&place.socket).map_err(fail())?;
+        bind(&socket, &address).map_err(fail())?;
+        listen(&socket, self.spec.local_ranks.len() as i32).map_err(fail())?;
+        Ok(Door { socket, _lock: lock })
+    }
+
+    fn is_complete(&self) -> bool {
+        self.followers.len() + 1 == self.spec.local_ranks.len()
+            && self.followers.iter().all(|follower| follower.greeting.is_complete())
+    }
+
+    /// Waits once for connections, messages and deaths, and deals with them.
+    fn gather(&mut self, door: &Door, deadline: Instant, patience: &mut Patience<'_>) -> Result<(), NodeError> {
+        let mut polled = vec![PollFd::new(&door.socket, PollFlags::IN)];
+        polled.extend(self.strangers.iter().map(|stranger| PollFd::new(stranger, PollFlags::IN)));
+        for follower in &self.followers {
+            polled.push(PollFd::new(&follower.connection, PollFlags::IN));
+            polled.push(PollFd::new(&follower.pidfd, PollFlags::IN));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !patience.poll(&mut polled, left)? {
+            return if Instant::now() < deadline { Ok(()) } else { Err(self.missing()) };
+        }
+        for number in 0..self.followers.len() {
+            while let Some(message) = self.receive(number, patience)? {
+                if message.kind != Kind::Part {
+                    return Err(message.unexpected());
+                }
+                self.followers[number].greeting.add(&message.body)?;
+            }
+        }
+        for stranger in std::mem::take(&mut self.strangers) {
+            self.meet(stranger)?;
+        }
+        self.accept(door)
+    }
+
+    /// The next message of a follower; an error if it is dead or gone.
+    fn receive(&mut self, number: usize, patience: &mut Patience<'_>) -> Result<Option<Message>, NodeError> {
+        let follower = &self.followers[number];
+        match follower.connection.try_receive()? {
+            Received::Message(message) => return Ok(Some(message)),
+            Received::Closed => Err(self.gone(number, patience)?),
+            Received::Nothing => Ok(()),
+        }?;
+        let dead = super::rendezvous::is_dead(&follower.pidfd);
+        if dead { Err(self.gone(number, patience)?) } else { Ok(None) }
+    }
+
+    /// What to say about a follower whose socket is closed.
+    fn gone(&self, number: usize, patience: &mut Patience<'_>) -> Result<NodeError, NodeError> {
+        let follower = &self.followers[number];
+        let (peer, meeting) = (follower.peer, self.spec.meeting());
+        Ok(if patience.is_dead_soon(&follower.pidfd)? {
+            NodeError::PeerLost { peer, meeting }
+        } else {
+            NodeError::PeerLeft { peer, meeting }
+        })
+    }
+
+    fn accept(&mut self, door: &Door) -> Result<(), NodeError> {
+        loop {
+            let socket = match accept_with(&door.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => return Err(NodeError::system("accept a process of this node")(error)),
+            };
+            let connection = Connection::new(socket);
+            // In a directory of mode 0700 only root could be somebody else; it is not meant here.
+            if connection.other_side()?.0 != rustix::process::geteuid().as_raw() {
+                continue;
+            }
+            // An empty socket has room for the welcome; one whose other end is gone shows that when it is read.
+            let _ = connection.try_send(Kind::Welcome, &[], &[self.pidfd.as_fd()])?;
+            self.meet(connection)?;
+        }
+    }
+
+    /// Takes the hello of a connection, if it is there already. One that goes without a hello is forgotten.
+    fn meet(&mut self, connection: Connection) -> Result<(), NodeError> {
+        let mut message = match connection.try_receive()? {
+            Received::Message(message) => message,
+            Received::Nothing => {
+                self.strangers.push(connection);
+                return Ok(());
+            }
+            Received::Closed => return Ok(()),
+        };
+        if message.kind != Kind::Hello {
+            return Err(message.unexpected());
+        }
+        let hello: Hello = message.read()?;
+        let pidfd = message.one_fd()?;
+        let (_, pid) = connection.other_side()?;
+        let pid = if pid > 0 { pid } else { hello.pid };
+        let peer = Peer { rank: hello.rank, local_rank: hello.local_rank, pid };
+        // Kept before it is judged, so that it hears the verdict.
+        let known = self.followers.iter().find(|follower| follower.peer.local_rank == peer.local_rank);
+        let known = known.map(|follower| follower.peer);
+        let greeting = Parts::new(hello.greeting_bytes);
+        self.followers.push(Follower { connection, peer, pidfd, greeting, received: false });
+        self.judge(&hello, peer, known)
+    }
+
+    fn judge(&self, hello: &Hello, peer: Peer, known: Option<Peer>) -> Result<(), NodeError> {
+        let me = self.spec.peer();
+        let (ours, theirs) = (&self.spec.local_ranks, &hello.local_ranks);
+        let message = if ours.len() != theirs.len() {
+            format!("{me} says the node has {} ranks, {peer} says {}", ours.len(), theirs.len())
+        } else if ours != theirs {
+            format!("{me} says the node has the ranks {ours:?}, {peer} says {theirs:?}")
+        } else if let Some(known) = known.or_else(|| (peer.local_rank == 0).then_some(me)) {
+            format!("two processes say they are local rank {}: {} and {}", peer.local_rank, known.pid, peer.pid)
+        } else if ours.get(peer.local_rank as usize) != Some(&peer.rank) {
+            format!("{peer} is not one of the node's ranks {ours:?}")
+        } else if hello.greeting_bytes > GREETING_BYTES as u64 {
+            return Err(broken(format!("a greeting of {} bytes", hello.greeting_bytes)));
+        } else {
+            return Ok(());
+        };
+        let hint = "every rank of the node needs the same list of ranks and its own place in it; two jobs at once need \
+                    different names: give World(job=)";
+        Err(NodeError::Mismatch { message: format!("{message} ({})", self.spec), hint: hint.into() })
+    }
+
+    fn missing(&self) -> NodeError {
+        let came = |local_rank: &u32| self.followers.iter().any(|follower| follower.peer.local_rank == *local_rank);
+        let missing = 1..self.spec.local_ranks.len() as u32;
+        let local_ranks: Vec<u32> = missing.filter(|local_rank| !came(local_rank)).collect();
+        let list = |ranks: &mut dyn Iterator<Item = u32>| ranks.map(|rank| rank.to_string()).collect::<Vec<_>>().join(", ");
+        let ranks = list(&mut local_ranks.iter().map(|local_rank| self.spec.local_ranks[*local_rank as usize]));
+        let plural = if local_ranks.len() == 1 { "" } else { "s" };
+        NodeError::Missing {
+            who: format!("rank{plural} {ranks} (local rank{plural} {})", list(&mut local_ranks.iter().copied())),
+            local_ranks,
+            seconds: self.spec.deadline.as_secs(),
+            meeting: self.spec.meeting(),
+        }
+    }
+
+    fn send_roster(&self, patience: &mut Patience<'_>) -> Result<(), NodeError> {
+        let me = (self.spec.peer(), &self.pidfd);
+        let all: Vec<(Peer, &OwnedFd)> =
+            std::iter::once(me).chain(self.followers.iter().map(|follower| (follower.peer, &follower.pidfd))).collect();
+        for some in all.chunks(FDS_PER_MESSAGE) {
+            let peers: Vec<Peer> = some.iter().map(|(peer, _)| *peer).collect();
+            let fds: Vec<BorrowedFd<'_>> = some.iter().map(|(_, pidfd)| pidfd.as_fd()).collect();
+            self.to_all(Kind::Roster, &written(&peers), &fds, patience)?;
+        }
+        Ok(())
+    }
+
+    fn send_outcome(
+        &self,
+        refused: bool,
+        bytes: &[u8],
+        fds: &[OwnedFd],
+        patience: &mut Patience<'_>,
+    ) -> Result<(), NodeError> {
+        let outcome = Outcome { refused, bytes: bytes.len() as u64, fds: fds.len() as u32 };
+        self.to_all(Kind::Outcome, &written(&outcome), &[], patience)?;
+        for some in fds.chunks(FDS_PER_MESSAGE) {
+            let fds: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
+            self.to_all(Kind::Descriptors, &[], &fds, patience)?;
+        }
+        for number in 0..self.followers.len() {
+            for part in self.followers[number].connection.parts(bytes) {
+                self.to_one(number, Kind::Part, part, &[], patience)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn to_all(
+        &self,
+        kind: Kind,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+        patience: &mut Patience<'_>,
+    ) -> Result<(), NodeError> {
+        (0..self.followers.len()).try_for_each(|number| self.to_one(number, kind, body, fds, patience))
+    }
+
+    fn to_one(
+        &self,
+        number: usize,
+        kind: Kind,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+        patience: &mut Patience<'_>,
+    ) -> Result<(), NodeError> {
+        let follower = &self.followers[number];
+        if patience.send(&follower.connection, Some(&follower.pidfd), kind, body, fds)? {
+            return Ok(());
+        }
+        Err(self.gone(number, patience)?)
+    }
+
+    /// Waits once for followers to say that they have everything.
+    fn await_received(&mut self, patience: &mut Patience<'_>) -> Result<(), NodeError> {
+        let mut polled = Vec::new();
+        for follower in &self.followers {
+            if !follower.received {
+                polled.push(PollFd::new(&follower.connection, PollFlags::IN));
+            }
+            polled.push(PollFd::new(&follower.pidfd, PollFlags::IN));
+        }
+        if !patience.poll(&mut polled, Duration::MAX)? {
+            return Ok(());
+        }
+        for number in 0..self.followers.len() {
+            if let Some(message) = self.receive(number, patience)? {
+                if message.kind != Kind::Received {
+                    return Err(message.unexpected());
+                }
+                self.followers[number].received = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the followers why there is no loader; whoever cannot hear it sees the socket close.
+    fn tell(&self, error: &NodeError) {
+        let failure = match error {
+            // It was the outcome, and all have it.
+            NodeError::Refused(_) => return,
+            NodeError::PeerLost { peer, .. } => Failure::Lost(*peer),
+            NodeError::PeerLeft { peer, .. } => Failure::Left(*peer),
+            NodeError::Interrupted => Failure::Left(self.spec.peer()),
+            other => Failure::Other {
+                message: other.to_string(),
+                hint: other.hint().unwrap_or_default().to_owned(),
+            },
+        };
+        let body = written(&failure);
+        for follower in &self.followers {
+            let _ = follower.connection.try_send(Kind::Failed, &body, &[]);
+        }
+    }
+
+    fn into_watched(self) -> Vec<Watched> {
+        let me = Watched::new(self.spec.peer(), None);
+        let others = self.followers.into_iter().map(|follower| Watched::new(follower.peer, Some(follower.pidfd)));
+        std::iter::once(me).chain(others).collect()
+    }
+}

@@ -1,0 +1,353 @@
+//! Memory that the processes of a node share: made without a name, handed over as a descriptor, gone with its last user.
+//!
+//! - [`sealed_memfd`] makes zeros that everybody may write and nobody can shrink or grow, so no access to a mapping can
+//!   end in SIGBUS; [`sealed_copy`] makes bytes that nobody, the maker included, can change any more.
+//! - [`Map`] maps either, after it has checked size and seals itself: what arrives over a socket is not believed.
+//! - [`Map::populate`] touches pages ahead of their use: that costs 0.8 s/GiB, the first copy into them otherwise 1.0.
+//!   Pages are charged to the control group of whoever touches them first, so the leader does it, in the background.
+//! - [`Map::ask_for_huge_pages`] asks; most systems say no to shared memory, silently, so [`Map::huge_bytes`] counts.
+//!
+//! How much may be taken is answered by [`available_bytes`] and its neighbours (`budget.rs`): a process that takes more
+//! is killed, not told.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+pub use super::budget::{available_bytes, default_memory_bytes, limit_bytes, physical_bytes};
+use super::error::NodeError;
+
+/// Bytes that are touched between two looks at whether to stop \[bytes\]: about 3 ms of work.
+const POPULATE_STEP_BYTES: usize = 4 << 20;
+
+const PAGE_BYTES: usize = 4096;
+
+/// No later change of the size, hence no SIGBUS.
+fn fixed_size() -> SealFlags {
+    SealFlags::SHRINK | SealFlags::GROW
+}
+
+fn memfd(name: &str, bytes: u64) -> Result<OwnedFd, NodeError> {
+    let fail = |action: &str| NodeError::system(format!("{action} {bytes} bytes of shared memory \"{name}\""));
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(fail("make"))?;
+    rustix::fs::ftruncate(&fd, bytes).map_err(fail("reserve"))?;
+    Ok(fd)
+}
+
+/// Makes `bytes` bytes of zeros whose size is sealed. `name` appears in `/proc/PID/maps` only.
+pub fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, NodeError> {
+    let fd = memfd(name, bytes as u64)?;
+    rustix::fs::fcntl_add_seals(&fd, fixed_size() | SealFlags::SEAL)
+        .map_err(NodeError::system(format!("seal shared memory \"{name}\"")))?;
+    Ok(fd)
+}
+
+/// Makes memory that holds `bytes` and can never change again.
+pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, NodeError> {
+    let fd = memfd(name, bytes.len() as u64)?;
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pwrite(&fd, &bytes[done..], done as u64) {
+            Ok(0) => return Err(NodeError::system(format!("fill shared memory \"{name}\""))(Errno::NOSPC)),
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(NodeError::system(format!("fill shared memory \"{name}\""))(error)),
+        }
+    }
+    rustix::fs::fcntl_add_seals(&fd, fixed_size() | SealFlags::WRITE | SealFlags::SEAL)
+        .map_err(NodeError::system(format!("seal shared memory \"{name}\"")))?;
+    Ok(fd)
+}
+
+/// A shared mapping of sealed memory; unmapped when dropped.
+#[derive(Debug)]
+pub struct Map {
+    start: NonNull<u8>,
+    length: usize,
+    /// Nobody can write these bytes, in any process.
+    frozen: bool,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; what may be done through its address is up to the users of
+// `as_ptr`, each of which says why it is sound.
+unsafe impl Send for Map {}
+// SAFETY: as above; `bytes` hands out shared references only to memory that nobody can write.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps all of `fd` to read and write, after checking that it is `length` bytes long and cannot change its size.
+    pub fn shared(fd: impl AsFd, length: usize) -> Result<Self, NodeError> {
+        let (found, seals) = examine(&fd)?;
+        if found != length as u64 {
+            return Err(NodeError::memory(format!("{length} bytes"), format!("{found} bytes")));
+        }
+        if !seals.contains(fixed_size()) || seals.contains(SealFlags::WRITE) {
+            return Err(NodeError::memory("writable memory of a sealed size", format!("seals {seals:?}")));
+        }
+        Self::map(fd, length, ProtFlags::READ | ProtFlags::WRITE, false)
+    }
+
+    /// Maps all of `fd` to read, after checking that its content is sealed.
+    pub fn read_only(fd: impl AsFd) -> Result<Self, NodeError> {
+        let (length, seals) = examine(&fd)?;
+        if !seals.contains(fixed_size() | SealFlags::WRITE) {
+            return Err(NodeError::memory("memory of sealed content", format!("seals {seals:?}")));
+        }
+        Self::map(fd, length as usize, ProtFlags::READ, true)
+    }
+
+    fn map(fd: impl AsFd, length: usize, protection: ProtFlags, frozen: bool) -> Result<Self, NodeError> {
+        if length == 0 {
+            return Ok(Self { start: NonNull::dangling(), length, frozen });
+        }
+        // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists.
+        let start = unsafe { rustix::mm::mmap(null_mut(), length, protection, MapFlags::SHARED, fd, 0) }
+            .map_err(NodeError::system(format!("map {length} bytes of shared memory")))?;
+        let start = NonNull::new(start.cast()).expect("a mapping does not start at address 0");
+        Ok(Self { start, length, frozen })
+    }
+
+    /// The first byte, page-aligned, valid as long as the map. Not to be written through where the map is read-only.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Length \[bytes\].
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The bytes of a map made by [`Map::read_only`].
+    ///
+    /// # Panics
+    /// For a writable map, whose bytes change behind any reference.
+    pub fn bytes(&self) -> &[u8] {
+        assert!(self.frozen, "only a read-only map of sealed content has bytes that stay as they are");
+        // SAFETY: mapped for as long as `self`, `length` long (dangling and 0 for an empty one), and the write seal was
+        // checked, so no process can change them.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+
+    /// Touches the pages of `range` \[bytes\] so that their first use costs nothing; content stays as it is.
+    ///
+    /// Works in steps of a few milliseconds and looks at `stop` before each. Safe while others use the memory. Returns
+    /// whether it came to the end.
+    ///
+    /// # Panics
+    /// When `range` is not inside the map, or the map is read-only.
+    pub fn populate(&self, range: Range<usize>, mut stop: impl FnMut() -> bool) -> Result<bool, NodeError> {
+        assert!(!self.frozen && range.start <= range.end && range.end <= self.length, "{range:?}");
+        let mut at = range.start / PAGE_BYTES * PAGE_BYTES;
+        let mut kernel_can = true;
+        while at < range.end {
+            if stop() {
+                return Ok(false);
+            }
+            let end = at.saturating_add(POPULATE_STEP_BYTES).min(range.end);
+            if kernel_can {
+                match self.advise(at..end, Advice::LinuxPopulateWrite) {
+                    Ok(()) => {}
+                    Err(Errno::INTR | Errno::AGAIN) => continue,
+                    // Before Linux 5.14, or inside a sandbox.
+                    Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                        kernel_can = false;
+                        continue;
+                    }
+                    Err(error) => {
+                        return Err(NodeError::system(format!("take {} bytes of shared memory", end - at))(error));
+                    }
+                }
+            } else {
+                self.touch(at..end);
+            }
+            at = end;
+        }
+        Ok(true)
+    }
+
+    fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
+        // SAFETY: the callers' ranges lie inside the mapping, and the advices used here do not change content.
+        unsafe { rustix::mm::madvise(self.start.as_ptr().add(range.start).cast(), range.len(), advice) }
+    }
+
+    /// Writes to each page without changing it.
+    fn touch(&self, range: Range<usize>) {
+        for offset in range.step_by(PAGE_BYTES) {
+            // SAFETY: inside the writable mapping by the callers' check. The access is atomic and adds nothing, so it
+            // loses nothing that others write at the same time.
+            let byte = unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(offset)) };
+            byte.fetch_add(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for huge pages, before the memory is touched. Returns whether this system may give them to shared memory.
+    pub fn ask_for_huge_pages(&self) -> bool {
+        const POLICY: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+        let asked = self.length > 0 && self.advise(0..self.length, Advice::LinuxHugepage).is_ok();
+        let policy = std::fs::read_to_string(POLICY).unwrap_or_default();
+        asked && policy_gives_huge_pages(&policy)
+    }
+
+    /// Bytes of this mapping that are huge pages now. Walks the process's page tables: for `explain()`, not for loops.
+    pub fn huge_bytes(&self) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let start = self.start.as_ptr() as u64;
+        huge_bytes_between(&maps, start..start + self.length as u64)
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        if self.length > 0 {
+            // SAFETY: this mapping was made by `map` and nothing borrowed from it outlives `self`; who keeps addresses
+            // keeps the map (see `as_ptr`).
+            let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
+        }
+    }
+}
+
+fn examine(fd: impl AsFd) -> Result<(u64, SealFlags), NodeError> {
+    let size = rustix::fs::fstat(&fd).map_err(NodeError::system("examine shared memory"))?.st_size;
+    match rustix::fs::fcntl_get_seals(&fd) {
+        Ok(seals) => Ok((size as u64, seals)),
+        Err(Errno::INVAL) => Err(NodeError::memory("sealed memory", "a descriptor that cannot be sealed")),
+        Err(error) => Err(NodeError::system("examine shared memory")(error)),
+    }
+}
+
+/// `policy` has the chosen word in brackets.
+fn policy_gives_huge_pages(policy: &str) -> bool {
+    ["[always]", "[within_size]", "[advise]", "[force]"].iter().any(|word| policy.contains(word))
+}
+
+/// Adds up `ShmemPmdMapped` of the areas of `smaps` that lie in `range` of addresses.
+fn huge_bytes_between(smaps: &str, range: Range<u64>) -> u64 {
+    let mut inside = false;
+    let mut bytes = 0;
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let first = words.next().unwrap_or_default();
+        if let Some(name) = first.strip_suffix(':') {
+            if inside && name == "ShmemPmdMapped" {
+                bytes += words.next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024;
+            }
+        } else if let Some((start, _)) = first.split_once('-') {
+            inside = u64::from_str_radix(start, 16).is_ok_and(|start| range.contains(&start));
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_starts_as_zeros_and_is_the_same_memory_in_every_mapping() {
+        let fd = sealed_memfd("forebay-test", 10_000).unwrap();
+        let (one, two) = (Map::shared(&fd, 10_000).unwrap(), Map::shared(&fd, 10_000).unwrap());
+        assert_eq!(one.len(), 10_000);
+        assert!(one.as_ptr().cast_const() != two.as_ptr().cast_const() && !one.is_empty());
+        // SAFETY: both addresses are inside 10,000 mapped bytes that only this test uses.
+        unsafe {
+            assert_eq!(two.as_ptr().add(9_999).read_volatile(), 0);
+            one.as_ptr().add(9_999).write_volatile(7);
+            assert_eq!(two.as_ptr().add(9_999).read_volatile(), 7);
+        }
+    }
+
+    #[test]
+    fn nobody_can_change_the_size_of_a_region() {
+        let fd = sealed_memfd("forebay-test", 8192).unwrap();
+        assert_eq!(rustix::fs::ftruncate(&fd, 0), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(&fd, 1 << 20), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn nobody_can_write_a_sealed_copy() {
+        let content = vec![42; 100_000];
+        let fd = sealed_copy("forebay-test", &content).unwrap();
+        assert_eq!(rustix::io::pwrite(&fd, b"x", 0), Err(Errno::PERM));
+        assert_eq!(Map::read_only(&fd).unwrap().bytes(), content);
+        let error = Map::shared(&fd, content.len()).unwrap_err().to_string();
+        assert!(error.contains("expected writable memory"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_copy_has_no_bytes() {
+        let map = Map::read_only(sealed_copy("forebay-test", b"").unwrap()).unwrap();
+        assert!(map.is_empty() && map.bytes().is_empty());
+    }
+
+    #[test]
+    fn memory_of_another_size_or_without_seals_is_refused() {
+        let fd = sealed_memfd("forebay-test", 8192).unwrap();
+        let error = Map::shared(&fd, 4096).unwrap_err().to_string();
+        assert!(error.contains("expected 4096 bytes, found 8192 bytes"), "{error}");
+        assert!(Map::read_only(&fd).unwrap_err().to_string().contains("sealed content"));
+        let loose = rustix::fs::memfd_create("forebay-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+        let loose = loose.unwrap();
+        rustix::fs::ftruncate(&loose, 4096).unwrap();
+        assert!(Map::shared(&loose, 4096).unwrap_err().to_string().contains("sealed size"));
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        assert!(Map::shared(&file, 4096).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "read-only map")]
+    fn a_writable_map_hands_out_no_slice() {
+        let _ = Map::shared(sealed_memfd("forebay-test", 4096).unwrap(), 4096).unwrap().bytes();
+    }
+
+    #[test]
+    fn populating_takes_the_pages_and_keeps_what_is_written() {
+        let bytes = 3 * POPULATE_STEP_BYTES + 5000;
+        let fd = sealed_memfd("forebay-test", bytes).unwrap();
+        let map = Map::shared(&fd, bytes).unwrap();
+        // SAFETY: inside the mapping, used by this test alone.
+        unsafe { map.as_ptr().add(bytes - 1).write_volatile(9) };
+        let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks as usize * 512;
+        assert!(blocks() < bytes);
+        assert!(!map.populate(0..bytes, || true).unwrap());
+        assert!(blocks() < bytes);
+        assert!(map.populate(0..bytes, || false).unwrap());
+        assert!(blocks() >= bytes);
+        // SAFETY: as above.
+        assert_eq!(unsafe { map.as_ptr().add(bytes - 1).read_volatile() }, 9);
+    }
+
+    #[test]
+    fn touching_by_hand_takes_the_pages_too() {
+        let fd = sealed_memfd("forebay-test", 40_960).unwrap();
+        let map = Map::shared(&fd, 40_960).unwrap();
+        map.touch(0..40_960);
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks * 512, 40_960);
+    }
+
+    #[test]
+    fn huge_pages_are_believed_only_when_they_are_counted() {
+        let bytes = 8 << 20;
+        let map = Map::shared(sealed_memfd("forebay-test", bytes).unwrap(), bytes).unwrap();
+        let may = map.ask_for_huge_pages();
+        map.populate(0..bytes, || false).unwrap();
+        assert!(may || map.huge_bytes() == 0);
+        assert!(policy_gives_huge_pages("always within_size [advise] never deny force"));
+        assert!(!policy_gives_huge_pages("always within_size advise [never] deny force"));
+        let smaps = "7f0000000000-7f0000400000 rw-s 0 0:1 5 /memfd:forebay (deleted)\nRss: 4096 kB\n\
+                     ShmemPmdMapped:     2048 kB\nVmFlags: rd wr\n\
+                     7f0000400000-7f0000800000 rw-s 0 0:1 5 /memfd:other (deleted)\nShmemPmdMapped: 4096 kB\n";
+        assert_eq!(huge_bytes_between(smaps, 0x7f00_0000_0000..0x7f00_0040_0000), 2 << 20);
+    }
+}
