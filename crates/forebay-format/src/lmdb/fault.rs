@@ -50,7 +50,7 @@ pub(super) enum Trouble {
     /// The operating system refused to read.
     Io { offset: u64, length: u64, source: io::Error },
     /// The caller's callback gave up.
-    Stopped(Error),
+    Stopped(Box<Error>),
 }
 
 impl Trouble {
@@ -67,7 +67,7 @@ impl Trouble {
                 offset: Some(offset),
                 source,
             },
-            Self::Stopped(error) => error,
+            Self::Stopped(error) => *error,
         }
     }
 }
@@ -75,5 +75,11 @@ impl Trouble {
 impl From<Fault> for Trouble {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Stopped(Box::new(error))
     }
 }

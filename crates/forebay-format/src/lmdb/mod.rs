@@ -255,7 +255,7 @@ fn find_named(walk: &Walk<'_>, path: &Path, name: &str, meter: &Meter) -> Result
     if walk.layout.dialect.version == Version::V1_0 {
         key.push(0);
     }
-    let usage = |message: String, hint: String| Trouble::Stopped(Error::Usage { message, hint });
+    let usage = |message: String, hint: String| Trouble::from(Error::Usage { message, hint });
     match walk.find_tree(&key, meter)? {
         Some(Found::Tree(tree, offset)) => Ok((tree, offset)),
         Some(Found::Value) => Err(usage(

@@ -123,7 +123,7 @@ impl Walk<'_> {
         let done_leaves = Cell::new(0);
         let go_on = |leaves: u64| {
             done_leaves.set(leaves);
-            if progress(leaves, tree.leaf_pages) { Ok(()) } else { Err(Trouble::Stopped(Error::Interrupted)) }
+            if progress(leaves, tree.leaf_pages) { Ok(()) } else { Err(Error::Interrupted.into()) }
         };
         let mut report = WalkReport { rounds: 1 + u32::from(tree.depth), ..WalkReport::default() };
         go_on(0)?;
@@ -263,7 +263,7 @@ impl Walk<'_> {
                     report.records + report.named_databases,
                     false,
                 )?;
-                sink(Record { key, value, inline, leaf: page }).map_err(Trouble::Stopped)?;
+                sink(Record { key, value, inline, leaf: page })?;
             }
             Ok(())
         })
