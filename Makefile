@@ -56,7 +56,7 @@ format:  ## rewrite the sources as lint wants them
 	$(BIN)/ruff format $(PYTHON_SOURCES)
 
 bench: build  ## the figures of docs/results/core.md, each as a ratio measured side by side
-	$(BIN)/python benches/run.py
+	$(BIN)/python benches/core.py
 
 clean:  ## remove what was built
 	rm -rf $(VENV) target dist

@@ -1,0 +1,46 @@
+"""Fixtures for all tests: data sets, an environment without surprises."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import support
+
+# What a launcher, a user or a cluster may have set; a test sets what it needs.
+PREFIXES = ("FOREBAY_", "OMPI_COMM_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch, tmp_path):
+    """Run every test with no options in the environment, an empty cache and an empty working directory."""
+    for name in os.environ:
+        if (name.startswith(PREFIXES) or name in NAMES) and name != "FOREBAY_TEST_LONG":
+            monkeypatch.delenv(name)
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    monkeypatch.setenv("FOREBAY_CACHE_DIR", str(cache))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+
+
+@pytest.fixture(scope="session")
+def small_records():
+    """A hundred records of 300 bytes; record i is filled with a pattern of i."""
+    return [support.record(number, 300) for number in range(100)]
+
+
+@pytest.fixture(scope="session")
+def small_lmdb(tmp_path_factory, small_records):
+    """An LMDB directory of the small records."""
+    return support.write_lmdb(tmp_path_factory.mktemp("small") / "small.lmdb", small_records)
+
+
+@pytest.fixture(scope="session")
+def datum_lmdb(tmp_path_factory):
+    """An LMDB directory of 64 Caffe Datum samples of 3x8x8, label = number."""
+    values = [support.datum(number) for number in range(64)]
+    return support.write_lmdb(tmp_path_factory.mktemp("datum") / "datum.lmdb", values)

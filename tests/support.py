@@ -1,0 +1,114 @@
+"""Helpers of the tests; each lives here once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import lmdb
+
+ROOT = Path(__file__).resolve().parent.parent
+MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
+
+# Open MPI on one machine with fewer cores than ranks, possibly as root.
+MPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+MPI_OPTIONS = ("--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp")
+
+# A watchdog against hangs [s], never a measurement.
+DEADLINE_S = 120
+
+
+def record(number: int, length: int) -> bytes:
+    """Bytes that are different for every number and place."""
+    return random.Random(number).randbytes(length)
+
+
+def datum(number: int, channels: int = 3, height: int = 8, width: int = 8) -> bytes:
+    """A Caffe Datum (protobuf wire format, written by hand): pixels from the number, label = number."""
+    pixels = record(number, channels * height * width)
+    data = b"\x22" + _varint(len(pixels)) + pixels
+    shape = b"".join(
+        bytes([tag]) + _varint(size) for tag, size in ((0x08, channels), (0x10, height), (0x18, width))
+    )
+    return shape + data + b"\x28" + _varint(number)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def write_lmdb(
+    path: Path, values: Sequence[bytes], *, database: str | None = None, subdir: bool = True
+) -> Path:
+    """Write values under the keys 00000000, 00000001, ... with py-lmdb."""
+    size = 2 * sum(map(len, values)) + 8192 * len(values) + (1 << 20)
+    with lmdb.open(str(path), map_size=size, subdir=subdir, max_dbs=4) as environment:
+        handle = environment.open_db(database.encode()) if database else None
+        with environment.begin(write=True, db=handle) as transaction:
+            for number, value in enumerate(values):
+                transaction.put(f"{number:08d}".encode(), value)
+    return path
+
+
+def run_python(
+    code: str, *arguments: object, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def run_mpi(
+    ranks: int, code: str, *arguments: object, environment: dict[str, str] | None = None
+) -> list[object]:
+    """Run code on MPI ranks of this machine; each prints one line of JSON; return them in the order of the ranks.
+
+    The code has ``emit(value)``, to be called once per rank.
+    """
+    done = start_mpi(ranks, code, *arguments, environment=environment)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("EMIT ")]
+    found = dict(json.loads(line.removeprefix("EMIT ")) for line in lines)
+    assert sorted(found) == list(range(ranks)), done.stdout + done.stderr
+    return [found[rank] for rank in range(ranks)]
+
+
+_PRELUDE = """
+import json, os, sys
+def emit(value):
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    # One write call per line, so that lines of several ranks do not mix.
+    os.write(1, f"EMIT {json.dumps([rank, value])}\\n".encode())
+"""
+
+
+def start_mpi(
+    ranks: int, code: str, *arguments: object, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run code on MPI ranks of this machine and return what mpiexec did."""
+    command = [str(MPIEXEC), *MPI_OPTIONS, "-n", str(ranks), sys.executable, "-c", _PRELUDE + code]
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        env={**os.environ, **MPI_ENVIRONMENT, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )

@@ -1,0 +1,233 @@
+"""The command line: what it prints where, its exit codes, its messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import support
+from forebay import cli
+from forebay.cli.commands import COMMANDS
+from forebay.cli.output import bytes_text, print_table
+
+
+def run(capsys, *arguments):
+    """Run the command in this process; return exit code, stdout, stderr."""
+    status = cli.main([str(one) for one in arguments])
+    found = capsys.readouterr()
+    return status, found.out, found.err
+
+
+def run_json(capsys, *arguments):
+    status, out, err = run(capsys, *arguments, "--json")
+    assert (status, err) == (0, "")
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+def test_index_builds_the_sidecar_and_tells_what_it_took(capsys, small_lmdb):
+    found = run_json(capsys, "index", small_lmdb)
+    assert found["samples"] == 100
+    assert found["excluded"] == {}
+    assert 0 < found["read_bytes"] <= found["file_bytes"]
+    assert found["sidecar"].startswith(os.environ["FOREBAY_CACHE_DIR"])
+    assert os.stat(found["sidecar"]).st_size == found["sidecar_bytes"]  # noqa: PTH116
+    status, out, _ = run(capsys, "index", small_lmdb)
+    assert status == 0
+    assert out.startswith("samples           100\nexcluded records  none\nread ")
+
+
+def test_index_beside_writes_next_to_the_data(capsys, tmp_path):
+    path = support.write_lmdb(tmp_path / "beside.lmdb", [b"a", b"bc"])
+    found = run_json(capsys, "index", path, "--beside")
+    assert found["sidecar"].startswith(str(tmp_path))
+
+
+def test_index_reports_records_that_are_no_samples(capsys, tmp_path):
+    lmdb = pytest.importorskip("lmdb")
+    path = support.write_lmdb(tmp_path / "named.lmdb", [support.datum(number) for number in range(5)])
+    with lmdb.open(str(path), map_size=1 << 20) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"num-samples", b"5")
+    found = run_json(capsys, "index", path)
+    assert (found["samples"], found["excluded"]) == (5, {"num-samples": 1})
+
+
+def test_inspect_tells_format_samples_and_shards(capsys, datum_lmdb):
+    found = run_json(capsys, "inspect", datum_lmdb)
+    assert found["format"] == "lmdb"
+    assert found["samples"] == 64
+    status, out, _ = run(capsys, "inspect", datum_lmdb)
+    assert status == 0
+    assert "samples" in out
+
+
+def test_verify_reads_every_sample(capsys, small_lmdb):
+    assert run_json(capsys, "verify", small_lmdb) == {"samples": 100, "bad": []}
+    status, out, _ = run(capsys, "verify", small_lmdb)
+    assert (status, out) == (0, "samples  100\nbad      0\n")
+
+
+def test_verify_lists_bad_samples_and_fails(capsys, tmp_path):
+    values = [support.datum(number) for number in range(20)]
+    values[13] = values[13][:50]
+    path = support.write_lmdb(tmp_path / "bad.lmdb", values)
+    status, out, err = run(capsys, "verify", path, "--schema", "caffe-datum", "--json")
+    found = json.loads(out)
+    assert status == 1
+    assert [one["sample"] for one in found["bad"]] == [13]
+    assert "1 of 20 samples are bad" in err
+    status, out, _ = run(capsys, "verify", path, "--schema", "caffe-datum")
+    assert status == 1
+    assert "sample 13: " in out
+
+
+def test_limit_prints_a_rate_for_each_kind_and_block_size(capsys, small_lmdb):
+    found = run_json(capsys, "limit", small_lmdb, "--seconds", "0.02", "--block", "4KiB", "--block", "16KiB")
+    kinds = [(figure["kind"], figure["block_bytes"]) for figure in found["figures"]]
+    assert kinds == [
+        (kind, block) for block in (4096, 16384) for kind in ("sequential", "random", "direct", "mmap")
+    ]
+    status, out, _ = run(
+        capsys, "limit", small_lmdb, "--seconds", "0.02", "--kind", "random", "--block", "8KiB"
+    )
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[0].split() == ["MiB/s", "random"]
+    assert lines[1].startswith("8 KiB")
+
+
+@pytest.mark.parametrize("command", ["index", "inspect", "verify", "limit"])
+def test_a_missing_file_is_an_error_without_a_traceback(capsys, command):
+    status, out, err = run(capsys, command, "/nowhere/gone.lmdb")
+    assert (status, out) == (1, "")
+    assert err.startswith("forebay: ")
+    assert "/nowhere/gone.lmdb" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nothing"],
+        ["index"],
+        ["index", "x", "--wrong"],
+        ["limit", "x", "--kind", "sideways"],
+        ["limit", "x", "--block", "two"],
+        ["verify", "x", "--threads", "0"],
+        ["index", "x", "--schema", "jpeg"],
+        ["demo", "--ranks", "0"],
+    ],
+)
+def test_wrong_use_ends_with_2_and_says_what_is_right(capsys, arguments):
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert err
+
+
+def test_help_names_every_command(capsys):
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    for name in COMMANDS:
+        assert name in out
+        status, page, _ = run(capsys, name, "--help")
+        assert status == 0
+        assert "--json" in page
+
+
+def test_version_is_that_of_the_core(capsys):
+    import forebay
+
+    assert run(capsys, "--version")[:2] == (0, f"forebay {forebay.__version__}\n")
+
+
+def test_the_command_starts_without_numpy():
+    code = """
+import sys, forebay.cli
+forebay.cli.main(['--help'])
+print('numpy' in sys.modules, 'rich' in sys.modules, file=sys.stderr)
+"""
+    done = support.run_python(code)
+    assert done.stderr == "False False\n"
+
+
+def test_a_reader_that_leaves_is_no_traceback(small_lmdb):
+    command = f"{sys.executable} -m forebay inspect {small_lmdb} | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_progress_shows_after_two_seconds_on_a_terminal_only():
+    code = """
+import sys, time
+from forebay.cli import output
+output.PATIENCE_S = float(sys.argv[1])
+with output.progress() as report:
+    for done in range(5):
+        report("reading", done, 5)
+        time.sleep(0.02)
+print("data")
+"""
+
+    def on_terminal(patience):
+        ours, theirs = pty.openpty()
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(patience)],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+            timeout=60,
+            check=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+        )
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 65536):
+                shown += piece
+        except OSError:
+            pass
+        os.close(ours)
+        assert done.stdout == "data\n"
+        return shown
+
+    assert b"reading" in on_terminal(0)
+    assert on_terminal(60) == b""
+    assert support.run_python(code, 0).stderr == ""
+
+
+def test_sizes_and_tables_are_written_for_people(capsys):
+    assert [bytes_text(size) for size in (0, 1023, 1024, 1536, 5 * 2**30)] == [
+        "0 B",
+        "1023 B",
+        "1 KiB",
+        "1.5 KiB",
+        "5 GiB",
+    ]
+    print_table(("a", "bb"), [("x", 100), ("yy", 2)])
+    assert capsys.readouterr().out == "a    bb\nx   100\nyy    2\n"
+
+
+def test_the_demo_passes_its_options_on(monkeypatch):
+    import forebay.demo
+
+    seen = {}
+    monkeypatch.setattr(forebay.demo, "main", lambda **options: seen.update(options) or 0)
+    from forebay.cli.commands import cli as group
+
+    outcome = CliRunner().invoke(
+        group, ["demo", "--ranks", "2", "--samples", "900", "--output", "o.html", "--keep", "--json"]
+    )
+    assert outcome.exit_code == 0
+    assert {**seen, "output": str(seen["output"])} == {
+        "json": True,
+        "keep": True,
+        "ranks": 2,
+        "samples": 900,
+        "output": "o.html",
+    }

@@ -1,0 +1,64 @@
+"""Pages tell the truth: commands, options, links, words, metrics."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+import forebay
+from forebay.cli.commands import COMMANDS, cli
+from support import ROOT
+
+PAGES = [
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+]
+
+
+def command_page():
+    """Sections of docs/commands.md by command."""
+    text = (ROOT / "docs/commands.md").read_text()
+    parts = re.split(r"^## forebay (\w+)$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_every_command_is_documented_and_no_other():
+    assert list(command_page()) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_documented_and_no_other(name):
+    command = cli.get_command(None, name)
+    usage = command_page()[name].split("`")[1]
+    options = {option for one in command.params if isinstance(one, click.Option) for option in one.opts}
+    assert set(re.findall(r"--[a-z-]+", usage)) == options
+    assert "--json" in options
+    assert all(one.help for one in command.params if isinstance(one, click.Option))
+
+
+def test_every_public_name_has_a_docstring():
+    for name in forebay.__all__:
+        value = getattr(forebay, name)
+        assert isinstance(value, str) or (value.__doc__ and value.__doc__.strip()), name
+    assert set(dir(forebay)) == set(forebay.__all__)
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'"):
+        forebay.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_words_are_defined_once_and_in_order():
+    rows = re.findall(r"^\| ([^|]+) \| ", (ROOT / "docs/glossary.md").read_text(), flags=re.MULTILINE)[1:]
+    words = [row.split(",")[0].strip() for row in rows]
+    assert words == sorted(words)
+    assert len(set(words)) == len(words)

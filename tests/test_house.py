@@ -1,0 +1,95 @@
+"""The house: what may depend on what, how tests are counted, what the Makefile says."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from support import ROOT
+
+
+def load(name):
+    """Import a script that is no module of a package."""
+    specification = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def allowed_dependencies():
+    """Read the table of docs/design.md."""
+    page = (ROOT / "docs/design.md").read_text()
+    rows = re.findall(r"^\| (forebay-[a-z-]+) \| ([^|]*) \|$", page, flags=re.MULTILINE)
+    return {crate: set(filter(None, re.split(r",\s*", names.strip()))) for crate, names in rows}
+
+
+def test_a_crate_depends_on_nothing_that_the_design_does_not_allow():
+    command = ["cargo", "metadata", "--no-deps", "--offline", "--format-version", "1"]
+    found = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+    allowed = allowed_dependencies()
+    assert {package["name"] for package in found["packages"]} == allowed.keys()
+    for package in found["packages"]:
+        # Kind None is an ordinary dependency; those of tests and of fuzzing are free.
+        needed = {one["name"] for one in package["dependencies"] if one["kind"] != "dev"}
+        extra = needed - allowed[package["name"]]
+        assert not extra, f"{package['name']} depends on {extra}; docs/design.md does not allow that"
+
+
+def test_arrows_between_rooms_run_one_way():
+    allowed = allowed_dependencies()
+    order = ["forebay-types", "forebay-format", "forebay-plan", "forebay-engine", "forebay-py"]
+    for place, crate in enumerate(order):
+        later = set(order[place:])
+        assert not allowed[crate] & later
+    assert "forebay-format" not in allowed["forebay-plan"]
+    assert "forebay-plan" not in allowed["forebay-format"]
+
+
+CARGO = """
+running 3 tests
+test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+test tests::result ... ok
+     Running tests/other.rs
+test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
+"""
+
+
+def test_results_of_all_suites_are_summed_in_one_line(tmp_path):
+    run_tests = load("run_tests")
+    rust = run_tests.count_rust(CARGO.splitlines(keepends=True))
+    assert (rust.passed, rust.failed, rust.skipped) == (7, 2, 1)
+    report = tmp_path / "junit.xml"
+    report.write_text('<testsuites><testsuite tests="10" failures="1" errors="1" skipped="2"/></testsuites>')
+    python = run_tests.count_junit(report)
+    assert (rust + python).closing_line() == "13 passed, 4 failed, 3 skipped"
+    assert run_tests.Counts(5).closing_line() == "5 passed, 0 failed"
+
+
+def test_a_suite_that_ends_badly_without_a_failed_test_counts_as_one_failure(tmp_path):
+    run_tests = load("run_tests")
+    assert run_tests.count_rust(["error[E0308]: mismatched types\n"]).ended(101).failed == 1
+    assert run_tests.count_junit(tmp_path / "absent.xml").ended(2).failed == 1
+    assert run_tests.Counts(1, 2).ended(1).failed == 2
+    assert run_tests.Counts(1).ended(0).failed == 0
+
+
+@pytest.mark.parametrize("target", ["build", "demo", "test", "test-long", "lint", "bench", "help"])
+def test_the_makefile_has_its_targets(target):
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(rf"^{target}:.*## \S", makefile, flags=re.MULTILINE)
+
+
+def test_no_file_is_longer_than_one_idea():
+    sources = [*ROOT.glob("python/**/*.py"), *ROOT.glob("crates/**/*.rs"), *ROOT.glob("scripts/*.py")]
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in sources
+        if (lines := path.read_text().count("\n")) > 700
+    }
+    assert not long, long

@@ -1,0 +1,560 @@
+"""The loader on one rank: batches, epochs, positions, states, lives."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import forebay
+import support
+
+
+def contents(batch):
+    return [bytes(row) for row in batch["data"]]
+
+
+def ids(loader):
+    return [list(map(int, batch.indices)) for batch in loader]
+
+
+@pytest.fixture
+def make(small_lmdb):
+    """Make loaders of the small records that are closed after the test."""
+    loaders = []
+
+    def make(**arguments):
+        loaders.append(forebay.Loader(small_lmdb, **{"batch_size": 8, "memory": "16MiB", **arguments}))
+        return loaders[-1]
+
+    yield make
+    for loader in loaders:
+        loader.close()
+
+
+# --- data sets ---
+
+
+def test_a_dataset_is_a_sequence_of_records(small_lmdb, small_records):
+    dataset = forebay.open(small_lmdb)
+    assert len(dataset) == 100
+    assert list(dataset) == small_records
+    assert dataset[-1] == small_records[-1]
+    assert dataset.format == "lmdb"
+    assert dataset.fields == {"data": ("uint8", (300,))}
+    for wrong in (100, -101):
+        with pytest.raises(IndexError, match=r"100"):
+            dataset[wrong]
+
+
+def test_extents_say_where_a_record_lies(small_lmdb, small_records):
+    dataset = forebay.open(small_lmdb)
+    for number in (0, 50, 99):
+        found = b""
+        for path, offset, length in dataset.extents(number):
+            with open(path, "rb") as file:  # noqa: PTH123
+                file.seek(offset)
+                found += file.read(length)
+        assert small_records[number] in found
+
+
+def test_several_paths_and_patterns_are_shards_of_one_dataset(tmp_path):
+    for shard in range(3):
+        support.write_lmdb(
+            tmp_path / f"s-{shard}.lmdb", [support.record(10 * shard + i, 50) for i in range(10)]
+        )
+    whole = forebay.open(f"{tmp_path}/s-*.lmdb")
+    assert [whole[i] for i in range(30)] == [support.record(i, 50) for i in range(30)]
+    assert len(whole.paths) == 3
+    turned = forebay.open([tmp_path / "s-2.lmdb", tmp_path / "s-0.lmdb"])
+    assert turned[0] == support.record(20, 50)
+    assert turned.fingerprint != whole.fingerprint
+
+
+def test_a_dataset_can_be_pickled_for_spawned_processes(small_lmdb):
+    dataset = forebay.open(small_lmdb, schema="raw")
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.fingerprint == dataset.fingerprint
+    assert again[3] == dataset[3]
+
+
+def test_a_named_database_is_opened_by_name(tmp_path):
+    path = support.write_lmdb(tmp_path / "x.lmdb", [b"abc", b"defg"], database="train")
+    assert list(forebay.open(path, database="train")) == [b"abc", b"defg"]
+    with pytest.raises(forebay.ForebayError, match=r"nothing"):
+        len(forebay.open(path, database="nothing"))
+
+
+def test_datum_records_become_images_and_labels(datum_lmdb):
+    dataset = forebay.open(datum_lmdb)
+    assert dataset.fields == {"image": ("uint8", (3, 8, 8)), "label": ("int64", ())}
+    sample = dataset[7]
+    assert int(sample["label"]) == 7
+    assert sample["image"].tobytes() == support.record(7, 192)
+    with forebay.Loader(dataset, 16, order="sequential", memory="16MiB") as loader:
+        for batch in loader:
+            assert batch["image"].shape == (16, 3, 8, 8)
+            assert list(batch["label"]) == list(batch.indices)
+            for row, number in zip(batch["image"], batch.indices, strict=True):
+                assert row.tobytes() == support.record(int(number), 192)
+
+
+@pytest.mark.parametrize(
+    ("make_path", "message"),
+    [
+        (lambda path: path / "gone.lmdb", r"gone\.lmdb"),
+        (lambda path: ((path / "empty.mdb").write_bytes(b"") and None) or path / "empty.mdb", r"empty\.mdb"),
+        (
+            lambda path: (path / "text.mdb").write_text("no database " * 1000) and path / "text.mdb",
+            r"text\.mdb",
+        ),
+        (lambda path: (path / "folder.lmdb").mkdir() or path / "folder.lmdb", r"folder\.lmdb"),
+        (lambda path: f"{path}/nothing-*.lmdb", r"no file matches the pattern .*nothing-\*\.lmdb"),
+        (lambda path: [], r"the list of paths is empty"),
+    ],
+)
+def test_what_is_no_dataset_is_told_with_its_path(tmp_path, make_path, message):
+    with pytest.raises(forebay.ForebayError, match=message):
+        forebay.open(make_path(tmp_path))
+
+
+# --- batches ---
+
+
+@pytest.mark.parametrize(
+    "order", ["sequential", "contiguous", "shuffle", "group", forebay.Group(samples=10, window=2)]
+)
+def test_every_sample_comes_once_per_epoch_with_its_own_bytes(make, small_records, order):
+    loader = make(order=order, batch_size=10)
+    for _ in range(3):
+        seen = []
+        for batch in loader:
+            assert contents(batch) == [small_records[number] for number in batch.indices]
+            seen += list(batch.indices)
+        assert sorted(seen) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    "strategy", ["forebay", "mmap", "pread", "io_uring", forebay.Strategy(access="pread", readers=3)]
+)
+def test_a_strategy_never_changes_the_samples(make, small_records, strategy):
+    plain = ids(make(order="shuffle", seed=5))
+    loader = make(order="shuffle", seed=5, strategy=strategy)
+    found = []
+    for batch in loader:
+        assert contents(batch) == [small_records[number] for number in batch.indices]
+        found.append(list(map(int, batch.indices)))
+    assert found == plain
+
+
+def test_records_of_different_lengths_are_lists_of_views(tmp_path):
+    records = [support.record(number, 1 + 37 * number) for number in range(40)]
+    path = support.write_lmdb(tmp_path / "ragged.lmdb", records)
+    with forebay.Loader(path, 8, order="shuffle", memory="16MiB") as loader:
+        for batch in loader:
+            assert isinstance(batch["data"], list)
+            assert [view.tobytes() for view in batch["data"]] == [records[number] for number in batch.indices]
+
+
+def test_a_batch_is_a_mapping_of_writable_arrays(make):
+    batch = next(iter(make()))
+    assert list(batch) == ["data"]
+    assert batch["data"].dtype == np.uint8
+    assert batch["data"].shape == (8, 300)
+    assert batch.indices.dtype == np.int64
+    batch["data"][:] = 0
+    assert not batch["data"].any()
+    assert "indices=array" in repr(batch)
+
+
+def test_indices_keep_no_buffer(make):
+    loader = make()
+    kept = [batch.indices for batch in loader]
+    assert len(kept) == len(loader)
+    assert loader.stats()["private_batches"] == 0
+
+
+def test_a_user_who_keeps_every_batch_gets_private_copies_and_one_warning(make, small_records):
+    loader = make(order="sequential", batch_size=4)
+    with pytest.warns(RuntimeWarning) as warnings:
+        kept = list(loader)
+    assert len(warnings) == 1
+    for batch in kept:
+        assert contents(batch) == [small_records[number] for number in batch.indices]
+    assert loader.stats()["private_batches"] > 0
+
+
+def test_views_outlive_batch_and_loader(make, small_records):
+    loader = make(order="sequential")
+    row = next(iter(loader))["data"][3]
+    loader.close()
+    del loader
+    gc.collect()
+    assert bytes(row) == small_records[3]
+
+
+def test_decode_is_called_on_each_batch_and_its_result_handed_out(make):
+    loader = make(order="sequential", decode=lambda batch: (len(batch["data"]), int(batch.indices[0])))
+    assert list(loader)[:3] == [(8, 0), (8, 8), (8, 16)]
+
+
+def test_a_decode_that_raises_counts_its_batch(make):
+    def decode(batch):
+        if batch.indices[0] == 8:
+            raise KeyError("no")
+        return int(batch.indices[0])
+
+    loader = make(order="sequential", decode=decode)
+    iteration = iter(loader)
+    assert next(iteration) == 0
+    with pytest.raises(KeyError):
+        next(iteration)
+    assert loader.state_dict()["step"] == 2
+    assert next(iteration) == 16
+
+
+@pytest.mark.parametrize(
+    ("last", "steps", "lengths"),
+    [("wrap", 13, [8] * 13), ("drop", 12, [8] * 12), ("short", 13, [8] * 12 + [4])],
+)
+def test_the_end_of_an_epoch_is_as_last_says(make, last, steps, lengths):
+    loader = make(order="sequential", last=last)
+    assert len(loader) == steps
+    assert [len(batch) for batch in ids(loader)] == lengths
+
+
+def test_a_circular_database_flows_on(make):
+    loader = make(order="sequential", last="carry", batch_size=30)
+    flat = [number for _ in range(3) for batch in ids(loader) for number in batch]
+    assert flat == [number % 100 for number in range(len(flat))]
+
+
+# --- epochs ---
+
+
+def test_each_pass_is_the_next_epoch(make):
+    loader = make(order="shuffle")
+    first, second = ids(loader), ids(loader)
+    assert first != second
+    again = make(order="shuffle")
+    assert [ids(again), ids(again)] == [first, second]
+
+
+def test_set_epoch_chooses_the_epoch(make):
+    loader = make(order="shuffle")
+    epochs = [ids(loader) for _ in range(3)]
+    for epoch in (2, 0, 0, 1):
+        loader.set_epoch(epoch)
+        assert loader.epoch == epoch
+        assert ids(loader) == epochs[epoch]
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(forebay.OptionError, match=r"set_epoch: expected an integer of at least 0"):
+            loader.set_epoch(wrong)
+
+
+def test_a_pass_that_was_broken_off_counts(make):
+    loader = make(order="shuffle")
+    epochs = [ids(loader) for _ in range(2)]
+    loader.set_epoch(0)
+    for step, batch in enumerate(loader):
+        assert list(batch.indices) == epochs[0][step]
+        if step == 2:
+            break
+    assert loader.epoch == 0
+    assert ids(loader) == epochs[1]
+
+
+def test_set_epoch_after_a_break_begins_the_epoch_anew(make):
+    loader = make(order="shuffle")
+    whole = ids(loader)
+    loader.set_epoch(0)
+    next(iter(loader))
+    loader.set_epoch(0)
+    assert ids(loader) == whole
+
+
+def test_an_older_iterator_says_that_it_was_left_behind(make):
+    loader = make()
+    older = iter(loader)
+    next(older)
+    iter(loader)
+    with pytest.raises(forebay.ForebayError, match=r"left behind"):
+        next(older)
+    with pytest.raises(StopIteration):
+        next(older)
+
+
+def test_an_iterator_that_ended_stays_ended(make):
+    iteration = iter(make())
+    for _ in iteration:
+        pass
+    assert list(iteration) == []
+
+
+# --- given orders ---
+
+
+def test_a_function_of_the_epoch_gives_the_order(make, small_records):
+    asked = []
+
+    def order(epoch):
+        asked.append(epoch)
+        return np.roll(np.arange(100), epoch)
+
+    loader = make(order=order, batch_size=10)
+    for epoch in range(3):
+        flat = []
+        for batch in loader:
+            assert contents(batch) == [small_records[number] for number in batch.indices]
+            flat += list(batch.indices)
+        assert flat == list(np.roll(np.arange(100), epoch))
+    assert asked == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.arange(99), r"order= gave for epoch 0 99 sample ids, expected all 100"),
+        (np.arange(100) + 1, r"ids from 1 to 100, expected 0 to 99"),
+        (np.arange(100.0), r"an array of float64 with 1 dimensions"),
+        (np.zeros((10, 10), int), r"an array of int64 with 2 dimensions"),
+    ],
+)
+def test_a_given_order_is_checked(make, value, message):
+    with pytest.raises(forebay.OptionError, match=message):
+        iter(make(order=lambda epoch: value))
+
+
+# --- states ---
+
+
+@pytest.mark.parametrize(
+    "order", ["sequential", "contiguous", "shuffle", "group", lambda epoch: np.arange(100)[::-1]]
+)
+@pytest.mark.parametrize("stop", [0, 1, 5, 12, 13])
+def test_resume_equals_uninterrupted(make, order, stop):
+    whole = make(order=order, seed=3)
+    epochs = [ids(whole), ids(whole)]
+    first = make(order=order, seed=3)
+    iteration = iter(first)
+    for _ in range(stop):
+        next(iteration)
+    state = first.state_dict()
+    assert state["step"] == stop
+    second = make(order=order, seed=3)
+    second.load_state_dict(pickle.loads(pickle.dumps(state)))
+    second.set_epoch(state["epoch"])
+    assert ids(second) == epochs[0][stop:]
+    assert ids(second) == epochs[1]
+
+
+def test_a_state_after_an_epoch_is_the_start_of_the_next(make):
+    loader = make()
+    ids(loader)
+    state = loader.state_dict()
+    assert (state["epoch"], state["step"]) == (1, 0)
+
+
+def test_a_state_brings_its_lanes_and_groups_along(make):
+    first = make(order=forebay.Group(samples=5, window=3, lanes=4), seed=1)
+    whole = ids(first)
+    first.set_epoch(0)
+    iteration = iter(first)
+    for _ in range(4):
+        next(iteration)
+    second = make(order="group", seed=1)
+    second.load_state_dict(first.state_dict())
+    assert ids(second) == whole[4:]
+    assert second.facts["lanes"] == 4
+    third = make(order=forebay.Group(lanes=8), seed=1)
+    with pytest.raises(
+        forebay.OptionError, match=r"lanes is 4 in the state, this loader was made with 8\nhint: .*lanes=4"
+    ):
+        third.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 9}, r"seed is 9 in the state and 0 in this loader"),
+        ({"kind": "shuffle"}, r"kind is 'shuffle' in the state and 'group' in this loader"),
+        ({"last": "drop"}, r"last is 'drop' in the state and 'wrap'"),
+        ({"version": 2}, r"version is 2 in the state and 1"),
+        ({"fingerprint": "0"}, r"fingerprint is '0' in the state.*\nhint: the data set has changed"),
+        (
+            {"global_batch": 16, "lanes": 8},
+            r"global batch is 16 in the state and 8 here.*\nhint: .*batch_size=16",
+        ),
+        ({"step": 14}, r"step: expected an integer from 0 to 13, found 14"),
+        ({"epoch": -1}, r"epoch: expected an integer from 0, found -1"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_with_what_would(make, changes, message):
+    loader = make()
+    with pytest.raises(forebay.OptionError, match=message):
+        loader.load_state_dict({**loader.state_dict(), **changes})
+    with pytest.raises(forebay.OptionError, match=r"the state lacks epoch"):
+        loader.load_state_dict({key: value for key, value in loader.state_dict().items() if key != "epoch"})
+
+
+# --- options ---
+
+
+def test_options_come_from_the_environment(make, monkeypatch):
+    monkeypatch.setenv("FOREBAY_BATCH_SIZE", "5")
+    monkeypatch.setenv("FOREBAY_ORDER", "sequential")
+    loader = make(batch_size=None)
+    assert ids(loader)[0] == [0, 1, 2, 3, 4]
+    assert "FOREBAY_ORDER" in loader.explain()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 101}, r"101"),
+        ({"memory": 4096}, r"(?i)at least|least"),
+        ({"order": "sorted"}, r"sequential, contiguous, shuffle, group"),
+        ({"strategy": "lmm-dio"}, r"forebay, mmap, pread, io_uring"),
+        ({"order": "shuffle", "last": "carry"}, r"(?i)carry"),
+        ({"order": forebay.Group(lanes=3)}, r"(?i)lanes"),
+        ({"decode": 3}, r"decode=: expected a function of a batch, found 3"),
+    ],
+)
+def test_wrong_use_is_told_when_the_loader_is_made(make, arguments, message):
+    with pytest.raises(forebay.OptionError, match=message):
+        make(**arguments)
+
+
+# --- lives ---
+
+
+def test_explain_and_stats_tell_what_was_done(make):
+    loader = make(order="group")
+    ids(loader)
+    stats = loader.stats()
+    assert stats["steps"] == 13
+    assert stats["samples"] == 104
+    assert stats["node"]["steps"] == 13
+    text = loader.explain()
+    assert "rank 0 of 1" in text
+    assert "lanes" in text
+    loader.close()
+    assert loader.stats()["steps"] == 13
+    assert "rank 0 of 1" in loader.explain()
+
+
+def test_a_closed_loader_says_so(make):
+    with make() as loader:
+        iteration = iter(loader)
+        next(iteration)
+    loader.close()
+    with pytest.raises(forebay.ForebayError, match=r"loader 'train' is closed"):
+        iter(loader)
+    with pytest.raises(forebay.ForebayError, match=r"left behind"):
+        next(iteration)
+
+
+def test_several_loaders_live_side_by_side(make, small_records):
+    training, validation = make(order="shuffle"), make(order="sequential", name="validation")
+    for one, two in zip(training, validation, strict=True):
+        for batch in (one, two):
+            assert contents(batch) == [small_records[number] for number in batch.indices]
+
+
+def test_a_loader_that_is_dropped_is_collected(small_lmdb):
+    before = threading_count()
+    for _ in range(5):
+        loader = forebay.Loader(small_lmdb, 8, memory="16MiB")
+        next(iter(loader))
+        del loader
+    gc.collect()
+    wait_until(lambda: threading_count() <= before)
+
+
+def threading_count():
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def wait_until(condition, deadline_s=30):
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_loader_alive_at_exit_is_no_trouble(small_lmdb):
+    code = """
+import forebay, sys
+loader = forebay.Loader(sys.argv[1], 8, memory="16MiB")
+iteration = iter(loader)
+kept = [next(iteration)]
+cycle = [kept]; cycle.append(cycle)
+print("end")
+"""
+    done = support.run_python(code, small_lmdb)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_loader_cannot_be_used_after_a_fork(small_lmdb):
+    code = """
+import forebay, os, sys
+loader = forebay.Loader(sys.argv[1], 8, order="sequential", memory="16MiB")
+iteration = iter(loader)
+batch = next(iteration)
+child = os.fork()
+if child == 0:
+    told = 0
+    for use in (lambda: next(iteration), lambda: iter(loader), loader.stats):
+        try:
+            use()
+        except forebay.ForebayError as error:
+            told += "was made before this process" in str(error)
+    del batch, iteration
+    loader.close()
+    del loader
+    own = forebay.Loader(sys.argv[1], 8, order="sequential", memory="16MiB")
+    told += sum(len(batch.indices) for batch in own) == 104
+    sys.exit(10 + told)
+_, status = os.waitpid(child, 0)
+rest = sum(len(batch.indices) for batch in iteration)
+print(os.waitstatus_to_exitcode(status), rest)
+"""
+    done = support.run_python(code, small_lmdb)
+    assert (done.returncode, done.stdout) == (0, "14 96\n"), done.stderr
+
+
+def test_an_interrupt_while_waiting_is_a_keyboard_interrupt(small_lmdb):
+    # The second of two ranks that never comes: making the loader waits.
+    world = forebay.World(rank=0, size=2, job=f"interrupt-{os.getpid()}")
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        forebay.Loader(small_lmdb, 8, world=world, memory="16MiB")
+    timer.join()
+
+
+def test_an_interrupt_at_any_moment_leaves_a_loader_that_works(make, small_records):
+    loader = make(order="shuffle")
+    for pause in (0.0001, 0.001, 0.005, 0.02):
+        timer = threading.Timer(pause, os.kill, (os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            timer.start()
+            while True:
+                for _ in loader:
+                    pass
+        timer.join()
+    loader.set_epoch(0)
+    assert {number for batch in ids(loader) for number in batch} == set(range(100))
+
+
+def test_a_reference_cycle_through_the_loader_is_collected(make):
+    loader = make()
+    loader.myself = [loader]
+    del loader
+    gc.collect()

@@ -1,0 +1,355 @@
+"""World: who am I, who is beside me, which processes are one job."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import types
+
+import pytest
+
+import forebay
+import support
+from forebay import world as worlds
+from forebay.world import Identity, identify
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "2",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "PMIX_NAMESPACE": "prterun-host-12@1",
+}
+HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"}
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+}
+SLURM = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "3",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_NTASKS": "99",
+    "SLURM_STEP_NUM_TASKS": "11",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2),3",
+}
+
+
+def auto(environment, **changes):
+    return identify(
+        "auto", 5, {key: value for key, value in {**environment, **changes}.items() if value is not None}
+    )
+
+
+def test_nothing_in_the_environment_is_a_world_of_one():
+    found = auto({})
+    assert (found.rank, found.size, found.local_rank, found.local_ranks) == (0, 1, 0, (0,))
+
+
+def test_two_loaders_of_one_process_are_two_jobs():
+    assert auto({}).job != auto({}).job
+    assert auto({"RANK": "0", "WORLD_SIZE": "1"}).job != auto({"RANK": "0", "WORLD_SIZE": "1"}).job
+
+
+def test_open_mpi_on_one_node_needs_no_mpi():
+    found = auto(OPEN_MPI)
+    assert (found.rank, found.size, found.local_ranks) == (2, 4, (0, 1, 2, 3))
+    assert found.job == "prterun-host-12@1"
+    assert found.comm is None
+    assert "mpi4py.MPI" not in sys.modules
+
+
+def test_hydra_names_the_job_by_its_launcher():
+    first, second = auto(HYDRA), auto(HYDRA, PMI_RANK="2", MPI_LOCALRANKID="2")
+    assert (first.rank, first.size, first.local_ranks) == (1, 3, (0, 1, 2))
+    assert first.job == second.job
+
+
+def test_torchrun_numbers_its_nodes_in_blocks():
+    found = auto(TORCHRUN)
+    assert (found.rank, found.size, found.local_rank, found.local_ranks) == (5, 8, 1, (4, 5, 6, 7))
+    assert found.job == "torchrun-none-0-10.0.0.1-29500"
+    assert auto(TORCHRUN, TORCHELASTIC_RESTART_COUNT="1").job != found.job
+
+
+def test_torchrun_goes_before_mpi_and_mpi_before_slurm():
+    assert auto({**TORCHRUN, **OPEN_MPI, **SLURM}).size == 8
+    assert auto({**OPEN_MPI, **SLURM}).size == 4
+    assert auto(SLURM).size == 11
+
+
+def test_slurm_counts_only_inside_a_step_and_by_the_tasks_of_the_step():
+    found = auto(SLURM)
+    assert (found.rank, found.size, found.local_rank, found.local_ranks) == (5, 11, 1, (4, 5, 6, 7))
+    assert found.job == "slurm--77-3"
+    assert auto(SLURM, SLURM_STEP_ID=None).size == 1
+    assert auto(SLURM, SLURM_STEP_NUM_TASKS="1", SLURM_PROCID="0").size == 1
+
+
+def test_slurm_with_a_cyclic_distribution_is_recognised():
+    found = auto(SLURM, SLURM_PROCID="4", SLURM_LOCALID="1", SLURM_NODEID="1")
+    assert found.local_ranks == (1, 4, 7, 10)
+    with pytest.raises(
+        forebay.OptionError, match=r"fits neither a block nor a cyclic distribution.*\nhint: .*local_ranks="
+    ):
+        auto(SLURM, SLURM_PROCID="6", SLURM_LOCALID="0")
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"), [("4(x2),3", [4, 4, 3]), ("1", [1]), ("2,1(x3)", [2, 1, 1, 1]), ("", [])]
+)
+def test_slurm_repeats_counts(text, tasks):
+    assert worlds.tasks_per_node(text) == tasks
+
+
+def test_layouts_place_every_rank_once():
+    for tasks in ([1], [4, 4, 3], [3, 1, 5], [2, 0, 1]):
+        for layout in (worlds.block_layout(tasks), worlds.cyclic_layout(tasks)):
+            assert [len(ranks) for ranks in layout] == tasks
+            assert sorted(rank for ranks in layout for rank in ranks) == list(range(sum(tasks)))
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (
+            {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "4"},
+            r"OMPI_COMM_WORLD_RANK 4 is not below OMPI_COMM_WORLD_SIZE 4; ranks count",
+        ),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "x"}, r"OMPI_COMM_WORLD_SIZE: expected an integer, found 'x'"),
+        (
+            {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+            r"rank 2 of 4 and local rank 1, with all ranks on one node",
+        ),
+        ({**TORCHRUN, "RANK": "8"}, r"RANK 8 is not below WORLD_SIZE 8"),
+        ({**TORCHRUN, "LOCAL_RANK": "4"}, r"LOCAL_RANK 4 is not below LOCAL_WORLD_SIZE 4"),
+        ({**TORCHRUN, "LOCAL_RANK": "3", "RANK": "1"}, r"rank 1 of 8 cannot have local rank 3 of 4"),
+        ({**SLURM, "SLURM_PROCID": "11"}, r"SLURM_PROCID 11 is not below SLURM_STEP_NUM_TASKS 11"),
+        (
+            {**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4"},
+            r"SLURM_STEP_TASKS_PER_NODE='4' does not hold 11 tasks",
+        ),
+        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4x2"}, r"expected counts such as 4\(x2\),3; found '4x2'"),
+    ],
+)
+def test_an_environment_that_contradicts_itself_is_told(environment, message):
+    with pytest.raises(forebay.OptionError, match=message):
+        auto(environment)
+
+
+def test_torchrun_without_local_ranks_is_told_what_to_set():
+    with pytest.raises(
+        forebay.OptionError, match=r"LOCAL_WORLD_SIZE is not\nhint: set LOCAL_WORLD_SIZE, or pass world="
+    ):
+        auto(TORCHRUN, LOCAL_WORLD_SIZE=None)
+
+
+@pytest.mark.parametrize("world", ["torchrun", "slurm"])
+def test_a_world_that_was_asked_for_but_is_absent_is_told(world):
+    with pytest.raises(
+        forebay.OptionError, match=rf'world="{world}": the environment does not hold .*\nhint: world="auto"'
+    ):
+        identify(world, 5, {})
+
+
+def test_mpi_asked_for_but_not_installed_is_told_how_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(
+        forebay.OptionError, match=r'world="mpi": mpi4py cannot be imported.*\nhint: .*pip install'
+    ):
+        identify("mpi", 5, {})
+
+
+def test_mpi_asked_for_without_a_launcher_is_told_how_to_launch():
+    code = 'import forebay.world; forebay.world.identify("mpi", 5)'
+    done = support.run_python(code, environment={**support.MPI_ENVIRONMENT, "OMPI_MCA_btl": "self,sm"})
+    assert 'OptionError: world="mpi": no MPI launcher started this process' in done.stderr
+    assert "hint:" in done.stderr
+    assert "mpiexec" in done.stderr
+
+
+def test_a_library_under_a_foreign_launcher_is_told_with_both_sizes(monkeypatch):
+    mpi = types.SimpleNamespace(
+        Is_initialized=lambda: True,
+        Is_finalized=lambda: False,
+        COMM_WORLD=types.SimpleNamespace(size=1),
+        Get_library_version=lambda: "Open MPI v5.0.11, package\nmore",
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
+    with pytest.raises(
+        forebay.OptionError, match=r"started 3 ranks, .*Open MPI v5\.0\.11, package\) says 1\nhint: .*mpiexec"
+    ):
+        auto(HYDRA)
+
+
+def test_torch_distributed_goes_before_the_environment(monkeypatch):
+    distributed = types.SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=lambda: 1,
+        get_world_size=lambda: 3,
+    )
+
+    def gather(everyone, own):
+        other = ("somewhere else", "token of another")
+        everyone[:] = [(own[0], "token of rank 0"), own, other]
+
+    distributed.all_gather_object = gather
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(distributed=distributed))
+    found = auto(OPEN_MPI)
+    assert (found.rank, found.size, found.local_ranks, found.job) == (1, 3, (0, 1), "torch-token of rank 0")
+    for key, value in {**TORCHRUN, "RANK": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(key, value)
+    assert auto(OPEN_MPI).job.startswith("torchrun-")
+
+
+# --- explicit worlds ---
+
+
+def explicit(**arguments) -> Identity:
+    return identify(forebay.World(**arguments), 5, {})
+
+
+def test_an_explicit_world_is_on_one_node_unless_it_says_otherwise():
+    found = explicit(rank=2, size=4)
+    assert (found.local_rank, found.local_ranks) == (2, (0, 1, 2, 3))
+    found = explicit(rank=5, size=8, local_rank=1, local_size=4, node="b", job="j")
+    assert (found.local_rank, found.local_ranks, found.node, found.job) == (1, (4, 5, 6, 7), "b", "j")
+    assert explicit(rank=5, size=8, local_rank=1, local_size=2, local_ranks=[1, 5]).local_ranks == (1, 5)
+
+
+def test_processes_of_one_parent_are_one_job():
+    assert explicit(rank=0, size=2).job == explicit(rank=1, size=2).job
+
+
+def test_the_job_can_come_from_the_environment():
+    assert identify(forebay.World(rank=0, size=2), 5, {"FOREBAY_JOB": "mine"}).job == "mine"
+    assert auto(OPEN_MPI, FOREBAY_JOB="mine").job == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 4, "size": 4}, r"World: rank 4 is not below size 4; ranks count from 0"),
+        ({"rank": -1, "size": 4}, r"World: rank -1 is not below size 4"),
+        ({"rank": 0, "size": 0}, r"World: size: expected at least 1, found 0"),
+        ({"rank": 0.5, "size": 2}, r"World: rank: expected an integer, found 0\.5"),
+        ({"rank": 0, "size": 2, "local_rank": 0}, r"give local_rank and local_size together"),
+        ({"rank": 0, "size": 2, "local_rank": 2, "local_size": 2}, r"local_rank 2 is not below local_size 2"),
+        ({"rank": 0, "size": 2, "local_rank": 0, "local_size": 3}, r"local_size 3 is larger than size 2"),
+        (
+            {"rank": 0, "size": 4, "local_rank": 1, "local_size": 2},
+            r"rank 0 of 4 cannot have local rank 1 of 2.*\nhint: .*local_ranks=",
+        ),
+        (
+            {"rank": 1, "size": 4, "local_rank": 0, "local_size": 2, "local_ranks": (2, 1)},
+            r"with rank 1 at local_rank 0",
+        ),
+    ],
+)
+def test_a_world_that_contradicts_itself_is_told(arguments, message):
+    with pytest.raises(forebay.OptionError, match=message):
+        explicit(**arguments)
+
+
+def test_a_communicator_that_says_otherwise_is_told():
+    comm = types.SimpleNamespace(rank=1, size=2)
+    with pytest.raises(
+        forebay.OptionError, match=r"rank 0 of 2 was given, the communicator says rank 1 of 2"
+    ):
+        forebay.World(rank=0, size=2, comm=comm)
+    with pytest.raises(forebay.OptionError, match=r"expected an mpi4py communicator, found SimpleNamespace"):
+        explicit(rank=1, size=2, comm=comm)
+
+
+def test_the_launcher_is_found_above_a_shell():
+    assert worlds._launcher_process() == worlds._process(os.getppid()) or "-" in worlds._launcher_process()
+    name, parent, start = worlds._parent_and_start(os.getpid())
+    assert (parent, start.isdigit(), bool(name)) == (os.getppid(), True, True)
+
+
+# --- with MPI ---
+
+WHO = """
+import forebay.world
+found = forebay.world.identify(WORLD, 60)
+imported = "mpi4py.MPI" in sys.modules
+emit([found.rank, found.size, list(found.local_ranks), found.node, found.job, found.comm is not None, imported])
+"""
+
+
+@pytest.mark.mpi
+def test_mpi_ranks_on_one_node_find_each_other_without_mpi():
+    found = support.run_mpi(3, WHO.replace("WORLD", '"auto"'))
+    assert [(rank, size, local) for rank, size, local, *_ in found] == [
+        (rank, 3, [0, 1, 2]) for rank in range(3)
+    ]
+    assert len({job for *_, job, _, _ in found}) == 1
+    assert not any(comm or imported for *_, comm, imported in found)
+
+
+@pytest.mark.mpi
+def test_mpi_ranks_on_emulated_nodes_tell_each_other_where_they_are():
+    code = 'import os\nos.environ["FOREBAY_NODE"] = str(int(os.environ["OMPI_COMM_WORLD_RANK"]) % 2)\n'
+    found = support.run_mpi(4, code + WHO.replace("WORLD", '"mpi"'))
+    assert [local for _, _, local, *_ in found] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+    assert [node for *_, node, _, _, _ in found] == ["0", "1", "0", "1"]
+    assert len({job for *_, job, _, _ in found}) == 1
+    assert all(comm for *_, comm, _ in found)
+
+
+@pytest.mark.mpi
+def test_a_world_with_a_communicator_takes_its_nodes_by_name():
+    code = "from mpi4py import MPI\nimport forebay\nc = MPI.COMM_WORLD\n"
+    world = "forebay.World(rank=c.rank, size=c.size, comm=c, node=c.rank // 2)"
+    found = support.run_mpi(4, code + WHO.replace("WORLD", world))
+    assert [local for _, _, local, *_ in found] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+
+
+@pytest.mark.mpi
+def test_ranks_that_do_not_come_are_an_error_after_the_deadline():
+    code = """
+from mpi4py import MPI
+import forebay, time
+from forebay import _mpi
+if MPI.COMM_WORLD.rank == 0:
+    try:
+        _mpi.gather(MPI.COMM_WORLD, b"x", "meeting", 0.3)
+    except forebay.PeerLostError as error:
+        emit(str(error))
+else:
+    emit("absent")
+sys.stdout.flush()
+time.sleep(0.5)
+os._exit(0)
+"""
+    done = support.start_mpi(2, code)
+    lines = [
+        json.loads(line.removeprefix("EMIT ")) for line in done.stdout.splitlines() if line.startswith("EMIT")
+    ]
+    assert [0, "meeting: not all of the 2 ranks came within 0.3 s; this is rank 0"] in lines
+
+
+@pytest.mark.mpi
+def test_ranks_that_disagree_are_told_on_what_and_who():
+    code = """
+from mpi4py import MPI
+import forebay
+from forebay import _mpi
+c = MPI.COMM_WORLD
+_mpi.compare(c, {"seed": 1}, 60)
+try:
+    _mpi.compare(c, {"seed": 1, "batch_size": 8 if c.rank < 2 else 9}, 60)
+except forebay.OptionError as error:
+    emit(str(error).splitlines()[0])
+"""
+    assert support.run_mpi(3, code) == ["the ranks disagree on batch_size: 8 on rank 0, 9 on rank 2"] * 3
