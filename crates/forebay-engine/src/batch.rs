@@ -171,6 +171,10 @@ impl Batch {
         &self.layout
     }
 
+    pub(crate) fn shared_layout(&self) -> Arc<BatchLayout> {
+        Arc::clone(&self.layout)
+    }
+
     /// Whether the batch lies in memory of the process's own.
     pub fn is_private(&self) -> bool {
         matches!(self.memory, Memory::Private(_))

@@ -31,7 +31,7 @@ use crate::registry;
 use crate::ring::Taken;
 use crate::settings::{self, Settings};
 use crate::shared::{GivenOrders, Shared};
-use crate::source::Source;
+use crate::source::{Loaded, Source};
 use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
 
 /// How long ranks of a node wait for each other to come [s].
@@ -120,7 +120,7 @@ impl Engine {
             settings.group_window,
             Some(settings.lanes).filter(|_| options.order.kind == "group"),
         )?;
-        let files = Arc::new(open_files(&index, settings.direct)?);
+        let files = open_files(&source, &index, settings.direct)?;
         let mappings = open_mappings(&settings.access, &files);
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
             .ok_or_else(|| Error::Node("the leader's decisions do not fit the data set".into(), None))?;
@@ -300,7 +300,7 @@ impl Engine {
         if caller.interrupted() {
             return Err(Error::Interrupted);
         }
-        let mut membership = self.membership.lock().unwrap_or_else(PoisonError::into_inner);
+        let membership = self.membership.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(peer) = membership.dead() {
             let slot = &self.shared.region.ranks()[peer.local_rank as usize];
             if slot.left.load(Ordering::Acquire) != 0 {
@@ -549,11 +549,11 @@ fn lead(
     options: &Options,
     caller: &dyn Caller,
 ) -> Result<(Vec<u8>, Vec<std::os::fd::OwnedFd>, registry::Share), Error> {
-    let (index, bytes) = source.index(caller)?;
+    let Loaded { index, bytes } = source.index(caller)?;
     if index.samples() == 0 {
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
     }
-    let files = open_files(&index, options.direct == Some(true))?;
+    let files = open_files(source, &index, options.direct == Some(true))?;
     let mappings = open_mappings(&options.access, &files);
     let settings = settings::decide(options, &index, &files, mappings.as_ref())?;
     let total = settings.region.total_bytes();
@@ -564,9 +564,10 @@ fn lead(
     Ok((reply, vec![region, index], share))
 }
 
-fn open_files(index: &Index, direct: bool) -> Result<ShardFiles, Error> {
-    let shards: Vec<(PathBuf, u64)> = index.shards().iter().map(|shard| (shard.path.clone(), shard.bytes)).collect();
-    Ok(ShardFiles::open(&shards, direct)?)
+fn open_files(source: &Source, index: &Index, direct: bool) -> Result<Arc<ShardFiles>, Error> {
+    let paths = source.dataset().shards().iter().map(|shard| shard.path.clone());
+    let shards: Vec<(PathBuf, u64)> = paths.zip(index.shards()).map(|(path, shard)| (path, shard.bytes)).collect();
+    Ok(Arc::new(ShardFiles::open(&shards, direct)?))
 }
 
 fn open_mappings(access: &AccessChoice, files: &Arc<ShardFiles>) -> Option<Mappings> {

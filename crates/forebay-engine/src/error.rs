@@ -24,14 +24,16 @@ pub enum Error {
     #[error("{0}")]
     Storage(String, Option<String>),
     /// A sample's bytes are not what its schema says.
-    #[error("{path}: sample {sample} (record at offset {offset}): expected {expected}, found {found}")]
+    #[error("{path}: sample {sample}: {what} at offset {offset}: expected {expected}, found {found}")]
     BadSample {
         /// Ordinal of the sample.
         sample: u64,
         /// The shard that holds it.
         path: String,
-        /// Where its record stands [bytes].
+        /// Where in the shard [bytes].
         offset: u64,
+        /// Which thing is wrong.
+        what: String,
         /// What the schema says.
         expected: String,
         /// What the record holds.

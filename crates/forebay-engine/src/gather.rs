@@ -174,7 +174,7 @@ impl Gatherer {
         let shared = &pass.shared;
         let schema = shared.index.schema();
         let sample = pick.planned.tranche.needs[pick.need].sample;
-        let layout = Arc::clone(&batch.layout);
+        let layout = batch.shared_layout();
         let ids = batch.bytes_mut();
         ids[slot * 8..slot * 8 + 8].copy_from_slice(&(sample.0 as i64).to_ne_bytes());
 
@@ -250,7 +250,15 @@ impl Gatherer {
         }
         decode(batch.bytes_mut(), &layout, slot, ends, |out| schema.decode(&records[..columns], out)).map_err(|error| {
             let (path, offset) = whereabouts(shared, pick);
-            Error::BadSample { sample: sample.0, path, offset, expected: error.expected, found: error.found }
+            let offset = offset + error.offset;
+            Error::BadSample {
+                sample: sample.0,
+                path,
+                offset,
+                what: error.what,
+                expected: error.expected,
+                found: error.found,
+            }
         })?;
         Ok(true)
     }
@@ -321,7 +329,7 @@ impl Gatherer {
                 let reader = (block.sequence % readers) as usize;
                 format!(
                     "{} at offset {} ({} bytes), which reader {reader} on local rank {} should read",
-                    shared.index.shards()[extent.shard.0 as usize].path.display(),
+                    shared.source.dataset().shards()[extent.shard.0 as usize].path.display(),
                     extent.offset,
                     extent.length,
                     shared.host(reader)
@@ -594,7 +602,7 @@ fn whereabouts(shared: &Shared, pick: Pick<'_>) -> (String, u64) {
         })
     });
     extent.map_or((String::new(), 0), |(extent, offset)| {
-        let path = shared.index.shards()[extent.shard.0 as usize].path.display().to_string();
+        let path = shared.source.dataset().shards()[extent.shard.0 as usize].path.display().to_string();
         (path, extent.offset + offset)
     })
 }
@@ -605,6 +613,7 @@ fn bad_length(shared: &Shared, pick: Pick<'_>, sample: SampleId, expected: u64, 
         sample: sample.0,
         path,
         offset,
+        what: "length of the record".into(),
         expected: format!("{expected} bytes as in all other records"),
         found: format!("{found} bytes"),
     }

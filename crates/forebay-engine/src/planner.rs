@@ -199,7 +199,8 @@ fn is_wanted(pass: &Pass, tranche: &Tranche) -> bool {
         .map(Position::step)
         .max()
         .unwrap_or(0);
-    let ahead = pass.plans.lock().iter().rev().take_while(|planned| match planned.last_sequence() {
+    let list = pass.plans.lock();
+    let ahead = list.iter().rev().take_while(|planned| match planned.last_sequence() {
         Some(last) => last >= begun,
         None => claim.is_none_or(|step| planned.tranche.first_step > step),
     });

@@ -123,7 +123,7 @@ pub fn decide(
     let mut reasons = Vec::new();
     let summary = index.summary();
     let samples = index.samples();
-    let mean_bytes = summary.total_bytes as f64 / samples.max(1) as f64;
+    let mean_bytes = summary.record_bytes as f64 / samples.max(1) as f64;
     let file_bytes: u64 = index.shards().iter().map(|shard| shard.bytes).sum();
     // What one sample costs in the landing ring: its record with the padding that lies between records.
     let landed_bytes = mean_bytes.max((file_bytes as f64 / samples.max(1) as f64).min(mean_bytes + 2.0 * ALIGN as f64));
@@ -174,7 +174,7 @@ pub fn decide(
     let read_bytes = if direct { DIRECT_READ_BYTES } else { READ_BYTES };
     let readers = options.readers.map_or(READERS, |readers| readers as usize);
 
-    let ragged_bytes = ragged_capacity(options.batch_size, mean_bytes, summary.max_bytes);
+    let ragged_bytes = ragged_capacity(options.batch_size, mean_bytes, summary.longest_record_bytes);
     let layout = BatchLayout::new(index.fields(), options.batch_size, ragged_bytes).ok_or_else(|| Error::Options {
         message: format!("a batch of {} samples is larger than 64 bits can say", options.batch_size),
         hint: String::new(),

@@ -46,7 +46,7 @@ fn view<'py>(
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
-            PY_ARRAY_API.get_type_object(py, NpyTypes::PyArray_Type),
+            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
             descriptor(py, dtype).into_dtype_ptr(),
             shape.len() as i32,
             shape.as_mut_ptr(),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_engine::Source;
-use forebay_format::{OpenOptions, SchemaChoice, SidecarPlace};
+use forebay_format::{OpenOptions, SchemaChoice, Place};
 use forebay_types::{Field, Layout};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -70,8 +70,8 @@ impl Dataset {
     }
 
     #[getter]
-    fn paths(&self) -> Vec<PathBuf> {
-        self.source.dataset().shards().iter().map(|shard| shard.path.clone()).collect()
+    fn paths(&self) -> Vec<String> {
+        self.source.dataset().shards().iter().map(|shard| shard.path.display().to_string()).collect()
     }
 
     #[getter]
@@ -91,21 +91,20 @@ impl Dataset {
         beside: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let place = if beside { SidecarPlace::Beside } else { SidecarPlace::Cache };
-        let (bytes, report, path) = detached(py, progress, |caller| self.source.build(Some(place), caller))?;
-        let mut value = serde_json::to_value(&report).expect("a report can be written as JSON");
-        value["sidecar_bytes"] = bytes.len().into();
-        value["sidecar"] = path.map(|path| path.display().to_string()).into();
+        let place = if beside { Place::Beside } else { Place::Cache };
+        let built = detached(py, progress, |caller| self.source.build(Some(place), caller))?;
+        let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
+        value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
         json(py, &value)
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(detached(py, None, |caller| self.source.index(caller))?.0.samples() as usize)
+        Ok(detached(py, None, |caller| self.source.index(caller))?.index.samples() as usize)
     }
 
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let (index, _) = detached(py, None, |caller| self.source.index(caller))?;
-        describe_fields(py, index.fields())
+        let loaded = detached(py, None, |caller| self.source.index(caller))?;
+        describe_fields(py, loaded.index.fields())
     }
 
     fn sample<'py>(&self, py: Python<'py>, index: i64) -> PyResult<Bound<'py, PyDict>> {
@@ -133,9 +132,10 @@ impl Dataset {
         Ok(result)
     }
 
-    fn extents(&self, py: Python<'_>, index: i64) -> PyResult<Vec<(PathBuf, u64, u64)>> {
+    fn extents(&self, py: Python<'_>, index: i64) -> PyResult<Vec<(String, u64, u64)>> {
         let sample = self.resolve(py, index)?;
-        detached(py, None, |caller| self.source.extents(sample, caller))
+        let extents = detached(py, None, |caller| self.source.extents(sample, caller))?;
+        Ok(extents.into_iter().map(|(path, offset, length)| (path.display().to_string(), offset, length)).collect())
     }
 
     fn inspect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -153,14 +153,14 @@ impl Dataset {
         if threads == 0 {
             return Err(wrong_option(py, "threads is 0", "use at least one thread"));
         }
-        let value = detached(py, progress, |caller| self.source.verify(threads, caller))?;
-        json(py, &value)
+        let found = detached(py, progress, |caller| self.source.verify(threads, caller))?;
+        json(py, &serde_json::to_value(&found).expect("a verification can be written as JSON"))
     }
 }
 
 impl Dataset {
     fn resolve(&self, py: Python<'_>, index: i64) -> PyResult<u64> {
-        let samples = detached(py, None, |caller| self.source.index(caller))?.0.samples();
+        let samples = detached(py, None, |caller| self.source.index(caller))?.index.samples();
         let resolved = if index < 0 { index + samples as i64 } else { index };
         u64::try_from(resolved)
             .ok()

@@ -71,7 +71,8 @@ impl Engine {
         let numbers = order.quality();
         quality.set_item("order_entropy", numbers.order_entropy)?;
         quality.set_item("same_group_pairs", numbers.same_group_pairs)?;
-        quality.set_item("epochs_bound", numbers.epochs_bound)?;
+        quality.set_item("same_group_pairs_of_shuffle", numbers.same_group_pairs_of_shuffle)?;
+        quality.set_item("proven_epochs", numbers.proven_epochs)?;
         facts.set_item("shuffle_quality", quality)?;
         Ok(facts)
     }

@@ -1,0 +1,68 @@
+//! Model check of the ring of batch buffers: a gather thread, a consumer, and a view that dies on a third thread.
+#![cfg(loom)]
+
+use std::time::Duration;
+
+use forebay_engine::ring::{Ring, Taken};
+use loom::sync::Arc;
+use loom::thread;
+
+const FOREVER: Duration = Duration::from_secs(3600);
+
+#[test]
+fn batches_arrive_in_order_through_one_buffer_that_another_thread_gives_back() {
+    loom::model(|| {
+        let ring: Arc<Ring<(u64, Option<usize>), ()>> = Arc::new(Ring::new(1));
+        ring.resume(0);
+        let gatherer = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let claim = ring.claim(FOREVER).expect("the ring is not stopped");
+                    ring.finish(&claim, Ok((claim.step, claim.buffer))).expect("nobody pauses");
+                }
+            })
+        };
+        let mut dropper = None;
+        for step in 0..2 {
+            let Taken::Item((found, buffer)) = ring.take(step, FOREVER) else { panic!("step {step} must come") };
+            assert_eq!(found, step);
+            if let Some(buffer) = buffer
+                && dropper.is_none()
+            {
+                let ring = Arc::clone(&ring);
+                dropper = Some(thread::spawn(move || ring.give_back(buffer)));
+            }
+        }
+        gatherer.join().unwrap();
+        dropper.expect("the first batch had the buffer").join().unwrap();
+    });
+}
+
+#[test]
+fn pausing_while_a_claim_is_being_filled_loses_no_buffer() {
+    loom::model(|| {
+        let ring: Arc<Ring<Option<usize>, ()>> = Arc::new(Ring::new(1));
+        ring.resume(0);
+        let gatherer = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                let Some(claim) = ring.claim(FOREVER) else { return };
+                if let Err(Ok(Some(buffer))) = ring.finish(&claim, Ok(claim.buffer)) {
+                    ring.give_back(buffer);
+                }
+            })
+        };
+        for item in ring.pause() {
+            if let Ok(Some(buffer)) = item {
+                ring.give_back(buffer);
+            }
+        }
+        ring.stop();
+        gatherer.join().unwrap();
+        ring.restart();
+        ring.resume(9);
+        let claim = ring.claim(FOREVER).expect("the buffer is free again");
+        assert_eq!((claim.step, claim.buffer), (9, Some(0)));
+    });
+}
