@@ -31,16 +31,22 @@ impl Cache {
         Self { slots, budget_bytes, held_bytes: AtomicU64::new(0), hand: Mutex::new(0) }
     }
 
-    /// The block, expanded by `expand` if it is not here.
-    pub(super) fn get<E>(
+    /// Hands the block to `each`, expanded by `expand` if it is not here.
+    ///
+    /// `each` runs under a read lock, which costs less than counting the block's users; it must be short.
+    pub(super) fn with<T, E>(
         &self,
         number: usize,
         expand: impl FnOnce() -> Result<Block, E>,
-    ) -> Result<Arc<Block>, E> {
+        each: impl FnOnce(&Arc<Block>) -> T,
+    ) -> Result<T, E> {
         let slot = &self.slots[number];
         if let Some(block) = &*slot.block.read().unwrap_or_else(PoisonError::into_inner) {
-            slot.used.store(true, Ordering::Relaxed);
-            return Ok(Arc::clone(block));
+            // Only a change is written: the line stays shared between threads.
+            if !slot.used.load(Ordering::Relaxed) {
+                slot.used.store(true, Ordering::Relaxed);
+            }
+            return Ok(each(block));
         }
         // Expanded without a lock: two threads may do the same work once, nobody waits for anybody.
         let block = Arc::new(expand()?);
@@ -51,7 +57,7 @@ impl Cache {
             self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.shrink(number);
         }
-        Ok(block)
+        Ok(each(&block))
     }
 
     /// Memory of the blocks held \[bytes\].

@@ -22,7 +22,7 @@ use cache::Cache;
 /// Memory for expanded blocks \[bytes\]: 2 M records, a quarter of what a budget of 128 MiB leaves per process.
 const EXPANDED_BYTES: u64 = 32 << 20;
 
-/// Ids that are sorted at once: bounds the working memory of a call to 1.5 MiB.
+/// Ids that are sorted at once: bounds the working memory of a call to 2 MiB, and positions to 16 bits.
 const IDS_AT_ONCE: usize = 1 << 16;
 
 /// Where the samples of a dataset lie.
@@ -141,42 +141,39 @@ impl Index {
 
     fn locate_some(&self, ids: &[SampleId], work: &mut Work, out: &mut Located) -> Result<(), Error> {
         let columns = self.columns();
-        let per_column = self.contents.block_checksums.len() / columns;
-        work.keys.clear();
-        let mut sorted = true;
-        let mut last = 0;
+        let Work { keys, places, exceptional } = work;
+        keys.clear();
         for (position, id) in ids.iter().enumerate() {
-            let (shard, block, index) = self.block_of(*id)?;
-            sorted &= last <= block;
-            last = block;
-            work.keys.push(Key { block, index, position: position as u32, shard });
+            let (block, index) = self.block_of(*id)?;
+            keys.push(block << 32 | index << 16 | position as u64);
         }
-        if !sorted {
-            work.keys.sort_unstable_by_key(|key| key.block);
+        if !keys.is_sorted_by_key(|key| key >> 32) {
+            keys.sort_unstable();
         }
-        work.places.clear();
-        work.places.resize(ids.len() * columns, (Place::default(), 0, 0));
-        work.exceptional.clear();
-        for group in work.keys.chunk_by(|left, right| left.block == right.block) {
+        places.clear();
+        places.resize(ids.len() * columns, (Place::default(), 0, 0));
+        exceptional.clear();
+        for group in keys.chunk_by(|left, right| left >> 32 == right >> 32) {
+            let within = group[0] >> 32;
+            let shard = self.shard_of(|shard| shard.first_block <= within);
             for column in 0..columns {
-                let number = column * per_column + group[0].block as usize;
-                let block = self.block(number, column, group[0].shard, group[0].block)?;
-                for key in group {
-                    let place = block.place(key.index as usize);
-                    let entry = key.position as usize * columns + column;
-                    let mut held = 0;
-                    if place.is_exception() {
-                        held = work.exceptional.len() as u32;
-                        work.exceptional.push(Arc::clone(&block));
+                self.with_block(column, shard, within, |block| {
+                    for key in group {
+                        let (index, position) = (*key as u32 >> 16, *key as u16);
+                        let place = block.place(index as usize);
+                        let held = exceptional.len() as u32;
+                        if place.is_exception() {
+                            exceptional.push(Arc::clone(block));
+                        }
+                        places[usize::from(position) * columns + column] = (place, shard as u32, held);
                     }
-                    work.places[entry] = (place, key.shard, held);
-                }
+                })?;
             }
         }
-        for (entry, (place, shard, held)) in work.places.iter().enumerate() {
+        for (entry, (place, shard, held)) in places.iter().enumerate() {
             let shard = ShardId(*shard);
             if place.is_exception() {
-                push_exception(work.exceptional[*held as usize].exception(*place), shard, out);
+                push_exception(exceptional[*held as usize].exception(*place), shard, out);
             } else {
                 let (class, start, length) = place.plain();
                 let class = &self.meta().columns[entry % columns][usize::from(class)];
@@ -187,29 +184,38 @@ impl Index {
         Ok(())
     }
 
-    /// Shard, block (within a column) and index in the block of a sample.
+    /// Block (within a column) and index in the block of a sample.
     #[inline]
-    fn block_of(&self, id: SampleId) -> Result<(u32, u64, u32), Error> {
+    fn block_of(&self, id: SampleId) -> Result<(u64, u64), Error> {
         if id.0 >= self.samples() {
             return Err(Error::Usage {
                 message: format!("there is no sample {}: the dataset has {} samples", id.0, self.samples()),
                 hint: String::new(),
             });
         }
-        let shard = if self.shards.len() == 1 {
-            0
-        } else {
-            self.shards.partition_point(|shard| shard.first_sample <= id.0) - 1
-        };
-        let ShardBlocks { first_sample, first_block } = self.shards[shard];
+        let ShardBlocks { first_sample, first_block } =
+            self.shards[self.shard_of(|shard| shard.first_sample <= id.0)];
         let block_records = u64::from(self.contents.header.block_records);
         let within = id.0 - first_sample;
-        Ok((shard as u32, first_block + within / block_records, (within % block_records) as u32))
+        Ok((first_block + within / block_records, within % block_records))
     }
 
-    /// The expanded block `number`, which is block `block` of its column and belongs to `shard`.
-    fn block(&self, number: usize, column: usize, shard: u32, block: u64) -> Result<Arc<Block>, Error> {
-        self.cache.get(number, || self.expand(number, column, shard as usize, block)).map_err(|source| {
+    /// The last shard that `begins` at or before what is looked for. Shards without samples are never found.
+    #[inline]
+    fn shard_of(&self, begins: impl Fn(&ShardBlocks) -> bool) -> usize {
+        if self.shards.len() == 1 { 0 } else { self.shards.partition_point(begins) - 1 }
+    }
+
+    /// Hands the block `within` its column, which belongs to `shard`, to `each`.
+    fn with_block(
+        &self,
+        column: usize,
+        shard: usize,
+        within: u64,
+        each: impl FnOnce(&Arc<Block>),
+    ) -> Result<(), Error> {
+        let number = column * (self.contents.block_checksums.len() / self.columns()) + within as usize;
+        self.cache.with(number, || self.expand(number, column, shard, within), each).map_err(|source| {
             let name = self.shards().first().map_or("dataset", |shard| &shard.name);
             Error::Sidecar { path: PathBuf::from(name), source }
         })
@@ -287,19 +293,12 @@ impl Index {
 /// Working memory of a call.
 #[derive(Default)]
 struct Work {
-    keys: Vec<Key>,
+    /// For each id its block, its index in the block (16 bits) and its position in the call (16 bits).
+    keys: Vec<u64>,
     /// Place, shard and, for exceptions, number in `exceptional`.
     places: Vec<(Place, u32, u32)>,
     /// Blocks of the exceptions that were found.
     exceptional: Vec<Arc<Block>>,
-}
-
-#[derive(Clone, Copy)]
-struct Key {
-    block: u64,
-    index: u32,
-    position: u32,
-    shard: u32,
 }
 
 #[inline]

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::class::{Class, Predictor};
-use super::varint::{Bytes, put, put_planes, width};
+use super::varint::{Bytes, for_planes, put, put_planes, width};
 
 /// Class number of a record that is described in full.
 const EXCEPTION: u8 = 255;
@@ -17,6 +17,11 @@ pub(crate) const OFFSET_LIMIT: u64 = 1 << 56;
 
 /// Sparse codes are used up to this share of coded records; beyond it planes are smaller.
 const SPARSE_SHARE: usize = 4;
+
+/// Code mode: indexes and codes of the records that are not where they were expected.
+const SPARSE: u8 = 0;
+/// Code mode: the codes of all records as byte planes.
+const DENSE: u8 = 1;
 
 /// Where the bytes of one sample's column are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,10 +102,29 @@ impl BlockFault {
 }
 
 /// A block, expanded.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Block {
-    places: Vec<Place>,
+    places: Places,
     exceptions: Vec<Vec<Part>>,
+}
+
+/// The records of a block.
+#[derive(Debug)]
+enum Places {
+    Each(Vec<Place>),
+    Runs(Runs),
+}
+
+/// Records of one class and one length that stand at regular distances, but for a few leaps. A hundredth of the memory
+/// and of the time to expand.
+#[derive(Debug)]
+struct Runs {
+    class: u8,
+    length: u64,
+    /// From one record of a run to the next, as a number that wraps.
+    stride: u64,
+    /// For each run the index of its first record and where that starts [bytes from the start of the file].
+    starts: Vec<(u32, u64)>,
 }
 
 /// One record: 16 bytes, so that one cache line answers for it.
@@ -117,12 +141,25 @@ impl Block {
     pub(crate) fn bytes(&self) -> u64 {
         let parts: usize =
             self.exceptions.iter().map(|parts| parts.iter().map(Part::bytes).sum::<usize>()).sum();
-        (size_of_val(self.places.as_slice()) + size_of_val(self.exceptions.as_slice()) + parts) as u64
+        let places = match &self.places {
+            Places::Each(places) => size_of_val(places.as_slice()),
+            Places::Runs(runs) => size_of_val(runs.starts.as_slice()),
+        };
+        (size_of::<Self>() + places + size_of_val(self.exceptions.as_slice()) + parts) as u64
     }
 
     /// The `index`-th record; it must be one of the block's.
+    #[inline]
     pub(crate) fn place(&self, index: usize) -> Place {
-        self.places[index]
+        match &self.places {
+            Places::Each(places) => places[index],
+            Places::Runs(runs) => {
+                let run = runs.starts.partition_point(|(first, _)| *first as usize <= index) - 1;
+                let (first, start) = runs.starts[run];
+                let start = start.wrapping_add(runs.stride.wrapping_mul(index as u64 - u64::from(first)));
+                Place { packed: start << 8 | u64::from(runs.class), length: runs.length }
+            }
+        }
     }
 
     /// The parts of a place of this block that [is an exception](Place::is_exception).
@@ -258,11 +295,11 @@ fn put_sized_planes(out: &mut Vec<u8>, values: &[u64]) {
 fn put_codes(out: &mut Vec<u8>, codes: &[u64]) {
     let coded: Vec<usize> = (0..codes.len()).filter(|index| codes[*index] != 0).collect();
     if coded.len() * SPARSE_SHARE > codes.len() {
-        out.push(1);
+        out.push(DENSE);
         put_sized_planes(out, codes);
         return;
     }
-    out.push(0);
+    out.push(SPARSE);
     put(out, coded.len() as u64);
     let mut next = 0;
     for index in &coded {
@@ -298,111 +335,211 @@ fn put_exception(out: &mut Vec<u8>, parts: &[Part]) {
 
 /// Expands a block body and checks every place in it.
 pub(crate) fn decode(body: &[u8], classes: &[Class], limits: &Limits) -> Result<Block, BlockFault> {
-    let count = limits.records;
     let mut bytes = Bytes::new(body);
-    let mut places = vec![Place::default(); count];
-
-    let constant;
-    let numbers: &[u8] = match bytes.byte() {
-        Some(0) => {
-            constant = vec![bytes.byte().ok_or_else(BlockFault::short)?; count];
-            &constant
-        }
-        Some(1) => bytes.take(count).ok_or_else(BlockFault::short)?,
-        other => return Err(BlockFault::new("class mode", "0 or 1", format!("{other:?}"))),
+    let head = Head::read(&mut bytes, classes, limits.records)?;
+    let block = match head.regular(&bytes) {
+        Some(class) => decode_runs(&mut bytes, class, head, classes, limits)?,
+        None => decode_each(&mut bytes, head, classes, limits)?,
     };
-    if let Some(number) =
-        numbers.iter().find(|number| **number != EXCEPTION && usize::from(**number) >= classes.len())
-    {
-        return Err(BlockFault::new("class", format!("one of {} or {EXCEPTION}", classes.len()), number));
-    }
-
-    let base = bytes.varint().ok_or_else(BlockFault::short)?;
-    let length_width = bytes.byte().ok_or_else(BlockFault::short)?;
-    let mut longest_excess = 0;
-    bytes
-        .planes(count, usize::from(length_width), |index, value| {
-            longest_excess = longest_excess.max(value);
-            places[index].length = base.wrapping_add(value);
-        })
-        .ok_or_else(BlockFault::short)?;
-    if base.checked_add(longest_excess).is_none_or(|longest| longest > OFFSET_LIMIT) {
-        return Err(BlockFault::new(
-            "length",
-            format!("at most {OFFSET_LIMIT}"),
-            format!("{base} + {longest_excess}"),
-        ));
-    }
-
-    let mut predictors = Vec::with_capacity(classes.len());
-    for class in classes {
-        let descending = match bytes.byte() {
-            Some(direction @ 0..=1) => direction == 1,
-            other => return Err(BlockFault::new("direction", "0 or 1", format!("{other:?}"))),
-        };
-        let overhead = bytes.varint().ok_or_else(BlockFault::short)?;
-        predictors.push(Predictor::new(class, descending, overhead));
-    }
-    read_codes(&mut bytes, &mut places)?;
-
-    let mut exceptions = Vec::new();
-    for (place, number) in places.iter_mut().zip(numbers) {
-        if *number == EXCEPTION {
-            *place = Place { packed: u64::from(EXCEPTION), length: exceptions.len() as u64 };
-            exceptions.push(read_exception(&mut bytes, limits)?);
-            continue;
-        }
-        let number = usize::from(*number);
-        let length = place.length;
-        let start = predictors[number].start(place.packed, length);
-        // Lengths and margins stay far below 2^63, so only the start can be out of bounds.
-        let end = start.checked_add(length + classes[number].margin_bytes());
-        let inside = start >= limits.data.start && end.is_some_and(|end| end <= limits.data.end);
-        if !inside || length < limits.lengths.0 || length > limits.lengths.1 {
-            let expected = format!(
-                "{} to {} bytes within bytes {} to {}",
-                limits.lengths.0, limits.lengths.1, limits.data.start, limits.data.end
-            );
-            return Err(BlockFault::new("record", expected, format!("{length} bytes from byte {start} on")));
-        }
-        place.packed = start << 8 | number as u64;
-    }
     if bytes.left() > 0 {
         return Err(BlockFault::new("block body", "its end", format!("{} bytes more", bytes.left())));
     }
-    Ok(Block { places, exceptions })
+    Ok(block)
 }
 
-/// Reads the codes into the `packed` words of the places.
-fn read_codes(bytes: &mut Bytes<'_>, places: &mut [Place]) -> Result<(), BlockFault> {
-    let short = BlockFault::short;
-    match bytes.byte() {
-        Some(0) => {
-            let coded = bytes.varint().ok_or_else(short)?;
-            if coded > places.len() as u64 {
-                return Err(BlockFault::new("codes", format!("at most {}", places.len()), coded));
-            }
-            let mut indexes = Vec::with_capacity(coded as usize);
-            let mut next = 0_u64;
-            for _ in 0..coded {
-                let index = bytes.varint().and_then(|gap| next.checked_add(gap)).ok_or_else(short)?;
-                if index >= places.len() as u64 {
-                    return Err(BlockFault::new("coded record", format!("below {}", places.len()), index));
-                }
-                indexes.push(index as usize);
-                next = index + 1;
-            }
-            for index in indexes {
-                places[index].packed = bytes.varint().ok_or_else(short)?;
-            }
-            Ok(())
+/// What stands in a body in front of the codes.
+struct Head<'a> {
+    numbers: Numbers<'a>,
+    base_length: u64,
+    /// Planes of what lengths have above the base.
+    excess: &'a [u8],
+    excess_width: usize,
+    predictors: Vec<Predictor>,
+}
+
+/// The class numbers of a block.
+#[derive(Clone, Copy)]
+enum Numbers<'a> {
+    All(u8),
+    Each(&'a [u8]),
+}
+
+impl Numbers<'_> {
+    fn get(&self, index: usize) -> u8 {
+        match self {
+            Self::All(number) => *number,
+            Self::Each(numbers) => numbers[index],
         }
-        Some(1) => {
-            let width = usize::from(bytes.byte().ok_or_else(short)?);
-            bytes.planes(places.len(), width, |index, value| places[index].packed = value).ok_or_else(short)
-        }
-        other => Err(BlockFault::new("code mode", "0 or 1", format!("{other:?}"))),
     }
+}
+
+impl<'a> Head<'a> {
+    fn read(bytes: &mut Bytes<'a>, classes: &[Class], records: usize) -> Result<Self, BlockFault> {
+        let short = BlockFault::short;
+        let known = |number: u8| number == EXCEPTION || usize::from(number) < classes.len();
+        let (numbers, unknown) = match bytes.byte() {
+            Some(0) => {
+                let number = bytes.byte().ok_or_else(short)?;
+                (Numbers::All(number), Some(number).filter(|number| !known(*number)))
+            }
+            Some(1) => {
+                let numbers = bytes.take(records).ok_or_else(short)?;
+                (Numbers::Each(numbers), numbers.iter().copied().find(|number| !known(*number)))
+            }
+            other => return Err(BlockFault::new("class mode", "0 or 1", format!("{other:?}"))),
+        };
+        if let Some(number) = unknown {
+            let expected = format!("one of {} or {EXCEPTION}", classes.len());
+            return Err(BlockFault::new("class", expected, number));
+        }
+        let base_length = bytes.varint().ok_or_else(short)?;
+        let excess_width = usize::from(bytes.byte().ok_or_else(short)?);
+        // The longest record is known to be far below 2^63: sums with what eight planes hold are checked by value.
+        if base_length > OFFSET_LIMIT || excess_width > 7 {
+            let expected = format!("at most {OFFSET_LIMIT} and 7 planes");
+            return Err(BlockFault::new(
+                "length",
+                expected,
+                format!("{base_length} and {excess_width} planes"),
+            ));
+        }
+        let excess = bytes.take(records * excess_width).ok_or_else(short)?;
+        let mut predictors = Vec::with_capacity(classes.len());
+        for class in classes {
+            let descending = match bytes.byte() {
+                Some(direction @ 0..=1) => direction == 1,
+                other => return Err(BlockFault::new("direction", "0 or 1", format!("{other:?}"))),
+            };
+            let overhead = bytes.varint().ok_or_else(short)?;
+            predictors.push(Predictor::new(class, descending, overhead));
+        }
+        Ok(Self { numbers, base_length, excess, excess_width, predictors })
+    }
+
+    /// The class of all records, if they have one length too and `rest` begins with sparse codes.
+    fn regular(&self, rest: &Bytes<'_>) -> Option<u8> {
+        match self.numbers {
+            Numbers::All(class)
+                if class != EXCEPTION && self.excess_width == 0 && rest.peek() == Some(SPARSE) =>
+            {
+                Some(class)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Checks a record against the shard.
+fn check_place(start: u64, length: u64, margin: u64, limits: &Limits) -> Result<(), BlockFault> {
+    // Lengths and margins stay far below 2^63, so only the start can be out of bounds.
+    let inside = start >= limits.data.start
+        && start.checked_add(length + margin).is_some_and(|end| end <= limits.data.end);
+    if inside && length >= limits.lengths.0 && length <= limits.lengths.1 {
+        return Ok(());
+    }
+    let (shortest, longest) = limits.lengths;
+    let expected =
+        format!("{shortest} to {longest} bytes within bytes {} to {}", limits.data.start, limits.data.end);
+    Err(BlockFault::new("record", expected, format!("{length} bytes from byte {start} on")))
+}
+
+/// Expands a block of records of one class and one length, run by run.
+fn decode_runs(
+    bytes: &mut Bytes<'_>,
+    class: u8,
+    head: Head<'_>,
+    classes: &[Class],
+    limits: &Limits,
+) -> Result<Block, BlockFault> {
+    let length = head.base_length;
+    let margin = classes[usize::from(class)].margin_bytes();
+    let mut predictor = head.predictors[usize::from(class)].clone();
+    let stride = predictor.stride(length);
+    let mut starts: Vec<(u32, u64)> = Vec::new();
+    // The code mode, looked at by the caller.
+    bytes.byte();
+    let coded = read_sparse(bytes, limits.records)?;
+    if coded.first().is_none_or(|(index, _)| *index != 0) {
+        starts.push((0, predictor.start(0, length)));
+    }
+    for (index, code) in coded {
+        if let Some((first, start)) = starts.last() {
+            let before = index as u64 - 1 - u64::from(*first);
+            predictor.skip_to(start.wrapping_add(stride.wrapping_mul(before)), length);
+        }
+        starts.push((index as u32, predictor.start(code, length)));
+    }
+    for (number, (first, start)) in starts.iter().enumerate() {
+        let next = starts.get(number + 1).map_or(limits.records as u64, |(next, _)| u64::from(*next));
+        let steps = next - 1 - u64::from(*first);
+        check_place(*start, length, margin, limits)?;
+        // Between two places in the shard all others are, unless the way from one to the other wraps.
+        let distance = (stride as i64).checked_mul(steps as i64);
+        let last = distance.and_then(|distance| start.checked_add_signed(distance)).unwrap_or(u64::MAX);
+        check_place(last, length, margin, limits)?;
+    }
+    Ok(Block { places: Places::Runs(Runs { class, length, stride, starts }), exceptions: Vec::new() })
+}
+
+/// Expands any block, record by record.
+fn decode_each(
+    bytes: &mut Bytes<'_>,
+    head: Head<'_>,
+    classes: &[Class],
+    limits: &Limits,
+) -> Result<Block, BlockFault> {
+    let Head { numbers, base_length, excess, excess_width, mut predictors } = head;
+    let mut places = vec![Place { packed: 0, length: base_length }; limits.records];
+    for_planes(excess, limits.records, excess_width, |index, value| places[index].length += value);
+    match bytes.byte() {
+        Some(SPARSE) => {
+            for (index, code) in read_sparse(bytes, limits.records)? {
+                places[index].packed = code;
+            }
+        }
+        Some(DENSE) => {
+            let width = usize::from(bytes.byte().filter(|width| *width <= 8).ok_or_else(BlockFault::short)?);
+            let planes = bytes.take(limits.records * width).ok_or_else(BlockFault::short)?;
+            for_planes(planes, limits.records, width, |index, value| places[index].packed = value);
+        }
+        other => return Err(BlockFault::new("code mode", "0 or 1", format!("{other:?}"))),
+    }
+    let mut exceptions = Vec::new();
+    for (index, place) in places.iter_mut().enumerate() {
+        let number = numbers.get(index);
+        if number == EXCEPTION {
+            *place = Place { packed: u64::from(EXCEPTION), length: exceptions.len() as u64 };
+            exceptions.push(read_exception(bytes, limits)?);
+            continue;
+        }
+        let class = usize::from(number);
+        let start = predictors[class].start(place.packed, place.length);
+        check_place(start, place.length, classes[class].margin_bytes(), limits)?;
+        place.packed = start << 8 | u64::from(number);
+    }
+    Ok(Block { places: Places::Each(places), exceptions })
+}
+/// Reads sparse codes: index and code, indexes ascending.
+fn read_sparse(bytes: &mut Bytes<'_>, records: usize) -> Result<Vec<(usize, u64)>, BlockFault> {
+    let short = BlockFault::short;
+    let count = bytes.varint().ok_or_else(short)?;
+    if count > records as u64 {
+        return Err(BlockFault::new("codes", format!("at most {records}"), count));
+    }
+    let mut coded = Vec::with_capacity(count as usize);
+    let mut next = 0_u64;
+    for _ in 0..count {
+        let index = bytes.varint().and_then(|gap| next.checked_add(gap)).ok_or_else(short)?;
+        if index >= records as u64 {
+            return Err(BlockFault::new("coded record", format!("below {records}"), index));
+        }
+        coded.push((index as usize, 0));
+        next = index + 1;
+    }
+    for (_, code) in &mut coded {
+        *code = bytes.varint().ok_or_else(short)?;
+    }
+    Ok(coded)
 }
 
 fn read_exception(bytes: &mut Bytes<'_>, limits: &Limits) -> Result<Vec<Part>, BlockFault> {

@@ -105,6 +105,17 @@ impl Predictor {
         self.previous.map_or(0, |(start, _)| (start >> self.page_shift).wrapping_add(1))
     }
 
+    /// Distance from one record of `length` to the next of the same length, as a number that wraps.
+    pub(crate) fn stride(&self, length: u64) -> u64 {
+        let footprint = self.footprint(length);
+        if self.descending { footprint.wrapping_neg() } else { footprint }
+    }
+
+    /// Tells where a record was that others have followed.
+    pub(crate) fn skip_to(&mut self, start: u64, length: u64) {
+        self.previous = Some((start, length));
+    }
+
     fn has_pages(&self) -> bool {
         self.page_shift < 63
     }

@@ -16,10 +16,12 @@ mod varint;
 mod writer;
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use zstd::bulk::Decompressor;
 
 pub use block::{Entry, Part, Stretch};
 pub use class::Class;
@@ -49,7 +51,8 @@ pub(crate) const HEADER_BYTES: usize = 80;
 /// Length of a directory entry \[bytes\].
 pub(crate) const DIRECTORY_ENTRY_BYTES: usize = 8;
 
-/// Most records per block that a reader accepts: bounds the memory of one expanded block to 1 MiB.
+/// Most records per block that a reader accepts: bounds the memory of one expanded block to 1 MiB, and the index of a
+/// record in its block to 16 bits.
 const MOST_BLOCK_RECORDS: u32 = 1 << 16;
 
 /// Largest meta part after decompression \[bytes\]: 100,000 shards take 50 MiB.
@@ -402,13 +405,21 @@ pub(crate) fn pack(bytes: &[u8], level: i32) -> Vec<u8> {
     zstd::bulk::compress(bytes, level).expect("compressing from memory into memory cannot fail")
 }
 
+thread_local! {
+    /// Making a decompressor costs as much as expanding a small block.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
 /// Decompresses exactly `length` bytes, or says what was found instead.
 pub(crate) fn unpack(stored: &[u8], length: usize) -> Result<Vec<u8>, String> {
-    match zstd::bulk::decompress(stored, length) {
-        Ok(bytes) if bytes.len() == length => Ok(bytes),
-        Ok(bytes) => Err(format!("{} bytes instead of {length}", bytes.len())),
-        Err(error) => Err(error.to_string()),
-    }
+    let bytes = DECOMPRESSOR.with_borrow_mut(|held| {
+        let decompressor = match held {
+            Some(decompressor) => decompressor,
+            None => held.insert(Decompressor::new().map_err(|error| error.to_string())?),
+        };
+        decompressor.decompress(stored, length).map_err(|error| error.to_string())
+    })?;
+    if bytes.len() == length { Ok(bytes) } else { Err(format!("{} bytes instead of {length}", bytes.len())) }
 }
 
 /// The body of a stored block.

@@ -79,23 +79,36 @@ impl<'a> Bytes<'a> {
         None
     }
 
-    /// What [`put_planes`] wrote for `count` values, handed to `each` with the index of its value.
-    pub(crate) fn planes(
-        &mut self,
-        count: usize,
-        width: usize,
-        mut each: impl FnMut(usize, u64),
-    ) -> Option<()> {
-        if width > 8 {
-            return None;
+    /// The next byte, which stays.
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.rest.first().copied()
+    }
+}
+
+/// Hands what [`put_planes`] wrote for `count` values to `each`, with the index of each value.
+pub(crate) fn for_planes(planes: &[u8], count: usize, width: usize, mut each: impl FnMut(usize, u64)) {
+    match width {
+        0 => {}
+        1 => (0..count).for_each(|index| each(index, u64::from(planes[index]))),
+        2 => {
+            let (low, high) = planes.split_at(count);
+            for (index, (low, high)) in low.iter().zip(high).enumerate() {
+                each(index, u64::from(*low) | u64::from(*high) << 8);
+            }
         }
-        let bytes = self.take(count.checked_mul(width)?)?;
-        for index in 0..count {
-            let value = (0..width)
-                .fold(0, |value, plane| value | u64::from(bytes[plane * count + index]) << (8 * plane));
-            each(index, value);
+        3 => {
+            let (low, rest) = planes.split_at(count);
+            let (middle, high) = rest.split_at(count);
+            for (index, ((low, middle), high)) in low.iter().zip(middle).zip(high).enumerate() {
+                each(index, u64::from(*low) | u64::from(*middle) << 8 | u64::from(*high) << 16);
+            }
         }
-        Some(())
+        _ => {
+            for index in 0..count {
+                let byte = |plane: usize| u64::from(planes[plane * count + index]) << (8 * plane);
+                each(index, (0..width).fold(0, |value, plane| value | byte(plane)));
+            }
+        }
     }
 }
 
@@ -119,13 +132,14 @@ mod tests {
 
     #[test]
     fn planes_come_back() {
-        let values = [0, 1, 256, 70_000, 3];
-        let mut bytes = Vec::new();
-        put_planes(&mut bytes, &values, width(70_000));
-        assert_eq!(bytes.len(), 15);
-        let mut found = Vec::new();
-        assert_eq!(Bytes::new(&bytes).planes(5, 3, |_, value| found.push(value)), Some(()));
-        assert_eq!(found, values);
-        assert_eq!(Bytes::new(&bytes).planes(6, 3, |_, _| {}), None);
+        for largest in [0, 200, 70_000 >> 8, 70_000, u64::from(u32::MAX), u64::MAX] {
+            let values = [0, 1 & largest, 256 & largest, largest, 3 & largest];
+            let mut bytes = Vec::new();
+            put_planes(&mut bytes, &values, width(largest));
+            assert_eq!(bytes.len(), 5 * width(largest));
+            let mut found = vec![0; 5];
+            for_planes(&bytes, 5, width(largest), |index, value| found[index] = value);
+            assert_eq!(found, values);
+        }
     }
 }
