@@ -1,1 +1,38 @@
-//! The readers.
+//! The readers: everything that touches the files of a data set.
+//!
+//! - [`ShardFiles`] are the files, opened and checked once; [`FileIo`] is the seam at which a read is one system call.
+//! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2), `io_uring`, or copies from a mapping, each of the
+//!   first two with or without `O_DIRECT`. [`read_in_place`] is the same for a gathering thread that wants one sample.
+//! - `policy` decides what follows an error or a short answer, alike for all of them.
+//! - [`Mappings`] are mappings of the files, with an answer to whether touching them would wait ([`Mappings::resident`]).
+//! - [`Probe`] tells what works at a place; [`measure`] how fast, without any of the above.
+//!
+//! Promises: no byte outside the caller's buffers is written; after an error nothing is under way; nothing is written
+//! to a file, ever; no lock is taken on the way of a read. Not done here: deciding what to read when (the plan),
+//! checking what was read (the format).
+
+mod affinity;
+mod error;
+mod fault;
+mod file_system;
+mod files;
+mod io;
+mod limit;
+mod mappings;
+mod policy;
+mod probe;
+mod reader;
+mod residency;
+mod ring;
+
+pub use affinity::widen_affinity;
+pub use error::ReadError;
+pub use fault::FaultyIo;
+pub use file_system::FileSystem;
+pub use files::{DIRECT_ALIGN_BYTES, ShardFiles};
+pub use io::{At, Fault, FileIo};
+pub use limit::{Limit, LimitKind, Measurement, measure};
+pub use mappings::Mappings;
+pub use policy::ReadCounters;
+pub use probe::{Probe, probe_io_uring};
+pub use reader::{Access, Reader, Transfer, read_in_place};

@@ -1,0 +1,271 @@
+//! The shards of a data set, open for reading.
+//!
+//! 1. Every shard is opened read-only, must be a regular file, and must have the size that the index says.
+//! 2. Where reads around the page cache are asked for, a second descriptor with `O_DIRECT` is opened; a file system
+//!    that refuses it, or wants more than 4096 bytes of alignment, is remembered with the reason.
+//! 3. A descriptor that goes stale (ESTALE: an NFS server restarted, say) is replaced under its own number by `dup3`,
+//!    which is atomic: readers in other threads use the old file or the new one, never none.
+//!
+//! Nothing is ever written, and no lock is taken on the way of a read.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use forebay_types::ShardId;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags};
+use rustix::io::DupFlags;
+
+use super::error::ReadError;
+use super::file_system::FileSystem;
+
+/// Alignment of offsets, lengths and memory for reads around the page cache \[bytes\].
+///
+/// Every disk and file system of the facts accepts it; what wants more is treated as if it refused `O_DIRECT`.
+pub const DIRECT_ALIGN_BYTES: u64 = 4096;
+
+/// One file.
+#[derive(Debug)]
+struct ShardFile {
+    path: PathBuf,
+    bytes: u64,
+    modified_ns: i128,
+    file_system: FileSystem,
+    buffered: OwnedFd,
+    direct: Option<OwnedFd>,
+    reopening: Mutex<()>,
+}
+
+/// The shards of a data set, open for reading.
+#[derive(Debug)]
+pub struct ShardFiles {
+    shards: Vec<ShardFile>,
+    direct_refused: Option<String>,
+}
+
+impl ShardFiles {
+    /// Opens the shards `(path, expected size [bytes])`; `direct` asks for `O_DIRECT` descriptors, too.
+    ///
+    /// A file system that refuses `O_DIRECT` is no error: [`ShardFiles::direct_refused`] says why it does.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, is no regular file, or has another size.
+    pub fn open(shards: &[(PathBuf, u64)], direct: bool) -> Result<Self, ReadError> {
+        let mut refused = None;
+        let mut opened = Vec::with_capacity(shards.len());
+        for (path, bytes) in shards {
+            let (buffered, stat) = open_buffered(path)?;
+            let found = file_bytes(&stat);
+            if found != *bytes {
+                return Err(ReadError::Size { path: path.clone(), expected: *bytes, found });
+            }
+            let file_system = file_system(&buffered).map_err(open_error(path, "inspect the file system"))?;
+            let direct_fd = if direct && refused.is_none() {
+                open_direct(path, &file_system).map_err(|reason| refused = Some(reason)).ok()
+            } else {
+                None
+            };
+            opened.push(ShardFile {
+                path: path.clone(),
+                bytes: *bytes,
+                modified_ns: modified_ns(&stat),
+                file_system,
+                buffered,
+                direct: direct_fd,
+                reopening: Mutex::new(()),
+            });
+        }
+        Ok(Self { shards: opened, direct_refused: refused })
+    }
+
+    /// Number of shards.
+    pub fn len(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Whether there are no shards.
+    pub fn is_empty(&self) -> bool {
+        self.shards.is_empty()
+    }
+
+    /// Path of a shard.
+    ///
+    /// # Panics
+    /// Like all of these, when there is no such shard.
+    pub fn path(&self, shard: ShardId) -> &Path {
+        &self.shard(shard).path
+    }
+
+    /// Size of a shard, as checked when it was opened \[bytes\].
+    pub fn bytes(&self, shard: ShardId) -> u64 {
+        self.shard(shard).bytes
+    }
+
+    /// File system kind of every shard.
+    pub fn traits(&self) -> impl ExactSizeIterator<Item = &FileSystem> {
+        self.shards.iter().map(|shard| &shard.file_system)
+    }
+
+    /// Whether every shard lies on this node.
+    pub fn is_local(&self) -> bool {
+        self.traits().all(|kind| kind.local)
+    }
+
+    /// Names of the file systems, each once, in the order of the shards: `ext4`, or `lustre and nfs`.
+    pub fn file_system_name(&self) -> String {
+        let mut names: Vec<&str> = Vec::new();
+        for kind in self.traits() {
+            if !names.contains(&kind.name.as_ref()) {
+                names.push(&kind.name);
+            }
+        }
+        names.join(" and ")
+    }
+
+    /// Whether the shards can be read around the page cache. Asks the file system where they were not opened so.
+    pub fn direct_works(&self) -> bool {
+        self.direct_refused.is_none()
+            && self
+                .shards
+                .iter()
+                .all(|shard| shard.direct.is_some() || open_direct(&shard.path, &shard.file_system).is_ok())
+    }
+
+    /// Why reads around the page cache were asked for but will not happen.
+    pub fn direct_refused(&self) -> Option<&str> {
+        self.direct_refused.as_deref()
+    }
+
+    /// Whether every shard has an `O_DIRECT` descriptor.
+    pub fn is_direct(&self) -> bool {
+        self.shards.iter().all(|shard| shard.direct.is_some())
+    }
+
+    pub(super) fn is_shard_local(&self, shard: ShardId) -> bool {
+        self.shard(shard).file_system.local
+    }
+
+    /// The descriptor to read from; `direct` is ignored where there is no such descriptor.
+    pub(super) fn descriptor(&self, shard: ShardId, direct: bool) -> BorrowedFd<'_> {
+        let shard = self.shard(shard);
+        match &shard.direct {
+            Some(descriptor) if direct => descriptor.as_fd(),
+            _ => shard.buffered.as_fd(),
+        }
+    }
+
+    /// Present size \[bytes\].
+    pub(super) fn present_bytes(&self, shard: ShardId) -> io::Result<u64> {
+        Ok(file_bytes(&rustix::fs::fstat(&self.shard(shard).buffered)?))
+    }
+
+    /// Opens the path again under the same descriptor numbers; it must lead to a file of the same size and time.
+    pub(super) fn reopen(&self, shard: ShardId) -> Result<(), ReadError> {
+        let shard = self.shard(shard);
+        let _one_at_a_time = shard.reopening.lock().unwrap_or_else(PoisonError::into_inner);
+        let (buffered, stat) = open_buffered(&shard.path)?;
+        if file_bytes(&stat) != shard.bytes || modified_ns(&stat) != shard.modified_ns {
+            return Err(ReadError::Replaced {
+                path: shard.path.clone(),
+                expected_bytes: shard.bytes,
+                expected_ns: shard.modified_ns,
+                found_bytes: file_bytes(&stat),
+                found_ns: modified_ns(&stat),
+            });
+        }
+        replace(&buffered, &shard.buffered)
+            .map_err(open_error(&shard.path, "replace the stale descriptor"))?;
+        if let Some(descriptor) = &shard.direct {
+            // Without O_DIRECT the descriptor serves as well, through the page cache.
+            let direct = open_direct(&shard.path, &shard.file_system).unwrap_or(buffered);
+            replace(&direct, descriptor).map_err(open_error(&shard.path, "replace the stale descriptor"))?;
+        }
+        Ok(())
+    }
+
+    fn shard(&self, shard: ShardId) -> &ShardFile {
+        &self.shards[shard.0 as usize]
+    }
+}
+
+impl fmt::Display for ShardFiles {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} shard(s) on {}", self.len(), self.file_system_name())
+    }
+}
+
+fn open_error(path: &Path, action: &'static str) -> impl Fn(rustix::io::Errno) -> ReadError {
+    move |errno| ReadError::Open { path: path.to_owned(), action, source: errno.into() }
+}
+
+fn open_buffered(path: &Path) -> Result<(OwnedFd, Stat), ReadError> {
+    // NONBLOCK: a FIFO of that name must not hang the open; it means nothing for regular files.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let descriptor =
+        rustix::fs::open(path, flags, Mode::empty()).map_err(open_error(path, "open for reading"))?;
+    let stat = rustix::fs::fstat(&descriptor).map_err(open_error(path, "inspect"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+        return Err(ReadError::Open { path: path.to_owned(), action: "read", source });
+    }
+    Ok((descriptor, stat))
+}
+
+/// Opens a file for reads around the page cache, or says why not.
+pub(super) fn open_direct(path: &Path, file_system: &FileSystem) -> Result<OwnedFd, String> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::DIRECT;
+    let descriptor = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
+        let source = io::Error::from(errno);
+        format!("{} ({}) cannot be opened with O_DIRECT: {source}", path.display(), file_system.name)
+    })?;
+    // Before Linux 6.1, and on file systems that do not answer, the first read tells (EINVAL).
+    if let Ok(answer) = rustix::fs::statx(&descriptor, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        && StatxFlags::from_bits_retain(answer.stx_mask).contains(StatxFlags::DIOALIGN)
+    {
+        let align = u64::from(answer.stx_dio_offset_align.max(answer.stx_dio_mem_align));
+        if answer.stx_dio_offset_align == 0 {
+            return Err(format!("{} ({}) does not support O_DIRECT", path.display(), file_system.name));
+        }
+        if align > DIRECT_ALIGN_BYTES {
+            return Err(format!(
+                "{} ({}) wants O_DIRECT reads aligned to {align} bytes, more than {DIRECT_ALIGN_BYTES}",
+                path.display(),
+                file_system.name
+            ));
+        }
+    }
+    Ok(descriptor)
+}
+
+/// Kind of the file system that a descriptor's file lies on.
+pub(super) fn file_system(descriptor: impl AsFd) -> rustix::io::Result<FileSystem> {
+    // The type of f_type differs between architectures; the numbers have 32 bits.
+    let magic = u64::from(rustix::fs::fstatfs(descriptor)?.f_type as u32);
+    Ok(FileSystem::from_magic(magic))
+}
+
+/// Kind of the file system at a path.
+pub(super) fn file_system_at(path: &Path) -> Result<FileSystem, ReadError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(open_error(path, "open"))?;
+    file_system(descriptor).map_err(open_error(path, "inspect the file system"))
+}
+
+fn replace(new: &OwnedFd, old: &OwnedFd) -> rustix::io::Result<()> {
+    use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+    // SAFETY: the number is owned by `old`, which stays its owner; the temporary gives it back below unclosed.
+    let mut target = unsafe { OwnedFd::from_raw_fd(old.as_raw_fd()) };
+    let answer = rustix::io::dup3(new, &mut target, DupFlags::CLOEXEC);
+    let _ = target.into_raw_fd();
+    answer
+}
+
+fn file_bytes(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+fn modified_ns(stat: &Stat) -> i128 {
+    i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
+}

@@ -1,0 +1,142 @@
+//! Read-only mappings of the shards, and whether touching them would wait for storage.
+//!
+//! A mapping saves a copy and the system calls, but a page that is missing stalls the thread that touches it, and there
+//! is nobody to retry or to report an error. So the default copies from a mapping only what [`Mappings::resident`] says
+//! is in the page cache, on a file system of this node.
+//!
+//! What remains: a file that is truncated kills whoever touches the lost pages with SIGBUS. [`Mappings::bytes`] and
+//! [`Mappings::resident`] look at the file's size once a second and give nothing of a shard that has shrunk, so only a
+//! truncation within the last second, or an I/O error on a page that was evicted within it, is left. Forebay installs
+//! no handler for SIGBUS: signal handlers are the user's. Who cannot rule that out takes `access="pread"`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use forebay_types::ShardId;
+use memmap2::{Mmap, MmapOptions};
+
+use super::error::ReadError;
+use super::files::ShardFiles;
+use super::io::FileIo;
+use super::residency::{Oracle, Residency, coarse_ms};
+
+/// How long the size of a file is believed \[ms\].
+const SIZE_LIFE_MS: u64 = 1000;
+
+/// One mapped file.
+struct ShardMap {
+    /// `None` for an empty file.
+    memory: Option<Mmap>,
+    residency: Residency,
+    shrunk: AtomicBool,
+    size_checked_ms: AtomicU64,
+}
+
+/// Read-only mappings of the shards.
+pub struct Mappings {
+    io: Arc<dyn FileIo>,
+    shards: Vec<ShardMap>,
+}
+
+impl Mappings {
+    /// Maps all shards. Nothing is read.
+    ///
+    /// # Errors
+    /// A file cannot be mapped: no address space, or a file system without mappings.
+    pub fn open(files: &Arc<ShardFiles>) -> Result<Self, ReadError> {
+        Self::with_io(Arc::clone(files) as Arc<dyn FileIo>)
+    }
+
+    /// Like [`Mappings::open`], on any [`FileIo`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_io(io: Arc<dyn FileIo>) -> Result<Self, ReadError> {
+        let files = io.files();
+        let mut shards = Vec::with_capacity(files.len());
+        for number in 0..files.len() {
+            let shard = ShardId(number as u32);
+            let bytes = files.bytes(shard);
+            let descriptor = files.descriptor(shard, false);
+            let memory = map(descriptor, bytes).map_err(|source| ReadError::Map {
+                path: files.path(shard).to_owned(),
+                bytes,
+                source,
+            })?;
+            let oracle =
+                if files.is_shard_local(shard) { Oracle::for_file(descriptor) } else { Oracle::Silent };
+            shards.push(ShardMap {
+                memory,
+                residency: Residency::new(bytes, oracle),
+                shrunk: AtomicBool::new(false),
+                size_checked_ms: AtomicU64::new(coarse_ms()),
+            });
+        }
+        Ok(Self { io, shards })
+    }
+
+    /// Whether all bytes of a range are in the page cache, as far as is known: the answer is up to a second old, and
+    /// "no" wherever the kernel would not tell the truth, on file systems of other nodes, outside the file, and for good
+    /// once the file has shrunk.
+    pub fn resident(&self, shard: ShardId, offset: u64, length: u64) -> bool {
+        let Some(map) = self.shards.get(shard.0 as usize) else { return false };
+        let (Some(memory), Some(end)) = (&map.memory, offset.checked_add(length)) else { return false };
+        if end > memory.len() as u64 || map.shrunk.load(Ordering::Relaxed) {
+            return false;
+        }
+        map.residency.covers(offset, end, memory, || {
+            self.is_whole(shard, map).then(|| self.io.files().descriptor(shard, false))
+        })
+    }
+
+    /// The bytes of a range; `None` outside the file and where the file has shrunk.
+    ///
+    /// Touching them waits for storage where they are not resident.
+    pub fn bytes(&self, shard: ShardId, offset: u64, length: u64) -> Option<&[u8]> {
+        let map = self.shards.get(shard.0 as usize)?;
+        let memory = map.memory.as_ref()?;
+        let end = usize::try_from(offset.checked_add(length)?).ok()?;
+        let bytes = memory.get(usize::try_from(offset).ok()?..end)?;
+        if map.shrunk.load(Ordering::Relaxed) {
+            return None;
+        }
+        let checked_ms = map.size_checked_ms.load(Ordering::Relaxed);
+        if coarse_ms().wrapping_sub(checked_ms) > SIZE_LIFE_MS && !self.is_whole(shard, map) {
+            return None;
+        }
+        Some(bytes)
+    }
+
+    /// Asks the kernel to fetch a range in one go, where it is not resident. May do nothing.
+    pub(super) fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
+        if self.resident(shard, offset, length) {
+            return;
+        }
+        if let Some(memory) = self.shards.get(shard.0 as usize).and_then(|map| map.memory.as_ref()) {
+            let _ = memory.advise_range(memmap2::Advice::WillNeed, offset as usize, length as usize);
+        }
+    }
+
+    /// Asks for the present size; a file that is smaller than its mapping is remembered as shrunk.
+    fn is_whole(&self, shard: ShardId, map: &ShardMap) -> bool {
+        map.size_checked_ms.store(coarse_ms(), Ordering::Relaxed);
+        let whole = self.io.present_bytes(shard).is_ok_and(|found| found >= self.io.files().bytes(shard));
+        if !whole {
+            map.shrunk.store(true, Ordering::Relaxed);
+        }
+        whole
+    }
+}
+
+fn map(descriptor: impl AsFd, bytes: u64) -> io::Result<Option<Mmap>> {
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let length = usize::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+    // SAFETY: the mapping is read-only and shared. That another process may change the file under it is the nature of
+    // every reader of a file: the bytes are only ever copied or checked as input; a shrinking file is treated above.
+    let memory = unsafe { MmapOptions::new().len(length).map(descriptor.as_fd().as_raw_fd()) }?;
+    Ok(Some(memory))
+}

@@ -1,0 +1,220 @@
+//! What follows an answer of the kernel: the one retry policy of all accesses.
+//!
+//! | answer | what follows |
+//! |---|---|
+//! | fewer bytes than asked for | go on behind them (around the page cache: from the last aligned byte) |
+//! | EINTR | the same request again |
+//! | EIO, EAGAIN | again after 10 ms and after 100 ms, then the error |
+//! | ESTALE | the path is opened again, once per transfer; it must be the same file still |
+//! | EINVAL around the page cache | the rest goes through the page cache, from then on everything |
+//! | end of file too early | error: truncated |
+//! | anything else | error |
+//!
+//! Any progress makes the count of failures start again.
+
+use std::io;
+use std::time::Duration;
+
+use forebay_types::ShardId;
+
+use super::error::ReadError;
+use super::files::{DIRECT_ALIGN_BYTES, ShardFiles};
+use super::io::{At, FileIo};
+
+/// Pauses before another attempt after a failure: a path that fails over needs a moment, a broken disk will not heal.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
+
+/// Largest request \[bytes\]: Linux answers at most 2 GiB less a page, and `io_uring` counts in 32 bits.
+const MAX_REQUEST_BYTES: usize = 1 << 30;
+
+/// What reading has cost a reader so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCounters {
+    /// Requests that the kernel answered with bytes: system calls, or submissions of an `io_uring`.
+    pub reads: u64,
+    /// Bytes they brought \[bytes\].
+    pub read_bytes: u64,
+    /// Requests that had to be made again or continued, for whatever reason.
+    pub retries: u64,
+    /// Time inside [`super::Reader::fill`] \[ns\].
+    pub io_ns: u64,
+    /// Bytes copied from mappings; no part of `read_bytes` \[bytes\].
+    pub mapped_bytes: u64,
+}
+
+/// What to do next about a transfer.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// It is complete.
+    Done,
+    /// Make another request.
+    Again,
+    /// It failed.
+    Failed(ReadError),
+}
+
+/// A transfer under way.
+#[derive(Debug)]
+pub(super) struct Job {
+    start: At,
+    /// Bytes that must come \[bytes\].
+    wanted: usize,
+    /// Bytes of memory that may be written; more than `wanted` only behind the end of the file.
+    room: usize,
+    done: usize,
+    attempts: u32,
+    failures: u32,
+    reopened: bool,
+    refused: bool,
+}
+
+impl Job {
+    /// Starts a transfer of `room` bytes; `padded` allows the last of them to lie behind the end of the file, up to the
+    /// next aligned offset.
+    pub(super) fn new(files: &ShardFiles, start: At, room: usize, padded: bool) -> Result<Self, ReadError> {
+        let bytes = files.bytes(start.shard);
+        let limit = if padded { bytes.next_multiple_of(DIRECT_ALIGN_BYTES) } else { bytes };
+        if start.offset.checked_add(room as u64).is_none_or(|end| end > limit) || start.offset > bytes {
+            return Err(ReadError::Beyond {
+                path: files.path(start.shard).to_owned(),
+                offset: start.offset,
+                length: room as u64,
+                bytes,
+            });
+        }
+        let wanted = (bytes - start.offset).min(room as u64) as usize;
+        Ok(Self { start, wanted, room, done: 0, attempts: 0, failures: 0, reopened: false, refused: false })
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.done >= self.wanted
+    }
+
+    /// Where the next request starts.
+    pub(super) fn at(&self) -> At {
+        At { offset: self.start.offset + self.done as u64, ..self.start }
+    }
+
+    /// The part of the memory that the next request fills: first byte, and the one behind its last.
+    pub(super) fn range(&self) -> (usize, usize) {
+        let end = if self.start.direct { self.room } else { self.wanted };
+        (self.done, end.min(self.done + MAX_REQUEST_BYTES))
+    }
+
+    /// Bytes that must come \[bytes\].
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// Whether the file system refused to read around the page cache.
+    pub(super) fn was_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Takes the kernel's answer to a request for [`Job::range`] at [`Job::at`].
+    pub(super) fn settle(
+        &mut self,
+        io: &dyn FileIo,
+        answer: io::Result<usize>,
+        counters: &mut ReadCounters,
+    ) -> Next {
+        self.attempts = self.attempts.saturating_add(1);
+        let error = match answer {
+            Ok(0) => return Next::Failed(self.truncated(io)),
+            Ok(count) => {
+                counters.reads += 1;
+                counters.read_bytes += count as u64;
+                self.failures = 0;
+                self.done += count;
+                if self.is_done() {
+                    return Next::Done;
+                }
+                self.attempts = 0;
+                if self.start.direct {
+                    let aligned = self.done - self.done % DIRECT_ALIGN_BYTES as usize;
+                    // Less than one aligned unit came: only the page cache can give the rest.
+                    self.start.direct = self.done - count < aligned;
+                    self.done = if self.start.direct { aligned } else { self.done };
+                }
+                counters.retries += 1;
+                return Next::Again;
+            }
+            Err(error) => error,
+        };
+        let again = match error.raw_os_error() {
+            Some(libc::EINTR) => true,
+            Some(libc::EIO | libc::EAGAIN) => {
+                let pause = PAUSES.get(self.failures as usize);
+                self.failures += 1;
+                if let Some(pause) = pause {
+                    io.pause(*pause);
+                }
+                pause.is_some()
+            }
+            Some(libc::ESTALE) if !self.reopened => {
+                self.reopened = true;
+                if let Err(error) = io.reopen(self.start.shard) {
+                    return Next::Failed(error);
+                }
+                true
+            }
+            Some(libc::EINVAL) if self.start.direct => {
+                self.start.direct = false;
+                self.refused = true;
+                true
+            }
+            _ => false,
+        };
+        if again {
+            counters.retries += 1;
+            return Next::Again;
+        }
+        Next::Failed(ReadError::Io {
+            path: io.files().path(self.start.shard).to_owned(),
+            offset: self.at().offset,
+            length: (self.wanted - self.done) as u64,
+            attempts: self.attempts,
+            source: error,
+        })
+    }
+
+    fn truncated(&self, io: &dyn FileIo) -> ReadError {
+        truncated(io, self.start.shard, self.at().offset, (self.wanted - self.done) as u64)
+    }
+}
+
+/// The error about a file that ends too early.
+pub(super) fn truncated(io: &dyn FileIo, shard: ShardId, offset: u64, length: u64) -> ReadError {
+    let files = io.files();
+    ReadError::Truncated {
+        path: files.path(shard).to_owned(),
+        offset,
+        length,
+        expected: files.bytes(shard),
+        found: io.present_bytes(shard).unwrap_or(offset),
+    }
+}
+
+/// Reads a transfer to its end with system calls: first into `head`, then into `into`.
+pub(super) fn read_through(
+    io: &dyn FileIo,
+    job: &mut Job,
+    head: &mut [u8],
+    into: &mut [u8],
+    counters: &mut ReadCounters,
+) -> Result<(), ReadError> {
+    while !job.is_done() {
+        let (from, end) = job.range();
+        let answer = if from >= head.len() {
+            io.pread(job.at(), &mut [], &mut into[from - head.len()..end - head.len()])
+        } else {
+            let split = head.len().min(end);
+            io.pread(job.at(), &mut head[from..split], &mut into[..end - split])
+        };
+        match job.settle(io, answer, counters) {
+            Next::Done | Next::Again => {}
+            Next::Failed(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! One reader: completes transfers by one of the accesses, falls back where it must, and counts.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_types::ShardId;
+
+use super::error::ReadError;
+use super::files::ShardFiles;
+use super::io::{At, FileIo};
+use super::mappings::Mappings;
+use super::policy::{Job, ReadCounters, read_through, truncated};
+use super::probe::ring_refused;
+use super::ring::{Ring, Trouble};
+
+/// How files are touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// One pread(2) after the other.
+    Pread,
+    /// Several requests at once.
+    IoUring,
+    /// Copies from a mapping.
+    Mmap,
+}
+
+impl Access {
+    /// The name that users give.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pread => "pread",
+            Self::IoUring => "io_uring",
+            Self::Mmap => "mmap",
+        }
+    }
+}
+
+/// Bytes to fetch.
+#[derive(Debug)]
+pub struct Transfer<'a> {
+    /// The file.
+    pub shard: ShardId,
+    /// First byte [bytes from the start of the file].
+    pub offset: u64,
+    /// Where they go; its length is the length of the read.
+    pub into: &'a mut [u8],
+}
+
+enum Engine {
+    Pread,
+    Ring(Ring),
+    Mapped(Mappings),
+}
+
+/// A reader; made and used by one thread (an `io_uring` accepts requests from its maker only).
+pub struct Reader {
+    io: Arc<dyn FileIo>,
+    engine: Engine,
+    /// Transfers may reach behind the end of a file, up to the next aligned offset.
+    padded: bool,
+    direct: bool,
+    jobs: Vec<Job>,
+    counters: ReadCounters,
+    fallback: Option<String>,
+    thread: PhantomData<*const ()>,
+}
+
+impl Reader {
+    /// Makes a reader of these files, and says why it does not do what was asked for, if it does not.
+    ///
+    /// `depth` is the number of requests under way at once, for `io_uring`; 8 to 32 suit most storage.
+    ///
+    /// With `direct` the plan aligns transfers (offset, length and memory) to 4096 bytes. The last one of a file may
+    /// then reach behind the end of the file: `fill` succeeds when everything up to the end has come, and the bytes of
+    /// `into` behind it are unspecified. This holds even when `O_DIRECT` is refused and the page cache serves instead.
+    #[must_use]
+    pub fn new(files: Arc<ShardFiles>, access: Access, direct: bool, depth: usize) -> (Self, Option<String>) {
+        Self::with_io(files, access, direct, depth)
+    }
+
+    /// Like [`Reader::new`], on any [`FileIo`].
+    #[must_use]
+    pub fn with_io(
+        io: Arc<dyn FileIo>,
+        access: Access,
+        direct: bool,
+        depth: usize,
+    ) -> (Self, Option<String>) {
+        let mut fallback = None;
+        let engine = match access {
+            Access::Pread => Engine::Pread,
+            Access::IoUring => match io.may_ring().and_then(|()| Ring::new(depth)) {
+                Ok(ring) => Engine::Ring(ring),
+                Err(error) => {
+                    fallback = Some(format!("{}; reading with pread", ring_refused(&error)));
+                    Engine::Pread
+                }
+            },
+            Access::Mmap => match Mappings::with_io(Arc::clone(&io)) {
+                Ok(mappings) => Engine::Mapped(mappings),
+                Err(error) => {
+                    fallback = Some(format!("{error}; reading with pread"));
+                    Engine::Pread
+                }
+            },
+        };
+        let works = direct && io.files().is_direct() && !matches!(engine, Engine::Mapped(_));
+        if direct && !works {
+            let reason = match (&engine, io.files().direct_refused()) {
+                (Engine::Mapped(_), _) => "a mapping always goes through the page cache",
+                (_, Some(reason)) => reason,
+                (_, None) => "the files were not opened with O_DIRECT",
+            };
+            add(&mut fallback, &format!("{reason}; reading through the page cache"));
+        }
+        let reader = Self {
+            io,
+            engine,
+            padded: direct,
+            direct: works,
+            jobs: Vec::new(),
+            counters: ReadCounters::default(),
+            fallback: fallback.clone(),
+            thread: PhantomData,
+        };
+        (reader, fallback)
+    }
+
+    /// Completes all transfers, or fails with the first error; then the contents of all of them are unspecified.
+    ///
+    /// # Errors
+    /// After the retries of the policy (policy.rs): what was attempted, with file, offset and length.
+    pub fn fill(&mut self, transfers: &mut [Transfer<'_>]) -> Result<(), ReadError> {
+        let begun = Instant::now();
+        let answer = self.fill_all(transfers);
+        self.counters.io_ns += begun.elapsed().as_nanos() as u64;
+        answer
+    }
+
+    /// What it has cost so far.
+    pub fn counters(&self) -> ReadCounters {
+        self.counters
+    }
+
+    /// How the files are touched now.
+    pub fn access(&self) -> Access {
+        match self.engine {
+            Engine::Pread => Access::Pread,
+            Engine::Ring(_) => Access::IoUring,
+            Engine::Mapped(_) => Access::Mmap,
+        }
+    }
+
+    /// Whether reads go around the page cache now.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Why it does not do what was asked for; may change while reading, when the file system refuses later.
+    pub fn fallback(&self) -> Option<&str> {
+        self.fallback.as_deref()
+    }
+
+    fn fill_all(&mut self, transfers: &mut [Transfer<'_>]) -> Result<(), ReadError> {
+        if let Engine::Mapped(mappings) = &self.engine {
+            for transfer in transfers {
+                copy_mapped(&self.io, mappings, transfer, self.padded, &mut self.counters)?;
+            }
+            return Ok(());
+        }
+        self.jobs.clear();
+        for transfer in transfers.iter() {
+            let at = At { shard: transfer.shard, offset: transfer.offset, direct: self.direct };
+            self.jobs.push(Job::new(self.io.files(), at, transfer.into.len(), self.padded)?);
+        }
+        let answer = match &mut self.engine {
+            Engine::Ring(ring) => ring.fill(&self.io, transfers, &mut self.jobs, &mut self.counters),
+            _ => Ok(()),
+        };
+        match answer {
+            Ok(()) => {}
+            Err(Trouble::Read(error)) => return Err(error),
+            Err(Trouble::Refused(error)) => {
+                self.engine = Engine::Pread;
+                add(&mut self.fallback, &format!("{}; reading with pread", ring_refused(&error)));
+            }
+        }
+        for (transfer, job) in transfers.iter_mut().zip(&mut self.jobs) {
+            read_through(&self.io, job, &mut [], transfer.into, &mut self.counters)?;
+        }
+        self.notice_refusal(transfers);
+        Ok(())
+    }
+
+    /// Gives up reading around the page cache once the file system refused a request.
+    fn notice_refusal(&mut self, transfers: &[Transfer<'_>]) {
+        if !self.direct {
+            return;
+        }
+        let Some(place) = self.jobs.iter().position(Job::was_refused) else { return };
+        self.direct = false;
+        let path = self.io.files().path(transfers[place].shard).display();
+        let reason =
+            format!("{path}: the file system refuses O_DIRECT (EINVAL); reading through the page cache");
+        add(&mut self.fallback, &reason);
+    }
+}
+
+fn add(reasons: &mut Option<String>, reason: &str) {
+    *reasons = Some(match reasons.take() {
+        Some(earlier) => format!("{earlier}; {reason}"),
+        None => reason.to_owned(),
+    });
+}
+
+/// Copies a transfer from a mapping.
+///
+/// The file's size is asked right before, so that a truncated file is an error; one that is truncated during the copy is
+/// a SIGBUS (see `mappings.rs`).
+fn copy_mapped(
+    io: &dyn FileIo,
+    mappings: &Mappings,
+    transfer: &mut Transfer<'_>,
+    padded: bool,
+    counters: &mut ReadCounters,
+) -> Result<(), ReadError> {
+    let at = At { shard: transfer.shard, offset: transfer.offset, direct: false };
+    let job = Job::new(io.files(), at, transfer.into.len(), padded)?;
+    let wanted = job.wanted();
+    let end = at.offset + wanted as u64;
+    let found = io.present_bytes(at.shard).unwrap_or(0);
+    match mappings.bytes(at.shard, at.offset, wanted as u64) {
+        Some(bytes) if end <= found => {
+            mappings.will_need(at.shard, at.offset, wanted as u64);
+            transfer.into[..wanted].copy_from_slice(bytes);
+            counters.mapped_bytes += wanted as u64;
+            Ok(())
+        }
+        _ => {
+            let first_missing = found.clamp(at.offset, end);
+            Err(truncated(io, at.shard, first_missing, end - first_missing))
+        }
+    }
+}
+
+/// Reads a header and a payload that follow each other in a file to two places, in one request where that works, under
+/// the policy of all reads (policy.rs); `head` may be empty. Returns what it cost.
+///
+/// # Errors
+/// Like [`Reader::fill`].
+pub fn read_in_place(
+    io: &dyn FileIo,
+    shard: ShardId,
+    offset: u64,
+    head: &mut [u8],
+    into: &mut [u8],
+) -> Result<ReadCounters, ReadError> {
+    let begun = Instant::now();
+    let mut counters = ReadCounters::default();
+    let at = At { shard, offset, direct: false };
+    let mut job = Job::new(io.files(), at, head.len() + into.len(), false)?;
+    read_through(io, &mut job, head, into, &mut counters)?;
+    counters.io_ns = begun.elapsed().as_nanos() as u64;
+    Ok(counters)
+}

@@ -1,0 +1,154 @@
+//! Reading through an `io_uring`.
+//!
+//! Up to `depth` requests are under way; an answer is handed to the policy (policy.rs), which asks for the next request
+//! or ends the transfer. [`Ring::fill`] returns only when the kernel has let go of every buffer, whatever happens:
+//! the buffers are the caller's.
+//!
+//! Source: `io_uring_setup(2)`, `io_uring_enter(2)`.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use io_uring::{IoUring, Probe, opcode, types};
+
+use super::Transfer;
+use super::error::ReadError;
+use super::io::{Fault, FileIo};
+use super::policy::{Job, Next, ReadCounters};
+
+/// An `io_uring` that one thread uses.
+pub(super) struct Ring {
+    ring: IoUring,
+    depth: usize,
+}
+
+/// How [`Ring::fill`] ended short of success.
+pub(super) enum Trouble {
+    /// A transfer failed.
+    Read(ReadError),
+    /// The kernel refuses to be asked; nothing is under way, and the jobs say how far they came.
+    Refused(io::Error),
+}
+
+/// What a request really was.
+#[derive(Clone, Copy)]
+enum Asked {
+    Read,
+    /// Nothing, and this is to be taken for the answer (tests).
+    Nothing(i32),
+}
+
+impl Ring {
+    /// Makes a ring for `depth` requests at once.
+    pub(super) fn new(depth: usize) -> io::Result<Self> {
+        let depth = depth.clamp(1, 1024);
+        let ring = build(depth as u32)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        if !probe.is_supported(opcode::Read::CODE) {
+            return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+        }
+        Ok(Self { ring, depth })
+    }
+
+    /// Completes the transfers, each described by the job of the same place.
+    pub(super) fn fill(
+        &mut self,
+        io: &dyn FileIo,
+        transfers: &mut [Transfer<'_>],
+        jobs: &mut [Job],
+        counters: &mut ReadCounters,
+    ) -> Result<(), Trouble> {
+        let places: Vec<*mut u8> = transfers.iter_mut().map(|transfer| transfer.into.as_mut_ptr()).collect();
+        let mut asked = vec![Asked::Read; jobs.len()];
+        let mut waiting: Vec<usize> = (0..jobs.len()).rev().filter(|place| !jobs[*place].is_done()).collect();
+        let mut answers: Vec<(usize, i32)> = Vec::with_capacity(self.depth);
+        let mut under_way = 0;
+        let mut failed = None;
+        loop {
+            while under_way < self.depth && failed.is_none() {
+                let Some(place) = waiting.pop() else { break };
+                asked[place] = self.push(io, &jobs[place], place, places[place]);
+                under_way += 1;
+            }
+            if under_way == 0 {
+                return failed.map_or(Ok(()), |error| Err(Trouble::Read(error)));
+            }
+            if let Err(error) = self.ring.submit_and_wait(1) {
+                let unsubmitted = self.ring.submission().len();
+                match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // Nothing reached the kernel: the caller may do without this ring.
+                    _ if unsubmitted == under_way && self.ring.completion().is_empty() => {
+                        return Err(failed.map_or(Trouble::Refused(error), Trouble::Read));
+                    }
+                    // The kernel still owns buffers: there is no way but to wait for them.
+                    _ => io.pause(Duration::from_millis(1)),
+                }
+            }
+            answers.extend(self.ring.completion().map(|entry| (entry.user_data() as usize, entry.result())));
+            for (place, result) in answers.drain(..) {
+                under_way -= 1;
+                let result = match asked[place] {
+                    Asked::Read => result,
+                    Asked::Nothing(pretended) => pretended,
+                };
+                let answer = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
+                match jobs[place].settle(io, answer, counters) {
+                    Next::Done => {}
+                    Next::Again => waiting.push(place),
+                    Next::Failed(error) => failed = failed.or(Some(error)),
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, io: &dyn FileIo, job: &Job, place: usize, memory: *mut u8) -> Asked {
+        let (from, end) = job.range();
+        let at = job.at();
+        let mut length = end - from;
+        let mut asked = Asked::Read;
+        match io.pretend(at, length) {
+            None => {}
+            Some(Fault::Short(most)) => length = length.min(most),
+            Some(Fault::Errno(number)) => asked = Asked::Nothing(-number),
+            Some(Fault::End) => asked = Asked::Nothing(0),
+            Some(Fault::Stall(time)) => io.pause(time),
+        }
+        let entry = match asked {
+            Asked::Read => {
+                let descriptor = types::Fd(io.files().descriptor(at.shard, at.direct).as_raw_fd());
+                let memory = memory.wrapping_add(from);
+                opcode::Read::new(descriptor, memory, length as u32).offset(at.offset).build()
+            }
+            Asked::Nothing(_) => opcode::Nop::new().build(),
+        };
+        // SAFETY: `from .. from + length` lies in the memory of the transfer (`Job::range` stays within its room), which
+        // `fill` borrows mutably and does not leave before the request has completed; the descriptor lives in
+        // `ShardFiles`, which `io` keeps alive, and its number stays valid when a stale file is opened again.
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(place as u64)) };
+        assert!(pushed.is_ok(), "at most as many requests are under way as the ring has entries");
+        asked
+    }
+}
+
+/// The kinds of ring from the best to the oldest: completions are worked off by the one thread that waits for them
+/// (Linux 6.1), without interrupting it (5.19), or as ever.
+fn build(entries: u32) -> io::Result<IoUring> {
+    let attempt = |flavour: u32| {
+        let mut builder = IoUring::builder();
+        // A child of fork() must not share the queues.
+        builder.dontfork();
+        match flavour {
+            0 => builder.setup_single_issuer().setup_defer_taskrun(),
+            1 => builder.setup_coop_taskrun(),
+            _ => &mut builder,
+        };
+        builder.build(entries)
+    };
+    let unknown = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    attempt(0)
+        .or_else(|error| if unknown(&error) { attempt(1) } else { Err(error) })
+        .or_else(|error| if unknown(&error) { attempt(2) } else { Err(error) })
+}
