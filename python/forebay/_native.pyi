@@ -54,4 +54,13 @@ class Engine:
 @final
 class Lease: ...
 
-def limit(path: str, *, block_bytes: int, seconds: float, kind: str) -> dict[str, Any]: ...
+def limit(
+    path: str,
+    *,
+    block_bytes: int,
+    seconds: float,
+    kind: str,
+    threads: int = 1,
+    cold: bool = False,
+    pool_bytes: int = 0,
+) -> dict[str, Any]: ...

@@ -61,6 +61,8 @@ struct Consumer {
     last_return: Option<Instant>,
     warned_copies: bool,
     closed: bool,
+    /// Why the iteration ended early; told again until the next `start`.
+    failed: Option<Error>,
 }
 
 /// What the leader tells the others.
@@ -154,6 +156,7 @@ impl Engine {
                 last_return: None,
                 warned_copies: false,
                 closed: false,
+                failed: None,
             }),
             generation: fork::generation(),
             _share: share,
@@ -209,6 +212,7 @@ impl Engine {
         }
         consumer.end = (epoch + 1) * steps;
         consumer.last_return = None;
+        consumer.failed = None;
         if let Some(pass) = consumer.pass.clone()
             && !self.others_want_more_than(pass.number)
         {
@@ -327,6 +331,9 @@ impl Engine {
         if let Some(last) = consumer.last_return {
             count(slot, Counter::ComputeNs, begun.duration_since(last).as_nanos() as u64);
         }
+        if let Some(error) = &consumer.failed {
+            return Err(error.clone());
+        }
         if consumer.step >= consumer.end || consumer.away {
             consumer.last_return = None;
             if !consumer.away {
@@ -335,7 +342,16 @@ impl Engine {
             return Ok(None);
         }
         let Some(pass) = consumer.pass.clone() else { return Ok(None) };
-        let batch = self.wait_for_batch(&pass, consumer.step, begun, caller)?;
+        let batch = match self.wait_for_batch(&pass, consumer.step, begun, caller) {
+            Ok(batch) => batch,
+            // The batch is still on its way; the next call finds it.
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(error) => {
+                self.step_aside(&mut consumer);
+                consumer.failed = Some(error.clone());
+                return Err(error);
+            }
+        };
         let waited = begun.elapsed().as_nanos() as u64;
         count(slot, if consumer.filling { Counter::StartupNs } else { Counter::ExposedNs }, waited);
         consumer.filling = false;

@@ -6,8 +6,9 @@
 //! Steps whose landing bytes may be gone (the rank was away) are planned again without any landing memory: that is the
 //! plain one-process path, and it is always right.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_format::FieldOut;
 use forebay_plan::{Landing, Need, Part, Plan, Tranche, plan_into};
@@ -22,17 +23,22 @@ use crate::planner::{PATIENCE, Planned};
 use crate::protocol::{Filled, block_state, first_safe_step, publish_position};
 use crate::ring::Claim;
 use crate::shared::Shared;
-use crate::stats::{Counter, count, count_since};
+use crate::stats::{Counter, count};
 
 /// Runs a gather thread of a pass until the pass is stopped.
 pub(crate) fn run(pass: &Arc<Pass>) {
     let shared = &pass.shared;
     let ring = &shared.buffers.ring;
-    let mut gatherer = Gatherer { pass: Arc::clone(pass), scratch: Vec::new(), asked_bytes: 0 };
+    let mut gatherer = Gatherer { pass: Arc::clone(pass), scratch: Vec::new(), asked_bytes: 0, idle: Cell::default() };
     while !pass.is_stopped() {
         let Some(claim) = ring.claim(PATIENCE) else { continue };
         shared.region.filled().ring(); // the planner looks at the claim
-        match gatherer.step(&claim) {
+        let mut buffer = claim.buffer;
+        let filled = gatherer.step(&claim, &mut buffer);
+        if let Some(unused) = buffer {
+            ring.give_back(unused);
+        }
+        match filled {
             Ok(Some(batch)) => finish(pass, &claim, Ok(batch)),
             Err(error) => finish(pass, &claim, Err(error)),
             Ok(None) => ring.abandon(&claim),
@@ -53,6 +59,8 @@ struct Gatherer {
     /// Where columns that lie in several places are put together.
     scratch: Vec<Vec<u8>>,
     asked_bytes: u64,
+    /// Waiting within the step so far, which is not gathering.
+    idle: Cell<Duration>,
 }
 
 /// A sample of the step: the tranche that holds it and its place in the tranche's needs.
@@ -73,13 +81,13 @@ enum Column<'a> {
 }
 
 impl Gatherer {
-    /// Fills the batch of a claimed step; `None` when the claim became void.
-    fn step(&mut self, claim: &Claim) -> Result<Option<Batch>, Error> {
+    /// Fills the batch of a claimed step; `None` when the claim became void. Takes `buffer` if it comes to use it.
+    fn step(&mut self, claim: &Claim, buffer: &mut Option<usize>) -> Result<Option<Batch>, Error> {
         let pass = Arc::clone(&self.pass);
         let shared = &pass.shared;
         let begun = Instant::now();
+        self.idle.set(Duration::ZERO);
         if !self.wait_until(claim, || format!("the plan of step {}", claim.step), || pass.plans.covers(claim.step)) {
-            self.void(claim);
             return Ok(None);
         }
         let tranches = if claim.step < first_safe(&pass) { None } else { pass.plans.at(claim.step) };
@@ -87,7 +95,6 @@ impl Gatherer {
             Some(tranches) => tranches,
             None => vec![Arc::new(plain(shared, claim.step)?)],
         };
-        let begun = count_since(shared.slot(), Counter::GatherIdleNs, begun);
         let mut picks: Vec<(u32, Pick<'_>)> = Vec::with_capacity(shared.options.batch_size as usize);
         for planned in &tranches {
             picks.extend(planned.needs_at(claim.step).iter().map(|need| {
@@ -99,7 +106,7 @@ impl Gatherer {
             picks.sort_unstable_by_key(|(slot, _)| *slot);
         }
         let layout = self.layout(&picks);
-        let mut batch = Batch::new(&shared.buffers, claim.buffer, layout, picks.len());
+        let mut batch = Batch::new(&shared.buffers, buffer.take(), layout, picks.len());
         if batch.is_private() {
             count(shared.slot(), Counter::PrivateBatches, 1);
         }
@@ -111,7 +118,9 @@ impl Gatherer {
             }
         }
         count(shared.slot(), Counter::AskedBytes, self.asked_bytes);
-        count_since(shared.slot(), Counter::GatherNs, begun);
+        let idle = self.idle.get();
+        count(shared.slot(), Counter::GatherIdleNs, idle.as_nanos() as u64);
+        count(shared.slot(), Counter::GatherNs, begun.elapsed().saturating_sub(idle).as_nanos() as u64);
         Ok(Some(batch))
     }
 
@@ -122,22 +131,15 @@ impl Gatherer {
             return true;
         }
         shared.waits_for(what);
-        loop {
-            shared.region.filled().wait(&ready, PATIENCE);
-            if ready() {
-                return true;
-            }
+        let begun = Instant::now();
+        while !ready() {
             if self.pass.is_stopped() || shared.buffers.ring.is_void(claim) {
                 return false;
             }
+            shared.region.filled().wait(&ready, PATIENCE);
         }
-    }
-
-    /// Gives the buffer of a void claim back when no batch holds it.
-    fn void(&self, claim: &Claim) {
-        if let Some(buffer) = claim.buffer {
-            self.pass.shared.buffers.ring.give_back(buffer);
-        }
+        self.idle.set(self.idle.get() + begun.elapsed());
+        true
     }
 
     /// The usual layout, or a larger one for a batch of ragged fields that does not fit it.
@@ -323,7 +325,6 @@ impl Gatherer {
         let word = shared.region.block_word(block.sequence);
         let state = || block_state(word, pass.number, block.sequence);
         if state().is_none() {
-            let begun = Instant::now();
             let what = || {
                 let readers = shared.region.layout().readers as u64;
                 let reader = (block.sequence % readers) as usize;
@@ -338,7 +339,6 @@ impl Gatherer {
             if !self.wait_until(claim, what, || state().is_some()) {
                 return Ok(None);
             }
-            count_since(shared.slot(), Counter::GatherIdleNs, begun);
         }
         Ok(Some(match state() {
             Some(Filled::Landed) => {

@@ -50,6 +50,9 @@ impl Pass {
         for _ in 0..gather_threads(pass.shared.region.layout().ranks, pass.shared.region.layout().buffers) {
             pass.spawn("gather", gather::run)?;
         }
+        if number == 1 && pass.shared.me() == 0 && !pass.shared.settings.warm {
+            pass.spawn("touch", touch_landing)?;
+        }
         pass.shared.ring_all();
         Ok(pass)
     }
@@ -58,7 +61,12 @@ impl Pass {
         let pass = Arc::clone(self);
         let handle = std::thread::Builder::new()
             .name(format!("forebay-{name}"))
-            .spawn(move || run(&pass))
+            .spawn(move || {
+                // A panic has printed where; without this the consumer would wait for a batch that never comes.
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&pass))).is_err() {
+                    pass.fail(Error::System("go on", "an engine thread panicked; this is a bug in Forebay".into()));
+                }
+            })
             .map_err(Error::system("start an engine thread"))?;
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
         Ok(())
@@ -115,6 +123,13 @@ impl Pass {
             }
         }
     }
+}
+
+/// Touches the landing ring ahead of the readers: reading into untouched shared memory costs seven times the copy.
+fn touch_landing(pass: &Arc<Pass>) {
+    let region = &pass.shared.region;
+    // Untouched pages are slower, not wrong.
+    let _ = region.memory().populate(region.landing_range(), || pass.is_stopped());
 }
 
 /// As many gather threads as the rank's share of the cores, and no more than can have a buffer.

@@ -169,6 +169,11 @@ impl Region {
         unsafe { &*self.at::<AtomicU64>(self.words_at + slot * 8) }
     }
 
+    /// Where the landing ring lies in the mapping \[bytes\].
+    pub fn landing_range(&self) -> std::ops::Range<usize> {
+        self.landing_at..self.buffers_at
+    }
+
     /// Landing bytes, to read.
     ///
     /// # Safety

@@ -57,6 +57,8 @@ pub struct Settings {
     pub lanes: u64,
     /// Steps that are read together, for step-wise orders.
     pub steps_per_tranche: u64,
+    /// Whether the data set was found in the page cache.
+    pub warm: bool,
     /// How storage is touched.
     pub access: AccessChoice,
     /// Whether reads go around the page cache.
@@ -257,6 +259,7 @@ pub fn decide(
         },
         lanes: order.lanes(),
         steps_per_tranche,
+        warm,
         access,
         direct,
         depth: DEPTH,
