@@ -7,6 +7,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 export CARGO_BUILD_JOBS ?= 2
+# The build backend calls maturin by name.
+export PATH := $(abspath $(BIN)):$(PATH)
 # The wheel of Open MPI refuses to run as root without these two; harmless elsewhere.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
