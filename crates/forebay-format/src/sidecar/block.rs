@@ -3,25 +3,21 @@
 //! The byte layout is in `docs/formats/sidecar.md`, "Block body". Decoding checks everything it reads: the result
 //! holds only extents inside the range of the shard that it was asked for.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use super::class::{Class, Predictor};
-use super::varint::{Bytes, for_planes, put, put_planes, width};
+use super::varint::{Bytes, for_planes};
 
 /// Class number of a record that is described in full.
-const EXCEPTION: u8 = 255;
+pub(super) const EXCEPTION: u8 = 255;
 
 /// Offsets share a word with the class: they stay below this \[bytes\].
 pub(crate) const OFFSET_LIMIT: u64 = 1 << 56;
 
-/// Sparse codes are used up to this share of coded records; beyond it planes are smaller.
-const SPARSE_SHARE: usize = 4;
-
 /// Code mode: indexes and codes of the records that are not where they were expected.
-const SPARSE: u8 = 0;
+pub(super) const SPARSE: u8 = 0;
 /// Code mode: the codes of all records as byte planes.
-const DENSE: u8 = 1;
+pub(super) const DENSE: u8 = 1;
 
 /// Where the bytes of one sample's column are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,148 +184,6 @@ impl Part {
             .map(|piece| if let Stretch::Literal(bytes) = piece { bytes.len() } else { 0 })
             .sum();
         size_of::<Self>() + size_of_val(self.pieces.as_slice()) + literals
-    }
-}
-
-/// Codes the records of one block.
-pub(crate) fn encode(entries: &[Entry], classes: &[Class]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let class_of = |entry: &Entry| match entry {
-        Entry::Plain { class, .. } => *class,
-        Entry::Exception(_) => EXCEPTION,
-    };
-    let first = class_of(&entries[0]);
-    if entries.iter().all(|entry| class_of(entry) == first) {
-        out.extend([0, first]);
-    } else {
-        out.push(1);
-        out.extend(entries.iter().map(class_of));
-    }
-
-    let length_of =
-        |entry: &Entry| if let Entry::Plain { length, .. } = entry { Some(*length) } else { None };
-    let base = entries.iter().filter_map(length_of).min().unwrap_or(0);
-    let excess: Vec<u64> =
-        entries.iter().map(|entry| length_of(entry).map_or(0, |length| length - base)).collect();
-    put(&mut out, base);
-    put_sized_planes(&mut out, &excess);
-
-    let mut codes = vec![0; entries.len()];
-    for (number, class) in classes.iter().enumerate() {
-        let members: Vec<(usize, u64, u64)> = entries
-            .iter()
-            .enumerate()
-            .filter_map(|(index, entry)| match entry {
-                Entry::Plain { class, start, length } if usize::from(*class) == number => {
-                    Some((index, *start, *length))
-                }
-                _ => None,
-            })
-            .collect();
-        let (descending, overhead, found) = best_predictor(class, &members);
-        for ((index, ..), code) in members.iter().zip(found) {
-            codes[*index] = code;
-        }
-        out.push(u8::from(descending));
-        put(&mut out, overhead);
-    }
-    put_codes(&mut out, &codes);
-
-    for entry in entries {
-        if let Entry::Exception(parts) = entry {
-            put_exception(&mut out, parts);
-        }
-    }
-    out
-}
-
-/// The direction and overhead that leave the fewest codes, and the codes.
-fn best_predictor(class: &Class, members: &[(usize, u64, u64)]) -> (bool, u64, Vec<u64>) {
-    let attempt = |descending| {
-        let overhead = likely_overhead(class, members, descending);
-        let mut predictor = Predictor::new(class, descending, overhead);
-        let codes: Vec<u64> =
-            members.iter().map(|(_, start, length)| predictor.code(*start, *length)).collect();
-        let misses = codes.iter().filter(|code| **code != 0).count();
-        (misses, descending, overhead, codes)
-    };
-    let (up, down) = (attempt(false), attempt(true));
-    let (_, descending, overhead, codes) = if down.0 < up.0 { down } else { up };
-    (descending, overhead, codes)
-}
-
-/// The overhead that explains most neighbours. With steps above 2 it is the margin of the class.
-fn likely_overhead(class: &Class, members: &[(usize, u64, u64)], descending: bool) -> u64 {
-    if class.step_bytes > 2 {
-        return class.margin_bytes();
-    }
-    let mut votes: HashMap<u64, usize> = HashMap::new();
-    for pair in members.windows(2) {
-        let ((_, start, length), (_, next_start, next_length)) = (pair[0], pair[1]);
-        let (gap, length) = if descending {
-            (start.checked_sub(next_start), next_length)
-        } else {
-            (next_start.checked_sub(start), length)
-        };
-        let Some(overhead) = gap.and_then(|gap| gap.checked_sub(length)).filter(|bytes| *bytes < 1 << 16)
-        else {
-            continue;
-        };
-        for candidate in overhead.saturating_sub(u64::from(class.step_bytes) - 1)..=overhead {
-            *votes.entry(candidate).or_default() += 1;
-        }
-    }
-    // Ties go to the smallest, so that the bytes do not depend on the order of the map.
-    votes
-        .into_iter()
-        .max_by_key(|(bytes, count)| (*count, u64::MAX - bytes))
-        .map_or(class.margin_bytes(), |vote| vote.0)
-}
-
-fn put_sized_planes(out: &mut Vec<u8>, values: &[u64]) {
-    let bytes = width(values.iter().fold(0, |all, value| all | value));
-    out.push(bytes as u8);
-    put_planes(out, values, bytes);
-}
-
-fn put_codes(out: &mut Vec<u8>, codes: &[u64]) {
-    let coded: Vec<usize> = (0..codes.len()).filter(|index| codes[*index] != 0).collect();
-    if coded.len() * SPARSE_SHARE > codes.len() {
-        out.push(DENSE);
-        put_sized_planes(out, codes);
-        return;
-    }
-    out.push(SPARSE);
-    put(out, coded.len() as u64);
-    let mut next = 0;
-    for index in &coded {
-        put(out, (index - next) as u64);
-        next = index + 1;
-    }
-    for index in &coded {
-        put(out, codes[*index]);
-    }
-}
-
-fn put_exception(out: &mut Vec<u8>, parts: &[Part]) {
-    put(out, parts.len() as u64);
-    for part in parts {
-        for number in [u64::from(part.codecs), part.decoded_bytes, part.guard, part.offset, part.length] {
-            put(out, number);
-        }
-        put(out, part.pieces.len() as u64);
-        for piece in &part.pieces {
-            match piece {
-                Stretch::Extent { offset, length } => {
-                    put(out, length << 1);
-                    put(out, *offset);
-                }
-                Stretch::Literal(bytes) => {
-                    put(out, (bytes.len() as u64) << 1 | 1);
-                    out.extend_from_slice(bytes);
-                }
-            }
-        }
     }
 }
 
@@ -599,4 +453,113 @@ fn read_part(bytes: &mut Bytes<'_>, limits: &Limits) -> Result<Part, BlockFault>
         return Err(BlockFault::new("stored unit", format!("{decoded_bytes} bytes"), encoded_bytes));
     }
     Ok(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sidecar::varint::put;
+
+    fn classes() -> [Class; 2] {
+        let inline = Class {
+            name: "inline".into(),
+            head_bytes: 0,
+            tail_bytes: 0,
+            align_bytes: 1,
+            step_bytes: 2,
+            page_bytes: 4096,
+            page_tail_bytes: 0,
+            guard: false,
+        };
+        let big = Class {
+            name: "big".into(),
+            head_bytes: 16,
+            align_bytes: 4096,
+            step_bytes: 4096,
+            page_bytes: 0,
+            guard: true,
+            ..inline.clone()
+        };
+        [inline, big]
+    }
+
+    /// The path for blocks of any kind.
+    fn decode_plainly(body: &[u8], limits: &Limits) -> Result<Block, BlockFault> {
+        let mut bytes = Bytes::new(body);
+        let head = Head::read(&mut bytes, &classes(), limits.records)?;
+        decode_each(&mut bytes, head, &classes(), limits)
+    }
+
+    proptest! {
+        #[test]
+        fn runs_hold_the_places_that_the_plain_path_finds(
+            class in 0_u8..2,
+            length in prop_oneof![0_u64..300, any::<u64>()],
+            descending: bool,
+            overhead in prop_oneof![8 => 0_u64..64, 1 => any::<u64>()],
+            codes in proptest::collection::vec((0_u64..40, prop_oneof![1_u64..50, any::<u64>()]), 0..12),
+            records in 1_usize..300,
+            first in prop_oneof![4 => 1_000_000_u64..2_000_000, 1 => any::<u64>()],
+        ) {
+            let mut body = vec![0, class];
+            put(&mut body, length);
+            body.push(0);
+            for _ in 0..2 {
+                body.push(u8::from(descending));
+                put(&mut body, overhead);
+            }
+            body.push(SPARSE);
+            put(&mut body, codes.len() as u64 + 1);
+            put(&mut body, 0);
+            codes.iter().for_each(|(gap, _)| put(&mut body, *gap));
+            put(&mut body, first << 2);
+            codes.iter().for_each(|(_, code)| put(&mut body, *code));
+            let limits = Limits { records, data: 8192..1 << 40, lengths: (0, u64::MAX), chains: 1 };
+            match (decode(&body, &classes(), &limits), decode_plainly(&body, &limits)) {
+                (Ok(runs), Ok(plain)) => {
+                    prop_assert!(matches!(runs.places, Places::Runs(_)));
+                    for index in 0..records {
+                        prop_assert_eq!(runs.place(index), plain.place(index));
+                    }
+                    prop_assert!(runs.bytes() < plain.bytes() + 600);
+                }
+                (Err(runs), Err(plain)) => prop_assert_eq!(runs.what, plain.what),
+                (runs, plain) => prop_assert!(false, "{runs:?} {plain:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_part_of_a_body_is_needed() {
+        let entries = [
+            Entry::Plain { class: 0, start: 9000, length: 5 },
+            Entry::Plain { class: 1, start: 3 * 4096, length: 700 },
+            Entry::Exception(vec![Part {
+                pieces: vec![Stretch::Literal(vec![1, 2, 3])],
+                codecs: 0,
+                decoded_bytes: 3,
+                guard: 0,
+                offset: 1,
+                length: 2,
+            }]),
+        ];
+        let body = crate::sidecar::encode::encode(&entries, &classes());
+        let limits = Limits { records: 3, data: 8192..1 << 30, lengths: (2, 700), chains: 1 };
+        let block = decode(&body, &classes(), &limits).expect("as it was written");
+        assert_eq!(block.place(1).plain(), (1, 3 * 4096, 700));
+        assert_eq!(Entry::Exception(block.exception(block.place(2)).to_vec()), entries[2]);
+        for length in 0..body.len() {
+            assert!(
+                decode(&body[..length], &classes(), &limits).is_err(),
+                "{length} of {} bytes",
+                body.len()
+            );
+        }
+        let fault = decode(&[&body[..], &[0]].concat(), &classes(), &limits).expect_err("a byte too many");
+        assert_eq!((fault.what.as_str(), fault.found.as_str()), ("block body", "1 bytes more"));
+        let narrow = Limits { lengths: (2, 699), ..limits };
+        assert!(decode(&body, &classes(), &narrow).is_err(), "longer than the longest record");
+    }
 }

@@ -12,6 +12,7 @@
 
 pub(crate) mod block;
 mod class;
+mod encode;
 mod varint;
 mod writer;
 

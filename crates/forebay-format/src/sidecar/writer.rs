@@ -1,6 +1,7 @@
 //! Writes a sidecar: takes places in sample order, keeps only coded blocks.
 
-use super::block::{Entry, encode};
+use super::block::Entry;
+use super::encode::encode;
 use super::varint::put;
 use super::{BLOCK_RECORDS, Class, HEADER_BYTES, Header, LARGEST_BODY_BYTES, Meta, ShardInfo, Summary, pack};
 use crate::schema::Schema;

@@ -1,5 +1,7 @@
 //! Datasets in a directory of their own, for tests.
 
+#![allow(dead_code, reason = "not every test file needs all of it")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +14,6 @@ use super::lmdb_writer::{Records, Spec};
 /// A directory that goes away with the test.
 pub struct Scratch(tempfile::TempDir);
 
-#[allow(dead_code, reason = "not every test file needs all of it")]
 impl Scratch {
     pub fn new() -> Self {
         Self(tempfile::tempdir().expect("a directory for temporary files"))
@@ -39,7 +40,6 @@ impl Scratch {
 }
 
 /// Opens files with defaults.
-#[allow(dead_code, reason = "not every test file needs all of it")]
 pub fn open(paths: &[&Path]) -> Dataset {
     open_as(paths, SchemaChoice::Auto)
 }
