@@ -77,7 +77,8 @@ impl Machine {
         for line in memberships.lines() {
             // hierarchy:controllers:path; version 2 has hierarchy 0 and no controllers.
             let mut parts = line.splitn(3, ':');
-            let (Some(hierarchy), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            let (Some(hierarchy), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
+            else {
                 continue;
             };
             let unified = hierarchy == "0" && controllers.is_empty();
@@ -106,12 +107,16 @@ fn find_mount(mountinfo: &str, unified: bool, path: &str) -> Option<(PathBuf, Pa
     for line in mountinfo.lines() {
         // 36 35 98:0 /root /mount/point options optional-fields - type source super-options
         let Some((before, after)) = line.split_once(" - ") else { continue };
-        let (before, after): (Vec<&str>, Vec<&str>) = (before.split(' ').collect(), after.split(' ').collect());
-        let (Some(root), Some(point), Some(kind)) = (before.get(3), before.get(4), after.first()) else { continue };
+        let (before, after): (Vec<&str>, Vec<&str>) =
+            (before.split(' ').collect(), after.split(' ').collect());
+        let (Some(root), Some(point), Some(kind)) = (before.get(3), before.get(4), after.first()) else {
+            continue;
+        };
         let fits = if unified {
             *kind == "cgroup2"
         } else {
-            *kind == "cgroup" && after.get(2).is_some_and(|options| options.split(',').any(|word| word == "memory"))
+            *kind == "cgroup"
+                && after.get(2).is_some_and(|options| options.split(',').any(|word| word == "memory"))
         };
         if !fits {
             continue;
@@ -136,15 +141,12 @@ fn unescape(text: &str) -> String {
     let mut rest = text;
     while let Some(at) = rest.find('\\') {
         plain.push_str(&rest[..at]);
-        match rest.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                plain.push(char::from(byte));
-                rest = &rest[at + 4..];
-            }
-            None => {
-                plain.push('\\');
-                rest = &rest[at + 1..];
-            }
+        if let Some(byte) = rest.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            plain.push(char::from(byte));
+            rest = &rest[at + 4..];
+        } else {
+            plain.push('\\');
+            rest = &rest[at + 1..];
         }
     }
     plain.push_str(rest);
@@ -165,7 +167,8 @@ fn version_1_group(directory: &Path) -> Option<Group> {
     let limit_bytes = number(&directory.join("memory.limit_in_bytes"))?;
     let usage = number(&directory.join("memory.usage_in_bytes"))?;
     let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
-    let files = ["total_inactive_file", "total_active_file"].iter().filter_map(|name| value_after(&stat, name)).sum();
+    let files =
+        ["total_inactive_file", "total_active_file"].iter().filter_map(|name| value_after(&stat, name)).sum();
     Some(Group { limit_bytes, used_bytes: usage.saturating_sub(files) })
 }
 
@@ -217,7 +220,10 @@ mod tests {
             ("proc/self/mountinfo", "30 25 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"),
             ("sys/fs/cgroup/job/memory.max", "1073741824\n"),
             ("sys/fs/cgroup/job/memory.current", "1073741824\n"),
-            ("sys/fs/cgroup/job/memory.stat", "anon 5\ninactive_file 524288000\nactive_file 24288000\nfile 9\n"),
+            (
+                "sys/fs/cgroup/job/memory.stat",
+                "anon 5\ninactive_file 524288000\nactive_file 24288000\nfile 9\n",
+            ),
             ("sys/fs/cgroup/job/step/memory.max", "max\n"),
             ("sys/fs/cgroup/job/step/memory.current", "1000\n"),
         ]);

@@ -63,7 +63,8 @@ fn choose(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> Result<PathB
 /// Makes the directory if it is not there, and checks that nobody else can put anything into it.
 fn prepare(path: &Path, uid: u32) -> Result<(), NodeError> {
     let refuse = |problem: String, hint: String| NodeError::Directory { path: path.into(), problem, hint };
-    let elsewhere = || format!("set {VARIABLE} to a directory of your own on this node, the same for all ranks");
+    let elsewhere =
+        || format!("set {VARIABLE} to a directory of your own on this node, the same for all ranks");
     let unusable = |action: &str, error: Errno| refuse(format!("cannot {action} it: {error}"), elsewhere());
     match rustix::fs::mkdir(path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -79,7 +80,10 @@ fn prepare(path: &Path, uid: u32) -> Result<(), NodeError> {
         return Err(refuse(format!("expected a directory, found {}", describe(kind)), elsewhere()));
     }
     if stat.st_uid != uid {
-        return Err(refuse(format!("expected it to belong to user {uid}, found user {}", stat.st_uid), elsewhere()));
+        return Err(refuse(
+            format!("expected it to belong to user {uid}, found user {}", stat.st_uid),
+            elsewhere(),
+        ));
     }
     let mode = stat.st_mode & 0o777;
     if mode != 0o700 {
@@ -162,7 +166,7 @@ impl Place {
             let ours = fstat(&file).map_err(fail())?;
             match stat(&self.lock) {
                 Ok(named) if (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino) => {
-                    return Ok(Some(PlaceLock { place: self.clone(), _file: file, _held: held }));
+                    return Ok(Some(PlaceLock { place: self.clone(), _file: file, held }));
                 }
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(fail()(error)),
@@ -190,16 +194,17 @@ pub(super) struct PlaceLock {
     place: Place,
     // Fields are dropped in this order: the lock ends before the process may ask for it again.
     _file: OwnedFd,
-    _held: Held,
+    held: Held,
 }
 
 impl PlaceLock {
     /// Removes the socket of a leader that died here.
     pub(super) fn remove_socket(&self) -> Result<(), NodeError> {
         match fs::remove_file(&self.place.socket) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(NodeError::system(format!("remove the stale socket {}", self.place.socket.display()))(error))
-            }
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(NodeError::system(format!(
+                "remove the stale socket {}",
+                self.place.socket.display()
+            ))(error)),
             _ => Ok(()),
         }
     }
@@ -207,7 +212,7 @@ impl PlaceLock {
 
 impl Drop for PlaceLock {
     fn drop(&mut self) {
-        if fork::in_forked_child(self._held.generation) {
+        if fork::in_forked_child(self.held.generation) {
             return;
         }
         // The socket first: as long as the lock file is there, somebody can find and remove both.

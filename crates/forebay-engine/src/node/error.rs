@@ -32,7 +32,9 @@ pub enum NodeError {
         meeting: String,
     },
     /// A follower found no leader.
-    #[error("local rank {local_rank} waited {seconds} s for local rank 0 of {meeting}: was every rank of the node started?")]
+    #[error(
+        "local rank {local_rank} waited {seconds} s for local rank 0 of {meeting}: was every rank of the node started?"
+    )]
     NoLeader {
         /// Who waited.
         local_rank: u32,
@@ -136,9 +138,9 @@ pub(super) const WATCH: &str = "watch a process (pidfd_open)";
 fn system_hint(action: &str, source: &io::Error) -> Option<&'static str> {
     match source.raw_os_error()? {
         libc::EMFILE | libc::ENFILE => Some("raise the limit on open files: ulimit -n"),
-        libc::ENOSYS | libc::EPERM if action == WATCH => {
-            Some("Forebay needs Linux 5.3 or newer, and a container whose system call filter allows pidfd_open")
-        }
+        libc::ENOSYS | libc::EPERM if action == WATCH => Some(
+            "Forebay needs Linux 5.3 or newer, and a container whose system call filter allows pidfd_open",
+        ),
         libc::ENOMEM => Some("give memory= less, or ask the scheduler for more memory"),
         _ => None,
     }

@@ -12,7 +12,8 @@ use super::error::NodeError;
 use super::peers::{Membership, Peer, Watched, first_dead};
 use super::rendezvous::{NodeSpec, is_dead, own_pidfd};
 use super::wire::{
-    Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Patience, Received, broken, written,
+    Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Patience, Received, broken,
+    written,
 };
 
 /// Pause between two attempts to connect: at first, and at most (it doubles).
@@ -99,7 +100,9 @@ fn await_welcome(connection: &Connection, patience: &mut Patience<'_>) -> Result
     let begun = Instant::now();
     loop {
         match connection.try_receive()? {
-            Received::Message(mut message) if message.kind == Kind::Welcome => return message.one_fd().map(Some),
+            Received::Message(mut message) if message.kind == Kind::Welcome => {
+                return message.one_fd().map(Some);
+            }
             Received::Message(message) => return Err(message.unexpected()),
             Received::Closed => return Ok(None),
             Received::Nothing if begun.elapsed() >= WELCOME_WITHIN => return Ok(None),
@@ -132,7 +135,7 @@ impl Follower<'_> {
         self.receive_roster(patience)?;
         let (refused, bytes, fds) = self.receive_outcome(patience)?;
         self.send(Kind::Received, &[], None, patience)?;
-        // From here on others may have what they need and end in peace: only the leader's word or death counts.
+        // From here on others may have what they need and end in peace: only the leader's word or end counts.
         let message = self.receive(false, patience)?;
         if message.kind != Kind::Go {
             return Err(message.unexpected());
@@ -171,7 +174,11 @@ impl Follower<'_> {
             }
             for (peer, pidfd) in peers.into_iter().zip(fds) {
                 if peer.local_rank as usize != self.watched.len() {
-                    return Err(broken(format!("local rank {} in place {}", peer.local_rank, self.watched.len())));
+                    return Err(broken(format!(
+                        "local rank {} in place {}",
+                        peer.local_rank,
+                        self.watched.len()
+                    )));
                 }
                 let is_me = peer.local_rank == self.spec.local_rank;
                 self.watched.push(Watched::new(peer, (!is_me).then_some(pidfd)));
@@ -182,7 +189,10 @@ impl Follower<'_> {
         Ok(())
     }
 
-    fn receive_outcome(&mut self, patience: &mut Patience<'_>) -> Result<(bool, Vec<u8>, Vec<OwnedFd>), NodeError> {
+    fn receive_outcome(
+        &mut self,
+        patience: &mut Patience<'_>,
+    ) -> Result<(bool, Vec<u8>, Vec<OwnedFd>), NodeError> {
         let message = self.receive(true, patience)?;
         if message.kind != Kind::Outcome {
             return Err(message.unexpected());
@@ -191,7 +201,10 @@ impl Follower<'_> {
         let mut fds = Vec::new();
         while fds.len() < outcome.fds as usize {
             let mut message = self.receive(true, patience)?;
-            if message.kind != Kind::Descriptors || message.fds.is_empty() || message.fds.len() > FDS_PER_MESSAGE {
+            if message.kind != Kind::Descriptors
+                || message.fds.is_empty()
+                || message.fds.len() > FDS_PER_MESSAGE
+            {
                 return Err(message.unexpected());
             }
             fds.append(&mut message.fds);
@@ -220,7 +233,9 @@ impl Follower<'_> {
         }
         // What the leader said before it went is the better reason.
         match self.connection.try_receive()? {
-            Received::Message(message) => self.understand(message).and_then(|message| Err(message.unexpected())),
+            Received::Message(message) => {
+                self.understand(message).and_then(|message| Err(message.unexpected()))
+            }
             Received::Nothing | Received::Closed => Err(self.leader_gone(patience)?),
         }
     }
@@ -266,8 +281,13 @@ impl Follower<'_> {
         })
     }
 
+    /// What to say when the leader's socket is closed, or its process ended.
     fn leader_gone(&self, patience: &mut Patience<'_>) -> Result<NodeError, NodeError> {
         let (peer, meeting) = (self.leader.peer, self.spec.meeting());
+        // It may have left because another one died.
+        if let Some(peer) = first_dead(&self.watched) {
+            return Ok(NodeError::PeerLost { peer, meeting });
+        }
         Ok(if patience.is_dead_soon(&self.leader.pidfd)? {
             NodeError::PeerLost { peer, meeting }
         } else {

@@ -13,9 +13,10 @@ use rustix::net::{
 use super::directory::{Place, PlaceLock, sweep};
 use super::error::NodeError;
 use super::peers::{Membership, Peer, Watched};
-use super::rendezvous::{GREETING_BYTES, NodeSpec, own_pidfd};
+use super::rendezvous::{GREETING_BYTES, NodeSpec, is_dead, own_pidfd};
 use super::wire::{
-    Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Patience, Received, broken, written,
+    Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Patience, Received, broken,
+    written,
 };
 
 /// How long a place may stay locked by somebody who only cleans it; a leader keeps it for longer.
@@ -74,9 +75,9 @@ impl Leader<'_> {
         patience: &mut Patience<'_>,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), NodeError> {
         let door = self.open(place, patience)?;
-        let deadline = Instant::now() + self.spec.deadline;
+        let begun = Instant::now();
         while !self.is_complete() {
-            self.gather(&door, deadline, patience)?;
+            self.gather(&door, begun, patience)?;
         }
         drop(door);
         self.strangers.clear();
@@ -128,16 +129,16 @@ impl Leader<'_> {
     }
 
     /// Waits once for connections, messages and deaths, and deals with them.
-    fn gather(&mut self, door: &Door, deadline: Instant, patience: &mut Patience<'_>) -> Result<(), NodeError> {
+    fn gather(&mut self, door: &Door, begun: Instant, patience: &mut Patience<'_>) -> Result<(), NodeError> {
         let mut polled = vec![PollFd::new(&door.socket, PollFlags::IN)];
         polled.extend(self.strangers.iter().map(|stranger| PollFd::new(stranger, PollFlags::IN)));
         for follower in &self.followers {
             polled.push(PollFd::new(&follower.connection, PollFlags::IN));
             polled.push(PollFd::new(&follower.pidfd, PollFlags::IN));
         }
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = self.spec.deadline.saturating_sub(begun.elapsed());
         if !patience.poll(&mut polled, left)? {
-            return if Instant::now() < deadline { Ok(()) } else { Err(self.missing()) };
+            return if left.is_zero() { Err(self.missing()) } else { Ok(()) };
         }
         for number in 0..self.followers.len() {
             while let Some(message) = self.receive(number, patience)? {
@@ -161,18 +162,21 @@ impl Leader<'_> {
             Received::Closed => Err(self.gone(number, patience)?),
             Received::Nothing => Ok(()),
         }?;
-        let dead = super::rendezvous::is_dead(&follower.pidfd);
-        if dead { Err(self.gone(number, patience)?) } else { Ok(None) }
+        if is_dead(&follower.pidfd) { Err(self.gone(number, patience)?) } else { Ok(None) }
     }
 
-    /// What to say about a follower whose socket is closed.
+    /// What to say about a follower whose socket is closed, or whose process ended.
     fn gone(&self, number: usize, patience: &mut Patience<'_>) -> Result<NodeError, NodeError> {
-        let follower = &self.followers[number];
-        let (peer, meeting) = (follower.peer, self.spec.meeting());
-        Ok(if patience.is_dead_soon(&follower.pidfd)? {
-            NodeError::PeerLost { peer, meeting }
+        let meeting = self.spec.meeting();
+        // It may have left because another one died.
+        if let Some(dead) = self.followers.iter().find(|follower| is_dead(&follower.pidfd)) {
+            return Ok(NodeError::PeerLost { peer: dead.peer, meeting });
+        }
+        let Follower { peer, pidfd, .. } = &self.followers[number];
+        Ok(if patience.is_dead_soon(pidfd)? {
+            NodeError::PeerLost { peer: *peer, meeting }
         } else {
-            NodeError::PeerLeft { peer, meeting }
+            NodeError::PeerLeft { peer: *peer, meeting }
         })
     }
 
@@ -229,7 +233,10 @@ impl Leader<'_> {
         } else if ours != theirs {
             format!("{me} says the node has the ranks {ours:?}, {peer} says {theirs:?}")
         } else if let Some(known) = known.or_else(|| (peer.local_rank == 0).then_some(me)) {
-            format!("two processes say they are local rank {}: {} and {}", peer.local_rank, known.pid, peer.pid)
+            format!(
+                "two processes say they are local rank {}: {} and {}",
+                peer.local_rank, known.pid, peer.pid
+            )
         } else if ours.get(peer.local_rank as usize) != Some(&peer.rank) {
             format!("{peer} is not one of the node's ranks {ours:?}")
         } else if hello.greeting_bytes > GREETING_BYTES as u64 {
@@ -243,14 +250,21 @@ impl Leader<'_> {
     }
 
     fn missing(&self) -> NodeError {
-        let came = |local_rank: &u32| self.followers.iter().any(|follower| follower.peer.local_rank == *local_rank);
+        let came =
+            |local_rank: &u32| self.followers.iter().any(|follower| follower.peer.local_rank == *local_rank);
         let missing = 1..self.spec.local_ranks.len() as u32;
         let local_ranks: Vec<u32> = missing.filter(|local_rank| !came(local_rank)).collect();
-        let list = |ranks: &mut dyn Iterator<Item = u32>| ranks.map(|rank| rank.to_string()).collect::<Vec<_>>().join(", ");
-        let ranks = list(&mut local_ranks.iter().map(|local_rank| self.spec.local_ranks[*local_rank as usize]));
+        let list = |ranks: &mut dyn Iterator<Item = u32>| {
+            ranks.map(|rank| rank.to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let ranks =
+            list(&mut local_ranks.iter().map(|local_rank| self.spec.local_ranks[*local_rank as usize]));
         let plural = if local_ranks.len() == 1 { "" } else { "s" };
         NodeError::Missing {
-            who: format!("rank{plural} {ranks} (local rank{plural} {})", list(&mut local_ranks.iter().copied())),
+            who: format!(
+                "rank{plural} {ranks} (local rank{plural} {})",
+                list(&mut local_ranks.iter().copied())
+            ),
             local_ranks,
             seconds: self.spec.deadline.as_secs(),
             meeting: self.spec.meeting(),
@@ -259,8 +273,9 @@ impl Leader<'_> {
 
     fn send_roster(&self, patience: &mut Patience<'_>) -> Result<(), NodeError> {
         let me = (self.spec.peer(), &self.pidfd);
-        let all: Vec<(Peer, &OwnedFd)> =
-            std::iter::once(me).chain(self.followers.iter().map(|follower| (follower.peer, &follower.pidfd))).collect();
+        let all: Vec<(Peer, &OwnedFd)> = std::iter::once(me)
+            .chain(self.followers.iter().map(|follower| (follower.peer, &follower.pidfd)))
+            .collect();
         for some in all.chunks(FDS_PER_MESSAGE) {
             let peers: Vec<Peer> = some.iter().map(|(peer, _)| *peer).collect();
             let fds: Vec<BorrowedFd<'_>> = some.iter().map(|(_, pidfd)| pidfd.as_fd()).collect();
@@ -359,7 +374,8 @@ impl Leader<'_> {
 
     fn into_watched(self) -> Vec<Watched> {
         let me = Watched::new(self.spec.peer(), None);
-        let others = self.followers.into_iter().map(|follower| Watched::new(follower.peer, Some(follower.pidfd)));
+        let others =
+            self.followers.into_iter().map(|follower| Watched::new(follower.peer, Some(follower.pidfd)));
         std::iter::once(me).chain(others).collect()
     }
 }

@@ -33,7 +33,8 @@ fn fixed_size() -> SealFlags {
 }
 
 fn memfd(name: &str, bytes: u64) -> Result<OwnedFd, NodeError> {
-    let fail = |action: &str| NodeError::system(format!("{action} {bytes} bytes of shared memory \"{name}\""));
+    let fail =
+        |action: &str| NodeError::system(format!("{action} {bytes} bytes of shared memory \"{name}\""));
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(fail("make"))?;
     rustix::fs::ftruncate(&fd, bytes).map_err(fail("reserve"))?;
@@ -90,7 +91,7 @@ impl Map {
         if !seals.contains(fixed_size()) || seals.contains(SealFlags::WRITE) {
             return Err(NodeError::memory("writable memory of a sealed size", format!("seals {seals:?}")));
         }
-        Self::map(fd, length, ProtFlags::READ | ProtFlags::WRITE, false)
+        Self::new(fd, length, ProtFlags::READ | ProtFlags::WRITE, false)
     }
 
     /// Maps all of `fd` to read, after checking that its content is sealed.
@@ -99,10 +100,10 @@ impl Map {
         if !seals.contains(fixed_size() | SealFlags::WRITE) {
             return Err(NodeError::memory("memory of sealed content", format!("seals {seals:?}")));
         }
-        Self::map(fd, length as usize, ProtFlags::READ, true)
+        Self::new(fd, length as usize, ProtFlags::READ, true)
     }
 
-    fn map(fd: impl AsFd, length: usize, protection: ProtFlags, frozen: bool) -> Result<Self, NodeError> {
+    fn new(fd: impl AsFd, length: usize, protection: ProtFlags, frozen: bool) -> Result<Self, NodeError> {
         if length == 0 {
             return Ok(Self { start: NonNull::dangling(), length, frozen });
         }
@@ -165,7 +166,9 @@ impl Map {
                         continue;
                     }
                     Err(error) => {
-                        return Err(NodeError::system(format!("take {} bytes of shared memory", end - at))(error));
+                        return Err(NodeError::system(format!("take {} bytes of shared memory", end - at))(
+                            error,
+                        ));
                     }
                 }
             } else {
@@ -210,7 +213,7 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         if self.length > 0 {
-            // SAFETY: this mapping was made by `map` and nothing borrowed from it outlives `self`; who keeps addresses
+            // SAFETY: this mapping was made by `new` and nothing borrowed from it outlives `self`; who keeps addresses
             // keeps the map (see `as_ptr`).
             let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
         }

@@ -2,7 +2,7 @@
 //!
 //! In order, with local rank 0 as the leader:
 //!
-//! 1. The leader locks the place (`directory.rs`), binds a SOCK_SEQPACKET socket there and listens; followers connect as
+//! 1. The leader locks the place (`directory.rs`), binds a `SOCK_SEQPACKET` socket there and listens; followers connect as
 //!    soon as they can, until the deadline. Both sides look at each other's user.
 //! 2. On each connection: *welcome* with the leader's pidfd; *hello* with the follower's ranks and its pidfd; its
 //!    greeting. The leader checks that all came, once, and describe the same node.
@@ -56,7 +56,10 @@ impl NodeSpec {
         let message = match self.local_ranks.get(local_rank as usize) {
             None => format!("local rank {local_rank} is not below the local size {local_size}"),
             Some(rank) if *rank != self.rank => {
-                format!("local rank {local_rank} is rank {} but the list of the node's ranks says {rank}", self.rank)
+                format!(
+                    "local rank {local_rank} is rank {} but the list of the node's ranks says {rank}",
+                    self.rank
+                )
             }
             Some(_) => return Ok(()),
         };

@@ -1,20 +1,20 @@
 //! Messages between the leader of a node and its followers, and waiting for them.
 //!
-//! A message is one packet of a SOCK_SEQPACKET socket: `"FB"`, the protocol's version, its kind (one byte each), a body,
+//! A message is one packet of a `SOCK_SEQPACKET` socket: `"FB"`, the protocol's version, its kind (one byte each), a body,
 //! and descriptors. Small bodies are JSON; long byte strings go as many [`Kind::Part`]s, for a packet must fit into the
 //! socket's send buffer. Sockets never block: every wait is a `poll` of at most [`SLICE`] inside [`Patience`], which
 //! asks the caller between two of them whether to go on.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg, sockopt,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -115,7 +115,10 @@ impl Message {
     /// The one descriptor that comes with this message.
     pub(super) fn one_fd(&mut self) -> Result<OwnedFd, NodeError> {
         let found = self.fds.len();
-        self.fds.pop().filter(|_| found == 1).ok_or_else(|| broken(format!("{:?} with {found} descriptors", self.kind)))
+        self.fds
+            .pop()
+            .filter(|_| found == 1)
+            .ok_or_else(|| broken(format!("{:?} with {found} descriptors", self.kind)))
     }
 
     pub(super) fn unexpected(&self) -> NodeError {
@@ -124,8 +127,11 @@ impl Message {
 }
 
 /// The other side does not follow the protocol.
-pub(super) fn broken(what: String) -> NodeError {
-    NodeError::Mismatch { message: format!("a process of this node sent a message that makes no sense: {what}"), hint: String::new() }
+pub(super) fn broken(what: impl std::fmt::Display) -> NodeError {
+    NodeError::Mismatch {
+        message: format!("a process of this node sent a message that makes no sense: {what}"),
+        hint: String::new(),
+    }
 }
 
 /// What came of an attempt to receive.
@@ -170,10 +176,27 @@ impl Connection {
         Self { socket, part_bytes }
     }
 
-    /// The user at the other end (for the side that connected: the user that called `listen`), and its process id here.
+    /// The user at the other end (for the side that connected: the one that called `listen`), and the process id, 0
+    /// where it has none in this process's namespace.
     pub(super) fn other_side(&self) -> Result<(u32, i32), NodeError> {
-        let who = sockopt::socket_peercred(&self.socket).map_err(NodeError::system("see who is at a socket"))?;
-        Ok((who.uid.as_raw(), who.pid.as_raw_pid()))
+        // Not by rustix: a process of another pid namespace has number 0 here, which rustix's `Pid` cannot hold.
+        let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the descriptor is open as long as `self`, and the kernel writes at most `length` bytes, all plain
+        // numbers, into `who`.
+        let refused = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut who).cast(),
+                &raw mut length,
+            )
+        };
+        if refused != 0 {
+            return Err(NodeError::system("see who is at a socket")(std::io::Error::last_os_error()));
+        }
+        Ok((who.uid, who.pid))
     }
 
     /// The parts of a long byte string.
@@ -181,11 +204,20 @@ impl Connection {
         bytes.chunks(self.part_bytes)
     }
 
-    pub(super) fn try_send(&self, kind: Kind, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Sent, NodeError> {
+    pub(super) fn try_send(
+        &self,
+        kind: Kind,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Sent, NodeError> {
         let header = [MAGIC[0], MAGIC[1], VERSION, kind as u8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(fds.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(fds)), "{} descriptors", fds.len());
+        assert!(
+            fds.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(fds)),
+            "{} descriptors",
+            fds.len()
+        );
         loop {
             let packet = [IoSlice::new(&header), IoSlice::new(body)];
             return match sendmsg(&self.socket, &packet, &mut ancillary, SendFlags::NOSIGNAL) {
@@ -216,9 +248,10 @@ impl Connection {
                 RecvFlags::CMSG_CLOEXEC,
             ) {
                 Ok(received) => break received,
-                Err(Errno::INTR) => {}
+                // Reset: the other side closed without having read everything. That is told once, before the last
+                // messages that it sent.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(Errno::AGAIN) => return Ok(Received::Nothing),
-                Err(Errno::CONNRESET) => return Ok(Received::Closed),
                 Err(error) => return Err(fail()(error)),
             }
         };
@@ -233,14 +266,22 @@ impl Connection {
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
             // The kernel drops descriptors for which this process has no room.
-            return Err(NodeError::system("receive all descriptors from a process of this node")(Errno::MFILE));
+            return Err(NodeError::system("receive all descriptors from a process of this node")(
+                Errno::MFILE,
+            ));
         }
-        if received.flags.contains(ReturnFlags::TRUNC) || received.bytes < HEADER_BYTES || packet[..2] != MAGIC {
+        if received.flags.contains(ReturnFlags::TRUNC)
+            || received.bytes < HEADER_BYTES
+            || packet[..2] != MAGIC
+        {
             return Err(broken(format!("a packet of {} bytes", received.bytes)));
         }
         if packet[2] != VERSION {
             return Err(NodeError::Mismatch {
-                message: format!("the ranks of this node speak versions {VERSION} and {} of the rendezvous", packet[2]),
+                message: format!(
+                    "the ranks of this node speak versions {VERSION} and {} of the rendezvous",
+                    packet[2]
+                ),
                 hint: "install the same version of forebay for all ranks".into(),
             });
         }
@@ -402,20 +443,27 @@ mod tests {
     }
 
     #[test]
+    fn the_last_words_of_one_who_left_without_listening_are_heard() {
+        let (one, two) = pair();
+        one.try_send(Kind::Part, b"unread", &[]).unwrap();
+        two.try_send(Kind::Failed, b"words", &[]).unwrap();
+        drop(two);
+        assert_eq!(message(&one).body, b"words");
+        assert!(matches!(one.try_receive().unwrap(), Received::Closed));
+    }
+
+    #[test]
     fn the_largest_part_fits_and_a_full_socket_says_so() {
         let (one, two) = pair();
-        let bytes = vec![5; 300_000];
-        let mut sent = 0;
-        let mut parts = one.parts(&bytes);
-        while let Some(part) = parts.next() {
-            if one.try_send(Kind::Part, part, &[]).unwrap() == Sent::Full {
-                assert!(sent > 0);
-                break;
-            }
-            sent += part.len();
+        let bytes = vec![5; 100 << 20];
+        let sent =
+            one.parts(&bytes).take_while(|part| one.try_send(Kind::Part, part, &[]).unwrap() == Sent::Yes);
+        let sent = sent.count();
+        assert!(sent > 0 && sent < one.parts(&bytes).count());
+        for _ in 0..sent {
+            assert_eq!(message(&two).body.len(), one.part_bytes);
         }
-        assert!(parts.next().is_none() || sent > 0);
-        assert_eq!(message(&two).body.len(), one.part_bytes);
+        assert!(matches!(two.try_receive().unwrap(), Received::Nothing));
     }
 
     #[test]
