@@ -204,3 +204,94 @@ pub fn default_group(samples: u64, mean_sample_bytes: f64) -> (u64, u64) {
 fn floor_power_of_two(number: u64) -> u64 {
     1 << number.max(1).ilog2()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    prop_compose! {
+        fn shapes()(samples in 1_u64..600, group in 1_u64..60, window in 1_u64..6, lanes in 1_u64..9) -> Shape {
+            Shape { samples, group, window: window * group, lanes }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_sequence_is_the_permuted_groups_end_to_end(shape in shapes(), seed: u64, epoch in 0_u64..4) {
+            let sequence = shape.sequence(seed, epoch);
+            let permutation = Permutation::new(Key::new(seed, Purpose::Groups).with(epoch), shape.groups());
+            let plain: Vec<u64> = (0..shape.groups())
+                .map(|place| permutation.at(place) * shape.group)
+                .flat_map(|start| start..(start + shape.group).min(shape.samples))
+                .collect();
+            let mut filled = Vec::new();
+            sequence.fill(0..shape.samples, &mut filled);
+            prop_assert_eq!(&filled, &plain);
+            for (position, sample) in plain.iter().enumerate() {
+                prop_assert_eq!(sequence.sample(position as u64), *sample);
+            }
+            let (one, other) = (seed % (shape.samples + 1), epoch * 100 % (shape.samples + 1));
+            let part = one.min(other)..one.max(other);
+            sequence.fill(part.clone(), &mut filled);
+            prop_assert_eq!(&filled[..], &plain[part.start as usize..part.end as usize]);
+        }
+
+        #[test]
+        fn windows_tile_a_lane_and_are_full_but_for_the_first_and_the_last(shape in shapes()) {
+            for lane in 0..shape.lanes {
+                let end = shape.lane_positions(lane);
+                let mut reached = 0;
+                let mut number = 0;
+                while reached < end {
+                    let (found, positions) = shape.window_at(lane, reached);
+                    prop_assert_eq!(found, number);
+                    prop_assert_eq!(positions.start, reached);
+                    prop_assert!(positions.end > reached && positions.end <= end);
+                    prop_assert_eq!(shape.window_at(lane, positions.end - 1), (number, positions.clone()));
+                    if number > 0 && positions.end < end {
+                        prop_assert_eq!(positions.end - positions.start, shape.window);
+                    }
+                    reached = positions.end;
+                    number += 1;
+                }
+            }
+        }
+
+        #[test]
+        fn lanes_are_equal_to_one_sample_and_own_everything(shape in shapes()) {
+            let lengths: Vec<u64> = (0..shape.lanes).map(|lane| shape.lane_positions(lane)).collect();
+            prop_assert_eq!(lengths.iter().sum::<u64>(), shape.samples);
+            prop_assert!(lengths.iter().max().unwrap() - lengths.iter().min().unwrap() <= 1);
+        }
+
+        #[test]
+        fn default_groups_keep_their_bounds(samples in 0_u64..1 << 40, mean in 0.0_f64..1e9) {
+            let (group, window) = default_group(samples, mean);
+            prop_assert!(group >= 1 && window >= 1 && group.is_power_of_two());
+            prop_assert!(window >= 4 || group == 1);
+            prop_assert!(group == 1 || samples / group >= 256);
+            let bytes = group as f64 * window as f64 * mean.max(1.0);
+            prop_assert!(bytes <= 16.0 * 1024.0 * 1024.0 || (group, window) == (1, 1), "{} bytes", bytes);
+        }
+    }
+
+    #[test]
+    fn default_groups_of_common_data_sets() {
+        // These are part of what a data set means to a run: an order changes with them.
+        for (what, samples, mean, expected) in [
+            ("CIFAR-10 as Datum", 50_000, 3_085.0, (128, 21)),
+            ("ImageNet, 110 KB", 1_281_167, 110_000.0, (32, 4)),
+            ("200,000 of 3 KB", 200_000, 3_090.0, (512, 5)),
+            ("50 million of 3 KB", 50_000_000, 3_090.0, (512, 5)),
+            ("words", 100_000_000, 40.0, (32_768, 6)),
+            ("volumes of 16 MiB", 10_000, 16.0 * 1024.0 * 1024.0, (1, 1)),
+            ("one sample", 1, 100.0, (1, 1)),
+            ("a hundred", 100, 3_000.0, (1, 12)),
+            ("unknown size", 10_000, f64::NAN, (32, 39)),
+        ] {
+            assert_eq!(default_group(samples, mean), expected, "{what}");
+        }
+    }
+}

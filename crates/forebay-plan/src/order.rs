@@ -20,11 +20,16 @@
 //! Promises: every sample exactly once per epoch (`drop` leaves out at most G − 1, `wrap` and `carry` repeat at most
 //! G − 1); every rank has T steps; the global batch of a step does not depend on W, except for `contiguous`.
 
+mod error;
+mod lanes;
+
 use std::fmt;
 
 use forebay_types::{Rank, SampleId};
 use serde::{Deserialize, Serialize};
 
+pub use self::error::OrderError;
+pub(crate) use self::lanes::{allowed_ranks, list};
 pub use crate::group::default_group;
 use crate::group::{Shape, share};
 use crate::permutation::{Key, Permutation, Purpose};
@@ -121,164 +126,6 @@ pub struct OrderSpec {
     pub lanes: Option<u64>,
 }
 
-/// Why an order cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum OrderError {
-    /// There is nothing to put in order.
-    #[error("order {kind}: the data set has no samples")]
-    Empty {
-        /// Name of the kind.
-        kind: &'static str,
-    },
-    /// A number outside what is possible.
-    #[error("order {kind}: {what} is {found}, expected {expected}")]
-    Number {
-        /// Name of the kind.
-        kind: &'static str,
-        /// Which number.
-        what: &'static str,
-        /// Its value.
-        found: u64,
-        /// What is possible.
-        expected: &'static str,
-    },
-    /// One step takes more than there is.
-    #[error(
-        "order {kind}: batch larger than the data set: {ranks} rank(s) with batches of {batch} take {global_batch} samples \
-         per step, the data set has {samples}, and last=\"{last}\" needs at least one whole step"
-    )]
-    BatchTooLarge {
-        /// Name of the kind.
-        kind: &'static str,
-        /// Name of what the end of an epoch does.
-        last: &'static str,
-        /// W.
-        ranks: u64,
-        /// B.
-        batch: u64,
-        /// G.
-        global_batch: u64,
-        /// N.
-        samples: u64,
-    },
-    /// `carry` with an order that is not a circle.
-    #[error(
-        "order {kind}: last=\"carry\" lets epochs flow on around the data set, which only order sequential can do"
-    )]
-    Carry {
-        /// Name of the kind.
-        kind: &'static str,
-    },
-    /// Lanes that do not divide the work.
-    #[error(
-        "order {kind}: lanes={lanes} does not fit {ranks} rank(s) and a global batch of {global_batch}: \
-         lanes must be a multiple of the ranks and divide the global batch; {works} would work"
-    )]
-    Lanes {
-        /// Name of the kind.
-        kind: &'static str,
-        /// L as asked for.
-        lanes: u64,
-        /// W.
-        ranks: u64,
-        /// G.
-        global_batch: u64,
-        /// Numbers that would work.
-        works: String,
-    },
-    /// Lanes for an order that has none.
-    #[error("order {kind}: lanes={lanes}, but only order group has lanes to choose")]
-    LanesWithoutGroups {
-        /// Name of the kind.
-        kind: &'static str,
-        /// L as asked for.
-        lanes: u64,
-    },
-    /// A number of ranks on which a stream cannot go on.
-    #[error(
-        "resuming order {kind} on {ranks} rank(s): its stream of global batches of {global_batch} in {lanes} lanes does not \
-         divide among them; {works} rank(s) would work"
-    )]
-    ResumeRanks {
-        /// Name of the kind.
-        kind: &'static str,
-        /// W as asked for.
-        ranks: u64,
-        /// G.
-        global_batch: u64,
-        /// L.
-        lanes: u64,
-        /// Numbers that would work.
-        works: String,
-    },
-    /// A state of another version.
-    #[error("resuming an order: the state has version {found}, expected {expected}")]
-    StateVersion {
-        /// Version of the state.
-        found: u32,
-        /// Version of this program.
-        expected: u32,
-    },
-    /// A state of another stream.
-    #[error("resuming an order: {what} is {found}, expected {expected}")]
-    StateDiffers {
-        /// Which parameter.
-        what: &'static str,
-        /// Its value now.
-        found: String,
-        /// Its value in the state.
-        expected: String,
-    },
-    /// Ids of an epoch of order given that are not one per sample.
-    #[error(
-        "order given, epoch {epoch}: {found} sample ids, expected {expected}, one for each sample of the data set"
-    )]
-    GivenLength {
-        /// The epoch.
-        epoch: u64,
-        /// Ids given.
-        found: u64,
-        /// N.
-        expected: u64,
-    },
-    /// An id of order given that names no sample.
-    #[error("order given, epoch {epoch}: sample id {found} at position {position}, expected 0 to {highest}")]
-    GivenId {
-        /// The epoch.
-        epoch: u64,
-        /// Where the id stands.
-        position: u64,
-        /// The id.
-        found: u64,
-        /// N − 1.
-        highest: u64,
-    },
-}
-
-impl OrderError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> Option<&str> {
-        match self {
-            Self::Empty { .. } => {
-                Some("check the path and the database= of the data set; forebay inspect shows what it holds")
-            }
-            Self::Number { .. } => None,
-            Self::BatchTooLarge { .. } => Some("use a smaller batch, or last=\"short\""),
-            Self::Carry { .. } => Some("use order=\"sequential\", or last=\"wrap\""),
-            Self::Lanes { .. } => Some("leave lanes out to have them chosen, or use one of these numbers"),
-            Self::LanesWithoutGroups { .. } => Some("leave lanes out, or use order=\"group\""),
-            Self::ResumeRanks { .. } => Some("use one of these numbers of ranks and keep the global batch"),
-            Self::StateVersion { .. } => Some("resume with the version of forebay that wrote the state"),
-            Self::StateDiffers { .. } => Some("resume with the options that the state was saved with"),
-            Self::GivenLength { .. } | Self::GivenId { .. } => Some(
-                "the function given as order returns all sample ids of an epoch, each from 0 to len(dataset) - 1",
-            ),
-        }
-    }
-}
-
 /// A validated order.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
@@ -331,33 +178,27 @@ impl Order {
             Last::Drop => spec.samples / global_batch,
             Last::Wrap | Last::Short | Last::Carry => spec.samples.div_ceil(global_batch),
         };
-        let (lanes, shape) = match spec.kind {
-            Kind::Group { samples, window } => {
-                if samples == 0 {
-                    return number("samples, the size of a group,", samples, "at least 1");
-                }
-                if window == 0 {
-                    return number("window, the groups of a window,", window, "at least 1");
-                }
-                let lanes = choose_lanes(&spec, global_batch)?;
-                let Some(positions) =
-                    samples.checked_mul(window).filter(|positions| *positions <= MOST_SAMPLES)
-                else {
-                    return number(
-                        "window, the groups of a window,",
-                        window,
-                        "a window of at most 2^62 samples",
-                    );
-                };
-                (lanes, Some(Shape { samples: spec.samples, group: samples, window: positions, lanes }))
+        let (lanes, shape) = if let Kind::Group { samples, window } = spec.kind {
+            if samples == 0 {
+                return number("samples, the size of a group,", samples, "at least 1");
             }
-            _ => {
-                let lanes = if spec.kind == Kind::Contiguous { spec.ranks } else { global_batch };
-                if let Some(asked) = spec.lanes.filter(|asked| *asked != lanes) {
-                    return Err(OrderError::LanesWithoutGroups { kind, lanes: asked });
-                }
-                (lanes, None)
+            let Some(positions) =
+                samples.checked_mul(window).filter(|positions| (1..=MOST_SAMPLES).contains(positions))
+            else {
+                return number(
+                    "window, the groups of a window,",
+                    window,
+                    "at least 1 and at most 2^62 samples in all",
+                );
+            };
+            let lanes = lanes::choose(&spec, global_batch)?;
+            (lanes, Some(Shape { samples: spec.samples, group: samples, window: positions, lanes }))
+        } else {
+            let lanes = if spec.kind == Kind::Contiguous { spec.ranks } else { global_batch };
+            if let Some(asked) = spec.lanes.filter(|asked| *asked != lanes) {
+                return Err(OrderError::LanesWithoutGroups { kind, lanes: asked });
             }
+            (lanes, None)
         };
         Ok(Self { spec, steps, global_batch, lanes, shape })
     }
@@ -569,83 +410,3 @@ pub(crate) struct Run {
 
 /// Most samples of a data set, so that positions of an epoch and its repeated part fit 64 bits.
 const MOST_SAMPLES: u64 = 1 << 62;
-
-/// Lanes that a group order has at least where the batch allows: every power of two up to 8 ranks gets the same stream,
-/// and samples of one group are spread over eight times as many batches.
-const LEAST_LANES: u64 = 8;
-
-/// The lanes of a group order: the smallest multiple of W that divides G and is at least 8, else the largest.
-fn choose_lanes(spec: &OrderSpec, global_batch: u64) -> Result<u64, OrderError> {
-    // L = W·k divides G = W·B exactly where k divides B.
-    let works = divisors(spec.batch).into_iter().map(|each| each * spec.ranks);
-    match spec.lanes {
-        None => {
-            let mut works = works;
-            Ok(works.find(|lanes| *lanes >= LEAST_LANES).unwrap_or(global_batch))
-        }
-        Some(lanes) => {
-            let works: Vec<u64> = works.collect();
-            if works.binary_search(&lanes).is_ok() {
-                return Ok(lanes);
-            }
-            Err(OrderError::Lanes {
-                kind: spec.kind.name(),
-                lanes,
-                ranks: spec.ranks,
-                global_batch,
-                works: list(&works),
-            })
-        }
-    }
-}
-
-/// Numbers of ranks among which `lanes` lanes divide.
-pub(crate) fn allowed_ranks(kind: Kind, lanes: u64) -> Vec<u64> {
-    if kind == Kind::Contiguous {
-        return vec![lanes];
-    }
-    let mut ranks = divisors(lanes);
-    ranks.retain(|ranks| *ranks <= u64::from(u32::MAX));
-    ranks
-}
-
-/// All divisors of a positive number, ascending.
-fn divisors(number: u64) -> Vec<u64> {
-    let mut found = vec![1];
-    let mut rest = number;
-    let mut factor = 2;
-    while factor <= rest / factor {
-        factor_out(&mut found, &mut rest, factor);
-        factor += 1;
-    }
-    if rest > 1 {
-        let prime = rest;
-        factor_out(&mut found, &mut rest, prime);
-    }
-    found.sort_unstable();
-    found
-}
-
-/// Takes a prime factor out of `rest` and multiplies the divisors `found` so far by its powers.
-fn factor_out(found: &mut Vec<u64>, rest: &mut u64, prime: u64) {
-    let without = found.len();
-    let mut power = 1;
-    while rest.is_multiple_of(prime) {
-        *rest /= prime;
-        power *= prime;
-        for place in 0..without {
-            found.push(found[place] * power);
-        }
-    }
-}
-
-/// Numbers for a message: all of them, or the first dozen and the last.
-pub(crate) fn list(numbers: &[u64]) -> String {
-    /// A message stays readable on one line.
-    const SHOWN: usize = 12;
-    let words = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-    match numbers {
-        [.., last] if numbers.len() > SHOWN + 1 => format!("{}, ..., {last}", words(&numbers[..SHOWN])),
-        _ => words(numbers),
-    }
-}

@@ -4,9 +4,11 @@
 //! 1. A [`Key`] is folded from (seed, purpose, epoch, ...). Different numbers, or the same in another order, give
 //!    unrelated keys.
 //! 2. Below [`TABLE_LIMIT`] positions the permutation is a Fisher-Yates shuffle by a keyed generator, kept as a table.
-//! 3. From there on it is a balanced Feistel network of [`ROUNDS`] rounds over the next even number of bits, with
-//!    cycle walking: a value that falls outside is sent through again, on average less than four times in all. Nothing
-//!    is kept but the round keys.
+//! 3. From there on it is a Feistel network of [`ROUNDS`] rounds over pairs (left, right) with left < ⌈√n⌉ and
+//!    right < ⌈n/⌈√n⌉⌉, in which the halves are added to in turn, modulo their size. These are at most √n pairs more than
+//!    positions; a value that falls outside is sent through again (cycle walking), which hardly ever happens. Over halves of
+//!    whole bits it would happen up to three times per position: 160 instead of 30 ns at n = 1,281,167. Nothing is kept but
+//!    the round keys.
 //!
 //! Promise: the same key and length give the same permutation for ever, on every machine. An order is an on-disk
 //! promise, so every constant below is fixed, and golden tests pin the outcome.
@@ -14,8 +16,9 @@
 //! Not for secrets: this is statistics, not cryptography.
 //!
 //! Sources: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), generator and
-//! finaliser in Stafford's variant 13; Luby, Rackoff (1988) for the network; Black, Rogaway, "Ciphers with arbitrary
-//! finite domains" (CT-RSA 2002) for cycle walking; Lemire (2019) for numbers below a bound.
+//! finaliser in Stafford's variant 13; Luby, Rackoff (1988) for the network; Bellare, Ristenpart, Rogaway, Stegers,
+//! "Format-preserving encryption" (SAC 2009) for halves that are numbers; Black, Rogaway, "Ciphers with arbitrary finite
+//! domains" (CT-RSA 2002) for cycle walking; Lemire (2019) for numbers below a bound.
 
 /// Positions from which the network replaces the table.
 ///
@@ -144,36 +147,42 @@ impl Permutation {
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     length: u64,
-    /// Bits of each half; 6 to 32.
-    half_bits: u32,
+    /// Values of the left half: ⌈√length⌉.
+    left_size: u64,
+    /// Values of the right half: as many as are needed.
+    right_size: u64,
     keys: [u64; ROUNDS],
 }
 
 impl Network {
+    /// For a length of at most 2^62.
     fn new(key: Key, length: u64) -> Self {
-        let bits = 64 - (length - 1).leading_zeros();
+        let left_size = (length - 1).isqrt() + 1;
         let mut generator = Generator(key.0);
-        Self { length, half_bits: bits.div_ceil(2), keys: std::array::from_fn(|_| generator.next()) }
+        let keys = std::array::from_fn(|_| generator.next());
+        Self { length, left_size, right_size: length.div_ceil(left_size), keys }
     }
 
-    /// Keyed hash of one half; the top bits of a product depend on all bits below them.
+    /// Keyed hash of one half, below `size`; the top bits of a product depend on all bits below them.
     #[inline]
-    fn round(&self, key: u64, half: u64) -> u64 {
+    fn hash(key: u64, half: u64, size: u64) -> u64 {
         let word = (half ^ key).wrapping_mul(MIX_1);
-        (word ^ (word >> 32)).wrapping_mul(MIX_2) >> (64 - self.half_bits)
+        let word = (word ^ (word >> 32)).wrapping_mul(MIX_2);
+        ((u128::from(word) * u128::from(size)) >> 64) as u64
     }
 
     #[inline]
     pub(crate) fn at(&self, position: u64) -> u64 {
         debug_assert!(position < self.length);
-        let mask = (1 << self.half_bits) - 1;
         let mut value = position;
         loop {
-            let (mut left, mut right) = (value >> self.half_bits, value & mask);
-            for key in self.keys {
-                (left, right) = (right, left ^ self.round(key, right));
+            let (mut left, mut right) = (value % self.left_size, value / self.left_size);
+            for keys in self.keys.as_chunks().0 {
+                let [first, second] = *keys;
+                left = add(left, Self::hash(first, right, self.left_size), self.left_size);
+                right = add(right, Self::hash(second, left, self.right_size), self.right_size);
             }
-            value = (left << self.half_bits) | right;
+            value = right * self.left_size + left;
             if value < self.length {
                 return value;
             }
@@ -182,17 +191,147 @@ impl Network {
 
     fn position_of(&self, value: u64) -> u64 {
         debug_assert!(value < self.length);
-        let mask = (1 << self.half_bits) - 1;
         let mut position = value;
         loop {
-            let (mut left, mut right) = (position >> self.half_bits, position & mask);
-            for key in self.keys.into_iter().rev() {
-                (left, right) = (right ^ self.round(key, left), left);
+            let (mut left, mut right) = (position % self.left_size, position / self.left_size);
+            for keys in self.keys.as_chunks().0.iter().rev() {
+                let [first, second] = *keys;
+                right = subtract(right, Self::hash(second, left, self.right_size), self.right_size);
+                left = subtract(left, Self::hash(first, right, self.left_size), self.left_size);
             }
-            position = (left << self.half_bits) | right;
+            position = right * self.left_size + left;
             if position < self.length {
                 return position;
             }
+        }
+    }
+}
+
+/// (one + other) mod size, of two numbers below it.
+#[inline]
+fn add(one: u64, other: u64, size: u64) -> u64 {
+    let sum = one + other;
+    if sum >= size { sum - size } else { sum }
+}
+
+/// (one − other) mod size, of two numbers below it.
+#[inline]
+fn subtract(one: u64, other: u64, size: u64) -> u64 {
+    add(one, size - other, size)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(seed: u64) -> Key {
+        Key::new(seed, Purpose::Samples)
+    }
+
+    proptest! {
+        #[test]
+        fn every_value_stands_at_one_position_and_is_found_there(seed: u64, length in 1_u64..9000) {
+            let permutation = Permutation::new(key(seed), length);
+            let mut seen = vec![false; length as usize];
+            for position in 0..length {
+                let value = permutation.at(position);
+                prop_assert!(!std::mem::replace(&mut seen[value as usize], true));
+            }
+            let position = seed % length;
+            prop_assert_eq!(permutation.position_of(permutation.at(position)), position);
+        }
+
+        #[test]
+        fn a_network_of_any_length_goes_back_to_where_it_came_from(
+            seed: u64, length in TABLE_LIMIT..1 << 62, position: u64,
+        ) {
+            let permutation = Permutation::new(key(seed), length);
+            let value = permutation.at(position % length);
+            prop_assert!(value < length);
+            prop_assert_eq!(permutation.position_of(value), position % length);
+        }
+    }
+
+    #[test]
+    fn shuffling_in_place_is_looking_up_in_the_table() {
+        let mut items: Vec<u64> = (0..1000).map(|item| item * 7).collect();
+        shuffle(key(3), &mut items);
+        let permutation = Permutation::new(key(3), 1000);
+        assert!((0..1000).all(|position| items[position as usize] == permutation.at(position) * 7));
+    }
+
+    #[test]
+    fn a_key_depends_on_every_number_and_on_their_order() {
+        let keys = [
+            key(0),
+            key(1),
+            Key::new(0, Purpose::Window),
+            key(0).with(0),
+            key(0).with(1),
+            key(1).with(0),
+            key(0).with(0).with(1),
+            key(0).with(1).with(0),
+        ];
+        for (place, one) in keys.iter().enumerate() {
+            assert!(keys[place + 1..].iter().all(|other| other != one), "key {place}");
+        }
+    }
+
+    /// χ² per degree of freedom of the value at each of `positions`, over many keys, in `bins` equal bins.
+    fn chi_square(length: u64, positions: &[u64], bins: u64, keys: u64) -> f64 {
+        let mut counts = vec![0_u64; positions.len() * bins as usize];
+        for seed in 0..keys {
+            let permutation = Permutation::new(key(seed), length);
+            for (row, position) in positions.iter().enumerate() {
+                let bin =
+                    (u128::from(permutation.at(*position)) * u128::from(bins) / u128::from(length)) as usize;
+                counts[row * bins as usize + bin] += 1;
+            }
+        }
+        let expected = keys as f64 / bins as f64;
+        let sum: f64 = counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum();
+        sum / (positions.len() as f64 * (bins as f64 - 1.0))
+    }
+
+    #[test]
+    fn values_are_uniform_over_keys() {
+        // Fixed keys, so the outcome is fixed. χ²/f strays from 1 by √(2/f): 0.32 and 0.12 in the two tiny cases, at most
+        // 0.015 in the others.
+        for (length, positions, bins) in [
+            (5_u64, vec![0, 1, 2, 3, 4], 5_u64),
+            (12, (0..12).collect(), 12),
+            (1000, (0..1000).collect(), 10),
+            (4096, (0..4096).step_by(16).collect(), 64),
+            (5000, (0..5000).step_by(16).collect(), 64),
+            (1_281_167, (0..1_281_167).step_by(4001).collect(), 64),
+            (1 << 40, (0..200).collect(), 64),
+        ] {
+            let found = chi_square(length, &positions, bins, 4000);
+            assert!(
+                (found - 1.0).abs() < if length < 100 { 0.75 } else { 0.1 },
+                "length {length}: {found:.3}"
+            );
+        }
+    }
+
+    #[test]
+    fn neighbours_are_scattered_independently() {
+        // Difference of the values of two neighbouring positions, modulo the length, in 16 bins.
+        for length in [500_u64, 6000, 1_000_000] {
+            let mut counts = [0_u64; 16];
+            for seed in 0..200 {
+                let permutation = Permutation::new(key(seed), length);
+                for position in 0..100 {
+                    let difference =
+                        (permutation.at(position + 1) + length - permutation.at(position)) % length;
+                    counts[(difference * 16 / length) as usize] += 1;
+                }
+            }
+            let expected = 20_000.0 / 16.0;
+            let sum: f64 = counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum();
+            assert!(sum / 15.0 < 2.5, "length {length}: {:.3}", sum / 15.0);
         }
     }
 }

@@ -43,7 +43,7 @@ pub struct Need {
 pub struct Tranche {
     /// First absolute step (epoch·T + step) that needs one of them.
     pub first_step: u64,
-    /// Last absolute step that needs one of them, inclusive.
+    /// Last absolute step that may need one of them, inclusive.
     pub last_step: u64,
     /// The samples, by step.
     pub needs: Vec<Need>,
@@ -223,7 +223,11 @@ impl Cursor {
             return (base, base + order.steps_per_epoch() - 1);
         }
         let each = order.lane_batch();
-        (base + self.position / each, base + (self.position + window.count - 1) / each)
+        let last = (self.position + window.count - 1) / each;
+        // Lanes may differ by one sample, so that one ends a step before the others. Its last window is kept as long as
+        // theirs, or last steps would fall.
+        let ends = window.positions.end == self.length;
+        (base + self.position / each, base + if ends { order.steps_per_epoch() - 1 } else { last })
     }
 }
 
@@ -283,17 +287,14 @@ impl Lanes {
             return Vec::new();
         }
         let seed = order.spec().seed;
-        let known = match self.sequences.iter().position(|(epoch, _)| *epoch == cursor.epoch) {
-            Some(known) => known,
-            None => {
-                self.sequences.retain(|(epoch, _)| *epoch + 1 == cursor.epoch);
-                self.sequences.push((cursor.epoch, self.shape.sequence(seed, cursor.epoch)));
-                self.sequences.len() - 1
-            }
-        };
+        if self.sequences.iter().all(|(epoch, _)| *epoch != cursor.epoch) {
+            self.sequences.retain(|(epoch, _)| *epoch + 1 == cursor.epoch);
+            self.sequences.push((cursor.epoch, self.shape.sequence(seed, cursor.epoch)));
+        }
         let skipped = (window.from - window.positions.start) as usize;
         let numbered = (window.number, window.positions);
-        let sequence = &self.sequences[known].1;
+        let known = self.sequences.iter().find(|(epoch, _)| *epoch == cursor.epoch);
+        let (_, sequence) = known.expect("the sequence of this epoch was just made");
         self.shape.window_samples(seed, cursor.epoch, sequence, cursor.lane, numbered, &mut self.samples);
 
         let each = order.lane_batch();

@@ -1,0 +1,159 @@
+//! Why an order cannot be, with the numbers that contradict each other.
+
+/// Why an order cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OrderError {
+    /// There is nothing to put in order.
+    #[error("order {kind}: the data set has no samples")]
+    Empty {
+        /// Name of the kind.
+        kind: &'static str,
+    },
+    /// A number outside what is possible.
+    #[error("order {kind}: {what} is {found}, expected {expected}")]
+    Number {
+        /// Name of the kind.
+        kind: &'static str,
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        found: u64,
+        /// What is possible.
+        expected: &'static str,
+    },
+    /// One step takes more than there is.
+    #[error(
+        "order {kind}: batch larger than the data set: {ranks} rank(s) with batches of {batch} take {global_batch} samples \
+         per step, the data set has {samples}, and last=\"{last}\" needs at least one whole step"
+    )]
+    BatchTooLarge {
+        /// Name of the kind.
+        kind: &'static str,
+        /// Name of what the end of an epoch does.
+        last: &'static str,
+        /// W.
+        ranks: u64,
+        /// B.
+        batch: u64,
+        /// G.
+        global_batch: u64,
+        /// N.
+        samples: u64,
+    },
+    /// `carry` with an order that is not a circle.
+    #[error(
+        "order {kind}: last=\"carry\" lets epochs flow on around the data set, which only order sequential can do"
+    )]
+    Carry {
+        /// Name of the kind.
+        kind: &'static str,
+    },
+    /// Lanes that do not divide the work.
+    #[error(
+        "order {kind}: lanes={lanes} does not fit {ranks} rank(s) and a global batch of {global_batch}: \
+         lanes must be a multiple of the ranks and divide the global batch; {works} would work"
+    )]
+    Lanes {
+        /// Name of the kind.
+        kind: &'static str,
+        /// L as asked for.
+        lanes: u64,
+        /// W.
+        ranks: u64,
+        /// G.
+        global_batch: u64,
+        /// Numbers that would work.
+        works: String,
+    },
+    /// Lanes for an order that has none.
+    #[error("order {kind}: lanes={lanes}, but only order group has lanes to choose")]
+    LanesWithoutGroups {
+        /// Name of the kind.
+        kind: &'static str,
+        /// L as asked for.
+        lanes: u64,
+    },
+    /// A number of ranks on which a stream cannot go on.
+    #[error(
+        "resuming order {kind} on {ranks} rank(s): its stream of global batches of {global_batch} in {lanes} lanes does not \
+         divide among them; {works} rank(s) would work"
+    )]
+    ResumeRanks {
+        /// Name of the kind.
+        kind: &'static str,
+        /// W as asked for.
+        ranks: u64,
+        /// G.
+        global_batch: u64,
+        /// L.
+        lanes: u64,
+        /// Numbers that would work.
+        works: String,
+    },
+    /// A state of another version.
+    #[error("resuming an order: the state has version {found}, expected {expected}")]
+    StateVersion {
+        /// Version of the state.
+        found: u32,
+        /// Version of this program.
+        expected: u32,
+    },
+    /// A state of another stream.
+    #[error("resuming an order: {what} is {found}, expected {expected}")]
+    StateDiffers {
+        /// Which parameter.
+        what: &'static str,
+        /// Its value now.
+        found: String,
+        /// Its value in the state.
+        expected: String,
+    },
+    /// Ids of an epoch of order given that are not one per sample.
+    #[error(
+        "order given, epoch {epoch}: {found} sample ids, expected {expected}, one for each sample of the data set"
+    )]
+    GivenLength {
+        /// The epoch.
+        epoch: u64,
+        /// Ids given.
+        found: u64,
+        /// N.
+        expected: u64,
+    },
+    /// An id of order given that names no sample.
+    #[error("order given, epoch {epoch}: sample id {found} at position {position}, expected 0 to {highest}")]
+    GivenId {
+        /// The epoch.
+        epoch: u64,
+        /// Where the id stands.
+        position: u64,
+        /// The id.
+        found: u64,
+        /// N − 1.
+        highest: u64,
+    },
+}
+
+impl OrderError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Empty { .. } => {
+                Some("check the path and the database= of the data set; forebay inspect shows what it holds")
+            }
+            Self::Number { .. } => None,
+            Self::BatchTooLarge { .. } => Some("use a smaller batch, or last=\"short\""),
+            Self::Carry { .. } => Some("use order=\"sequential\", or last=\"wrap\""),
+            Self::Lanes { .. } => Some("leave lanes out to have them chosen, or use one of these numbers"),
+            Self::LanesWithoutGroups { .. } => Some("leave lanes out, or use order=\"group\""),
+            Self::ResumeRanks { .. } => Some("use one of these numbers of ranks and keep the global batch"),
+            Self::StateVersion { .. } => Some("resume with the version of forebay that wrote the state"),
+            Self::StateDiffers { .. } => Some("resume with the options that the state was saved with"),
+            Self::GivenLength { .. } | Self::GivenId { .. } => Some(
+                "the function given as order returns all sample ids of an epoch, each from 0 to len(dataset) - 1",
+            ),
+        }
+    }
+}

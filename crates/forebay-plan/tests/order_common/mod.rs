@@ -1,0 +1,93 @@
+//! What the tests of orders share: random orders, and plain ways to walk them.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::sync::Arc;
+
+use forebay_plan::{Kind, Last, Need, Next, Order, OrderSpec, Schedule, Tranche};
+use forebay_types::{Rank, SampleId};
+use proptest::prelude::*;
+
+/// All kinds, with random groups.
+pub fn kinds() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        Just(Kind::Sequential),
+        Just(Kind::Contiguous),
+        Just(Kind::Shuffle),
+        Just(Kind::Given),
+        (1_u64..60, 1_u64..6).prop_map(|(samples, window)| Kind::Group { samples, window }),
+        // Groups matter most, so they come twice.
+        (1_u64..60, 1_u64..6).prop_map(|(samples, window)| Kind::Group { samples, window }),
+    ]
+}
+
+/// All ways to end an epoch.
+pub fn lasts() -> impl Strategy<Value = Last> {
+    prop_oneof![Just(Last::Wrap), Just(Last::Drop), Just(Last::Short), Just(Last::Carry)]
+}
+
+/// Valid orders of up to 400 samples, 5 ranks and batches of 12.
+pub fn orders() -> impl Strategy<Value = Order> {
+    let numbers = (any::<u64>(), 1_u64..400, 1_u64..13, 1_u64..6, any::<prop::sample::Index>());
+    (kinds(), lasts(), numbers).prop_filter_map("carry or too large a batch", |(kind, last, numbers)| {
+        let (seed, samples, batch, ranks, pick) = numbers;
+        let lanes = matches!(kind, Kind::Group { .. }).then(|| {
+            let works: Vec<u64> =
+                (1..=batch).filter(|each| batch % each == 0).map(|each| each * ranks).collect();
+            works[pick.index(works.len())]
+        });
+        Order::new(OrderSpec { kind, last, seed, samples, batch, ranks, lanes }).ok()
+    })
+}
+
+/// The ids "given" for an epoch: the samples, rotated by an amount that depends on the epoch.
+pub fn given(order: &Order, epoch: u64) -> Arc<[u64]> {
+    let samples = order.spec().samples;
+    (0..samples).map(|position| (position + 7 * epoch + 1) % samples).collect()
+}
+
+/// One batch by the definition.
+pub fn batch(order: &Order, epoch: u64, step: u64, rank: u64) -> Vec<u64> {
+    let ids = (order.kind() == Kind::Given).then(|| given(order, epoch));
+    let mut out = vec![SampleId(u64::MAX)];
+    order.batch(epoch, step, Rank(rank as u32), ids.as_deref(), &mut out);
+    out.into_iter().map(|sample| sample.0).collect()
+}
+
+/// One global batch by the definition, rank after rank.
+pub fn global_batch(order: &Order, epoch: u64, step: u64) -> Vec<u64> {
+    (0..order.spec().ranks).flat_map(|rank| batch(order, epoch, step, rank)).collect()
+}
+
+/// All samples of an epoch, step after step.
+pub fn epoch(order: &Order, epoch: u64) -> Vec<u64> {
+    (0..order.steps_per_epoch()).flat_map(|step| global_batch(order, epoch, step)).collect()
+}
+
+/// The tranches from `start` up to the first that begins behind `end`, which is left out.
+pub fn tranches(order: &Order, ranks: &[Rank], start: u64, end: u64, steps_per_tranche: u64) -> Vec<Tranche> {
+    let mut schedule = Schedule::new(order, ranks, start, steps_per_tranche);
+    let mut found = Vec::new();
+    loop {
+        match schedule.next(|epoch| Some(given(order, epoch))) {
+            Next::Tranche(tranche) if tranche.first_step > end => return found,
+            Next::Tranche(tranche) => found.push(tranche),
+            Next::NeedsGiven(epoch) => panic!("ids of epoch {epoch} were given"),
+        }
+    }
+}
+
+/// (absolute step, local rank, slot, sample) of every need up to and with step `end`, sorted.
+pub fn deliveries(tranches: &[Tranche], end: u64) -> Vec<(u64, u32, u32, u64)> {
+    let mut found: Vec<_> = tranches
+        .iter()
+        .flat_map(|tranche| {
+            let place = |need: &Need| {
+                (tranche.first_step + u64::from(need.step), need.local_rank, need.slot, need.sample.0)
+            };
+            tranche.needs.iter().map(place)
+        })
+        .filter(|(step, ..)| *step <= end)
+        .collect();
+    found.sort_unstable();
+    found
+}

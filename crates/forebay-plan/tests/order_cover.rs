@@ -1,0 +1,165 @@
+//! Every sample exactly once per epoch, the same number of steps everywhere, and the same stream whatever the ranks.
+
+mod order_common;
+
+use std::collections::HashMap;
+
+use forebay_plan::{Kind, Last, Order, OrderSpec};
+use order_common::{batch, epoch, global_batch, orders};
+use proptest::prelude::*;
+
+fn counts(samples: &[u64]) -> HashMap<u64, u64> {
+    let mut counts = HashMap::new();
+    for sample in samples {
+        *counts.entry(*sample).or_default() += 1;
+    }
+    counts
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn an_epoch_covers_the_data_set_as_its_end_promises(order in orders(), number in 0_u64..5) {
+        let (samples, all) = (order.spec().samples, epoch(&order, number));
+        let (steps, global) = (order.steps_per_epoch(), order.global_batch());
+        let counts = counts(&all);
+        prop_assert!(all.iter().all(|sample| *sample < samples));
+        match order.spec().last {
+            Last::Short => {
+                prop_assert_eq!(all.len() as u64, samples);
+                prop_assert_eq!(counts.len() as u64, samples);
+            }
+            Last::Drop => {
+                prop_assert_eq!(all.len() as u64, steps * global);
+                prop_assert_eq!(counts.len(), all.len());
+                prop_assert!(samples - steps * global < global);
+            }
+            Last::Wrap | Last::Carry => {
+                prop_assert_eq!(all.len() as u64, steps * global);
+                prop_assert_eq!(counts.len() as u64, samples);
+                prop_assert!(steps * global - samples < global);
+                prop_assert!(counts.values().all(|count| *count <= 2));
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_last_step_of_short_is_not_full(order in orders(), number in 0_u64..3) {
+        let (steps, ranks) = (order.steps_per_epoch(), order.spec().ranks);
+        for step in 0..steps {
+            for rank in 0..ranks {
+                let found = batch(&order, number, step, rank).len() as u64;
+                prop_assert!(found <= order.spec().batch);
+                if order.spec().last != Last::Short || step + 1 < steps {
+                    prop_assert_eq!(found, order.spec().batch, "step {} of {}, rank {}", step, steps, rank);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_sample_is_twice_in_a_global_batch(order in orders(), number in 0_u64..3) {
+        for step in 0..order.steps_per_epoch() {
+            let found = global_batch(&order, number, step);
+            prop_assert_eq!(counts(&found).len(), found.len(), "step {}", step);
+        }
+    }
+
+    #[test]
+    fn the_global_batches_are_the_same_on_every_allowed_number_of_ranks(order in orders(), number in 0_u64..3) {
+        let state = order.state();
+        for ranks in order.allowed_ranks() {
+            let other = Order::new(state.spec(ranks).unwrap()).unwrap();
+            prop_assert_eq!(state, other.state());
+            prop_assert_eq!(order.steps_per_epoch(), other.steps_per_epoch());
+            for step in 0..order.steps_per_epoch() {
+                let (mut here, mut there) = (global_batch(&order, number, step), global_batch(&other, number, step));
+                if order.kind() == Kind::Contiguous {
+                    here.sort_unstable();
+                    there.sort_unstable();
+                }
+                prop_assert_eq!(here, there, "step {} on {} ranks", step, ranks);
+            }
+        }
+    }
+
+    #[test]
+    fn carry_is_the_data_set_round_and_round(samples in 1_u64..200, size in 1_u64..9, ranks in 1_u64..5) {
+        prop_assume!(size * ranks <= samples);
+        let spec = OrderSpec {
+            kind: Kind::Sequential, last: Last::Carry, seed: 0, samples, batch: size, ranks, lanes: None,
+        };
+        let order = Order::new(spec).unwrap();
+        let all: Vec<u64> = (0..4).flat_map(|number| epoch(&order, number)).collect();
+        prop_assert!(all.iter().zip(0..).all(|(sample, position)| *sample == position % samples));
+    }
+
+    #[test]
+    fn shuffled_orders_differ_between_epochs_and_between_seeds(order in orders()) {
+        let grouped = matches!(order.kind(), Kind::Group { .. });
+        prop_assume!(order.spec().samples > 40 && (grouped || order.kind() == Kind::Shuffle));
+        // Two shuffles of more than 40 samples agree by chance less than once in 10^9, unless windows of one position
+        // leave nothing but few groups to shuffle.
+        if let Kind::Group { samples, window } = order.kind() {
+            prop_assume!(samples * window > 8);
+        }
+        let other = Order::new(OrderSpec { seed: order.spec().seed ^ 1, ..*order.spec() }).unwrap();
+        prop_assert_ne!(epoch(&order, 0), epoch(&order, 1));
+        prop_assert_ne!(epoch(&order, 0), epoch(&other, 0));
+        prop_assert_eq!(epoch(&order, 2), epoch(&order, 2));
+    }
+}
+
+#[test]
+fn contiguous_ranks_walk_their_own_regions() {
+    let spec = |last| OrderSpec {
+        kind: Kind::Contiguous,
+        last,
+        seed: 0,
+        samples: 11,
+        batch: 2,
+        ranks: 2,
+        lanes: None,
+    };
+    let walk = |last, rank| {
+        let order = Order::new(spec(last)).unwrap();
+        (0..order.steps_per_epoch()).map(|step| batch(&order, 0, step, rank)).collect::<Vec<_>>()
+    };
+    assert_eq!(walk(Last::Wrap, 0), [[0, 1], [2, 3], [4, 0]]);
+    assert_eq!(walk(Last::Wrap, 1), [[5, 6], [7, 8], [9, 10]]);
+    assert_eq!(walk(Last::Drop, 0), [[0, 1], [2, 3]]);
+    assert_eq!(walk(Last::Short, 0), [vec![0, 1], vec![2, 3], vec![4]]);
+    assert_eq!(walk(Last::Short, 1), [[5, 6], [7, 8], [9, 10]]);
+}
+
+#[test]
+fn a_short_step_may_leave_ranks_without_samples() {
+    let spec = OrderSpec {
+        kind: Kind::Sequential,
+        last: Last::Short,
+        seed: 0,
+        samples: 3,
+        batch: 2,
+        ranks: 4,
+        lanes: None,
+    };
+    let order = Order::new(spec).unwrap();
+    assert_eq!(order.steps_per_epoch(), 1);
+    let parts: Vec<_> = (0..4).map(|rank| batch(&order, 0, 0, rank)).collect();
+    assert_eq!(parts, [vec![0, 1], vec![2], vec![], vec![]]);
+}
+
+#[test]
+fn data_sets_beyond_the_table_are_covered_too() {
+    for kind in
+        [Kind::Shuffle, Kind::Group { samples: 3, window: 2000 }, Kind::Group { samples: 7, window: 5 }]
+    {
+        let spec =
+            OrderSpec { kind, last: Last::Short, seed: 5, samples: 40_001, batch: 24, ranks: 2, lanes: None };
+        let order = Order::new(spec).unwrap();
+        let mut all = epoch(&order, 3);
+        all.sort_unstable();
+        assert!(all.iter().copied().eq(0..40_001), "{kind}");
+    }
+}

@@ -1,0 +1,130 @@
+//! Golden orders. An order is an on-disk promise: a run that resumes must get the stream that it began with.
+
+#![allow(clippy::unreadable_literal, reason = "the values are printed by a failing test and pasted")]
+
+mod order_common;
+
+use forebay_plan::{Kind, Last, Order, OrderSpec};
+use order_common::{batch, epoch};
+
+const ADVICE: &str = "an order changed. If that was not meant, undo it: runs could not resume. If it was, raise VERSION in \
+                      src/state.rs, so that old states are refused, say so in CHANGELOG.md, and pin the new values here";
+
+fn order(kind: Kind, last: Last, samples: u64, size: u64, ranks: u64, lanes: Option<u64>) -> Order {
+    Order::new(OrderSpec { kind, last, seed: 42, samples, batch: size, ranks, lanes }).unwrap()
+}
+
+#[test]
+fn shuffle_of_a_small_data_set() {
+    let order = order(Kind::Shuffle, Last::Wrap, 20, 4, 2, None);
+    assert_eq!(
+        epoch(&order, 0),
+        [5, 9, 11, 13, 19, 17, 1, 4, 2, 0, 18, 14, 16, 8, 7, 12, 15, 3, 6, 10, 5, 9, 11, 13],
+        "{ADVICE}"
+    );
+    assert_eq!(
+        epoch(&order, 1),
+        [1, 17, 4, 8, 13, 18, 16, 2, 9, 6, 0, 12, 7, 11, 14, 15, 3, 19, 10, 5, 1, 17, 4, 8],
+        "{ADVICE}"
+    );
+}
+
+#[test]
+fn shuffle_of_a_large_data_set() {
+    let order = order(Kind::Shuffle, Last::Drop, 1_281_167, 8, 4, None);
+    assert_eq!(
+        batch(&order, 0, 0, 0),
+        [830222, 668023, 430717, 843787, 202520, 610848, 448756, 584623],
+        "{ADVICE}"
+    );
+    assert_eq!(
+        batch(&order, 89, 40_035, 3),
+        [661367, 822595, 1058866, 633214, 1130989, 830392, 590877, 344968],
+        "{ADVICE}"
+    );
+}
+
+#[test]
+fn shuffle_of_more_samples_than_32_bits_count() {
+    let order = order(Kind::Shuffle, Last::Short, 5_000_000_000_000, 4, 1, None);
+    assert_eq!(
+        batch(&order, 1, 999_999_999_999, 0),
+        [2317348605353, 1982014450060, 4321597352510, 1567428150574],
+        "{ADVICE}"
+    );
+}
+
+#[test]
+fn group_of_a_small_data_set() {
+    let kind = Kind::Group { samples: 4, window: 2 };
+    let order = order(kind, Last::Wrap, 30, 4, 2, Some(4));
+    assert_eq!(
+        epoch(&order, 0),
+        [
+            20, 23, 12, 25, 15, 29, 16, 17, 2, 21, 26, 3, 28, 4, 8, 9, 1, 22, 27, 24, 6, 5, 18, 19, 0, 20,
+            13, 14, 7, 15, 11, 10
+        ],
+        "{ADVICE}"
+    );
+    assert_eq!(
+        epoch(&order, 1),
+        [
+            16, 2, 15, 12, 24, 28, 5, 4, 17, 18, 8, 19, 11, 29, 23, 7, 3, 0, 14, 13, 27, 25, 21, 20, 1, 16,
+            10, 9, 26, 24, 22, 6
+        ],
+        "{ADVICE}"
+    );
+}
+
+#[test]
+fn group_of_a_large_data_set() {
+    let kind = Kind::Group { samples: 64, window: 4 };
+    let order = order(kind, Last::Short, 1_281_167, 16, 4, None);
+    assert_eq!(order.lanes(), 8, "{ADVICE}");
+    assert_eq!(
+        batch(&order, 0, 0, 0),
+        [
+            109381, 109397, 651314, 109420, 109410, 109394, 22532, 22542, 797012, 27127, 27097, 667921,
+            27128, 27118, 667912, 667926
+        ],
+        "{ADVICE}"
+    );
+    assert_eq!(
+        batch(&order, 7, 12_345, 2),
+        [
+            1044118, 1044149, 1044124, 455146, 895098, 1044130, 895095, 895061, 967331, 696090, 654, 696105,
+            967323, 967305, 480154, 669
+        ],
+        "{ADVICE}"
+    );
+    assert_eq!(batch(&order, 7, 20_018, 3), [959951, 959960, 1199031, 1199019], "{ADVICE}");
+}
+
+#[test]
+fn group_with_windows_and_groups_beyond_the_table() {
+    let kind = Kind::Group { samples: 3, window: 5000 };
+    let order = order(kind, Last::Wrap, 1_000_000, 8, 1, Some(2));
+    assert_eq!(
+        batch(&order, 0, 0, 0),
+        [283287, 489858, 351197, 799420, 879334, 389768, 189721, 424433],
+        "{ADVICE}"
+    );
+    assert_eq!(
+        batch(&order, 3, 77_777, 0),
+        [65941, 893653, 893654, 684375, 584860, 832614, 634741, 621471],
+        "{ADVICE}"
+    );
+}
+
+#[test]
+fn a_state_is_kept_in_these_words() {
+    let kind = Kind::Group { samples: 64, window: 4 };
+    let state = order(kind, Last::Wrap, 1000, 16, 4, None).state();
+    let text = r#"{"version":1,"kind":{"group":{"samples":64,"window":4}},"last":"wrap","seed":42,"samples":1000,"global_batch":64,"lanes":8}"#;
+    assert_eq!(serde_json::to_string(&state).unwrap(), text, "{ADVICE}");
+    assert_eq!(serde_json::from_str::<forebay_plan::OrderState>(text).unwrap(), state);
+    let kinds = [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, Kind::Given];
+    assert_eq!(serde_json::to_string(&kinds).unwrap(), r#"["sequential","contiguous","shuffle","given"]"#);
+    let lasts = [Last::Wrap, Last::Drop, Last::Short, Last::Carry];
+    assert_eq!(serde_json::to_string(&lasts).unwrap(), r#"["wrap","drop","short","carry"]"#);
+}

@@ -1,0 +1,254 @@
+//! What cannot be is refused with the numbers that contradict each other, and those that would work.
+
+use forebay_plan::{Kind, Last, Order, OrderError, OrderSpec};
+
+const GROUP: Kind = Kind::Group { samples: 16, window: 4 };
+
+fn spec(kind: Kind, last: Last) -> OrderSpec {
+    OrderSpec { kind, last, seed: 7, samples: 1000, batch: 12, ranks: 4, lanes: None }
+}
+
+/// Message and hint.
+fn refused(spec: OrderSpec) -> (String, String) {
+    words(&Order::new(spec).unwrap_err())
+}
+
+fn words(error: &OrderError) -> (String, String) {
+    (error.to_string(), error.hint().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_batch_larger_than_the_data_set() {
+    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::Given] {
+        for last in [Last::Wrap, Last::Drop] {
+            let (message, hint) = refused(OrderSpec { samples: 47, ..spec(kind, last) });
+            assert_eq!(
+                message,
+                format!(
+                    "order {}: batch larger than the data set: 4 rank(s) with batches of 12 take 48 samples per step, the data \
+                     set has 47, and last=\"{}\" needs at least one whole step",
+                    kind.name(),
+                    last.name()
+                )
+            );
+            assert_eq!(hint, "use a smaller batch, or last=\"short\"");
+        }
+        let short = Order::new(OrderSpec { samples: 47, ..spec(kind, Last::Short) }).unwrap();
+        assert_eq!(short.steps_per_epoch(), 1);
+        assert_eq!(
+            Order::new(OrderSpec { samples: 48, ..spec(kind, Last::Drop) }).unwrap().steps_per_epoch(),
+            1
+        );
+    }
+}
+
+#[test]
+fn an_empty_data_set() {
+    for last in [Last::Wrap, Last::Drop, Last::Short] {
+        let (message, hint) = refused(OrderSpec { samples: 0, ..spec(Kind::Shuffle, last) });
+        assert_eq!(message, "order shuffle: the data set has no samples");
+        assert!(hint.contains("forebay inspect"));
+    }
+}
+
+#[test]
+fn carry_with_an_order_that_is_no_circle() {
+    for kind in [Kind::Contiguous, Kind::Shuffle, GROUP, Kind::Given] {
+        let (message, hint) = refused(spec(kind, Last::Carry));
+        assert!(message.starts_with(&format!("order {}: last=\"carry\"", kind.name())), "{message}");
+        assert!(message.ends_with("which only order sequential can do"), "{message}");
+        assert!(hint.contains("order=\"sequential\""));
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be() {
+    for (change, expected) in [
+        (
+            OrderSpec { batch: 0, ..spec(GROUP, Last::Wrap) },
+            "order group: the batch is 0, expected 1 to 4294967295",
+        ),
+        (
+            OrderSpec { ranks: 0, ..spec(GROUP, Last::Wrap) },
+            "order group: the number of ranks is 0, expected 1 to 4294967295",
+        ),
+        (
+            spec(Kind::Group { samples: 0, window: 4 }, Last::Wrap),
+            "order group: samples, the size of a group, is 0, expected at least 1",
+        ),
+        (
+            spec(Kind::Group { samples: 4, window: 0 }, Last::Wrap),
+            "order group: window, the groups of a window, is 0, expected at least 1 and at most 2^62 samples in all",
+        ),
+        (
+            spec(Kind::Group { samples: 1 << 40, window: 1 << 40 }, Last::Wrap),
+            "order group: window, the groups of a window, is 1099511627776, expected at least 1 and at most 2^62 samples in all",
+        ),
+        (
+            OrderSpec { samples: u64::MAX, ..spec(Kind::Shuffle, Last::Wrap) },
+            "order shuffle: the number of samples is 18446744073709551615, expected at most 2^62",
+        ),
+    ] {
+        assert_eq!(refused(change).0, expected);
+    }
+}
+
+#[test]
+fn lanes_that_do_not_fit_name_those_that_would() {
+    let (message, hint) = refused(OrderSpec { lanes: Some(5), ..spec(GROUP, Last::Wrap) });
+    assert_eq!(
+        message,
+        "order group: lanes=5 does not fit 4 rank(s) and a global batch of 48: lanes must be a multiple of the ranks and divide \
+         the global batch; 4, 8, 12, 16, 24, 48 would work"
+    );
+    assert_eq!(hint, "leave lanes out to have them chosen, or use one of these numbers");
+    for lanes in [0, 2, 96] {
+        assert!(
+            refused(OrderSpec { lanes: Some(lanes), ..spec(GROUP, Last::Wrap) })
+                .0
+                .contains("4, 8, 12, 16, 24, 48 would")
+        );
+    }
+    for lanes in [4, 8, 12, 16, 24, 48] {
+        assert_eq!(
+            Order::new(OrderSpec { lanes: Some(lanes), ..spec(GROUP, Last::Wrap) }).unwrap().lanes(),
+            lanes
+        );
+    }
+    let (message, _) =
+        refused(OrderSpec { batch: 720, lanes: Some(1), samples: 10_000, ..spec(GROUP, Last::Wrap) });
+    assert!(
+        message.ends_with("4, 8, 12, 16, 20, 24, 32, 36, 40, 48, 60, 64, ..., 2880 would work"),
+        "{message}"
+    );
+}
+
+#[test]
+fn lanes_are_for_groups() {
+    let (message, hint) = refused(OrderSpec { lanes: Some(8), ..spec(Kind::Shuffle, Last::Wrap) });
+    assert_eq!(message, "order shuffle: lanes=8, but only order group has lanes to choose");
+    assert!(hint.contains("order=\"group\""));
+}
+
+#[test]
+fn lanes_are_chosen_so_that_other_numbers_of_ranks_can_go_on() {
+    let lanes = |batch, ranks| {
+        let order =
+            Order::new(OrderSpec { batch, ranks, samples: 100_000, ..spec(GROUP, Last::Wrap) }).unwrap();
+        (order.lanes(), order.allowed_ranks())
+    };
+    assert_eq!(lanes(256, 1), (8, vec![1, 2, 4, 8]));
+    assert_eq!(lanes(64, 4), (8, vec![1, 2, 4, 8]));
+    assert_eq!(lanes(64, 6), (12, vec![1, 2, 3, 4, 6, 12]));
+    assert_eq!(lanes(64, 16), (16, vec![1, 2, 4, 8, 16]));
+    assert_eq!(lanes(6, 1), (6, vec![1, 2, 3, 6]), "no divisor of 6 reaches 8");
+    assert_eq!(lanes(7, 2), (14, vec![1, 2, 7, 14]));
+    assert_eq!(lanes(1, 1), (1, vec![1]));
+    let order = |kind| Order::new(spec(kind, Last::Wrap)).unwrap();
+    assert_eq!(order(Kind::Shuffle).allowed_ranks(), [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]);
+    assert_eq!(order(Kind::Sequential).lanes(), 48);
+    assert_eq!(order(Kind::Contiguous).allowed_ranks(), [4]);
+}
+
+#[test]
+fn what_an_order_chose_is_accepted_when_it_is_made_again() {
+    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::Given] {
+        let order = Order::new(spec(kind, Last::Wrap)).unwrap();
+        let again = Order::new(OrderSpec { lanes: Some(order.lanes()), ..*order.spec() }).unwrap();
+        assert_eq!(again.state(), order.state());
+    }
+}
+
+#[test]
+fn resuming_on_ranks_that_do_not_fit_names_those_that_would() {
+    let state = Order::new(spec(GROUP, Last::Wrap)).unwrap().state();
+    let (message, hint) = words(&state.check_resume(3).unwrap_err());
+    assert_eq!(
+        message,
+        "resuming order group on 3 rank(s): its stream of global batches of 48 in 8 lanes does not divide among them; \
+         1, 2, 4, 8 rank(s) would work"
+    );
+    assert_eq!(hint, "use one of these numbers of ranks and keep the global batch");
+    assert!(state.check_resume(0).is_err());
+    for ranks in [1, 2, 4, 8] {
+        let order = Order::new(state.spec(ranks).unwrap()).unwrap();
+        assert_eq!((order.spec().batch, order.lanes()), (48 / ranks, 8));
+        state.check_order(&order).unwrap();
+    }
+    let contiguous = Order::new(spec(Kind::Contiguous, Last::Wrap)).unwrap().state();
+    assert!(words(&contiguous.check_resume(2).unwrap_err()).0.ends_with("4 rank(s) would work"));
+}
+
+#[test]
+fn resuming_another_stream_names_the_difference() {
+    let base = OrderSpec { lanes: Some(8), ..spec(GROUP, Last::Wrap) };
+    let state = Order::new(base).unwrap().state();
+    for (change, expected) in [
+        (OrderSpec { samples: 1001, ..base }, "samples of the data set is 1001, expected 1000"),
+        (
+            OrderSpec { kind: Kind::Group { samples: 16, window: 5 }, ..base },
+            "order is group(samples=16, window=5), expected group(samples=16, window=4)",
+        ),
+        (OrderSpec { last: Last::Drop, ..base }, "last is drop, expected wrap"),
+        (OrderSpec { seed: 8, ..base }, "seed is 8, expected 7"),
+        (OrderSpec { batch: 6, ..base }, "global batch is 24, expected 48"),
+        (OrderSpec { lanes: Some(16), ..base }, "lanes is 16, expected 8"),
+    ] {
+        let (message, hint) = words(&state.check_order(&Order::new(change).unwrap()).unwrap_err());
+        assert_eq!(message, format!("resuming an order: {expected}"));
+        assert_eq!(hint, "resume with the options that the state was saved with");
+    }
+    let mut newer = state;
+    newer.version += 1;
+    let (message, hint) = words(&newer.check_resume(4).unwrap_err());
+    assert_eq!(message, "resuming an order: the state has version 2, expected 1");
+    assert!(hint.contains("version of forebay"));
+    let mut broken = state;
+    broken.lanes = 0;
+    assert!(words(&broken.check_resume(4).unwrap_err()).0.contains("lanes is 0"));
+    broken.lanes = 7;
+    assert!(words(&broken.spec(4).unwrap_err()).0.contains("a divisor of the global batch of 48"));
+}
+
+#[test]
+fn given_ids_are_one_for_each_sample() {
+    let order = Order::new(OrderSpec { samples: 50, ..spec(Kind::Given, Last::Wrap) }).unwrap();
+    let mut ids: Vec<u64> = (0..50).rev().collect();
+    order.check_given(3, &ids).unwrap();
+    ids[49] = 50;
+    let (message, hint) = words(&order.check_given(3, &ids).unwrap_err());
+    assert_eq!(message, "order given, epoch 3: sample id 50 at position 49, expected 0 to 49");
+    assert!(hint.contains("len(dataset) - 1"));
+    let (message, _) = words(&order.check_given(3, &ids[..9]).unwrap_err());
+    assert_eq!(
+        message,
+        "order given, epoch 3: 9 sample ids, expected 50, one for each sample of the data set"
+    );
+}
+
+#[test]
+fn numbers_at_the_edge_of_64_bits_do_not_overflow() {
+    let order = Order::new(OrderSpec {
+        kind: Kind::Group { samples: 1 << 31, window: 1 << 31 },
+        last: Last::Wrap,
+        seed: u64::MAX,
+        samples: 1 << 62,
+        batch: u64::from(u32::MAX),
+        ranks: 1,
+        lanes: Some(u64::from(u32::MAX)),
+    });
+    let order = order.unwrap();
+    assert!(order.steps_per_epoch() > 1 << 29);
+    assert!(order.least_landing_bytes(1.0, 1) >= 1 << 62);
+    assert!(order.quality().order_entropy.unwrap() <= 1.0);
+    let largest = OrderSpec {
+        samples: 1 << 62,
+        batch: 4,
+        ranks: u64::from(u32::MAX),
+        ..spec(Kind::Shuffle, Last::Wrap)
+    };
+    let order = Order::new(largest).unwrap();
+    let mut out = Vec::new();
+    order.batch(u64::MAX, order.steps_per_epoch() - 1, forebay_types::Rank(u32::MAX - 1), None, &mut out);
+    assert!(out.len() == 4 && out.iter().all(|sample| sample.0 < 1 << 62));
+}

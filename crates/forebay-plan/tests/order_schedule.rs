@@ -1,0 +1,153 @@
+//! A schedule delivers what the definition says, from any start, in any cut, to any node.
+
+mod order_common;
+
+use std::sync::Arc;
+
+use forebay_plan::{Kind, Last, Next, Order, OrderSpec, Schedule, Tranche};
+use forebay_types::Rank;
+use order_common::{batch, deliveries, given, orders, tranches};
+use proptest::prelude::*;
+
+/// What the definition delivers to `ranks` in the absolute steps `start..=end`, in the form of [`deliveries`].
+fn expected(order: &Order, ranks: &[Rank], start: u64, end: u64) -> Vec<(u64, u32, u32, u64)> {
+    let steps = order.steps_per_epoch();
+    let mut found = Vec::new();
+    for absolute in start..=end {
+        for (local_rank, rank) in (0..).zip(ranks) {
+            let samples = batch(order, absolute / steps, absolute % steps, u64::from(rank.0));
+            found.extend((0..).zip(samples).map(|(slot, sample)| (absolute, local_rank, slot, sample)));
+        }
+    }
+    found
+}
+
+fn check_promises(order: &Order, tranches: &[Tranche], start: u64) {
+    let steps = order.steps_per_epoch();
+    for tranche in tranches {
+        assert!(tranche.first_step >= start && tranche.first_step <= tranche.last_step);
+        assert_eq!(tranche.first_step / steps, tranche.last_step / steps, "a tranche spans two epochs");
+        assert!(tranche.needs.is_sorted_by_key(|need| need.step));
+        assert!(
+            tranche.needs.iter().all(|need| tranche.first_step + u64::from(need.step) <= tranche.last_step)
+        );
+        if let (Some(first), Some(last), Kind::Group { .. }) =
+            (tranche.needs.first(), tranche.needs.last(), order.kind())
+        {
+            assert_eq!(first.step, 0);
+            let kept = tranche.last_step - (tranche.first_step + u64::from(last.step));
+            assert!(kept == 0 || kept == 1 && (tranche.last_step + 1) % steps == 0, "kept for {kept} steps");
+        }
+    }
+    assert!(tranches.is_sorted_by_key(|tranche| tranche.first_step));
+    assert!(tranches.is_sorted_by_key(|tranche| tranche.last_step), "landing memory would be held up");
+}
+
+prop_compose! {
+    /// An order, some of its ranks in any sequence, a start, an end and a cut.
+    fn nodes()(order in orders())(
+        ranks in Just((0..order.spec().ranks as u32).map(Rank).collect::<Vec<_>>()).prop_shuffle(),
+        taken in 1..=order.spec().ranks as usize,
+        start in 0..3 * order.steps_per_epoch(),
+        more in 0..2 * order.steps_per_epoch() + 3,
+        cut in 1_u64..7,
+        order in Just(order),
+    ) -> (Order, Vec<Rank>, u64, u64, u64) {
+        (order, ranks[..taken].to_vec(), start, start + more, cut)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn a_schedule_delivers_what_the_definition_says((order, ranks, start, end, cut) in nodes()) {
+        let tranches = tranches(&order, &ranks, start, end, cut);
+        prop_assert_eq!(deliveries(&tranches, end), expected(&order, &ranks, start, end));
+        check_promises(&order, &tranches, start);
+    }
+
+    #[test]
+    fn the_least_landing_memory_holds_every_step((order, ranks, start, end, _) in nodes()) {
+        let least = order.least_landing_bytes(1.0, ranks.len());
+        let tranches = tranches(&order, &ranks, start, end, 1);
+        for step in start..=end {
+            let alive = tranches.iter().filter(|tranche| tranche.first_step <= step && step <= tranche.last_step);
+            let bytes: usize = alive.map(|tranche| tranche.needs.len()).sum();
+            prop_assert!(bytes as u64 <= least, "step {}: {} alive, least {}", step, bytes, least);
+        }
+    }
+}
+
+#[test]
+fn a_schedule_beyond_the_table_delivers_what_the_definition_says() {
+    for kind in
+        [Kind::Shuffle, Kind::Group { samples: 3, window: 2000 }, Kind::Group { samples: 7, window: 5 }]
+    {
+        for last in [Last::Wrap, Last::Drop, Last::Short] {
+            let spec = OrderSpec { kind, last, seed: 11, samples: 40_001, batch: 96, ranks: 2, lanes: None };
+            let order = Order::new(spec).unwrap();
+            let (ranks, end) = ([Rank(1), Rank(0)], order.steps_per_epoch() + 2);
+            let found = tranches(&order, &ranks, 190, end, 4);
+            assert_eq!(deliveries(&found, end), expected(&order, &ranks, 190, end), "{kind} {}", last.name());
+            check_promises(&order, &found, 190);
+        }
+    }
+}
+
+#[test]
+fn a_group_order_is_read_a_window_at_a_time() {
+    let kind = Kind::Group { samples: 10, window: 4 };
+    let spec =
+        OrderSpec { kind, last: Last::Drop, seed: 1, samples: 4000, batch: 16, ranks: 2, lanes: Some(8) };
+    let order = Order::new(spec).unwrap();
+    let found = tranches(&order, &[Rank(0), Rank(1)], 0, order.steps_per_epoch() - 1, 3);
+    // Every lane owns 500 positions: a first window of 40 - 5·lane positions, then windows of 40.
+    assert_eq!(found.len(), (0..8_usize).map(|lane| 1 + (500 - (40 - 5 * lane)).div_ceil(40)).sum::<usize>());
+    let firsts: Vec<usize> = found[..8].iter().map(|tranche| tranche.needs.len()).collect();
+    assert_eq!(firsts, [5, 10, 15, 20, 25, 30, 35, 40], "what is given back first stands first");
+    let begun = |step| found.iter().filter(|tranche| tranche.first_step == step).count();
+    assert!(
+        (1..order.steps_per_epoch()).all(|step| begun(step) <= 2),
+        "window edges are spread over the steps"
+    );
+}
+
+#[test]
+fn order_given_waits_for_its_ids_without_losing_a_step() {
+    let spec = OrderSpec {
+        kind: Kind::Given,
+        last: Last::Wrap,
+        seed: 0,
+        samples: 10,
+        batch: 5,
+        ranks: 1,
+        lanes: None,
+    };
+    let order = Order::new(spec).unwrap();
+    let mut schedule = Schedule::new(&order, &[Rank(0)], 1, 9);
+    let only_first = |epoch: u64| -> Option<Arc<[u64]>> { (epoch == 0).then(|| given(&order, 0)) };
+    let Next::Tranche(tranche) = schedule.next(only_first) else { panic!("the ids of epoch 0 are there") };
+    assert_eq!((tranche.first_step, tranche.last_step, tranche.needs.len()), (1, 1, 5));
+    assert_eq!(schedule.next(only_first), Next::NeedsGiven(1));
+    assert_eq!(schedule.next(only_first), Next::NeedsGiven(1));
+    let Next::Tranche(tranche) = schedule.next(|epoch| Some(given(&order, epoch))) else {
+        panic!("all ids are there")
+    };
+    assert_eq!((tranche.first_step, tranche.last_step, tranche.needs.len()), (2, 3, 10));
+}
+
+#[test]
+fn a_node_that_gets_no_samples_still_passes_every_epoch() {
+    let kind = Kind::Group { samples: 4, window: 2 };
+    for kind in [kind, Kind::Sequential, Kind::Contiguous, Kind::Shuffle] {
+        let spec =
+            OrderSpec { kind, last: Last::Short, seed: 0, samples: 2, batch: 2, ranks: 4, lanes: None };
+        let order = Order::new(spec).unwrap();
+        for ranks in [vec![], vec![Rank(0)], vec![Rank(3)], vec![Rank(1), Rank(2)]] {
+            let found = tranches(&order, &ranks, 2, 7, 1);
+            assert_eq!(deliveries(&found, 7), expected(&order, &ranks, 2, 7), "{kind} {ranks:?}");
+            assert_eq!(found.last().map(|tranche| tranche.last_step), Some(7), "{kind} {ranks:?}");
+        }
+    }
+}
