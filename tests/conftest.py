@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 
@@ -13,8 +14,15 @@ PREFIXES = ("FOREBAY_", "OMPI_COMM_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "T
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+@pytest.fixture(scope="session")
+def sockets():
+    """A directory for sockets of this run alone, with a path short enough for them: two test runs never meet."""
+    with tempfile.TemporaryDirectory(prefix="forebay-test-") as path:
+        yield path
+
+
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch, tmp_path):
+def plain_environment(monkeypatch, tmp_path, sockets):
     """Run every test with no options in the environment, an empty cache and an empty working directory."""
     for name in os.environ:
         if (name.startswith(PREFIXES) or name in NAMES) and name != "FOREBAY_TEST_LONG":
@@ -22,6 +30,7 @@ def plain_environment(monkeypatch, tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     monkeypatch.setenv("FOREBAY_CACHE_DIR", str(cache))
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", sockets)
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

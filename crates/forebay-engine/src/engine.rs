@@ -87,18 +87,18 @@ impl Engine {
         let mut failure = None;
         let mut share = None;
         let lead = |greetings: &[Vec<u8>]| {
-            compare_greetings(greetings, &options.local_ranks)?;
-            lead(&source, &options, caller).map(|(reply, fds, held)| {
-                share = Some(held);
-                (reply, fds)
-            }).map_err(|error| {
-                let text = match error.hint() {
-                    Some(hint) => format!("{error}\nhint: {hint}"),
-                    None => error.to_string(),
-                };
-                failure = Some(error);
-                text
-            })
+            compare_greetings(greetings, &options.local_ranks)
+                .map_err(Error::Disagree)
+                .and_then(|()| lead(&source, &options, caller))
+                .map(|(reply, fds, held)| {
+                    share = Some(held);
+                    (reply, fds)
+                })
+                .map_err(|error| {
+                    let text = error.to_wire();
+                    failure = Some(error);
+                    text
+                })
         };
         let joined = node::join(&spec, &options.greeting(fingerprint), lead, &mut || !caller.interrupted());
         // The leader raises what went wrong as what it is, not as a refusal by itself.

@@ -91,8 +91,34 @@ impl Error {
             Self::BadSample { .. } => Some("schema=\"raw\" delivers the records as they are"),
             Self::PeerLost { .. } => Some("restart the job; the output of that rank may say why it ended"),
             Self::Timeout { .. } => Some("timeout= allows storage to stall for longer"),
-            Self::Disagree(_) => Some("set_epoch() and load_state_dict() must be called alike on every rank of the node"),
+            Self::Disagree(_) => Some("every rank must make its loaders with the same arguments and move them alike"),
             _ => None,
+        }
+    }
+
+    /// The error as the leader of a node tells it to the other ranks.
+    pub(crate) fn to_wire(&self) -> String {
+        let kind = match self {
+            Self::Options { .. } => "options",
+            Self::Format(..) | Self::BadSample { .. } => "format",
+            Self::Storage(..) | Self::Timeout { .. } => "storage",
+            Self::Disagree(_) => "disagree",
+            _ => "node",
+        };
+        serde_json::to_string(&(kind, self.to_string(), self.hint())).expect("text can be written as JSON")
+    }
+
+    /// What the leader told.
+    pub(crate) fn from_wire(text: &str) -> Self {
+        let Ok((kind, message, hint)) = serde_json::from_str::<(String, String, Option<String>)>(text) else {
+            return Self::Node(text.to_owned(), None);
+        };
+        match kind.as_str() {
+            "options" => Self::Options { message, hint: hint.unwrap_or_default() },
+            "format" => Self::Format(message, hint),
+            "storage" => Self::Storage(message, hint),
+            "disagree" => Self::Disagree(message),
+            _ => Self::Node(message, hint),
         }
     }
 
@@ -121,6 +147,7 @@ impl From<NodeError> for Error {
     fn from(error: NodeError) -> Self {
         match error {
             NodeError::Interrupted => Self::Interrupted,
+            NodeError::Refused(text) => Self::from_wire(&text),
             other => Self::Node(other.to_string(), other.hint().map(Into::into)),
         }
     }
@@ -129,5 +156,25 @@ impl From<NodeError> for Error {
 impl From<forebay_plan::OrderError> for Error {
     fn from(error: forebay_plan::OrderError) -> Self {
         Self::Options { message: error.to_string(), hint: error.hint().map(Into::into).unwrap_or_default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_leader_reaches_the_others_as_the_same_kind() {
+        for error in [
+            Error::Options { message: "too little".into(), hint: "more".into() },
+            Error::Format("not LMDB".into(), None),
+            Error::Storage("no such file".into(), Some("look".into())),
+            Error::Disagree("seed".into()),
+        ] {
+            let told = Error::from_wire(&error.to_wire());
+            assert_eq!(std::mem::discriminant(&told), std::mem::discriminant(&error));
+            assert_eq!((told.to_string(), told.hint()), (error.to_string(), error.hint()));
+        }
+        assert!(matches!(Error::from_wire("gone"), Error::Node(text, None) if text == "gone"));
     }
 }
