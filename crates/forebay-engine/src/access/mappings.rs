@@ -96,7 +96,7 @@ impl Mappings {
     /// Touching them waits for storage where they are not resident.
     pub fn bytes(&self, shard: ShardId, offset: u64, length: u64) -> Option<&[u8]> {
         let map = self.shards.get(shard.0 as usize)?;
-        let memory = map.memory.as_ref()?;
+        let memory = map.memory.as_deref().unwrap_or_default();
         let end = usize::try_from(offset.checked_add(length)?).ok()?;
         let bytes = memory.get(usize::try_from(offset).ok()?..end)?;
         if map.shrunk.load(Ordering::Relaxed) {

@@ -229,6 +229,9 @@ fn copy_mapped(
     let at = At { shard: transfer.shard, offset: transfer.offset, direct: false };
     let job = Job::new(io.files(), at, transfer.into.len(), padded)?;
     let wanted = job.wanted();
+    if wanted == 0 {
+        return Ok(());
+    }
     let end = at.offset + wanted as u64;
     let found = io.present_bytes(at.shard).unwrap_or(0);
     match mappings.bytes(at.shard, at.offset, wanted as u64) {
