@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use forebay_engine::node::Peer;
-use node_support::{Lead, Rank, Script, directory, left_in, pidfds_of, socket_in, start_all, until};
+use node_support::{
+    Lead, Rank, Script, directory, kill_orphan, left_in, pidfds_of, socket_in, sockets_of, start_all, until,
+};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, send, socket};
 
 #[test]
@@ -114,13 +116,32 @@ fn a_follower_killed_while_the_leader_works_is_named_at_once_by_those_who_wait()
 fn a_dead_leader_is_noticed_though_its_forked_child_keeps_every_socket_open() {
     let (_outer, directory) = directory();
     let mut ranks = start_all(&directory, 3, |script| script.lead = Lead::ForkAndWait);
-    let child: i32 = ranks[0].expect("leading").trim().parse().unwrap();
+    let child = ranks[0].expect("leading");
     let pid = ranks[0].pid();
     ranks[0].kill();
     expect_lost(&mut ranks[1], 0, pid);
     expect_lost(&mut ranks[2], 0, pid);
-    // SAFETY: ends the grandchild that the killed leader reported; it waits for nothing else.
-    unsafe { libc::kill(child, libc::SIGKILL) };
+    kill_orphan(&child);
+}
+
+#[test]
+fn a_socket_that_a_forked_child_of_a_dead_leader_keeps_open_is_stale_all_the_same() {
+    let (outer, directory) = directory();
+    let fork = outer.path().join("fork");
+    std::fs::write(&fork, "").unwrap();
+    let mut dead = Rank::start(&directory, &Script { fork: Some(fork), ..Script::new(0, 2) });
+    let child = dead.expect("forked");
+    until("the socket", || socket_in(&directory).is_some());
+    dead.kill();
+    // This one connects to a socket at which nobody will ever answer.
+    let mut follower = Rank::start(&directory, &Script::new(1, 2));
+    follower.expect("started");
+    until("its socket", || sockets_of(&follower) == 1);
+    let mut leader = Rank::start(&directory, &Script::new(0, 2));
+    leader.expect("joined");
+    follower.expect("joined");
+    assert!(left_in(&directory).is_empty());
+    kill_orphan(&child);
 }
 
 #[test]

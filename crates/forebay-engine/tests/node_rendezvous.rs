@@ -48,6 +48,11 @@ fn sixteen_ranks_meet_and_leave_nothing() {
 }
 
 #[test]
+fn more_ranks_than_one_message_can_introduce_meet() {
+    meet_and_part(70, |_| ());
+}
+
+#[test]
 fn long_greetings_replies_and_many_descriptors_arrive_whole() {
     meet_and_part(3, |script| {
         script.greeting_bytes = 3 << 20;

@@ -151,7 +151,7 @@ impl Leader<'_> {
         for stranger in std::mem::take(&mut self.strangers) {
             self.meet(stranger)?;
         }
-        self.accept(door)
+        self.accept(door, patience)
     }
 
     /// The next message of a follower; an error if it is dead or gone.
@@ -180,7 +180,7 @@ impl Leader<'_> {
         })
     }
 
-    fn accept(&mut self, door: &Door) -> Result<(), NodeError> {
+    fn accept(&mut self, door: &Door, patience: &mut Patience<'_>) -> Result<(), NodeError> {
         loop {
             let socket = match accept_with(&door.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => socket,
@@ -193,9 +193,9 @@ impl Leader<'_> {
             if connection.other_side()?.0 != rustix::process::geteuid().as_raw() {
                 continue;
             }
-            // An empty socket has room for the welcome; one whose other end is gone shows that when it is read.
-            let _ = connection.try_send(Kind::Welcome, &[], &[self.pidfd.as_fd()])?;
-            self.meet(connection)?;
+            if patience.send(&connection, None, Kind::Welcome, &[], &[self.pidfd.as_fd()])? {
+                self.meet(connection)?;
+            }
         }
     }
 

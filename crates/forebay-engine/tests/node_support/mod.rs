@@ -36,6 +36,8 @@ pub struct Script {
     pub rounds: u32,
     /// Interrupts itself as soon as this file exists.
     pub interrupt: Option<PathBuf>,
+    /// Forks a child that keeps all descriptors, as soon as this file exists, and says "forked" with its process id.
+    pub fork: Option<PathBuf>,
 }
 
 /// What the leader does with the greetings.
@@ -68,6 +70,7 @@ impl Script {
             lead: Lead::Give { fds: 1, bytes: 1000 },
             rounds: 1,
             interrupt: None,
+            fork: None,
         }
     }
 }
@@ -215,6 +218,13 @@ pub fn socket_in(directory: &Path) -> Option<PathBuf> {
     paths.find(|path| path.extension().is_some_and(|extension| extension == "sock"))
 }
 
+/// Sockets that a process has open.
+pub fn sockets_of(rank: &Rank) -> usize {
+    let Ok(fds) = std::fs::read_dir(format!("/proc/{}/fd", rank.pid())) else { return 0 };
+    let targets = fds.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
 /// Pidfds that a process has open: a leader that waits has its own, and one per follower that said hello.
 pub fn pidfds_of(rank: &Rank) -> usize {
     let Ok(fds) = std::fs::read_dir(format!("/proc/{}/fd", rank.pid())) else { return 0 };
@@ -262,8 +272,16 @@ pub fn child_process() {
     };
     let greeting = pattern(script.local_rank as usize, script.greeting_bytes);
     tell("started", "");
+    let mut open_after_first = None;
     for round in 0..script.rounds {
-        let mut check = || !script.interrupt.as_ref().is_some_and(|file| file.exists());
+        let mut forked = false;
+        let mut check = || {
+            if !forked && script.fork.as_ref().is_some_and(|file| file.exists()) {
+                forked = true;
+                tell("forked", &fork_idle_child().to_string());
+            }
+            !script.interrupt.as_ref().is_some_and(|file| file.exists())
+        };
         let joined = join(&spec, &greeting, |greetings| lead(&script, greetings), &mut check);
         match joined {
             Err(error) => {
@@ -284,16 +302,44 @@ pub fn child_process() {
             Ok(membership) => {
                 let map = meet(&script, &membership);
                 if round + 1 < script.rounds {
+                    drop((map, membership));
+                    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+                    assert_eq!(
+                        open,
+                        *open_after_first.get_or_insert(open),
+                        "descriptors after round {round}"
+                    );
                     continue;
                 }
                 tell("joined", &serde_json::to_string(&membership.peers().collect::<Vec<_>>()).unwrap());
                 obey(&membership);
-                drop(map);
             }
         }
     }
     // Lives on until the parent lets it go: an error is not a death.
     let _ = std::io::stdin().lines().last();
+}
+
+/// Forks a child that keeps all descriptors until it is killed; returns its process id.
+fn fork_idle_child() -> i32 {
+    let here = fork::generation();
+    // SAFETY: the child only sleeps until it is killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        assert!(fork::in_forked_child(here));
+        loop {
+            // SAFETY: no arguments.
+            unsafe { libc::pause() };
+        }
+    }
+    child
+}
+
+/// Kills a child of a child, whose parent was killed.
+pub fn kill_orphan(pid: &str) {
+    let pid: i32 = pid.trim().parse().unwrap();
+    // SAFETY: the process sleeps until it is killed, so the number is still its own.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
 fn lead(script: &Script, greetings: &[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>), String> {
@@ -311,17 +357,7 @@ fn lead(script: &Script, greetings: &[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>
             std::io::stdin().lines().next();
         }
         Lead::ForkAndWait => {
-            let here = fork::generation();
-            // SAFETY: the child only sleeps until it is killed.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                assert!(fork::in_forked_child(here));
-                loop {
-                    // SAFETY: no arguments.
-                    unsafe { libc::pause() };
-                }
-            }
-            tell("leading", &child.to_string());
+            tell("leading", &fork_idle_child().to_string());
             std::io::stdin().lines().next();
         }
     }
