@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_plan::{Kind, Last, Next, Order, OrderSpec, Schedule, Tranche};
 use forebay_types::Rank;
-use order_common::{batch, deliveries, given, orders, tranches};
+use order_common::{batch, cases, deliveries, given, orders, tranches};
 use proptest::prelude::*;
 
 /// What the definition delivers to `ranks` in the absolute steps `start..=end`, in the form of [`deliveries`].
@@ -58,7 +58,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(cases(4))]
 
     #[test]
     fn a_schedule_delivers_what_the_definition_says((order, ranks, start, end, cut) in nodes()) {

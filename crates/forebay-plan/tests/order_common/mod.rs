@@ -28,15 +28,25 @@ pub fn lasts() -> impl Strategy<Value = Last> {
 /// Valid orders of up to 400 samples, 5 ranks and batches of 12.
 pub fn orders() -> impl Strategy<Value = Order> {
     let numbers = (any::<u64>(), 1_u64..400, 1_u64..13, 1_u64..6, any::<prop::sample::Index>());
-    (kinds(), lasts(), numbers).prop_filter_map("carry or too large a batch", |(kind, last, numbers)| {
-        let (seed, samples, batch, ranks, pick) = numbers;
+    (kinds(), lasts(), numbers).prop_map(|(kind, last, (seed, samples, batch, ranks, pick))| {
         let lanes = matches!(kind, Kind::Group { .. }).then(|| {
             let works: Vec<u64> =
                 (1..=batch).filter(|each| batch % each == 0).map(|each| each * ranks).collect();
             works[pick.index(works.len())]
         });
-        Order::new(OrderSpec { kind, last, seed, samples, batch, ranks, lanes }).ok()
+        let last = match last {
+            _ if batch * ranks > samples => Last::Short,
+            Last::Carry if kind != Kind::Sequential => Last::Wrap,
+            last => last,
+        };
+        Order::new(OrderSpec { kind, last, seed, samples, batch, ranks, lanes }).unwrap()
     })
+}
+
+/// `times` as many cases as proptest runs by default, or as `PROPTEST_CASES` says.
+pub fn cases(times: u32) -> ProptestConfig {
+    let default = ProptestConfig::default();
+    ProptestConfig { cases: default.cases.saturating_mul(times), ..default }
 }
 
 /// The ids "given" for an epoch: the samples, rotated by an amount that depends on the epoch.
