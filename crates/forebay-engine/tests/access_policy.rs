@@ -43,6 +43,7 @@ fn fail_under(script: &[Option<Fault>], check: impl Fn(&FaultyIo, &Shards, ReadE
     }
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "the scripts are lists of options")]
 fn errno(number: i32) -> Option<Fault> {
     Some(Fault::Errno(number))
 }
@@ -161,7 +162,7 @@ fn reopening_under_load_leaves_no_reader_without_a_file() {
                         Ok(_) => assert!(into == contents[offset..offset + 1000]),
                         // Both calls of one transfer may be stale when the other thread takes the ones between.
                         Err(ReadError::Io { source, .. }) => {
-                            assert_eq!(source.raw_os_error(), Some(libc::ESTALE))
+                            assert_eq!(source.raw_os_error(), Some(libc::ESTALE));
                         }
                         Err(other) => panic!("{other}"),
                     }

@@ -9,7 +9,7 @@
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Variables that tell a process its rank: Open MPI, Hydra and its kin, PMIx, Intel MPI, SLURM, PALS, Flux.
+/// Variables that tell a process its rank: Open MPI, Hydra and its kin, `PMIx`, Intel MPI, SLURM, PALS, Flux.
 const RANK_VARIABLES: [&str; 7] = [
     "OMPI_COMM_WORLD_RANK",
     "PMI_RANK",

@@ -53,7 +53,7 @@ const KINDS: &[(u64, &str, bool)] = &[
     (0x7461_636F, "ocfs2", false),
     (0xAAD7_AAEA, "panfs", false),
     (0x7473_0D6D, "wekafs", false),
-    (0x013111A8, "ibrix", false),
+    (0x0131_11A8, "ibrix", false),
     (0xBACB_ACBC, "vmhgfs", false),
     (0x786F_4256, "vboxsf", false),
 ];

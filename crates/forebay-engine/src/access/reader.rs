@@ -50,7 +50,7 @@ pub struct Transfer<'a> {
 
 enum Engine {
     Pread,
-    Ring(Ring),
+    Ring(Box<Ring>),
     Mapped(Mappings),
 }
 
@@ -92,7 +92,7 @@ impl Reader {
         let engine = match access {
             Access::Pread => Engine::Pread,
             Access::IoUring => match io.may_ring().and_then(|()| Ring::new(depth)) {
-                Ok(ring) => Engine::Ring(ring),
+                Ok(ring) => Engine::Ring(Box::new(ring)),
                 Err(error) => {
                     fallback = Some(format!("{}; reading with pread", ring_refused(&error)));
                     Engine::Pread
