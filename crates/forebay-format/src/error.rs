@@ -62,7 +62,7 @@ pub enum Error {
         /// Where the record starts [bytes from the start of the file].
         offset: u64,
         /// What does not fit.
-        source: SchemaError,
+        source: Box<SchemaError>,
     },
     /// The index of a dataset cannot be used.
     #[error("{}: its sidecar cannot be used: {source}", path.display())]
@@ -70,7 +70,7 @@ pub enum Error {
         /// The first data file of the dataset.
         path: PathBuf,
         /// What is wrong.
-        source: SidecarFault,
+        source: Box<SidecarFault>,
     },
     /// A writer changed the file while it was in use.
     #[error("{}: the file was modified while it was open: {what}: expected {expected}, found {found}", path.display())]

@@ -7,7 +7,7 @@ mod support {
 }
 
 use forebay_format::{
-    Dataset, DatumSchema, FieldOut, OpenOptions, Pixels, Schema, SchemaChoice, SchemaError,
+    Dataset, DatumSchema, FieldOut, OpenOptions, Pixels, Schema, SchemaChoice, SchemaError, Summary,
 };
 use forebay_types::{Dtype, Layout, SampleId};
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ const ENCODED: Schema = Schema::CaffeDatum(DatumSchema { pixels: Pixels::Encoded
 
 /// Image bytes and label of a message.
 fn decode(schema: &Schema, message: &[u8]) -> Result<(Vec<u8>, i64), SchemaError> {
-    let image_bytes = match schema.fields(&Default::default())[0].sample_bytes() {
+    let image_bytes = match schema.fields(&Summary::default())[0].sample_bytes() {
         Some(bytes) => bytes as usize,
         None => 0,
     };
@@ -158,7 +158,7 @@ fn a_dataset_of_images_is_recognised() {
     let pixels = vec![7; 3 * 32 * 32];
     let schema = schema_of((0..500).map(|label| image([3, 32, 32], &pixels, label)));
     assert_eq!(schema, Schema::CaffeDatum(DatumSchema { pixels: Pixels::Uint8, shape: [3, 32, 32] }));
-    let fields = schema.fields(&Default::default());
+    let fields = schema.fields(&Summary::default());
     let described: Vec<_> =
         fields.iter().map(|field| (field.name.as_str(), field.dtype, field.layout.clone())).collect();
     assert_eq!(
@@ -170,7 +170,7 @@ fn a_dataset_of_images_is_recognised() {
     );
     let schema = schema_of((0..40).map(|size| encoded([0, 0, 0], &vec![0xff; 1 + 300 * size], 1)));
     assert_eq!(schema, ENCODED);
-    assert_eq!(schema.fields(&Default::default())[0].layout, Layout::Ragged);
+    assert_eq!(schema.fields(&Summary::default())[0].layout, Layout::Ragged);
     let schema = schema_of((0..40).map(|label| floats([512, 1, 1], &[0.5; 512], label)));
     assert_eq!(schema, Schema::CaffeDatum(DatumSchema { pixels: Pixels::Float32, shape: [512, 1, 1] }));
     let schema = schema_of([image([1, 1, 1], b"x", 0)]);

@@ -27,7 +27,7 @@ fn every_record_is_found_in_every_dialect_and_page_size() {
     let scratch = Scratch::new();
     for dialect in Dialect::ALL {
         for (page_bytes, scatter, checksum_bytes) in [(512, None, 0), (4096, Some(3), 0), (4096, None, 16)] {
-            let spec = Spec { scatter, checksum_bytes, ..Spec::new(dialect, page_bytes) };
+            let spec = Spec { checksum_bytes, scatter, ..Spec::new(dialect, page_bytes) };
             if checksum_bytes > 0 && dialect.version == forebay_format::lmdb::Version::V0_9 {
                 continue;
             }
@@ -166,7 +166,7 @@ fn a_named_database_is_a_dataset_of_its_own() {
     let image = Spec::new(Dialect::ALL[0], 4096).build_with(&main, &[("train", train.clone())]);
     let path = scratch.write("data", &image.bytes);
     let named = OpenOptions { database: Some("train".into()), ..OpenOptions::default() };
-    let dataset = Dataset::open(&[path.clone()], &named).expect("a sound dataset");
+    let dataset = Dataset::open(std::slice::from_ref(&path), &named).expect("a sound dataset");
     assert_holds(&dataset, &index(&dataset), &train);
     let whole = open(&[&path]);
     assert_holds(&whole, &index(&whole), &main);

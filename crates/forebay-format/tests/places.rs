@@ -10,7 +10,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::Path;
 
-use forebay_format::{CachePolicy, Dataset, Error, OpenOptions, Place, SchemaChoice};
+use forebay_format::{CachePolicy, Dataset, Error, Lookup, OpenOptions, Place, SchemaChoice};
 use support::dataset::{Scratch, build, open, open_as};
 use support::lmdb_writer::{Records, records};
 
@@ -46,7 +46,7 @@ fn a_sidecar_is_found_in_the_cache_and_before_that_beside_the_data() {
     let scratch = Scratch::new();
     let dataset = open(&[&scratch.lmdb("train.lmdb", &some_records())]);
     let cache = scratch.cache();
-    assert_eq!(dataset.find_sidecar(&cache), Default::default(), "nothing there, nothing to warn of");
+    assert_eq!(dataset.find_sidecar(&cache), Lookup::default(), "nothing there, nothing to warn of");
     let bytes = build(&dataset).bytes;
     let cached = dataset.write_sidecar(&bytes, Place::Cache, &cache).expect("written");
     assert_eq!(cached.parent(), cache.directory());

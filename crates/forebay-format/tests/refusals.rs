@@ -71,7 +71,7 @@ fn an_empty_database_has_no_records() {
 fn a_database_of_named_databases_names_them() {
     let scratch = Scratch::new();
     let named = [("test", records(1, 5, |_| 9)), ("train", records(1, 9, |_| 9))];
-    let path = scratch.write("data", &Spec::new(Dialect::ALL[0], 4096).build_with(&vec![], &named).bytes);
+    let path = scratch.write("data", &Spec::new(Dialect::ALL[0], 4096).build_with(&[], &named).bytes);
     let (text, hint) = refusal(&path);
     assert!(text.ends_with("a dataset without samples is not supported: only named databases"), "{text}");
     assert_eq!(hint, "name the database to read; the file holds: test, train");

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::{Dataset, FORMAT, Progress, Shard};
+use super::{Dataset, Progress, Shard};
 use crate::lmdb::{DataFile, Database, Value, WalkOptions};
 use crate::schema::datum::{self, Look};
 use crate::schema::{Schema, SchemaChoice, SchemaError};
-use crate::sidecar::{Class, Entry, ShardInfo, ShardState, Writer};
+use crate::sidecar::{Class, Entry, LMDB, ShardInfo, ShardState, Writer};
 use crate::{DatumSchema, Error};
 
 /// Records that are looked at to find the schema: the first, the last, and as many between.
@@ -110,7 +110,7 @@ impl Dataset {
         let schema = self.find_schema(&probes.finish(), &mut report)?;
         report.samples = writer.samples();
         report.excluded = writer.summary().excluded.clone();
-        let bytes = writer.finish(FORMAT, schema, self.fingerprint);
+        let bytes = writer.finish(LMDB, schema, self.fingerprint);
         report.sidecar_bytes = bytes.len() as u64;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(BuiltIndex { bytes, report })
@@ -173,7 +173,7 @@ impl Dataset {
 
     fn misfit(&self, probe: &Probe, source: SchemaError) -> Error {
         let path = self.shards[probe.shard].path.clone();
-        Error::Schema { path, sample: probe.sample, offset: probe.offset, source }
+        Error::Schema { path, sample: probe.sample, offset: probe.offset, source: Box::new(source) }
     }
 
     fn look(&self, probe: &Probe, report: &mut IndexReport) -> Result<Look, Error> {

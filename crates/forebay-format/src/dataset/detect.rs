@@ -92,7 +92,7 @@ fn name_of(head: &[u8]) -> Option<&'static str> {
     is_tfrecord(head).then_some("TFRecord")
 }
 
-/// TFRecord has no mark, but the first eight bytes have a checksum behind them.
+/// `TFRecord` has no mark, but the first eight bytes have a checksum behind them.
 fn is_tfrecord(head: &[u8]) -> bool {
     let Some((length, rest)) = head.split_at_checked(8) else { return false };
     let Some(stored) = rest.first_chunk::<4>() else { return false };

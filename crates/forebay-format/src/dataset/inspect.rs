@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{CachePolicy, Dataset};
 use crate::Index;
-use crate::lmdb::{Version, Word};
+use crate::lmdb::{Database, Version, Word};
 
 impl Dataset {
     /// Describes the dataset; with its index also what only that knows. Reads nothing but a sidecar's header.
@@ -49,7 +49,7 @@ impl Dataset {
             "format": self.format(),
             "fingerprint": format!("{:032x}", self.fingerprint),
             "bytes": self.shards.iter().map(|shard| shard.bytes).sum::<u64>(),
-            "entries": self.databases.iter().map(|database| database.entries()).sum::<u64>(),
+            "entries": self.databases.iter().map(Database::entries).sum::<u64>(),
             "shards": shards,
             "sidecar": sidecar,
             "warnings": lookup.warnings,

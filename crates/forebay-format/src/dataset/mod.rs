@@ -23,6 +23,7 @@ pub use place::{CachePolicy, Found, Lookup, Place};
 pub use verify::{BadSample, Verification};
 
 use crate::lmdb::Database;
+use crate::sidecar::LMDB;
 use crate::{Error, Index, SchemaChoice, ShardState, SidecarFault};
 
 /// What to open in a file, and how to read it.
@@ -95,7 +96,7 @@ impl Dataset {
                 hint: "check that the writer committed its last transaction".to_owned(),
             });
         }
-        let mut text = format!("{}\0{:?}\0{}", FORMAT, options.database, options.schema.name()).into_bytes();
+        let mut text = format!("{}\0{:?}\0{}", LMDB, options.database, options.schema.name()).into_bytes();
         for shard in &shards {
             text.extend(shard.fingerprint.to_le_bytes());
         }
@@ -106,7 +107,7 @@ impl Dataset {
     /// Name of the container format.
     #[allow(clippy::unused_self, reason = "the format will differ between datasets")]
     pub fn format(&self) -> &'static str {
-        FORMAT
+        LMDB
     }
 
     /// The options it was opened with.
@@ -136,7 +137,7 @@ impl Dataset {
     /// Reads a sidecar of this dataset.
     pub fn index(&self, bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<Index, Error> {
         self.checked_index(bytes)
-            .map_err(|source| Error::Sidecar { path: self.shards[0].path.clone(), source })
+            .map_err(|fault| Error::Sidecar { path: self.shards[0].path.clone(), source: Box::new(fault) })
     }
 
     /// Reads a sidecar and holds what it says of the files against the files.
@@ -145,6 +146,9 @@ impl Dataset {
         let differs = |what: &str, expected: String, found: String| {
             Err(SidecarFault::Damaged { offset: 0, what: what.to_owned(), expected, found })
         };
+        if index.meta().format != self.format() {
+            return differs("format", self.format().to_owned(), index.meta().format.clone());
+        }
         if index.shards().len() != self.shards.len() {
             return differs(
                 "number of files",
@@ -168,9 +172,6 @@ impl Dataset {
         Ok(index)
     }
 }
-
-/// The container format of all datasets so far.
-const FORMAT: &str = "lmdb";
 
 impl Shard {
     fn of(database: &Database) -> Result<Self, Error> {

@@ -25,6 +25,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Dataset, OpenOptions};
 use crate::Error;
+use crate::lmdb::Database;
 
 /// Ending of the names of sidecars.
 const ENDING: &str = "forebay";
@@ -291,7 +292,7 @@ impl Dataset {
             return Err(ignored("it is not a regular file".to_owned()));
         }
         self.check_owner(place, status.uid()).map_err(ignored)?;
-        let records: u64 = self.databases.iter().map(|database| database.entries()).sum();
+        let records: u64 = self.databases.iter().map(Database::entries).sum();
         if status.len() > most_bytes(records) {
             let most = most_bytes(records);
             return Err(ignored(format!("it has {} bytes, at most {most} are plausible", status.len())));

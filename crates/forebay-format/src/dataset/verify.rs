@@ -214,10 +214,10 @@ impl<'a> Checker<'a> {
         self.index.locate(&ids, &mut located)?;
         let mut single = mem::take(&mut self.single);
         single.clear();
-        for position in 0..ids.len() {
+        for (position, id) in ids.iter().enumerate() {
             match single_extent(&located, position) {
                 Some(extent) => single.push((extent, position)),
-                None => self.alone(&located, position, ids[position]),
+                None => self.alone(&located, position, *id),
             }
         }
         single.sort_unstable();
@@ -291,7 +291,7 @@ impl<'a> Checker<'a> {
             path: self.dataset.shards[extent.shard.0 as usize].path.clone(),
             sample: id.0,
             offset: extent.offset,
-            source,
+            source: Box::new(source),
         })
     }
 

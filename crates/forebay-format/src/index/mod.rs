@@ -61,7 +61,7 @@ impl Index {
         expected_fingerprint: u128,
     ) -> Result<Self, Error> {
         Self::read(bytes, expected_fingerprint)
-            .map_err(|source| Error::Sidecar { path: PathBuf::from("dataset"), source })
+            .map_err(|fault| Error::Sidecar { path: PathBuf::from("dataset"), source: Box::new(fault) })
     }
 
     pub(crate) fn read(
@@ -215,9 +215,9 @@ impl Index {
         each: impl FnOnce(&Arc<Block>),
     ) -> Result<(), Error> {
         let number = column * (self.contents.block_checksums.len() / self.columns()) + within as usize;
-        self.cache.with(number, || self.expand(number, column, shard, within), each).map_err(|source| {
+        self.cache.with(number, || self.expand(number, column, shard, within), each).map_err(|fault| {
             let name = self.shards().first().map_or("dataset", |shard| &shard.name);
-            Error::Sidecar { path: PathBuf::from(name), source }
+            Error::Sidecar { path: PathBuf::from(name), source: Box::new(fault) }
         })
     }
 

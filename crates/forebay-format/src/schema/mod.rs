@@ -89,6 +89,7 @@ pub struct SchemaError {
 }
 
 impl SchemaError {
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
     pub(crate) fn new(
         what: impl Into<String>,
         offset: u64,

@@ -88,6 +88,7 @@ pub(crate) struct BlockFault {
 }
 
 impl BlockFault {
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
     pub(crate) fn new(what: impl Into<String>, expected: impl Into<String>, found: impl ToString) -> Self {
         Self { what: what.into(), expected: expected.into(), found: found.to_string() }
     }
@@ -192,7 +193,7 @@ pub(crate) fn decode(body: &[u8], classes: &[Class], limits: &Limits) -> Result<
     let mut bytes = Bytes::new(body);
     let head = Head::read(&mut bytes, classes, limits.records)?;
     let block = match head.regular(&bytes) {
-        Some(class) => decode_runs(&mut bytes, class, head, classes, limits)?,
+        Some(class) => decode_runs(&mut bytes, class, &head, classes, limits)?,
         None => decode_each(&mut bytes, head, classes, limits)?,
     };
     if bytes.left() > 0 {
@@ -301,7 +302,7 @@ fn check_place(start: u64, length: u64, margin: u64, limits: &Limits) -> Result<
 fn decode_runs(
     bytes: &mut Bytes<'_>,
     class: u8,
-    head: Head<'_>,
+    head: &Head<'_>,
     classes: &[Class],
     limits: &Limits,
 ) -> Result<Block, BlockFault> {
@@ -513,9 +514,13 @@ mod tests {
             body.push(SPARSE);
             put(&mut body, codes.len() as u64 + 1);
             put(&mut body, 0);
-            codes.iter().for_each(|(gap, _)| put(&mut body, *gap));
+            for (gap, _) in &codes {
+                put(&mut body, *gap);
+            }
             put(&mut body, first << 2);
-            codes.iter().for_each(|(_, code)| put(&mut body, *code));
+            for (_, code) in &codes {
+                put(&mut body, *code);
+            }
             let limits = Limits { records, data: 8192..1 << 40, lengths: (0, u64::MAX), chains: 1 };
             match (decode(&body, &classes(), &limits), decode_plainly(&body, &limits)) {
                 (Ok(runs), Ok(plain)) => {

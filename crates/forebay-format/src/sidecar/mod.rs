@@ -37,6 +37,9 @@ use writer::{STORED, ZSTD};
 /// First bytes of every sidecar. Not text, so that no tool takes it for some.
 pub(crate) const MAGIC: [u8; 8] = *b"\x8fFOREBAY";
 
+/// Name of the LMDB format.
+pub(crate) const LMDB: &str = "lmdb";
+
 /// The version that is written, and the only one that is read.
 pub(crate) const VERSION: u32 = 1;
 
@@ -104,6 +107,7 @@ pub enum SidecarFault {
 }
 
 impl SidecarFault {
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
     pub(crate) fn damaged(
         offset: usize,
         what: impl Into<String>,
@@ -307,6 +311,9 @@ impl Meta {
                 return Err(format!("{} classes", classes.len()));
             }
             classes.iter().try_for_each(Class::check)?;
+        }
+        if self.format == LMDB && header.columns != 1 {
+            return Err(format!("{} columns of LMDB records", header.columns));
         }
         if self.codec_chains.first().is_none_or(|chain| !chain.is_empty()) {
             return Err("no codec chain 0 that is empty".to_owned());

@@ -71,16 +71,15 @@ pub fn sidecar(entries: &[Entry]) -> Vec<u8> {
 
 /// A damaged copy whose checksums fit again, so that the damage is not noticed by them.
 pub fn damaged(sound: &[u8], random: &mut Random) -> Vec<u8> {
-    let mut parts = Parts::of(sound);
+    let mut parts = Parts::of(sound).expect("a sound sidecar");
     for _ in 0..=random.below(3) {
         match random.below(8) {
             0 => change(&mut parts.header[12..72], random),
             1 => {
                 // What an earlier round damaged stays as it is.
-                let Ok(mut json) = zstd::bulk::decompress(&parts.meta, 1 << 20) else { continue };
+                let Some(mut json) = parts.description() else { continue };
                 change_text(&mut json, random);
-                parts.header[60..64].copy_from_slice(&(json.len() as u32).to_le_bytes());
-                parts.meta = zstd::bulk::compress(&json, 1).expect("in memory");
+                parts.set_description(&json);
             }
             2 => change(&mut parts.meta, random),
             3 | 4 => {
@@ -107,30 +106,40 @@ pub fn damaged(sound: &[u8], random: &mut Random) -> Vec<u8> {
 }
 
 /// A sidecar taken apart.
-struct Parts {
-    header: Vec<u8>,
-    meta: Vec<u8>,
-    blocks: Vec<Vec<u8>>,
+pub struct Parts {
+    pub header: Vec<u8>,
+    pub meta: Vec<u8>,
+    pub blocks: Vec<Vec<u8>>,
 }
 
 impl Parts {
-    fn of(bytes: &[u8]) -> Self {
-        let number =
-            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
-        let directory = 80 + number(56);
-        let mut start = directory + 8 * number(52);
-        let blocks = (0..number(52))
-            .map(|block| {
-                let length = number(directory + 8 * block);
-                start += length;
-                bytes[start - length..start].to_vec()
-            })
-            .collect();
-        Self { header: bytes[..80].to_vec(), meta: bytes[80..directory].to_vec(), blocks }
+    /// Takes a sidecar apart; `None` if its lengths do not even allow that.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
+        let directory = 80 + number(56)?;
+        let count = number(52)?;
+        let mut start = directory + 8 * count;
+        let mut blocks = Vec::new();
+        for block in 0..count {
+            let length = number(directory + 8 * block)?;
+            blocks.push(bytes.get(start..start + length)?.to_vec());
+            start += length;
+        }
+        Some(Self { header: bytes[..80].to_vec(), meta: bytes[80..directory].to_vec(), blocks })
+    }
+
+    /// The description, if it can be decompressed.
+    pub fn description(&self) -> Option<Vec<u8>> {
+        zstd::bulk::decompress(&self.meta, 1 << 20).ok()
+    }
+
+    pub fn set_description(&mut self, json: &[u8]) {
+        self.header[60..64].copy_from_slice(&(json.len() as u32).to_le_bytes());
+        self.meta = zstd::bulk::compress(json, 1).expect("in memory");
     }
 
     /// Puts the parts together, with checksums and lengths that fit.
-    fn join(mut self) -> Vec<u8> {
+    pub fn join(mut self) -> Vec<u8> {
         let mut directory = Vec::new();
         for block in &self.blocks {
             directory.extend((block.len() as u32).to_le_bytes());
@@ -176,19 +185,18 @@ fn change_text(text: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
+/// The body of a block, if it can be unpacked.
+pub fn body(block: &[u8]) -> Option<Vec<u8>> {
+    if *block.first()? == 0 {
+        return Some(block[1..].to_vec());
+    }
+    let frame = block.windows(4).position(|bytes| bytes == [0x28, 0xb5, 0x2f, 0xfd])?;
+    zstd::bulk::decompress(&block[frame..], 1 << 22).ok()
+}
+
 /// Changes what a block holds, not how that is packed.
 fn change_body(block: &mut Vec<u8>, random: &mut Random) {
-    let mut body = match block.first() {
-        Some(0) => block[1..].to_vec(),
-        Some(1) => {
-            let frame = block[1..].windows(4).position(|bytes| bytes == [0x28, 0xb5, 0x2f, 0xfd]);
-            let Some(Ok(body)) = frame.map(|at| zstd::bulk::decompress(&block[1 + at..], 1 << 22)) else {
-                return;
-            };
-            body
-        }
-        _ => return,
-    };
+    let Some(mut body) = body(block) else { return };
     for _ in 0..=random.below(3) {
         match random.below(6) {
             0 if !body.is_empty() => body.truncate(random.below(body.len() as u64) as usize),

@@ -1,0 +1,28 @@
+//! Any bytes as an LMDB file: opened and walked, or refused.
+#![no_main]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_format::lmdb::{Database, Value, WalkOptions};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let file_bytes = bytes.len() as u64;
+    for name in [None, Some("train")] {
+        let Ok(database) = Database::from_source(Arc::new(bytes.to_vec()), Path::new("fuzzed"), name) else {
+            continue;
+        };
+        let options = WalkOptions { threads: 1, memory_bytes: 1 << 20 };
+        let header_bytes = u64::from(database.header_bytes());
+        let page_bytes = u64::from(database.page_bytes());
+        let _ = database.walk(&options, &|_, _| true, &mut |record| {
+            let (offset, length) = match record.value {
+                Value::Inline { offset, length } => (offset, length),
+                Value::Big { page, length } => (page * page_bytes + header_bytes, length),
+            };
+            assert!(offset + length <= file_bytes, "a value within the file");
+            Ok(())
+        });
+    }
+});

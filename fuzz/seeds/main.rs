@@ -1,0 +1,67 @@
+//! Writes the seeds of both corpora: small files of every kind.
+
+#[path = "../../crates/forebay-format/tests/support/datum.rs"]
+mod datum;
+#[path = "../../crates/forebay-format/tests/support/lmdb_writer.rs"]
+#[allow(dead_code)]
+mod lmdb_writer;
+#[path = "../../crates/forebay-format/tests/support/table.rs"]
+#[allow(dead_code)]
+mod table;
+
+use std::fs;
+use std::path::Path;
+
+use forebay_format::lmdb::Dialect;
+use forebay_format::sidecar::{Entry, Part, Stretch};
+use lmdb_writer::{Spec, records};
+
+fn main() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+    let write = |target: &str, name: &str, bytes: &[u8]| {
+        let directory = here.join(target);
+        fs::create_dir_all(&directory).expect("made");
+        fs::write(directory.join(name), bytes).expect("written");
+    };
+    for (number, dialect) in Dialect::ALL.into_iter().enumerate() {
+        let some = records(1, 12, |random| random.below(200) as usize);
+        let named = [("train", records(2, 5, |random| random.below(300) as usize))];
+        let image = Spec::new(dialect, 256).build_with(&some, &named);
+        write("lmdb", &format!("dialect-{number}"), &image.bytes);
+    }
+    let plain = |class, start, length| Entry::Plain { class, start, length };
+    let tables: [(&str, Vec<Entry>); 4] = [
+        ("uniform", (0..300).map(|index| plain(1, (2 + index + index / 50) * 4096, 3073)).collect()),
+        ("inline", (0..300).map(|index| plain(0, (1 << 20) - 200 * index, 150 + index % 30)).collect()),
+        ("mixed", (0..300).map(|index| plain((index % 2) as u8, (2 + index) * 4096, 7 * index)).collect()),
+        ("exceptional", {
+            let extent = Stretch::Extent { offset: 9000, length: 40 };
+            let pieces = vec![extent, Stretch::Literal(vec![1, 2, 3])];
+            let part = Part { pieces, codecs: 0, decoded_bytes: 43, guard: 9, offset: 4, length: 30 };
+            vec![plain(0, 8192, 9), Entry::Exception(vec![part.clone(), part]), plain(1, 12288, 3)]
+        }),
+    ];
+    for (name, table) in tables {
+        let bytes = table::sidecar(&table);
+        let parts = table::Parts::of(&bytes).expect("a sound sidecar");
+        write("sidecar", &format!("{name}-file"), &[&[1], &bytes[..]].concat());
+        write(
+            "sidecar",
+            &format!("{name}-body"),
+            &[&[2], &table::body(&parts.blocks[0]).expect("a body")[..]].concat(),
+        );
+        write(
+            "sidecar",
+            &format!("{name}-description"),
+            &[&[3], &parts.description().expect("JSON")[..]].concat(),
+        );
+    }
+    for (name, message) in [
+        ("bytes", datum::image([1, 2, 3], b"pixels", -3)),
+        ("encoded", datum::encoded([0, 0, 0], b"jpeg", 300)),
+        ("floats", datum::floats([1, 2, 3], &[1.0; 6], 3)),
+        ("packed", datum::packed_floats([1, 2, 3], &[1.0; 6], 3)),
+    ] {
+        write("sidecar", &format!("datum-{name}"), &[&[4], &message[..]].concat());
+    }
+}
