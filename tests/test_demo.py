@@ -291,6 +291,7 @@ def outcome(*, differing_step: int | None = None) -> results.Outcome:
     rank = {
         "epochs": [times, times],
         "usage": usage,
+        "thread": usage,
         "asked_bytes": 10,
         "read_calls": 3,
         "storage_bytes": 10**6,

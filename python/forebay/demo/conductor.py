@@ -126,7 +126,10 @@ def _run(
     steps = EPOCHS * -(-dataset.samples // (batch_size * ranks))
     drop_from_page_cache(dataset.file)
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="forebay-demo-") as scratch:
+    with (
+        launch.held_interrupts() as interrupts,
+        tempfile.TemporaryDirectory(prefix="forebay-demo-") as scratch,
+    ):
         result = Path(scratch, "result.json")
         launch.run(
             [
@@ -137,6 +140,7 @@ def _run(
             ],
             deadline_s=DEADLINE_S,
             progress=lambda done: bar.show(run.title, done, steps),
+            interrupts=interrupts,
             variables={"FOREBAY_CACHE_DIR": str(dataset.cache.resolve())},
         )
         if not result.exists():

@@ -77,6 +77,7 @@ def run(
     *,
     deadline_s: float,
     progress: Callable[[int], None],
+    interrupts: Sequence[int] = (),
     variables: Mapping[str, str] | None = None,
 ) -> None:
     """Run a command from `command` to its end.
@@ -89,6 +90,8 @@ def run(
         After this many seconds it is ended and an error raised.
     progress
         Called, in a thread of its own, with the steps done.
+    interrupts
+        What `held_interrupts` gives; once there is something in it, the command is ended.
     variables
         Environment variables beside those of `environment`.
 
@@ -99,19 +102,16 @@ def run(
     """
     tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
     code: int | None = None
-    with (
-        _held_interrupts() as interrupts,
-        subprocess.Popen(
-            arguments,
-            env=environment() | dict(variables or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as process,
-    ):
+    with subprocess.Popen(
+        arguments,
+        env=environment() | dict(variables or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
         try:
             reader = threading.Thread(target=_relay, args=(process, tail, progress), daemon=True)
             reader.start()
@@ -122,6 +122,8 @@ def run(
         finally:
             _end(process)
         reader.join(timeout=_GRACE_S)
+    if interrupts:
+        raise KeyboardInterrupt
     if code is None:
         raise DemoError(
             f"training run: expected an end within {deadline_s:.0f} s, found it still running\n"
@@ -132,10 +134,11 @@ def run(
 
 
 @contextlib.contextmanager
-def _held_interrupts() -> Iterator[list[int]]:
+def held_interrupts() -> Iterator[list[int]]:
     """Note Ctrl-C in a list and raise it when the block is left.
 
-    At any other moment it could come between the start of a process and our knowing it, or into its ending.
+    At any other moment it could come between the start of a process, or the making of a directory, and our
+    knowing it, or into the ending of it.
     """
     held: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WIDTH = 940
 _CURVE_POINTS = 240
 _LOSS_TICKS = (3, 1, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
-_PICTURED = ("minor_faults", "major_faults", "storage_bytes", "cpu_seconds", "switches")
+_PICTURED = ("thread_faults", "minor_faults", "storage_bytes", "cpu_seconds", "thread_switches", "switches")
 
 
 def render(outcome: Outcome) -> str:
@@ -74,9 +74,9 @@ def _cards(outcome: Outcome) -> str:
             f"losses of py-lmdb and Forebay in the same order, bit for bit, over {len(base.losses):,} steps",
         ),
         (
-            _fewer(_faults(base), _faults(same)),
+            f"{_faults(same):,.0f}",
             "",
-            "page faults to get the data: Forebay in the same order, against py-lmdb",
+            f"page faults stopped a training step for data with Forebay, {_faults(base):,.0f} with py-lmdb, same order",
         ),
         (
             f"{fetched[1]:.2f}×",
@@ -98,13 +98,7 @@ def _cards(outcome: Outcome) -> str:
 
 
 def _faults(run: RunResult) -> float:
-    return run.usage("minor_faults") + run.usage("major_faults")
-
-
-def _fewer(base: float, ours: float) -> str:
-    if ours <= 0 or base <= 0:
-        return f"{ours:,.0f} for {base:,.0f}"
-    return f"{base / ours:.1f}× fewer" if base >= ours else f"{ours / base:.1f}× more"
+    return run.thread("minor_faults") + run.thread("major_faults")
 
 
 def _time_bars(runs: Sequence[RunResult]) -> str:

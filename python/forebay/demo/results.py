@@ -66,6 +66,10 @@ class RunResult:
         """Sum over the ranks of a `getrusage` counter."""
         return sum(float(rank["usage"][key]) for rank in self.ranks)
 
+    def thread(self, key: str) -> float:
+        """Sum over the ranks of a `getrusage` counter of the training thread while it got batches."""
+        return sum(float(rank["thread"][key]) for rank in self.ranks)
+
     def total(self, key: str) -> int:
         """Sum over the ranks of a `/proc/self/io` counter."""
         return sum(int(rank[key]) for rank in self.ranks)
@@ -138,31 +142,39 @@ FIGURES = (
     *(_phase_figure(*phase) for phase in PHASES),
     Figure("startup_seconds", "start-up", "s", "slowest rank: opening, index, first batch", RunResult.startup_seconds, 2),
     Figure(
-        "cpu_seconds", "processor time for data", "s", "all ranks: getting and decoding batches",
+        "cpu_seconds", "processor time for data", "s", "all threads: getting and decoding batches",
         lambda run: run.usage("cpu_seconds"), 2, counter=True,
     ),
     Figure(
-        "minor_faults", "page faults, minor", "", "all ranks: a page in memory was mapped (getrusage)",
+        "thread_faults", "page faults, training", "", "of the training thread while it got batches: a step stopped",
+        lambda run: run.thread("minor_faults") + run.thread("major_faults"), counter=True,
+    ),
+    Figure(
+        "minor_faults", "page faults, minor", "", "all threads: a page in memory was mapped, first touches of buffers too",
         lambda run: run.usage("minor_faults"), counter=True,
     ),
     Figure(
-        "major_faults", "page faults, major", "", "all ranks: a thread waited for storage (getrusage)",
+        "major_faults", "page faults, major", "", "all threads: a thread waited for storage in a fault",
         lambda run: run.usage("major_faults"), counter=True,
     ),
     Figure(
-        "read_calls", "read calls", "", "all ranks: /proc/self/io syscr; not through mappings",
+        "read_calls", "read calls", "", "/proc/self/io syscr; reads through a mapping are not in it",
         lambda run: run.total("read_calls"), counter=True,
     ),
     Figure(
-        "asked_bytes", "bytes by read calls", "MB", "all ranks: /proc/self/io rchar, page cache or storage",
+        "asked_bytes", "bytes by read calls", "MB", "/proc/self/io rchar, from page cache or storage",
         lambda run: run.total("asked_bytes") / 1e6, 1, counter=True,
     ),
     Figure(
-        "storage_bytes", "bytes from storage", "MB", "all ranks: /proc/self/io read_bytes",
+        "storage_bytes", "bytes from storage", "MB", "/proc/self/io read_bytes",
         lambda run: run.total("storage_bytes") / 1e6, 1, counter=True,
     ),
     Figure(
-        "switches", "context switches", "", "all ranks: voluntary and involuntary (getrusage)",
+        "thread_switches", "context switches, training", "", "of the training thread while it got batches",
+        lambda run: run.thread("voluntary_switches") + run.thread("involuntary_switches"), counter=True,
+    ),
+    Figure(
+        "switches", "context switches", "", "all threads, voluntary and involuntary",
         lambda run: run.usage("voluntary_switches") + run.usage("involuntary_switches"), counter=True,
     ),
     Figure(
@@ -217,6 +229,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
                 "wall_seconds": run.wall_seconds(),
                 "startup_seconds": run.startup_seconds(),
                 **{key: run.usage(key) for key in run.ranks[0]["usage"]},
+                "training_thread": {key: run.thread(key) for key in run.ranks[0]["thread"]},
                 **{key: run.total(key) for key in ("read_calls", "asked_bytes", "storage_bytes")},
                 "accuracies": run.accuracies,
                 "losses": run.losses,

@@ -61,6 +61,9 @@ class Measured:
 
     epochs: list[Times] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    """Of all threads, without what the training thread did while it trained."""
+    thread: Usage = field(default_factory=Usage)
+    """Of the training thread while it got batches: what a step had to stop for."""
     asked_bytes: int = 0
     read_calls: int = 0
     storage_bytes: int = 0
@@ -95,7 +98,7 @@ def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) ->
     clock = time.perf_counter
     _wait(comm.Ibarrier(), "the start")
 
-    usage_before, transfers_before = process_usage(), transfers()
+    usage_before, thread_before, transfers_before = process_usage(), thread_usage(), transfers()
     start = clock()
     source = _source(comm, options)
     for epoch in range(options.epochs):
@@ -130,6 +133,7 @@ def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) ->
 
     done = transfers() - transfers_before
     measured.usage = process_usage() - usage_before - trained
+    measured.thread = thread_usage() - thread_before - trained
     measured.asked_bytes, measured.read_calls = done.asked_bytes, done.read_calls
     measured.storage_bytes = done.storage_bytes
     measured.digest = labels_seen.hexdigest()
