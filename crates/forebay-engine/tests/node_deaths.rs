@@ -1,4 +1,5 @@
 //! Ranks of a node die, by SIGKILL, at every stage: everybody who waits is told who it was, and nothing stays.
+#![cfg(not(loom))]
 
 mod node_support;
 

@@ -1,4 +1,5 @@
 //! Ranks of a node come together: who does, who must not, and what everybody has afterwards.
+#![cfg(not(loom))]
 
 mod node_support;
 

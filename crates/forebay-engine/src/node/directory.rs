@@ -20,7 +20,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fcntl_lock, fstat, open
 use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::error::NodeError;
+use super::error::{LOCK as LOCK_ACTION, NodeError};
 use super::fork;
 
 const VARIABLE: &str = "FOREBAY_RUNTIME_DIR";
@@ -146,7 +146,7 @@ impl Place {
     }
 
     fn lock(&self, create: OFlags) -> Result<Option<PlaceLock>, NodeError> {
-        let fail = || NodeError::system(format!("lock {}", self.lock.display()));
+        let fail = || NodeError::system(format!("{LOCK_ACTION}{}", self.lock.display()));
         let Some(held) = Held::reserve(&self.lock) else { return Ok(None) };
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | create;
         loop {

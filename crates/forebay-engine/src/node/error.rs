@@ -135,13 +135,39 @@ impl NodeError {
 /// What the action of watching a process is called in messages.
 pub(super) const WATCH: &str = "watch a process (pidfd_open)";
 
+/// How the actions on the two files of a rendezvous begin in messages.
+pub(super) const LOCK: &str = "lock ";
+pub(super) const LISTEN: &str = "listen at ";
+
 fn system_hint(action: &str, source: &io::Error) -> Option<&'static str> {
     match source.raw_os_error()? {
         libc::EMFILE | libc::ENFILE => Some("raise the limit on open files: ulimit -n"),
         libc::ENOSYS | libc::EPERM if action == WATCH => Some(
             "Forebay needs Linux 5.3 or newer, and a container whose system call filter allows pidfd_open",
         ),
+        _ if action.starts_with(LOCK) || action.starts_with(LISTEN) => Some(
+            "set FOREBAY_RUNTIME_DIR to a directory of your own on a local file system, the same for all ranks",
+        ),
         libc::ENOMEM => Some("give memory= less, or ask the scheduler for more memory"),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_refuses_comes_with_a_way_out() {
+        let hint = |action: &str, code| {
+            let error = NodeError::system(action)(io::Error::from_raw_os_error(code));
+            assert!(error.to_string().starts_with(&format!("cannot {action}: ")));
+            error.hint().unwrap_or_default().to_owned()
+        };
+        assert!(hint("receive all descriptors", libc::EMFILE).contains("ulimit -n"));
+        assert!(hint(WATCH, libc::ENOSYS).contains("Linux 5.3"));
+        assert!(hint("lock /lustre/run/x.lock", libc::ENOLCK).contains("FOREBAY_RUNTIME_DIR"));
+        assert!(hint("map 5 bytes of shared memory", libc::ENOMEM).contains("memory="));
+        assert_eq!(hint("send to a process of this node", libc::EIO), "");
     }
 }

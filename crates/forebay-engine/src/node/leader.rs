@@ -11,7 +11,7 @@ use rustix::net::{
 };
 
 use super::directory::{Place, PlaceLock, sweep};
-use super::error::NodeError;
+use super::error::{LISTEN, NodeError};
 use super::peers::{Membership, Peer, Watched};
 use super::rendezvous::{GREETING_BYTES, NodeSpec, is_dead, own_pidfd};
 use super::wire::{
@@ -114,7 +114,7 @@ impl Leader<'_> {
             patience.sleep(RETRY_EVERY)?;
         };
         lock.remove_socket()?;
-        let fail = || NodeError::system(format!("listen at {}", place.socket.display()));
+        let fail = || NodeError::system(format!("{LISTEN}{}", place.socket.display()));
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(fail())?;
         let address = SocketAddrUnix::new(&place.socket).map_err(fail())?;
