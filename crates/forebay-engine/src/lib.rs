@@ -2,9 +2,10 @@
 //!
 //! From the outside in:
 //!
-//! - [`Source`] is an opened data set with its index; [`Engine`] is a loader of one rank.
+//! - [`Source`] is an opened data set with its index; [`Engine`] is a loader of one rank; `start` is where its iterations begin.
 //! - `node` brings the ranks of a node together; `region` is the memory they share; `protocol` says who may touch it when.
-//! - `pass` holds the threads: `planner` (order → plans), `reader` (reads → landing blocks), `gather` (→ batch buffers).
+//! - `pass` holds the threads: `planner` (order → plans), `reader` (reads → landing blocks), `gather` (→ batch buffers; `sample` and
+//!   `decode` do one sample).
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
 //! - `settings` are the leader's decisions; `stats` what is counted.
 
@@ -13,6 +14,8 @@ pub mod access;
 mod batch;
 #[cfg(not(loom))]
 mod caller;
+#[cfg(not(loom))]
+mod decode;
 #[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
@@ -38,11 +41,15 @@ mod registry;
 #[doc(hidden)]
 pub mod ring;
 #[cfg(not(loom))]
+mod sample;
+#[cfg(not(loom))]
 mod settings;
 #[cfg(not(loom))]
 mod shared;
 #[cfg(not(loom))]
 mod source;
+#[cfg(not(loom))]
+mod start;
 #[cfg(not(loom))]
 mod stats;
 pub mod sync;
@@ -53,7 +60,7 @@ pub use {
     caller::{Caller, Silent},
     engine::Engine,
     error::Error,
-    options::{AccessChoice, OrderChoice, Options},
+    options::{AccessChoice, Options, OrderChoice},
     settings::Settings,
     source::Source,
 };

@@ -117,10 +117,16 @@ impl Options {
             return wrong("batch_size is 0".into(), "a batch holds at least one sample");
         }
         if self.readers == Some(0) || self.readers.is_some_and(|readers| readers > 64) {
-            return wrong(format!("readers is {:?}", self.readers.unwrap_or(0)), "use 1 to 64 readers per node");
+            return wrong(
+                format!("readers is {:?}", self.readers.unwrap_or(0)),
+                "use 1 to 64 readers per node",
+            );
         }
         if self.buffers.is_some_and(|buffers| !(2..=64).contains(&buffers)) {
-            return wrong(format!("buffers is {}", self.buffers.unwrap_or(0)), "use 2 to 64 batch buffers per rank");
+            return wrong(
+                format!("buffers is {}", self.buffers.unwrap_or(0)),
+                "use 2 to 64 batch buffers per rank",
+            );
         }
         self.kind(1, 1)?;
         self.last()?;
@@ -141,7 +147,8 @@ impl Options {
             other => {
                 return Err(Error::Options {
                     message: format!("unknown order \"{other}\""),
-                    hint: "valid orders: sequential, contiguous, shuffle, group, or a function of the epoch".into(),
+                    hint: "valid orders: sequential, contiguous, shuffle, group, or a function of the epoch"
+                        .into(),
                 });
             }
         })
@@ -165,9 +172,8 @@ impl Options {
 
     /// What this rank says of itself when the ranks of the node meet.
     pub fn greeting(&self, fingerprint: u128) -> Vec<u8> {
-        let mut values = match serde_json::to_value(self) {
-            Ok(serde_json::Value::Object(values)) => values,
-            _ => unreachable!("options are a JSON object"),
+        let Ok(serde_json::Value::Object(mut values)) = serde_json::to_value(self) else {
+            unreachable!("options are a JSON object")
         };
         for own in OWN {
             values.remove(own);
@@ -186,7 +192,10 @@ pub fn compare_greetings(greetings: &[Vec<u8>], local_ranks: &[u32]) -> Result<(
     let rank = |local: usize| local_ranks.get(local).copied().unwrap_or(local as u32);
     for (local, greeting) in greetings.iter().enumerate().skip(1) {
         let Some(other) = read(greeting) else {
-            return Err(format!("the greeting of rank {} cannot be read; do all ranks run the same version?", rank(local)));
+            return Err(format!(
+                "the greeting of rank {} cannot be read; do all ranks run the same version?",
+                rank(local)
+            ));
         };
         for (key, value) in &first {
             let found = other.get(key).unwrap_or(&serde_json::Value::Null);

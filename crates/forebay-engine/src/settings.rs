@@ -39,6 +39,8 @@ const IN_PLACE_BYTES: u64 = 64 * KIB;
 const TRANCHE_BYTES: u64 = 16 * MIB;
 /// Tranches that the landing ring holds at once: gathered, filled, being planned, and one for the ring's seam.
 const TRANCHES: u64 = 4;
+/// The landing ring is a multiple of this \[bytes\]; as many blocks of this size are alive at most.
+const LANDING_STEP_BYTES: u64 = 64 * KIB;
 /// Small reads that share a block.
 const READS_PER_BLOCK: u32 = 64;
 /// Requests under way per `io_uring` reader.
@@ -128,7 +130,8 @@ pub fn decide(
     let mean_bytes = summary.record_bytes as f64 / samples.max(1) as f64;
     let file_bytes: u64 = index.shards().iter().map(|shard| shard.bytes).sum();
     // What one sample costs in the landing ring: its record with the padding that lies between records.
-    let landed_bytes = mean_bytes.max((file_bytes as f64 / samples.max(1) as f64).min(mean_bytes + 2.0 * ALIGN as f64));
+    let landed_bytes =
+        mean_bytes.max((file_bytes as f64 / samples.max(1) as f64).min(mean_bytes + 2.0 * ALIGN as f64));
 
     let (group_samples, group_window) = default_group(samples, mean_bytes);
     let order = make_order(options, samples, group_samples, group_window, None)?;
@@ -177,10 +180,11 @@ pub fn decide(
     let readers = options.readers.map_or(READERS, |readers| readers as usize);
 
     let ragged_bytes = ragged_capacity(options.batch_size, mean_bytes, summary.longest_record_bytes);
-    let layout = BatchLayout::new(index.fields(), options.batch_size, ragged_bytes).ok_or_else(|| Error::Options {
-        message: format!("a batch of {} samples is larger than 64 bits can say", options.batch_size),
-        hint: String::new(),
-    })?;
+    let layout =
+        BatchLayout::new(index.fields(), options.batch_size, ragged_bytes).ok_or_else(|| Error::Options {
+            message: format!("a batch of {} samples is larger than 64 bits can say", options.batch_size),
+            hint: String::new(),
+        })?;
     let memory_bytes = budget(options, &mut reasons)?;
     let mut region = RegionLayout {
         ranks,
@@ -196,16 +200,18 @@ pub fn decide(
     let (least_landing, wanted_landing) = if grouped {
         let least = order.least_landing_bytes(landed_bytes, node_ranks.len());
         let window = (least / (order.lanes() * ranks as u64 / u64::from(options.size)).max(1)).max(MIB);
-        (least + read_bytes, least + least / 8 + 3 * window)
+        (least, least + least / 8 + 3 * window)
     } else {
         let tranche = step_bytes.max(TRANCHE_BYTES);
-        (step_bytes.min(TRANCHE_BYTES) + 2 * read_bytes, tranche * TRANCHES)
+        (step_bytes.min(TRANCHE_BYTES), tranche * TRANCHES)
     };
-    let up = |bytes: u64| bytes.max(4 * MIB).next_multiple_of(MIB);
+    // More than the data set twice (this epoch and the next) is never read ahead.
+    let whole = (2.0 * landed_bytes * samples as f64) as u64 + 2 * read_bytes;
+    let up = |bytes: u64| bytes.min(whole).next_multiple_of(LANDING_STEP_BYTES);
     let size = |region: &mut RegionLayout, landing: u64| {
         region.landing_bytes = up(landing);
         // A block holds one read of at least a page.
-        region.blocks = (region.landing_bytes / (64 * KIB)).clamp(1024, 1 << 20) as usize;
+        region.blocks = (region.landing_bytes / LANDING_STEP_BYTES).clamp(256, 1 << 20) as usize;
         region.total_bytes()
     };
     let mut fits = size(&mut region, wanted_landing) <= memory_bytes;
@@ -224,11 +230,18 @@ pub fn decide(
                     region.buffer_bytes * (region.buffers * ranks) as u64,
                     region.landing_bytes,
                 ),
-                hint: format!("give memory=\"{}MiB\", a smaller batch, or a smaller group", least.div_ceil(MIB)),
+                hint: format!(
+                    "give memory=\"{}MiB\", a smaller batch, or a smaller group",
+                    least.div_ceil(MIB)
+                ),
             });
         }
         let rest = memory_bytes - least + region.landing_bytes;
-        size(&mut region, (rest / MIB * MIB).saturating_sub(MIB).max(least_landing));
+        size(&mut region, rest.saturating_sub(LANDING_STEP_BYTES).max(least_landing));
+        while region.total_bytes() > memory_bytes && region.landing_bytes > LANDING_STEP_BYTES {
+            let less = region.landing_bytes - LANDING_STEP_BYTES;
+            size(&mut region, less);
+        }
     }
     reasons.push(format!(
         "memory: {} MiB of {} MiB on this node: {} MiB of landing blocks, {} batch buffers of {} KiB for each of {ranks} rank(s)",
@@ -245,7 +258,10 @@ pub fn decide(
     ));
     let steps_per_tranche = (TRANCHE_BYTES.min(region.landing_bytes / TRANCHES) / step_bytes.max(1)).max(1);
     let least_memory = region.control_bytes() + up(least_landing) + 2 * region.buffer_bytes * ranks as u64;
-    reasons.push(format!("memory: the least that works for these options is {} MiB", least_memory.div_ceil(MIB)));
+    reasons.push(format!(
+        "memory: the least that works for these options is {} MiB",
+        least_memory.div_ceil(MIB)
+    ));
 
     Ok(Settings {
         region,

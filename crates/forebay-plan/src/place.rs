@@ -107,9 +107,18 @@ mod tests {
     fn the_ring_goes_round_and_tells_what_to_wait_for() {
         let mut landing = Landing::new(3 * PAGE, 10);
         let place = |landing: &mut Landing, pages: u64, first, last| landing.place(pages * PAGE, first, last);
-        assert_eq!(place(&mut landing, 2, 0, 1), Some(Placement { offset: 0, sequence: 0, after_step: None }));
-        assert_eq!(place(&mut landing, 1, 1, 1), Some(Placement { offset: 2 * PAGE, sequence: 1, after_step: None }));
-        assert_eq!(place(&mut landing, 1, 2, 5), Some(Placement { offset: 0, sequence: 2, after_step: Some(1) }));
+        assert_eq!(
+            place(&mut landing, 2, 0, 1),
+            Some(Placement { offset: 0, sequence: 0, after_step: None })
+        );
+        assert_eq!(
+            place(&mut landing, 1, 1, 1),
+            Some(Placement { offset: 2 * PAGE, sequence: 1, after_step: None })
+        );
+        assert_eq!(
+            place(&mut landing, 1, 2, 5),
+            Some(Placement { offset: 0, sequence: 2, after_step: Some(1) })
+        );
         assert_eq!(place(&mut landing, 3, 3, 5), None, "would wait for step 5");
         assert_eq!(place(&mut landing, 3, 6, 6).map(|placement| placement.after_step), Some(Some(5)));
         assert_eq!(place(&mut landing, 4, 9, 9), None, "larger than the ring");

@@ -137,7 +137,8 @@ pub fn plan_into(
     let alone = lonely_pieces(located, traits);
 
     // In sorted order: where each piece's bytes stand. Cut runs give a piece several entries.
-    let mut packer = Packer { tranche, traits, landing, plan, found: Vec::with_capacity(sorted.len()), open: None };
+    let mut packer =
+        Packer { tranche, traits, landing, plan, found: Vec::with_capacity(sorted.len()), open: None };
     for run in &runs {
         let pieces = &sorted[run.first as usize..(run.first + run.pieces) as usize];
         if let [(extent, piece)] = pieces
@@ -302,7 +303,12 @@ impl Packer<'_> {
         // Only O_DIRECT needs alignment; cache lines keep copies fast.
         let block_offset = open.length.next_multiple_of(self.traits.align_bytes.max(64));
         open.length = block_offset + read.length;
-        self.plan.reads.push(Read { shard: read.shard, file_offset: read.offset, length: read.length, block_offset });
+        self.plan.reads.push(Read {
+            shard: read.shard,
+            file_offset: read.offset,
+            length: read.length,
+            block_offset,
+        });
         let block = self.plan.blocks.len() as u32;
         for (extent, piece) in pieces {
             let from = extent.offset.max(read.offset);
@@ -317,22 +323,22 @@ impl Packer<'_> {
     /// Places the open block; what finds no place is read in place.
     fn finish(&mut self) {
         let Some(open) = self.open.take() else { return };
-        match self.landing.place(open.length, self.tranche.first_step, self.tranche.last_step) {
-            Some(placement) => self.plan.blocks.push(Block {
+        let placed = self.landing.place(open.length, self.tranche.first_step, self.tranche.last_step);
+        if let Some(placement) = placed {
+            self.plan.blocks.push(Block {
                 sequence: placement.sequence,
                 ring_offset: placement.offset,
                 length: open.length,
                 after_step: placement.after_step,
                 first_read: open.first_read as u32,
                 reads: (self.plan.reads.len() - open.first_read) as u32,
-            }),
-            None => {
-                self.plan.reads.truncate(open.first_read);
-                for found in &mut self.found[open.first_found..] {
-                    found.part.block = Part::IN_PLACE;
-                    found.part.offset = found.file_offset;
-                }
-            }
+            });
+            return;
+        }
+        self.plan.reads.truncate(open.first_read);
+        for found in &mut self.found[open.first_found..] {
+            found.part.block = Part::IN_PLACE;
+            found.part.offset = found.file_offset;
         }
     }
 }
@@ -372,14 +378,23 @@ mod tests {
         let located = located(extents);
         let mut plan = Plan::default();
         let shard_bytes = [1 << 40, 1 << 40];
-        plan_into(&tranche(), &located, &shard_bytes, traits, &mut Landing::new(landing_bytes, 1000), &mut plan);
+        plan_into(
+            &tranche(),
+            &located,
+            &shard_bytes,
+            traits,
+            &mut Landing::new(landing_bytes, 1000),
+            &mut plan,
+        );
         (located, plan)
     }
 
     #[test]
     fn near_neighbours_become_one_read_and_duplicates_are_read_once() {
-        let (_, plan) = planned(&[(0, 500, 50), (0, 0, 400), (0, 500, 50), (0, 651, 10), (1, 0, 1)], &TRAITS, 1 << 20);
-        let reads: Vec<_> = plan.reads.iter().map(|read| (read.shard.0, read.file_offset, read.length)).collect();
+        let (_, plan) =
+            planned(&[(0, 500, 50), (0, 0, 400), (0, 500, 50), (0, 651, 10), (1, 0, 1)], &TRAITS, 1 << 20);
+        let reads: Vec<_> =
+            plan.reads.iter().map(|read| (read.shard.0, read.file_offset, read.length)).collect();
         assert_eq!(reads, [(0, 0, 550), (0, 651, 10), (1, 0, 1)]);
         assert_eq!(plan.parts(0), plan.parts(2));
         assert_eq!(plan.parts(0), [Part { block: 0, offset: 500, length: 50 }]);
@@ -405,7 +420,14 @@ mod tests {
     #[test]
     fn a_large_sample_that_shares_its_read_with_nobody_is_read_in_place() {
         let traits = Traits { in_place_bytes: Some(1_000), ..TRAITS };
-        let extents = [(0, 0, 2_000), (0, 50_000, 2_000), (0, 52_000, 2_000), (0, 90_000, 10), (1, 0, 1_000), (1, 0, 1_000)];
+        let extents = [
+            (0, 0, 2_000),
+            (0, 50_000, 2_000),
+            (0, 52_000, 2_000),
+            (0, 90_000, 10),
+            (1, 0, 1_000),
+            (1, 0, 1_000),
+        ];
         let (_, plan) = planned(&extents, &traits, 1 << 20);
         let in_place: Vec<bool> = (0..6).map(|piece| plan.parts(piece)[0].is_in_place()).collect();
         assert_eq!(in_place, [true, false, false, false, false, false]);
@@ -434,15 +456,24 @@ mod tests {
     }
 
     fn traits() -> impl Strategy<Value = Traits> {
-        (0_u64..300, 1_u64..4000, prop_oneof![Just(1_u64), Just(512)], proptest::option::of(1_u64..600), 1_u64..5000, 1_u32..5)
-            .prop_map(|(gap_bytes, read, align_bytes, in_place_bytes, block_bytes, reads_per_block)| Traits {
-                gap_bytes,
-                max_read_bytes: read.next_multiple_of(align_bytes),
-                align_bytes,
-                in_place_bytes,
-                block_bytes,
-                reads_per_block,
-            })
+        (
+            0_u64..300,
+            1_u64..4000,
+            prop_oneof![Just(1_u64), Just(512)],
+            proptest::option::of(1_u64..600),
+            1_u64..5000,
+            1_u32..5,
+        )
+            .prop_map(
+                |(gap_bytes, read, align_bytes, in_place_bytes, block_bytes, reads_per_block)| Traits {
+                    gap_bytes,
+                    max_read_bytes: read.next_multiple_of(align_bytes),
+                    align_bytes,
+                    in_place_bytes,
+                    block_bytes,
+                    reads_per_block,
+                },
+            )
     }
 
     proptest! {

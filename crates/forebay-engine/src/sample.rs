@@ -1,0 +1,411 @@
+//! One sample into its place in a batch: where its bytes come from, and how they get there.
+//!
+//! A column's bytes are in the landing ring, in a mapping of the file where the reader found them resident, or, for
+//! large samples and whenever the plan gave them no room, in the file. Raw columns are copied (or read) straight to
+//! their place; others are handed to the schema, which writes the fields. What lies in several places is put together
+//! first.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use forebay_plan::Part;
+use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
+
+use crate::access::read_in_place;
+use crate::batch::{Batch, Place};
+use crate::decode::{decode_into, put_offset};
+use crate::error::Error;
+use crate::options::AccessChoice;
+use crate::pass::Pass;
+use crate::planner::{PATIENCE, Planned};
+use crate::protocol::{Filled, block_state};
+use crate::ring::Claim;
+use crate::shared::Shared;
+use crate::stats::{Counter, count};
+
+/// Header bytes in front of a value at most (an LMDB page header has 24).
+const MAX_HEAD: usize = 64;
+
+/// A sample of a step: the tranche that holds it and its place in the tranche's needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Pick<'a> {
+    pub(crate) planned: &'a Planned,
+    pub(crate) need: usize,
+}
+
+impl Pick<'_> {
+    fn sample(&self) -> SampleId {
+        self.planned.tranche.needs[self.need].sample
+    }
+
+    fn column_bytes(&self, column: usize) -> u64 {
+        self.planned.located.slices(self.need, column).iter().map(|slice| slice.length).sum()
+    }
+
+    /// Bytes of all columns.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        (0..self.planned.located.columns()).map(|column| self.column_bytes(column)).sum()
+    }
+}
+
+/// What a gather thread keeps from sample to sample.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Columns that had to be put together or read.
+    columns: Vec<Vec<u8>>,
+    /// Where the packed bytes of each field end so far.
+    ends: Vec<u64>,
+    asked_bytes: u64,
+}
+
+impl Scratch {
+    /// Begins a batch of so many fields.
+    pub(crate) fn begin(&mut self, fields: usize) {
+        self.ends.clear();
+        self.ends.resize(fields, 0);
+        self.asked_bytes = 0;
+    }
+
+    /// Record bytes of the batch so far.
+    pub(crate) fn asked_bytes(&self) -> u64 {
+        self.asked_bytes
+    }
+}
+
+/// Where the bytes of a column can be had.
+enum Column<'a> {
+    /// In memory.
+    Memory(&'a [u8]),
+    /// In the file: `head` bytes of header from the start of the extent, then the value.
+    File { extent: Extent, head: usize, unit: u32 },
+    /// In several places.
+    Scattered,
+}
+
+/// Where the bytes of a part are.
+enum Bytes<'a> {
+    There(&'a [u8]),
+    InFile,
+}
+
+/// A claimed step that is being gathered.
+pub(crate) struct Step<'a> {
+    pub(crate) pass: &'a Pass,
+    pub(crate) claim: &'a Claim,
+    /// Time spent waiting, which is not gathering.
+    pub(crate) idle: Cell<Duration>,
+}
+
+impl<'a> Step<'a> {
+    fn shared(&self) -> &'a Shared {
+        &self.pass.shared
+    }
+
+    /// Waits for a condition; false once the claim is void.
+    pub(crate) fn wait_until(&self, what: impl Fn() -> String, ready: impl Fn() -> bool) -> bool {
+        let shared = self.shared();
+        if ready() {
+            return true;
+        }
+        shared.waits_for(what);
+        let begun = Instant::now();
+        while !ready() {
+            if self.pass.is_stopped() || shared.buffers.ring.is_void(self.claim) {
+                return false;
+            }
+            shared.region.filled().wait(&ready, PATIENCE);
+        }
+        self.idle.set(self.idle.get() + begun.elapsed());
+        true
+    }
+
+    /// Copies or decodes one sample into slot `slot`; false when the claim became void.
+    pub(crate) fn sample(
+        &self,
+        batch: &mut Batch,
+        slot: usize,
+        pick: Pick<'a>,
+        scratch: &mut Scratch,
+    ) -> Result<bool, Error> {
+        let id = (pick.sample().0 as i64).to_ne_bytes();
+        batch.bytes_mut()[slot * 8..slot * 8 + 8].copy_from_slice(&id);
+        let schema = self.shared().index.schema();
+        let columns = pick.planned.located.columns();
+        scratch.columns.resize_with(columns, Vec::new);
+        if schema.is_identity() {
+            for column in 0..columns {
+                if !self.copy(batch, slot, pick, column, scratch)? {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        let mut in_memory: Vec<Option<&[u8]>> = Vec::with_capacity(columns);
+        for column in 0..columns {
+            let length = pick.column_bytes(column);
+            scratch.asked_bytes += length;
+            let Some(found) = self.column(pick, column)? else { return Ok(false) };
+            in_memory.push(match found {
+                Column::Memory(bytes) => Some(bytes),
+                Column::File { extent, head, unit } => {
+                    let bytes = &mut scratch.columns[column];
+                    bytes.resize(length as usize, 0);
+                    self.read(&pick.planned.located, extent, head, unit, bytes)?;
+                    None
+                }
+                Column::Scattered => {
+                    if !self.assemble(pick, column, &mut scratch.columns[column])? {
+                        return Ok(false);
+                    }
+                    None
+                }
+            });
+        }
+        let records: Vec<&[u8]> = in_memory
+            .iter()
+            .zip(&scratch.columns)
+            .map(|(found, scratch)| found.unwrap_or(scratch.as_slice()))
+            .collect();
+        let layout = batch.shared_layout();
+        decode_into(batch.bytes_mut(), &layout, slot, &mut scratch.ends, |out| schema.decode(&records, out))
+            .map_err(|error| {
+                let (path, offset) = whereabouts(self.shared(), pick);
+                Error::BadSample {
+                    sample: pick.sample().0,
+                    path,
+                    offset: offset + error.offset,
+                    what: error.what,
+                    expected: error.expected,
+                    found: error.found,
+                }
+            })?;
+        Ok(true)
+    }
+
+    /// Copies one raw column to its field's place; false when the claim became void.
+    fn copy(
+        &self,
+        batch: &mut Batch,
+        slot: usize,
+        pick: Pick<'a>,
+        column: usize,
+        scratch: &mut Scratch,
+    ) -> Result<bool, Error> {
+        let Some(found) = self.column(pick, column)? else { return Ok(false) };
+        let length = pick.column_bytes(column);
+        scratch.asked_bytes += length;
+        let place = batch.layout().places[column].clone();
+        let buffer = batch.bytes_mut();
+        let into = match place {
+            Place::Dense { offset, sample_bytes } => {
+                if length != sample_bytes {
+                    return Err(bad_length(self.shared(), pick, sample_bytes, length));
+                }
+                let start = (offset + slot as u64 * sample_bytes) as usize;
+                &mut buffer[start..start + length as usize]
+            }
+            Place::Ragged { offsets, data, .. } => {
+                let start = scratch.ends[column];
+                let end = start + length;
+                scratch.ends[column] = end;
+                let table = &mut buffer[offsets as usize..];
+                put_offset(table, slot, end);
+                &mut buffer[(data + start) as usize..(data + end) as usize]
+            }
+        };
+        match found {
+            Column::Memory(bytes) => into.copy_from_slice(bytes),
+            Column::File { extent, head, unit } => {
+                self.read(&pick.planned.located, extent, head, unit, into)?;
+            }
+            Column::Scattered => {
+                if !self.assemble(pick, column, &mut scratch.columns[column])? {
+                    return Ok(false);
+                }
+                into.copy_from_slice(&scratch.columns[column]);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Finds the bytes of one column of a sample; `None` when the claim became void while waiting for them.
+    fn column(&self, pick: Pick<'a>, column: usize) -> Result<Option<Column<'a>>, Error> {
+        let located = &pick.planned.located;
+        let [slice] = located.slices(pick.need, column) else { return Ok(Some(Column::Scattered)) };
+        let pieces = located.unit_pieces(slice.unit);
+        if located.units()[slice.unit as usize].codecs != CodecChain::STORED || pieces.len() != 1 {
+            return Ok(Some(Column::Scattered));
+        }
+        let Piece::Extent(extent) = located.pieces()[pieces.start] else {
+            return Ok(Some(Column::Scattered));
+        };
+        let [part] = pick.planned.plan.parts(pieces.start as u32) else { return Ok(Some(Column::Scattered)) };
+        let head = slice.offset as usize;
+        let Some(found) = self.part(pick.planned, *part, extent) else { return Ok(None) };
+        Ok(Some(match found {
+            Bytes::There(bytes) => {
+                self.check(located, slice.unit, extent, &bytes[..head])?;
+                Column::Memory(&bytes[head..head + slice.length as usize])
+            }
+            Bytes::InFile => {
+                let extent = Extent { length: slice.offset + slice.length, ..extent };
+                Column::File { extent, head, unit: slice.unit }
+            }
+        }))
+    }
+
+    /// Finds the bytes of one part, which are those of `extent` in the file; `None` when the claim became void.
+    fn part(&self, planned: &'a Planned, part: Part, extent: Extent) -> Option<Bytes<'a>> {
+        let shared = self.shared();
+        if part.is_in_place() {
+            return Some(self.resident(extent).map_or(Bytes::InFile, Bytes::There));
+        }
+        let block = &planned.plan.blocks[part.block as usize];
+        let word = shared.region.block_word(block.sequence);
+        let state = || block_state(word, self.pass.number, block.sequence);
+        let what = || {
+            let reader = (block.sequence % shared.region.layout().readers as u64) as usize;
+            format!(
+                "{} at offset {} ({} bytes), which reader {reader} on local rank {} should read",
+                shared.path(extent.shard),
+                extent.offset,
+                extent.length,
+                shared.host(reader, self.pass.number)
+            )
+        };
+        if !self.wait_until(what, || state().is_some()) {
+            return None;
+        }
+        Some(match state() {
+            Some(Filled::Landed) => {
+                let offset = block.ring_offset + part.offset;
+                // SAFETY: the block's word was seen, and this rank's position gives the bytes up only after this step.
+                Bytes::There(unsafe { shared.region.landing(offset, part.length) })
+            }
+            Some(Filled::Mapped) => shared
+                .mappings
+                .as_ref()
+                .and_then(|mappings| mappings.bytes(extent.shard, extent.offset, part.length))
+                .map_or(Bytes::InFile, Bytes::There),
+            Some(Filled::Failed) | None => Bytes::InFile,
+        })
+    }
+
+    /// The bytes of an extent, if a mapping may be used for them now.
+    fn resident(&self, extent: Extent) -> Option<&'a [u8]> {
+        let shared = self.shared();
+        let mappings = shared.mappings.as_ref()?;
+        let may = match shared.settings.access {
+            AccessChoice::Mmap => true,
+            AccessChoice::Auto => mappings.resident(extent.shard, extent.offset, extent.length),
+            AccessChoice::Pread | AccessChoice::IoUring => false,
+        };
+        let bytes = may.then(|| mappings.bytes(extent.shard, extent.offset, extent.length)).flatten()?;
+        count(shared.slot(), Counter::MappedBytes, extent.length);
+        Some(bytes)
+    }
+
+    /// Puts a column together that lies in several places; false when the claim became void.
+    fn assemble(&self, pick: Pick<'a>, column: usize, value: &mut Vec<u8>) -> Result<bool, Error> {
+        let located = &pick.planned.located;
+        value.clear();
+        let mut unit_bytes = Vec::new();
+        for slice in located.slices(pick.need, column) {
+            unit_bytes.clear();
+            for piece in located.unit_pieces(slice.unit) {
+                match located.pieces()[piece] {
+                    Piece::Literal { first, length } => {
+                        unit_bytes.extend_from_slice(
+                            &located.literals()[first as usize..(first + length) as usize],
+                        );
+                    }
+                    Piece::Extent(extent) => {
+                        if !self.append(pick.planned, piece as u32, extent, &mut unit_bytes)? {
+                            return Ok(false);
+                        }
+                    }
+                }
+            }
+            let (start, end) = (slice.offset as usize, (slice.offset + slice.length) as usize);
+            if let [Piece::Extent(extent), ..] = &located.pieces()[located.unit_pieces(slice.unit)] {
+                self.check(located, slice.unit, *extent, &unit_bytes[..start])?;
+            }
+            value.extend_from_slice(&unit_bytes[start..end]);
+        }
+        Ok(true)
+    }
+
+    fn append(
+        &self,
+        planned: &'a Planned,
+        piece: u32,
+        extent: Extent,
+        into: &mut Vec<u8>,
+    ) -> Result<bool, Error> {
+        let shared = self.shared();
+        let mut offset = extent.offset;
+        for part in planned.plan.parts(piece) {
+            let here = Extent { offset, length: part.length, ..extent };
+            offset += part.length;
+            match self.part(planned, *part, here) {
+                None => return Ok(false),
+                Some(Bytes::There(bytes)) => into.extend_from_slice(bytes),
+                Some(Bytes::InFile) => {
+                    let start = into.len();
+                    into.resize(start + here.length as usize, 0);
+                    read_in_place(&shared.files, here.shard, here.offset, &mut [], &mut into[start..])?;
+                    count(shared.slot(), Counter::InPlaceBytes, here.length);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads a value, with the header in front of it, straight from the file.
+    fn read(
+        &self,
+        located: &Located,
+        extent: Extent,
+        head: usize,
+        unit: u32,
+        into: &mut [u8],
+    ) -> Result<(), Error> {
+        let shared = self.shared();
+        let mut header = [0_u8; MAX_HEAD];
+        let header = &mut header[..head];
+        read_in_place(&shared.files, extent.shard, extent.offset, header, into)?;
+        count(shared.slot(), Counter::InPlaceBytes, into.len() as u64);
+        self.check(located, unit, extent, header)
+    }
+
+    fn check(&self, located: &Located, unit: u32, extent: Extent, head: &[u8]) -> Result<(), Error> {
+        let unit = &located.units()[unit as usize];
+        if unit.guard == 0 {
+            return Ok(());
+        }
+        Ok(self.shared().index.check_unit(unit, extent, head)?)
+    }
+}
+
+fn whereabouts(shared: &Shared, pick: Pick<'_>) -> (String, u64) {
+    let located = &pick.planned.located;
+    let extent = located.slices(pick.need, 0).first().and_then(|slice| {
+        located.pieces()[located.unit_pieces(slice.unit)].iter().find_map(|piece| match piece {
+            Piece::Extent(extent) => Some((extent, slice.offset)),
+            Piece::Literal { .. } => None,
+        })
+    });
+    extent.map_or((String::new(), 0), |(extent, offset)| (shared.path(extent.shard), extent.offset + offset))
+}
+
+fn bad_length(shared: &Shared, pick: Pick<'_>, expected: u64, found: u64) -> Error {
+    let (path, offset) = whereabouts(shared, pick);
+    Error::BadSample {
+        sample: pick.sample().0,
+        path,
+        offset,
+        what: "length of the record".into(),
+        expected: format!("{expected} bytes as in all other records"),
+        found: format!("{found} bytes"),
+    }
+}
