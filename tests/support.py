@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ MPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIR
 MPI_OPTIONS = ("--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp")
 
 # A watchdog against hangs [s], never a measurement.
-DEADLINE_S = 120
+DEADLINE_S = 90
 
 
 def record(number: int, length: int) -> bytes:
@@ -72,6 +73,39 @@ def run_python(
         timeout=DEADLINE_S,
         check=False,
     )
+
+
+class Process:
+    """Python code in a process of its own, with its output in files, so that nobody has to read it meanwhile."""
+
+    def __init__(self, code: str, *arguments: object, environment: dict[str, str] | None = None) -> None:
+        # Closed by finish() or kill().
+        self._output = [tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")]  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=self._output[0],
+            stderr=self._output[1],
+        )
+        self.pid = self._process.pid
+
+    def finish(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
+        """Wait for the end; return exit code, stdout, stderr."""
+        returncode = self._process.wait(max(deadline_s, 0.1))
+        found = []
+        for file in self._output:
+            file.seek(0)
+            found.append(file.read())
+        self.kill()
+        return returncode, found[0], found[1]
+
+    def kill(self) -> None:
+        """End the process if it still runs."""
+        self._process.kill()
+        self._process.wait()
+        for file in self._output:
+            file.close()
 
 
 def run_mpi(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import click
 import pytest
 
 import forebay
+import forebay.cli
 from forebay.cli.commands import COMMANDS, cli
 from support import ROOT
 
@@ -62,3 +64,38 @@ def test_words_are_defined_once_and_in_order():
     words = [row.split(",")[0].strip() for row in rows]
     assert words == sorted(words)
     assert len(set(words)) == len(words)
+
+
+def documented_keys(title):
+    """Keys in the first table below a heading of docs/metrics.md."""
+    text = (ROOT / "docs/metrics.md").read_text()
+    section = re.split(r"^#+ ", text.split(f" {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    rows = re.findall(r"^\| (`[^|]*`) \|", section, flags=re.MULTILINE)
+    return [key for row in rows for key in re.findall(r"`(\w+)`", row)]
+
+
+def test_every_key_of_a_loader_is_documented(small_lmdb):
+    with forebay.Loader(small_lmdb, 8, memory="16MiB") as loader:
+        for _ in loader:
+            pass
+        stats, facts = loader.stats(), loader.facts
+    assert documented_keys("`loader.stats()`") == list(stats)
+    assert set(documented_keys("`loader.facts`")) == set(facts)
+    assert documented_keys("`shuffle_quality`") == list(facts["shuffle_quality"])
+    assert stats["node"].keys() == stats.keys() - {"node", "read_bytes_by_epoch"}
+
+
+@pytest.mark.parametrize("command", ["index", "inspect", "verify", "limit"])
+def test_every_key_of_a_command_is_documented(capsys, small_lmdb, command):
+    quick = ["--seconds", "0.01"] * (command == "limit")
+    assert forebay.cli.main([command, str(small_lmdb), "--json", *quick]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(documented_keys(f"`forebay {command} --json`")) == set(found)
+    if command == "limit":
+        assert set(documented_keys("A figure")) == set(found["figures"][0])
+
+
+def test_every_key_of_the_demo_is_documented():
+    source = "\n".join(path.read_text() for path in (ROOT / "python/forebay/demo").glob("*.py"))
+    for key in documented_keys("`forebay demo --json`") + documented_keys("A run"):
+        assert f"{key}" in source, key

@@ -6,6 +6,20 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+__all__ = [
+    "DEBUG_BUILD",
+    "VERSION",
+    "Dataset",
+    "Engine",
+    "ForebayError",
+    "FormatError",
+    "Lease",
+    "OptionError",
+    "PeerLostError",
+    "StorageError",
+    "limit",
+]
+
 VERSION: str
 DEBUG_BUILD: bool
 

@@ -227,7 +227,7 @@ class Loader:
             "readers": strategy.readers,
             "access": strategy.access,
             "direct": strategy.direct,
-            "buffers": 2,
+            "buffers": strategy.buffers,
             "timeout_s": math.ceil(self._options["timeout"]),
         }
         if identity.comm is not None:
@@ -330,7 +330,8 @@ class Loader:
 
     def _leave(self) -> None:
         """Tell the node to go on without this rank, if it stands in the middle of an epoch."""
-        if self._inside and self._generation == _core.fork_generation():
+        # At exit the engine may be closed before the last iterator goes.
+        if self._inside and self._finalizer.alive and self._generation == _core.fork_generation():
             self._inside = False
             self._engine.leave()
 

@@ -103,6 +103,9 @@ class Strategy:
         Reader threads per node. By default chosen from the number of cores.
     direct : bool, optional
         Whether to read with O_DIRECT, past the page cache. By default chosen from the file system.
+    buffers : int, optional
+        Batch buffers per rank, at least 2. A script that holds on to many batches needs many, or gets copies in private
+        memory. By default 4: two with the user, two being filled.
 
     Raises
     ------
@@ -114,12 +117,15 @@ class Strategy:
     access: str = "auto"
     readers: int | None = None
     direct: bool | None = None
+    buffers: int | None = None
 
     def __post_init__(self) -> None:
         _choice("Strategy(locate=)", self.locate, ("index",))
         _choice("Strategy(access=)", self.access, ACCESSES)
         if self.readers is not None:
             _positive("Strategy(readers=)", self.readers)
+        if self.buffers is not None and _positive("Strategy(buffers=)", self.buffers) < 2:
+            raise option_error(f"Strategy(buffers=): expected at least 2, found {self.buffers}")
         if self.direct is not None and not isinstance(self.direct, bool):
             raise option_error(f"Strategy(direct=): expected True, False or None; found {self.direct!r}")
         if self.direct and self.access == "mmap":
@@ -235,7 +241,7 @@ def _strategy(name: str, value: object) -> Strategy:
         value = details.pop("name", "forebay")
     elif isinstance(value, str) and ":" in value:
         value, _, text = value.partition(":")
-        kinds = {"locate": _text, "access": _text, "readers": _count, "direct": _boolean}
+        kinds = {"locate": _text, "access": _text, "readers": _count, "direct": _boolean, "buffers": _count}
         details = _details(name, text, kinds)
     preset = _choice(name, value, STRATEGIES)
     if preset != "forebay":

@@ -42,12 +42,24 @@ def _blocks(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> li
 @click.option(
     "--seconds", default=0.5, show_default=True, type=click.FloatRange(0.01), help="Time per figure."
 )
+@click.option(
+    "--threads", default=1, show_default=True, type=click.IntRange(1, 64), help="Threads that read at once."
+)
+@click.option("--cold", is_flag=True, help="Empty the page cache of the file first, and read nothing twice.")
 @as_json
-def command(path: str, kinds: tuple[str, ...], blocks: list[int], seconds: float, as_json: bool) -> None:
+def command(
+    path: str,
+    kinds: tuple[str, ...],
+    blocks: list[int],
+    seconds: float,
+    threads: int,
+    cold: bool,
+    as_json: bool,
+) -> None:
     """Measure how fast the file at PATH can be read: MiB/s by kind of access and block size.
 
     PATH is only read: a file, or a directory whose largest file is taken. Bytes that are in the page cache come from
-    there; only `direct` goes past it.
+    there, unless `direct` goes past it or --cold empties it first.
     """
     from forebay import _native
     from forebay.cli.output import bytes_text, print_json, print_table, progress
@@ -58,7 +70,11 @@ def command(path: str, kinds: tuple[str, ...], blocks: list[int], seconds: float
         for block in blocks:
             for kind in kinds:
                 report("measuring", len(figures), len(blocks) * len(kinds))
-                figures.append(_native.limit(path, block_bytes=block, seconds=seconds, kind=kind))
+                figures.append(
+                    _native.limit(
+                        path, block_bytes=block, seconds=seconds, kind=kind, threads=threads, cold=cold
+                    )
+                )
     if as_json:
         print_json({"path": path, "figures": figures})
         return
