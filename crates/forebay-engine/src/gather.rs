@@ -86,10 +86,8 @@ fn fill(
         count(shared.slot(), Counter::PrivateBatches, 1);
     }
     scratch.begin(batch.layout().places.len());
-    for (slot, (_, pick)) in picks.iter().enumerate() {
-        if !step.sample(&mut batch, slot, *pick, scratch)? {
-            return Ok(None);
-        }
+    if !step.samples(&mut batch, &picks, scratch)? {
+        return Ok(None);
     }
     let idle = step.idle.get();
     count(shared.slot(), Counter::AskedBytes, scratch.asked_bytes());

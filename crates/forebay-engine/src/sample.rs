@@ -26,6 +26,9 @@ use crate::stats::{Counter, count};
 /// Header bytes in front of a value at most (an LMDB page header has 24).
 const MAX_HEAD: usize = 64;
 
+/// Samples that are looked up before the first of them is copied.
+const LOOK_AHEAD: usize = 16;
+
 /// A sample of a step: the tranche that holds it and its place in the tranche's needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Pick<'a> {
@@ -119,27 +122,60 @@ impl<'a> Step<'a> {
         true
     }
 
-    /// Copies or decodes one sample into slot `slot`; false when the claim became void.
-    pub(crate) fn sample(
+    /// Copies or decodes the samples of the step, in slot order; false when the claim became void.
+    pub(crate) fn samples(
+        &self,
+        batch: &mut Batch,
+        picks: &[(u32, Pick<'a>)],
+        scratch: &mut Scratch,
+    ) -> Result<bool, Error> {
+        let ids = batch.bytes_mut();
+        for (slot, (_, pick)) in picks.iter().enumerate() {
+            ids[slot * 8..slot * 8 + 8].copy_from_slice(&(pick.sample().0 as i64).to_ne_bytes());
+        }
+        let columns = self.shared().index.columns();
+        scratch.columns.resize_with(columns, Vec::new);
+        if !self.shared().index.schema().is_identity() {
+            for (slot, (_, pick)) in picks.iter().enumerate() {
+                if !self.decode(batch, slot, *pick, scratch)? {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        // Looking up several samples before the first is copied lets their first cache misses overlap.
+        let mut found: Vec<Column<'a>> = Vec::with_capacity(LOOK_AHEAD * columns);
+        for (number, together) in picks.chunks(LOOK_AHEAD).enumerate() {
+            found.clear();
+            for (_, pick) in together {
+                for column in 0..columns {
+                    match self.column(*pick, column)? {
+                        Some(bytes) => found.push(bytes),
+                        None => return Ok(false),
+                    }
+                }
+            }
+            for (place, bytes) in found.iter().enumerate() {
+                let (_, pick) = together[place / columns];
+                let slot = number * LOOK_AHEAD + place / columns;
+                if !self.copy(batch, slot, pick, place % columns, bytes, scratch)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Decodes one sample into slot `slot`; false when the claim became void.
+    fn decode(
         &self,
         batch: &mut Batch,
         slot: usize,
         pick: Pick<'a>,
         scratch: &mut Scratch,
     ) -> Result<bool, Error> {
-        let id = (pick.sample().0 as i64).to_ne_bytes();
-        batch.bytes_mut()[slot * 8..slot * 8 + 8].copy_from_slice(&id);
         let schema = self.shared().index.schema();
         let columns = pick.planned.located.columns();
-        scratch.columns.resize_with(columns, Vec::new);
-        if schema.is_identity() {
-            for column in 0..columns {
-                if !self.copy(batch, slot, pick, column, scratch)? {
-                    return Ok(false);
-                }
-            }
-            return Ok(true);
-        }
         let mut in_memory: Vec<Option<&[u8]>> = Vec::with_capacity(columns);
         for column in 0..columns {
             let length = pick.column_bytes(column);
@@ -189,9 +225,9 @@ impl<'a> Step<'a> {
         slot: usize,
         pick: Pick<'a>,
         column: usize,
+        found: &Column<'a>,
         scratch: &mut Scratch,
     ) -> Result<bool, Error> {
-        let Some(found) = self.column(pick, column)? else { return Ok(false) };
         let length = pick.column_bytes(column);
         scratch.asked_bytes += length;
         let place = batch.layout().places[column].clone();
@@ -216,7 +252,7 @@ impl<'a> Step<'a> {
         match found {
             Column::Memory(bytes) => into.copy_from_slice(bytes),
             Column::File { extent, head, unit } => {
-                self.read(&pick.planned.located, extent, head, unit, into)?;
+                self.read(&pick.planned.located, *extent, *head, *unit, into)?;
             }
             Column::Scattered => {
                 if !self.assemble(pick, column, &mut scratch.columns[column])? {
