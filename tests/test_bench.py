@@ -95,7 +95,7 @@ def test_the_measures_take_turns():
 
     found = frame.in_turn({"a": lambda: measure("a", 1.0), "b": lambda: measure("b", 2.0)}, 3)
     assert found == {"a": [1.0] * 3, "b": [2.0] * 3}
-    assert calls == ["a", "b"] * 5
+    assert calls == ["a", "b"] * (3 + frame.WARM_UPS)
 
 
 def test_the_page_names_each_command_and_does_not_hide_a_miss(settings: frame.Settings):

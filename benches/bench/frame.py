@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 REPETITIONS = 7
-WARM_UPS = 2
+WARM_UPS = 3
 
 
 class SkipError(Exception):
