@@ -19,14 +19,13 @@ use crate::access::{Mappings, ShardFiles};
 use crate::batch::{Batch, BatchLayout, Buffers};
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::gather::come_back;
 use crate::node::{self, Map, Membership, NodeSpec, fork, memory};
 use crate::options::{AccessChoice, Options, compare_greetings};
 use crate::pass::Pass;
 use crate::planner::PATIENCE;
-use crate::position::{AWAY, Position};
+use crate::position::AWAY;
 use crate::protocol::publish_position;
-use crate::region::Region;
+use crate::region::{RankSlot, Region};
 use crate::registry;
 use crate::ring::Taken;
 use crate::settings::{self, Settings};
@@ -34,35 +33,40 @@ use crate::shared::{GivenOrders, Shared};
 use crate::source::{Loaded, Source};
 use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
 
-/// How long ranks of a node wait for each other to come [s].
+/// How long ranks of a node wait for each other to come, unless `timeout=` is shorter \[s\].
 const MEETING_S: u64 = 120;
 /// After how long without a batch the user is told what is being waited for.
-const STALL_WARNING: Duration = Duration::from_secs(10);
+pub(crate) const STALL_WARNING: Duration = Duration::from_secs(10);
 
 /// See the module header.
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     membership: Mutex<Membership>,
     consumer: Mutex<Consumer>,
     generation: u64,
     _share: Option<registry::Share>,
 }
 
-struct Consumer {
-    pass: Option<Arc<Pass>>,
+#[allow(clippy::struct_excessive_bools)] // independent facts, not a state in disguise
+pub(crate) struct Consumer {
+    pub(crate) pass: Option<Arc<Pass>>,
+    /// Passes begun or agreed on so far.
+    pub(crate) passes: u64,
+    /// A pass that all ranks agreed on and this one has told to be at rest for: its first step and the end of its epoch.
+    pub(crate) agreed: Option<(u64, u64)>,
     /// Next absolute step to hand out.
-    step: u64,
-    /// First step behind the epoch that is being iterated.
-    end: u64,
+    pub(crate) step: u64,
+    /// First step behind the epoch that was started last.
+    pub(crate) end: u64,
     /// The rank has left the iteration (or not begun one): the node goes on without it.
-    away: bool,
+    pub(crate) away: bool,
     /// The next batch is the first of a pass: the wait for it is the start-up fill.
-    filling: bool,
-    last_return: Option<Instant>,
-    warned_copies: bool,
-    closed: bool,
+    pub(crate) filling: bool,
+    pub(crate) last_return: Option<Instant>,
+    pub(crate) warned_copies: bool,
+    pub(crate) closed: bool,
     /// Why the iteration ended early; told again until the next `start`.
-    failed: Option<Error>,
+    pub(crate) failed: Option<Error>,
 }
 
 /// What the leader tells the others.
@@ -81,7 +85,7 @@ impl Engine {
             rank: options.rank,
             local_rank: options.local_rank,
             local_ranks: options.local_ranks.clone(),
-            deadline: Duration::from_secs(MEETING_S),
+            deadline: Duration::from_secs(MEETING_S.min(options.timeout_s)),
         };
         let fingerprint = source.dataset().fingerprint();
         let mut failure = None;
@@ -114,7 +118,8 @@ impl Engine {
             return Err(Error::Node("the leader sent no memory".into(), None));
         };
         let region = Arc::new(Region::map(region_fd, settings.region.clone())?);
-        let index = Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
+        let index =
+            Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
         let order = settings::make_order(
             &options,
             index.samples(),
@@ -123,7 +128,7 @@ impl Engine {
             Some(settings.lanes).filter(|_| options.order.kind == "group"),
         )?;
         let files = open_files(&source, &index, settings.direct)?;
-        let mappings = open_mappings(&settings.access, &files);
+        let mappings = open_mappings(settings.access, &files);
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
             .ok_or_else(|| Error::Node("the leader's decisions do not fit the data set".into(), None))?;
         let shared = Arc::new(Shared {
@@ -149,6 +154,8 @@ impl Engine {
             membership: Mutex::new(membership),
             consumer: Mutex::new(Consumer {
                 pass: None,
+                passes: 0,
+                agreed: None,
                 step: 0,
                 end: 0,
                 away: true,
@@ -188,7 +195,7 @@ impl Engine {
         &self.shared.index
     }
 
-    fn consumer(&self) -> Result<MutexGuard<'_, Consumer>, Error> {
+    pub(crate) fn consumer(&self) -> Result<MutexGuard<'_, Consumer>, Error> {
         if fork::in_forked_child(self.generation) {
             return Err(Error::Forked);
         }
@@ -196,111 +203,8 @@ impl Engine {
         if consumer.closed { Err(Error::Closed) } else { Ok(consumer) }
     }
 
-    /// Says where the next iteration begins.
-    pub fn start(&self, epoch: u64, step: u64, caller: &dyn Caller) -> Result<(), Error> {
-        let mut consumer = self.consumer()?;
-        let steps = self.steps_per_epoch();
-        if step > steps {
-            return Err(Error::Options {
-                message: format!("step {step} of an epoch of {steps} steps"),
-                hint: String::new(),
-            });
-        }
-        let target = epoch.saturating_mul(steps).saturating_add(step);
-        if target >= AWAY {
-            return Err(Error::Options { message: format!("epoch {epoch} is too large"), hint: String::new() });
-        }
-        consumer.end = (epoch + 1) * steps;
-        consumer.last_return = None;
-        consumer.failed = None;
-        if let Some(pass) = consumer.pass.clone()
-            && !self.others_want_more_than(pass.number)
-        {
-            if !consumer.away && consumer.step == target {
-                return Ok(());
-            }
-            // After `leave` the rank may come back anywhere ahead; the node goes on in the same pass.
-            if consumer.away && target >= consumer.step && target <= consumer.step.next_multiple_of(steps.max(1)) {
-                come_back(&pass, target);
-                self.shared.buffers.ring.resume(target);
-                self.shared.ring_all();
-                consumer.away = false;
-                consumer.step = target;
-                return Ok(());
-            }
-        }
-        self.new_pass(&mut consumer, target, caller)
-    }
-
-    fn others_want_more_than(&self, pass: u64) -> bool {
-        self.shared.active().any(|(_, slot)| Position::from_word(slot.want.load(Ordering::Acquire)).pass() > pass)
-    }
-
-    /// Goes through the three agreements of a new pass: all want it, all start at the same step, all are at rest.
-    fn new_pass(&self, consumer: &mut Consumer, target: u64, caller: &dyn Caller) -> Result<(), Error> {
-        let shared = &self.shared;
-        let current = consumer.pass.as_ref().map_or(0, |pass| pass.number);
-        let number = current + 1;
-        self.step_aside(consumer);
-        shared.slot().want.store(Position::new(number, target).word(), Ordering::SeqCst);
-        shared.ring_all();
-        let want = |slot: &crate::region::RankSlot| Position::from_word(slot.want.load(Ordering::Acquire));
-        self.wait_for_ranks(caller, |slot| want(slot).pass() >= number, "to go on at the same epoch and step")?;
-        let steps = self.steps_per_epoch().max(1);
-        for (local, slot) in shared.active() {
-            let other = want(slot);
-            if other.pass() == number && other.step() != target {
-                return Err(Error::Disagree(format!(
-                    "the ranks of this node go on at different places: rank {} at epoch {} step {}, rank {} at epoch {} step {}",
-                    shared.options.rank,
-                    target / steps,
-                    target % steps,
-                    shared.options.local_ranks[local],
-                    other.step() / steps,
-                    other.step() % steps,
-                )));
-            }
-        }
-        if let Some(pass) = consumer.pass.take() {
-            pass.end();
-        }
-        shared.slot().quiet.store(number, Ordering::SeqCst);
-        shared.ring_all();
-        self.wait_for_ranks(caller, |slot| slot.quiet.load(Ordering::Acquire) >= number, "to come to rest")?;
-        consumer.pass = Some(Pass::begin(Arc::clone(shared), number, target)?);
-        consumer.away = false;
-        consumer.filling = true;
-        consumer.step = target;
-        Ok(())
-    }
-
-    fn wait_for_ranks(
-        &self,
-        caller: &dyn Caller,
-        ready: impl Fn(&crate::region::RankSlot) -> bool,
-        what: &str,
-    ) -> Result<(), Error> {
-        let shared = &self.shared;
-        let missing = || shared.active().find(|(_, slot)| !ready(slot)).map(|(local, _)| local);
-        let begun = Instant::now();
-        let mut warned = false;
-        while let Some(local) = missing() {
-            let waited = || format!("waiting for rank {} {what}", shared.options.local_ranks[local]);
-            self.look_around(caller, waited)?;
-            if begun.elapsed() > STALL_WARNING && !warned {
-                caller.warn(&format!("loader \"{}\": {}", shared.options.name, waited()));
-                warned = true;
-            }
-            if begun.elapsed().as_secs() > shared.options.timeout_s {
-                return Err(Error::Timeout { seconds: shared.options.timeout_s, what: waited() });
-            }
-            shared.region.gathered().wait(|| missing().is_none(), PATIENCE);
-        }
-        Ok(())
-    }
-
     /// Interruption and deaths; called in every wait.
-    fn look_around(&self, caller: &dyn Caller, what: impl Fn() -> String) -> Result<(), Error> {
+    pub(crate) fn look_around(&self, caller: &dyn Caller, what: impl Fn() -> String) -> Result<(), Error> {
         if caller.interrupted() {
             return Err(Error::Interrupted);
         }
@@ -342,7 +246,10 @@ impl Engine {
             return Ok(None);
         }
         let Some(pass) = consumer.pass.clone() else { return Ok(None) };
-        let batch = match self.wait_for_batch(&pass, consumer.step, begun, caller) {
+        let epoch = (consumer.end / self.steps_per_epoch()).saturating_sub(1);
+        let taken =
+            self.given_agree(epoch).and_then(|()| self.wait_for_batch(&pass, consumer.step, begun, caller));
+        let batch = match taken {
             Ok(batch) => batch,
             // The batch is still on its way; the next call finds it.
             Err(Error::Interrupted) => return Err(Error::Interrupted),
@@ -372,7 +279,13 @@ impl Engine {
         Ok(Some(batch))
     }
 
-    fn wait_for_batch(&self, pass: &Pass, step: u64, begun: Instant, caller: &dyn Caller) -> Result<Batch, Error> {
+    fn wait_for_batch(
+        &self,
+        pass: &Pass,
+        step: u64,
+        begun: Instant,
+        caller: &dyn Caller,
+    ) -> Result<Batch, Error> {
         let shared = &self.shared;
         let mut warnings = 0;
         loop {
@@ -420,7 +333,10 @@ impl Engine {
             hint: "the function of the epoch must return every sample id exactly once".into(),
         };
         if ids.len() as u64 != samples {
-            return Err(wrong(format!("the order given for epoch {epoch} has {} ids for {samples} samples", ids.len())));
+            return Err(wrong(format!(
+                "the order given for epoch {epoch} has {} ids for {samples} samples",
+                ids.len()
+            )));
         }
         let mut seen = vec![0_u64; ids.len().div_ceil(64)];
         for (position, id) in ids.iter().enumerate() {
@@ -450,19 +366,24 @@ impl Engine {
         for id in ids {
             hasher.update(&id.to_le_bytes());
         }
-        let word = (epoch + 1) << 32 | (hasher.digest() & 0xffff_ffff);
-        let parity = (epoch % 2) as usize;
-        shared.slot().given[parity].store(word, Ordering::SeqCst);
-        for (local, slot) in shared.active() {
-            let other = slot.given[parity].load(Ordering::SeqCst);
-            if other >> 32 == word >> 32 && other != word {
-                return Err(Error::Disagree(format!(
-                    "the order given for epoch {epoch} differs between rank {} and rank {}",
-                    shared.options.rank, shared.options.local_ranks[local]
-                )));
-            }
+        shared.slot().give(epoch, hasher.digest());
+        self.given_agree(epoch)
+    }
+
+    /// Whether all ranks of the node that were given an order for an epoch were given the same.
+    ///
+    /// A rank that finds out when it is given its order says goodbye with an error; the others find out here.
+    fn given_agree(&self, epoch: u64) -> Result<(), Error> {
+        let shared = &self.shared;
+        let Some(own) = shared.slot().given_digest(epoch) else { return Ok(()) };
+        let differs = |slot: &RankSlot| slot.given_digest(epoch).is_some_and(|other| other != own);
+        match shared.region.ranks().iter().position(differs) {
+            None => Ok(()),
+            Some(local) => Err(Error::Disagree(format!(
+                "the order given for epoch {epoch} differs between rank {} and rank {}",
+                shared.options.rank, shared.options.local_ranks[local]
+            ))),
         }
-        Ok(())
     }
 
     /// Ends the iteration early; the node goes on without this rank until its next `start`.
@@ -472,7 +393,7 @@ impl Engine {
         Ok(())
     }
 
-    fn step_aside(&self, consumer: &mut Consumer) {
+    pub(crate) fn step_aside(&self, consumer: &mut Consumer) {
         consumer.last_return = None;
         if consumer.away {
             return;
@@ -533,7 +454,9 @@ impl Engine {
             lines.push(format!("fallback: {reason}"));
         }
         if shared.buffers.ring.keeps_all() {
-            lines.push("batches: the user keeps all buffers, so batches are copied into private memory".into());
+            lines.push(
+                "batches: the user keeps all buffers, so batches are copied into private memory".into(),
+            );
         }
         lines
     }
@@ -570,7 +493,7 @@ fn lead(
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
     }
     let files = open_files(source, &index, options.direct == Some(true))?;
-    let mappings = open_mappings(&options.access, &files);
+    let mappings = open_mappings(options.access, &files);
     let settings = settings::decide(options, &index, &files, mappings.as_ref())?;
     let total = settings.region.total_bytes();
     let share = registry::take(&options.job, total);
@@ -582,11 +505,12 @@ fn lead(
 
 fn open_files(source: &Source, index: &Index, direct: bool) -> Result<Arc<ShardFiles>, Error> {
     let paths = source.dataset().shards().iter().map(|shard| shard.path.clone());
-    let shards: Vec<(PathBuf, u64)> = paths.zip(index.shards()).map(|(path, shard)| (path, shard.bytes)).collect();
+    let shards: Vec<(PathBuf, u64)> =
+        paths.zip(index.shards()).map(|(path, shard)| (path, shard.bytes)).collect();
     Ok(Arc::new(ShardFiles::open(&shards, direct)?))
 }
 
-fn open_mappings(access: &AccessChoice, files: &Arc<ShardFiles>) -> Option<Mappings> {
+fn open_mappings(access: AccessChoice, files: &Arc<ShardFiles>) -> Option<Mappings> {
     match access {
         AccessChoice::Mmap => Mappings::open(files).ok(),
         AccessChoice::Auto if files.is_local() => Mappings::open(files).ok(),

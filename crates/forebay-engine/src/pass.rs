@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use crate::error::Error;
 use crate::planner::Plans;
+use crate::position::{AWAY, Position};
 use crate::protocol::publish_position;
 use crate::shared::Shared;
 use crate::{gather, planner, reader};
@@ -28,6 +29,8 @@ pub(crate) struct Pass {
     stopped: AtomicBool,
     failure: Mutex<Option<Error>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Readers that run in this process.
+    hosted: Mutex<BTreeSet<usize>>,
 }
 
 impl Pass {
@@ -42,6 +45,7 @@ impl Pass {
             stopped: AtomicBool::new(false),
             failure: Mutex::new(None),
             threads: Mutex::new(Vec::new()),
+            hosted: Mutex::new(BTreeSet::new()),
         });
         publish_position(&pass.shared.slot().position, number, start);
         pass.shared.buffers.ring.restart();
@@ -57,14 +61,21 @@ impl Pass {
         Ok(pass)
     }
 
-    fn spawn(self: &Arc<Self>, name: &str, run: impl FnOnce(&Arc<Self>) + Send + 'static) -> Result<(), Error> {
+    fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        run: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) -> Result<(), Error> {
         let pass = Arc::clone(self);
         let handle = std::thread::Builder::new()
             .name(format!("forebay-{name}"))
             .spawn(move || {
                 // A panic has printed where; without this the consumer would wait for a batch that never comes.
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&pass))).is_err() {
-                    pass.fail(Error::System("go on", "an engine thread panicked; this is a bug in Forebay".into()));
+                    pass.fail(Error::System(
+                        "go on",
+                        "an engine thread panicked; this is a bug in Forebay".into(),
+                    ));
                 }
             })
             .map_err(Error::system("start an engine thread"))?;
@@ -72,16 +83,40 @@ impl Pass {
         Ok(())
     }
 
-    /// Starts the readers that this process hosts now and did not host before.
-    pub(crate) fn host_readers(self: &Arc<Self>, hosted: &mut BTreeSet<usize>) {
+    /// Starts the readers that this process hosts now and that do not run here yet.
+    pub(crate) fn host_readers(self: &Arc<Self>) {
         for number in 0..self.shared.region.layout().readers {
-            if self.shared.host(number) == self.shared.me() && hosted.insert(number) {
+            if self.shared.host(number, self.number) == self.shared.me() && self.hosted().insert(number) {
                 let spawned = self.spawn(&format!("reader-{number}"), move |pass| reader::run(pass, number));
                 if let Err(error) = spawned {
                     self.fail(error);
                 }
             }
         }
+    }
+
+    /// Gives a reader to the next rank; called by the thread that runs it, as the last thing it does.
+    pub(crate) fn hand_on(&self, number: usize) {
+        self.hosted().remove(&number);
+        let word = &self.shared.region.readers()[number].moves;
+        let moves = Position::from_word(word.load(Ordering::Acquire));
+        let moves = if moves.pass() == self.number { moves.step() } else { 0 };
+        word.store(Position::new(self.number, moves + 1).word(), Ordering::Release);
+        self.shared.ring_all();
+    }
+
+    fn hosted(&self) -> std::sync::MutexGuard<'_, BTreeSet<usize>> {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this rank is away from an epoch whose order the others were given and it was not.
+    ///
+    /// It cannot plan that epoch, so its readers must go on elsewhere.
+    pub(crate) fn lacks_order(&self) -> bool {
+        let Some(epoch) = self.plans.lacking() else { return false };
+        let position = Position::from_word(self.shared.slot().position.load(Ordering::Acquire));
+        position == Position::new(self.number, AWAY)
+            && self.shared.active().any(|(_, slot)| slot.given_digest(epoch).is_some())
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -102,7 +137,7 @@ impl Pass {
     pub(crate) fn publish_gathered(&self, step: u64) {
         // Two gather threads may come here in the wrong order; positions only grow.
         let word = &self.shared.slot().position;
-        let position = crate::position::Position::new(self.number, step).word();
+        let position = Position::new(self.number, step).word();
         word.fetch_max(position, Ordering::SeqCst);
         self.shared.region.gathered().ring();
     }

@@ -5,7 +5,7 @@
 //! reader that moves to this process finds what is left to do. The planner also starts the readers that this process
 //! hosts.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -78,11 +78,18 @@ pub(crate) struct Plans {
     covered: AtomicU64,
     /// Steps up to this one may have lost a tranche; exclusive.
     forgotten: AtomicU64,
+    /// The epoch + 1 for which planning waits until the user gives its order, else 0.
+    lacking: AtomicU64,
 }
 
 impl Plans {
     pub(crate) fn new(start: u64) -> Self {
-        Self { list: Mutex::new(VecDeque::new()), covered: AtomicU64::new(start), forgotten: AtomicU64::new(0) }
+        Self {
+            list: Mutex::new(VecDeque::new()),
+            covered: AtomicU64::new(start),
+            forgotten: AtomicU64::new(0),
+            lacking: AtomicU64::new(0),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Arc<Planned>>> {
@@ -92,6 +99,31 @@ impl Plans {
     /// Whether all needs of a step are planned.
     pub(crate) fn covers(&self, step: u64) -> bool {
         self.covered.load(Ordering::Acquire) > step
+    }
+
+    /// The epoch for which planning waits until the user gives its order.
+    pub(crate) fn lacking(&self) -> Option<u64> {
+        self.lacking.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Whether all blocks before block `place` of `planned` that lie in the same memory, or have the same word, are filled.
+    ///
+    /// A tranche that was forgotten had all its blocks filled.
+    pub(crate) fn is_free(
+        &self,
+        planned: &Planned,
+        place: usize,
+        words: u64,
+        filled: impl Fn(u64) -> bool,
+    ) -> bool {
+        let block = &planned.plan.blocks[place];
+        let end = block.ring_offset + block.length;
+        let earlier = |other: &&forebay_plan::Block| other.sequence < block.sequence;
+        self.lock().iter().flat_map(|planned| planned.plan.blocks.iter()).take_while(earlier).all(|other| {
+            let overlaps = other.ring_offset < end && block.ring_offset < other.ring_offset + other.length;
+            let same_word = other.sequence + words <= block.sequence;
+            !(overlaps || same_word) || filled(other.sequence)
+        })
     }
 
     /// The tranches with needs at a step; `None` where one of them may have been forgotten.
@@ -109,7 +141,12 @@ impl Plans {
     }
 
     /// The tranche that holds the first block at or behind `sequence` that belongs to `reader` of `readers`, and its place.
-    pub(crate) fn next_block(&self, sequence: u64, reader: u64, readers: u64) -> Option<(Arc<Planned>, usize)> {
+    pub(crate) fn next_block(
+        &self,
+        sequence: u64,
+        reader: u64,
+        readers: u64,
+    ) -> Option<(Arc<Planned>, usize)> {
         let list = self.lock();
         for planned in list.iter() {
             let Some(first) = planned.plan.blocks.first().map(|block| block.sequence) else { continue };
@@ -135,18 +172,19 @@ pub(crate) fn run(pass: &Arc<Pass>) {
 fn plan_all(pass: &Arc<Pass>) -> Result<(), Error> {
     let shared = &pass.shared;
     let region = &shared.region;
-    let mut schedule = Schedule::new(&shared.order, &shared.node_ranks, pass.start, shared.settings.steps_per_tranche);
+    let mut schedule =
+        Schedule::new(&shared.order, &shared.node_ranks, pass.start, shared.settings.steps_per_tranche);
     let mut landing = Landing::new(region.layout().landing_bytes, region.layout().blocks as u64);
     let shard_bytes: Vec<u64> = shared.index.shards().iter().map(|shard| shard.bytes).collect();
     let mut waiting: Option<Tranche> = None;
     let mut ids: Vec<SampleId> = Vec::new();
-    let mut hosted = BTreeSet::new();
     loop {
         if pass.is_stopped() {
             return Ok(());
         }
-        pass.host_readers(&mut hosted);
+        pass.host_readers();
         forget_done(pass);
+        let mut lacking = None;
         if waiting.is_none() {
             match schedule.next(|epoch| shared.given.get(epoch)) {
                 Next::Tranche(tranche) => {
@@ -155,14 +193,20 @@ fn plan_all(pass: &Arc<Pass>) -> Result<(), Error> {
                 }
                 Next::NeedsGiven(epoch) => {
                     pass.plans.covered.fetch_max(epoch * shared.order.steps_per_epoch(), Ordering::AcqRel);
+                    lacking = Some(epoch);
                 }
             }
+            pass.plans.lacking.store(lacking.map_or(0, |epoch| epoch + 1), Ordering::Release);
             region.filled().ring();
         }
         let wanted = waiting.as_ref().is_some_and(|tranche| is_wanted(pass, tranche));
         if !wanted {
             region.filled().wait(
-                || pass.is_stopped() || waiting.as_ref().is_some_and(|tranche| is_wanted(pass, tranche)),
+                || {
+                    pass.is_stopped()
+                        || waiting.as_ref().is_some_and(|tranche| is_wanted(pass, tranche))
+                        || lacking.is_some_and(|epoch| shared.given.get(epoch).is_some())
+                },
                 PATIENCE,
             );
             continue;
@@ -189,6 +233,9 @@ fn is_wanted(pass: &Pass, tranche: &Tranche) -> bool {
     if claim.is_some_and(|step| step >= tranche.first_step) {
         return true;
     }
+    if tranche.first_step >= read_ahead_end(pass) {
+        return false;
+    }
     let begun = pass
         .shared
         .region
@@ -205,6 +252,21 @@ fn is_wanted(pass: &Pass, tranche: &Tranche) -> bool {
         None => claim.is_none_or(|step| planned.tranche.first_step > step),
     });
     ahead.count() < AHEAD
+}
+
+/// First step that is not read ahead: the end of the epoch behind the one in which the last rank is.
+///
+/// Without this a data set that fits the landing ring many times would be read many times ahead. Nothing is read ahead
+/// while all ranks are away.
+fn read_ahead_end(pass: &Pass) -> u64 {
+    let steps = pass.shared.order.steps_per_epoch().max(1);
+    let positions =
+        pass.shared.active().map(|(_, slot)| Position::from_word(slot.position.load(Ordering::Acquire)));
+    let last = positions
+        .filter(|position| position.pass() == pass.number && position.step() < AWAY)
+        .map(Position::step)
+        .min();
+    last.map_or(0, |step| (step / steps + 2) * steps)
 }
 
 /// Drops tranches from the front that nobody here needs any more.

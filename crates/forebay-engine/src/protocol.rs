@@ -6,7 +6,8 @@
 //!
 //! 1. every rank publishes a *position*: all steps before it are gathered, their landing bytes are no longer needed;
 //! 2. a reader that is about to fill a block first publishes up to which step the data it overwrites was needed
-//!    ([`Overwritten`]), then waits until every rank's position is behind that step;
+//!    ([`Overwritten`]), then waits until every rank's position is behind that step and until the blocks that had
+//!    the memory before are filled: one that nobody needs any more may still have its reader before it;
 //! 3. when the bytes are there it publishes the block's word; gatherers read the bytes only after they saw the word.
 //!
 //! A rank that went away (`break`, `close`) publishes a position behind everything, so nobody waits for it. When it

@@ -1,7 +1,7 @@
 //! A reader: fills the blocks of the plan whose sequence falls to it.
 //!
 //! Reader k takes the blocks q with q mod R = k, in order. It tells what it is about to overwrite, waits until every
-//! rank is behind that, looks whether the bytes are resident in the page cache (then there is nothing to read), reads,
+//! rank is behind that and the blocks that were there are filled, looks whether the bytes are resident in the page cache (then there is nothing to read), reads,
 //! and publishes the block. A failed read is published as such: whoever needs a sample of the block reads that sample
 //! himself and meets the error, with file and offset, himself.
 
@@ -28,8 +28,12 @@ pub(crate) fn run(pass: &Arc<Pass>, number: usize) {
         AccessChoice::IoUring => access::Access::IoUring,
         AccessChoice::Auto | AccessChoice::Pread | AccessChoice::Mmap => access::Access::Pread,
     };
-    let (mut reader, fallback) =
-        Reader::new(Arc::clone(&shared.files), choice, shared.settings.direct, shared.settings.depth as usize);
+    let (mut reader, fallback) = Reader::new(
+        Arc::clone(&shared.files),
+        choice,
+        shared.settings.direct,
+        shared.settings.depth as usize,
+    );
     if let Some(reason) = fallback {
         *shared.fallback.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reason);
     }
@@ -38,11 +42,15 @@ pub(crate) fn run(pass: &Arc<Pass>, number: usize) {
     while !pass.is_stopped() {
         let begun = Instant::now();
         let Some((planned, place)) = pass.plans.next_block(sequence, number as u64, readers) else {
-            shared.region.gathered().wait(
+            let found = shared.region.gathered().wait(
                 || pass.is_stopped() || pass.plans.next_block(sequence, number as u64, readers).is_some(),
                 PATIENCE,
             );
             count_since(shared.slot(), Counter::ReaderIdleNs, begun);
+            if !found && pass.lacks_order() {
+                pass.hand_on(number);
+                return;
+            }
             continue;
         };
         let block = &planned.plan.blocks[place];
@@ -56,7 +64,7 @@ pub(crate) fn run(pass: &Arc<Pass>, number: usize) {
         shared.region.filled().ring();
         if let Some(step) = block.after_step {
             publish_overwritten(&slot.overwritten, pass.number, step);
-            if !wait_for_room(pass, step) {
+            if !wait_for_room(pass, step) || !wait_for_filled(pass, &planned, place) {
                 return;
             }
             count_since(shared.slot(), Counter::ReaderIdleNs, begun);
@@ -88,6 +96,23 @@ fn wait_for_room(pass: &Pass, step: u64) -> bool {
     true
 }
 
+/// Waits until the blocks that had the block's memory before are filled; false when the pass was stopped.
+///
+/// A block that only ranks needed which went away is waited for by nobody, while its reader, stalled or just moved to
+/// another process, still means to write there.
+fn wait_for_filled(pass: &Pass, planned: &Planned, place: usize) -> bool {
+    let region = &pass.shared.region;
+    let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, sequence);
+    let ready = || pass.plans.is_free(planned, place, region.layout().blocks as u64, filled);
+    while !ready() {
+        if pass.is_stopped() {
+            return false;
+        }
+        region.filled().wait(|| pass.is_stopped() || ready(), PATIENCE);
+    }
+    true
+}
+
 fn fill(pass: &Pass, reader: &mut Reader, planned: &Planned, block: &Block) -> Filled {
     let shared = &pass.shared;
     let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
@@ -95,8 +120,8 @@ fn fill(pass: &Pass, reader: &mut Reader, planned: &Planned, block: &Block) -> F
         count(shared.slot(), Counter::MappedBytes, block.length);
         return Filled::Mapped;
     }
-    // SAFETY: this reader is the only one for the block's sequence, and every rank is behind the step up to which the
-    // bytes were needed before (`wait_for_room`); a rank that was away and comes back keeps off (protocol.rs, rule 2).
+    // SAFETY: this reader is the only one for the block's sequence, every rank is behind the step up to which the bytes
+    // were needed before (`wait_for_room`), and no other reader still fills them (`wait_for_filled`); a rank that was away and comes back keeps off (protocol.rs, rule 2).
     let memory = unsafe { shared.region.landing_mut(block.ring_offset, block.length) };
     let mut transfers = Vec::with_capacity(reads.len());
     let mut rest = memory;

@@ -6,14 +6,14 @@
 //! whose owner at any time follows from the protocol (`protocol.rs`) and from the batch ring (`batch.rs`).
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::node::{Bell, Map};
 
-/// Alignment of everything that is read into or handed out \[bytes\]: a page, which O_DIRECT needs.
+/// Alignment of everything that is read into or handed out \[bytes\]: a page, which `O_DIRECT` needs.
 pub const ALIGN: u64 = 4096;
 /// Counters per rank in shared memory; `stats.rs` names them.
 pub const COUNTERS: usize = 24;
@@ -53,6 +53,8 @@ pub struct RankSlot {
     pub left: AtomicU32,
     /// [`crate::position::Position`] word of the pass that the rank wants, and where it starts.
     pub want: AtomicU64,
+    /// Position word of the pass the rank is in and the first step behind the epoch it started last.
+    pub reached: AtomicU64,
     /// The pass up to which this process's threads are at rest.
     pub quiet: AtomicU64,
     /// Position word (`protocol.rs`).
@@ -67,6 +69,20 @@ pub struct RankSlot {
     pub arrivals: [AtomicU64; ARRIVALS],
 }
 
+impl RankSlot {
+    /// Digest of the order that the rank was given for an epoch.
+    pub fn given_digest(&self, epoch: u64) -> Option<u64> {
+        let word = self.given[(epoch % 2) as usize].load(Ordering::SeqCst);
+        (word >> 32 == (epoch + 1) & 0xffff_ffff).then_some(word & 0xffff_ffff)
+    }
+
+    /// Notes the digest of the order that the rank was given for an epoch.
+    pub fn give(&self, epoch: u64, digest: u64) {
+        let word = (epoch + 1) << 32 | (digest & 0xffff_ffff);
+        self.given[(epoch % 2) as usize].store(word, Ordering::SeqCst);
+    }
+}
+
 /// What a reader tells the others.
 #[repr(C, align(128))]
 pub struct ReaderSlot {
@@ -74,6 +90,8 @@ pub struct ReaderSlot {
     pub overwritten: AtomicU64,
     /// Position word of (pass, sequence of the last block begun + 1).
     pub begun: AtomicU64,
+    /// Position word of (pass, how often the reader was handed on to the next rank).
+    pub moves: AtomicU64,
 }
 
 impl RegionLayout {
@@ -193,7 +211,10 @@ impl Region {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.landing_bytes));
         // SAFETY: inside the mapping by the assertion; exclusive by the caller's promise.
         unsafe {
-            std::slice::from_raw_parts_mut(self.at::<u8>(self.landing_at + offset as usize).cast_mut(), length as usize)
+            std::slice::from_raw_parts_mut(
+                self.at::<u8>(self.landing_at + offset as usize).cast_mut(),
+                length as usize,
+            )
         }
     }
 

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use forebay_format::Index;
 use forebay_plan::{Order, Traits};
-use forebay_types::Rank;
+use forebay_types::{Rank, ShardId};
 
 use crate::access::{Mappings, ShardFiles};
 use crate::batch::{BatchLayout, Buffers};
 use crate::options::Options;
+use crate::position::Position;
 use crate::region::{RankSlot, Region};
 use crate::settings::Settings;
 use crate::source::Source;
@@ -53,14 +54,25 @@ impl Shared {
         self.region.ranks().iter().enumerate().filter(|(_, slot)| slot.left.load(Ordering::Acquire) == 0)
     }
 
-    /// The local rank in which a reader runs: ⌊k·ranks/readers⌋, or the next one that is still there.
-    pub(crate) fn host(&self, reader: usize) -> usize {
+    /// The local rank in which a reader runs in a pass: ⌊k·ranks/readers⌋, or as many places behind it as the reader was
+    /// handed on, or the next rank that is still there.
+    ///
+    /// All processes come to the same answer: who has left does not come back, and only the thread that runs the reader
+    /// hands it on.
+    pub(crate) fn host(&self, reader: usize, pass: u64) -> usize {
         let ranks = self.region.layout().ranks;
-        let nominal = reader * ranks / self.region.layout().readers;
+        let moves = Position::from_word(self.region.readers()[reader].moves.load(Ordering::Acquire));
+        let moves = if moves.pass() == pass { moves.step() as usize } else { 0 };
+        let nominal = reader * ranks / self.region.layout().readers + moves;
         (0..ranks)
             .map(|step| (nominal + step) % ranks)
             .find(|rank| self.region.ranks()[*rank].left.load(Ordering::Acquire) == 0)
-            .unwrap_or(nominal)
+            .unwrap_or(nominal % ranks)
+    }
+
+    /// The file of a shard, for messages.
+    pub(crate) fn path(&self, shard: ShardId) -> String {
+        self.source.dataset().shards()[shard.0 as usize].path.display().to_string()
     }
 
     /// Wakes everyone on the node who waits for anything.

@@ -1,0 +1,188 @@
+//! Where an iteration begins: going on in the running pass, or agreeing with the other ranks of the node on a new one.
+//!
+//! Every rank must be started at the same places in the same order, but not at the same time: one that breaks off early
+//! may be epochs ahead. So whether a start goes on or jumps must not depend on where a rank happens to stand: it goes on
+//! if and only if it asks for the beginning of the epoch behind the one that was started last. Then all ranks of the
+//! node come to the same answer at their n-th start.
+//!
+//! A jump goes through three agreements: all ranks want it, all at the same place, all are at rest. A rank that has told
+//! that it is at rest keeps to that pass even when the wait for the others is interrupted.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::caller::Caller;
+use crate::engine::{Consumer, Engine, STALL_WARNING};
+use crate::error::Error;
+use crate::gather::come_back;
+use crate::pass::Pass;
+use crate::planner::PATIENCE;
+use crate::position::{AWAY, Position};
+use crate::region::RankSlot;
+
+impl Engine {
+    /// Says where the next iteration begins.
+    pub fn start(&self, epoch: u64, step: u64, caller: &dyn Caller) -> Result<(), Error> {
+        let mut consumer = self.consumer()?;
+        let wrong = |message| Err(Error::Options { message, hint: String::new() });
+        let steps = self.steps_per_epoch();
+        if step > steps {
+            return wrong(format!("step {step} of an epoch of {steps} steps"));
+        }
+        let end = epoch.saturating_add(1).saturating_mul(steps);
+        if end >= AWAY {
+            return wrong(format!("epoch {epoch} is too large"));
+        }
+        let target = end - steps + step;
+        consumer.last_return = None;
+        consumer.failed = None;
+        // The rest of a start that was interrupted.
+        if consumer.agreed.is_some() {
+            let agreed = self.begin_agreed(&mut consumer, caller)?;
+            if agreed == (target, end) {
+                return Ok(());
+            }
+            self.step_aside(&mut consumer);
+        }
+        match consumer.pass.clone() {
+            Some(pass) if target == consumer.end => self.go_on(&mut consumer, &pass, end),
+            _ => self.new_pass(&mut consumer, target, end, caller),
+        }
+    }
+
+    /// Goes on with the next epoch of the pass.
+    fn go_on(&self, consumer: &mut Consumer, pass: &Pass, end: u64) -> Result<(), Error> {
+        let target = consumer.end;
+        if consumer.step != target {
+            self.step_aside(consumer);
+        }
+        self.publish_reached(pass.number, end);
+        let wants_other = |slot: &RankSlot| {
+            let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
+            Position::from_word(slot.want.load(Ordering::SeqCst)).pass() > pass.number
+                && reached.pass() == pass.number
+                && reached.step() <= target
+        };
+        if let Some((local, slot)) = self.shared.active().find(|(_, slot)| wants_other(slot)) {
+            let want = Position::from_word(slot.want.load(Ordering::SeqCst));
+            return Err(self.elsewhere(target, local, want.step()));
+        }
+        if consumer.away {
+            // The node went on in the same pass while this rank was away.
+            come_back(pass, target);
+            self.shared.buffers.ring.resume(target);
+            self.shared.ring_all();
+            consumer.away = false;
+        }
+        consumer.step = target;
+        consumer.end = end;
+        Ok(())
+    }
+
+    /// Goes through the agreements of a new pass.
+    fn new_pass(
+        &self,
+        consumer: &mut Consumer,
+        target: u64,
+        end: u64,
+        caller: &dyn Caller,
+    ) -> Result<(), Error> {
+        let shared = &self.shared;
+        let current = consumer.passes;
+        let number = current + 1;
+        self.step_aside(consumer);
+        shared.slot().want.store(Position::new(number, target).word(), Ordering::SeqCst);
+        shared.ring_all();
+        let own_end = consumer.end;
+        let want = |slot: &RankSlot| Position::from_word(slot.want.load(Ordering::SeqCst));
+        let went_on = |slot: &RankSlot| {
+            let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
+            want(slot).pass() < number && reached.pass() == current && reached.step() > own_end
+        };
+        self.wait_for_ranks(
+            caller,
+            |slot| want(slot).pass() >= number || went_on(slot),
+            "to go on at the same epoch and step",
+        )?;
+        for (local, slot) in shared.active() {
+            let other = want(slot);
+            if other.pass() == number && other.step() != target {
+                return Err(self.elsewhere(target, local, other.step()));
+            }
+            if went_on(slot) {
+                let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
+                let begun = reached.step().saturating_sub(self.steps_per_epoch());
+                return Err(self.elsewhere(target, local, begun));
+            }
+        }
+        if let Some(pass) = consumer.pass.take() {
+            pass.end();
+        }
+        consumer.passes = number;
+        consumer.agreed = Some((target, end));
+        shared.slot().quiet.store(number, Ordering::SeqCst);
+        shared.ring_all();
+        self.begin_agreed(consumer, caller).map(drop)
+    }
+
+    /// Waits until all ranks are at rest and begins the pass that was agreed on; returns its first step and its epoch's end.
+    fn begin_agreed(&self, consumer: &mut Consumer, caller: &dyn Caller) -> Result<(u64, u64), Error> {
+        let shared = &self.shared;
+        let number = consumer.passes;
+        let agreed = consumer.agreed.expect("a pass was agreed on");
+        let (target, end) = agreed;
+        self.wait_for_ranks(caller, |slot| slot.quiet.load(Ordering::Acquire) >= number, "to come to rest")?;
+        self.publish_reached(number, end);
+        consumer.pass = Some(Pass::begin(Arc::clone(shared), number, target)?);
+        consumer.agreed = None;
+        consumer.away = false;
+        consumer.filling = true;
+        consumer.step = target;
+        consumer.end = end;
+        Ok(agreed)
+    }
+
+    fn publish_reached(&self, pass: u64, end: u64) {
+        self.shared.slot().reached.store(Position::new(pass, end).word(), Ordering::SeqCst);
+        self.shared.ring_all();
+    }
+
+    fn elsewhere(&self, target: u64, local: usize, other: u64) -> Error {
+        let steps = self.steps_per_epoch().max(1);
+        Error::Disagree(format!(
+            "the ranks of this node go on at different places: rank {} at epoch {} step {}, rank {} at epoch {} step {}",
+            self.shared.options.rank,
+            target / steps,
+            target % steps,
+            self.shared.options.local_ranks[local],
+            other / steps,
+            other % steps,
+        ))
+    }
+
+    fn wait_for_ranks(
+        &self,
+        caller: &dyn Caller,
+        ready: impl Fn(&RankSlot) -> bool,
+        what: &str,
+    ) -> Result<(), Error> {
+        let shared = &self.shared;
+        let missing = || shared.active().find(|(_, slot)| !ready(slot)).map(|(local, _)| local);
+        let begun = Instant::now();
+        let mut warned = false;
+        while let Some(local) = missing() {
+            let waited = || format!("waiting for rank {} {what}", shared.options.local_ranks[local]);
+            self.look_around(caller, waited)?;
+            if begun.elapsed() > STALL_WARNING && !warned {
+                caller.warn(&format!("loader \"{}\": {}", shared.options.name, waited()));
+                warned = true;
+            }
+            if begun.elapsed().as_secs() > shared.options.timeout_s {
+                return Err(Error::Timeout { seconds: shared.options.timeout_s, what: waited() });
+            }
+            shared.region.gathered().wait(|| missing().is_none(), PATIENCE);
+        }
+        Ok(())
+    }
+}
