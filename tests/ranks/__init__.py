@@ -1,0 +1,1 @@
+"""Processes that play the ranks of a node, and what they do."""
