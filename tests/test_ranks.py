@@ -140,13 +140,13 @@ def test_a_state_that_these_ranks_cannot_continue_names_those_that_can(counted_l
 
 
 def test_the_node_reads_each_page_once_per_epoch(counted_lmdb):
-    found = results(4, counted_lmdb, {"batch_size": 6, "order": "group", "strategy": "pread", "epochs": 2})
-    # Reading ahead belongs to the epoch it is for.
-    read = sum(one["stats"]["read_bytes_by_epoch"]["0"] for one in found)
-    asked = sum(one["stats"]["asked_bytes"] for one in found) / 2
-    assert asked == 240 * 500
-    assert asked <= read <= 1.02 * (counted_lmdb / "data.mdb").stat().st_size
-    assert found[0]["stats"]["node"]["samples"] == 480
+    group = {"samples": 60, "window": 1, "lanes": 4}
+    found = results(4, counted_lmdb, {"batch_size": 6, "group": group, "strategy": "pread", "epochs": 2})
+    # Reading ahead belongs to the epoch it is for; the last one may be under way.
+    epochs = {epoch for one in found for epoch in one["stats"]["read_bytes_by_epoch"]}
+    read = [sum(one["stats"]["read_bytes_by_epoch"].get(epoch, 0) for one in found) for epoch in epochs]
+    assert 240 * 500 <= max(read) <= 1.02 * (counted_lmdb / "data.mdb").stat().st_size
+    assert sum(one["stats"]["samples"] for one in found) == 480
 
 
 def test_a_rank_that_breaks_early_holds_nobody_up(counted_lmdb):
