@@ -2,11 +2,11 @@
 //!
 //! Only names things; what an LMDB file is, the LMDB reader decides.
 
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::Error;
+use crate::lmdb::{DataFile, Source};
 
 /// Bytes that are looked at: tar has its mark at 257.
 const HEAD_BYTES: usize = 600;
@@ -61,23 +61,20 @@ fn other_directory(path: &Path) -> Option<&'static str> {
 }
 
 fn other_file(path: &Path) -> Result<Option<&'static str>, Error> {
-    let io = |action: &str, source| Error::Io {
-        action: action.to_owned(),
-        path: path.to_owned(),
-        offset: None,
-        source,
-    };
-    let status = path.metadata().map_err(|source| io("open for reading", source))?;
-    if !status.is_file() {
-        // The LMDB reader names what it is; a FIFO must not be opened here.
-        return Ok(None);
+    let file = DataFile::open(path)?;
+    let mut head = [0; HEAD_BYTES];
+    let mut count = 0;
+    loop {
+        match file.pread(count as u64, &mut head[count..]) {
+            Ok(0) => return Ok(name_of(&head[..count])),
+            Ok(more) => count += more,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(source) => {
+                let action = format!("read {HEAD_BYTES} bytes");
+                return Err(Error::Io { action, path: path.to_owned(), offset: Some(0), source });
+            }
+        }
     }
-    let mut head = Vec::new();
-    let file = File::open(path).map_err(|source| io("open for reading", source))?;
-    file.take(HEAD_BYTES as u64)
-        .read_to_end(&mut head)
-        .map_err(|source| io(&format!("read {HEAD_BYTES} bytes"), source))?;
-    Ok(name_of(&head))
 }
 
 /// The format whose marks stand in these first bytes of a file; `None` for LMDB and for the unknown.

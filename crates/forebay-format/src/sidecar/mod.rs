@@ -329,11 +329,13 @@ impl Meta {
         if largest > OFFSET_LIMIT {
             return Err(format!("a shard of {largest} bytes"));
         }
+        // LMDB keeps lengths in 32 bits.
+        let longest = if self.format == LMDB { largest.min(u64::from(u32::MAX)) } else { largest };
         let Summary { record_bytes, shortest_record_bytes, longest_record_bytes, .. } = self.summary;
         let records = u128::from(header.samples) * u128::from(header.columns);
         let least = records * u128::from(shortest_record_bytes);
         let most = records * u128::from(longest_record_bytes);
-        if !(least..=most).contains(&u128::from(record_bytes)) || longest_record_bytes > largest {
+        if !(least..=most).contains(&u128::from(record_bytes)) || longest_record_bytes > longest {
             return Err(format!(
                 "{record_bytes} bytes in records of {shortest_record_bytes} to {longest_record_bytes}"
             ));

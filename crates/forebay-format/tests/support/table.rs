@@ -125,7 +125,7 @@ impl Parts {
             blocks.push(bytes.get(start..start + length)?.to_vec());
             start += length;
         }
-        Some(Self { header: bytes[..80].to_vec(), meta: bytes[80..directory].to_vec(), blocks })
+        Some(Self { header: bytes.get(..80)?.to_vec(), meta: bytes.get(80..directory)?.to_vec(), blocks })
     }
 
     /// The description, if it can be decompressed.
