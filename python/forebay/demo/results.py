@@ -211,6 +211,11 @@ def table(outcome: Outcome) -> str:
     )
 
 
+def _plain(key: str, value: float) -> float | int:
+    """Keep seconds; make counts whole."""
+    return value if key.endswith("_seconds") else int(value)
+
+
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """Give the outcome as one object: figures in base units, losses, and what the loader says of itself."""
     return {
@@ -228,8 +233,8 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
                 **{key: run.phase(key) for key, _, _ in PHASES},
                 "wall_seconds": run.wall_seconds(),
                 "startup_seconds": run.startup_seconds(),
-                **{key: run.usage(key) for key in run.ranks[0]["usage"]},
-                "training_thread": {key: run.thread(key) for key in run.ranks[0]["thread"]},
+                **{key: _plain(key, run.usage(key)) for key in run.ranks[0]["usage"]},
+                "training_thread": {key: _plain(key, run.thread(key)) for key in run.ranks[0]["thread"]},
                 **{key: run.total(key) for key in ("read_calls", "asked_bytes", "storage_bytes")},
                 "accuracies": run.accuracies,
                 "losses": run.losses,
