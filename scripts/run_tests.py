@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# What the tests look at to run longer.
+LONG = {"FOREBAY_LONG_TESTS": "1", "PROPTEST_CASES": "10000"}
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 
 
@@ -104,7 +106,7 @@ def python(arguments: list[str], long: bool) -> Counts:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
         command = [sys.executable, "-m", "pytest", f"--junit-xml={report}", *arguments]
-        _, returncode = run("python", command, {"FOREBAY_TEST_LONG": "1"} if long else {})
+        _, returncode = run("python", command, LONG if long else {})
         return count_junit(report).ended(returncode)
 
 
@@ -137,7 +139,7 @@ def main() -> int:
         ]
         if options.long:
             command += ["--release", "--", "--include-ignored"]
-        counts += rust("rust", command, {"FOREBAY_TEST_LONG": "1"} if options.long else {})
+        counts += rust("rust", command, LONG if options.long else {})
     if "loom" in suites and (names := loom_tests()):
         command = [
             "cargo",

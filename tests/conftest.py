@@ -25,7 +25,7 @@ def sockets():
 def plain_environment(monkeypatch, tmp_path, sockets):
     """Run every test with no options in the environment, an empty cache and an empty working directory."""
     for name in os.environ:
-        if (name.startswith(PREFIXES) or name in NAMES) and name != "FOREBAY_TEST_LONG":
+        if (name.startswith(PREFIXES) or name in NAMES) and name != "FOREBAY_LONG_TESTS":
             monkeypatch.delenv(name)
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
