@@ -141,7 +141,12 @@ impl Batch {
     /// Memory for a batch: the ring's buffer where there is one and it is large enough, else private memory.
     ///
     /// A ring buffer that is too small goes back at once.
-    pub(crate) fn new(buffers: &Arc<Buffers>, buffer: Option<usize>, layout: Arc<BatchLayout>, samples: usize) -> Self {
+    pub(crate) fn new(
+        buffers: &Arc<Buffers>,
+        buffer: Option<usize>,
+        layout: Arc<BatchLayout>,
+        samples: usize,
+    ) -> Self {
         let fits = layout.bytes <= buffers.region.layout().buffer_bytes;
         let memory = match buffer {
             Some(number) if fits => Memory::Ring(number),

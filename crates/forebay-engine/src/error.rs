@@ -91,7 +91,9 @@ impl Error {
             Self::BadSample { .. } => Some("schema=\"raw\" delivers the records as they are"),
             Self::PeerLost { .. } => Some("restart the job; the output of that rank may say why it ended"),
             Self::Timeout { .. } => Some("timeout= allows storage to stall for longer"),
-            Self::Disagree(_) => Some("every rank must make its loaders with the same arguments and move them alike"),
+            Self::Disagree(_) => {
+                Some("every rank must make its loaders with the same arguments and move them alike")
+            }
             _ => None,
         }
     }
@@ -131,7 +133,9 @@ impl From<forebay_format::Error> for Error {
     fn from(error: forebay_format::Error) -> Self {
         match error {
             forebay_format::Error::Interrupted => Self::Interrupted,
-            forebay_format::Error::Io { .. } => Self::Storage(error.to_string(), error.hint().map(Into::into)),
+            forebay_format::Error::Io { .. } => {
+                Self::Storage(error.to_string(), error.hint().map(Into::into))
+            }
             other => Self::Format(other.to_string(), other.hint().map(Into::into)),
         }
     }

@@ -31,7 +31,9 @@ pub(crate) fn run(pass: &Arc<Pass>) {
     let mut scratch = Scratch::default();
     while !pass.is_stopped() {
         let Some(claim) = ring.claim(PATIENCE) else { continue };
-        shared.region.filled().ring(); // the planner looks at the claim
+        if !pass.plans.covers(claim.step) {
+            shared.region.planning().ring();
+        }
         let mut buffer = claim.buffer;
         let filled = fill(pass, &claim, &mut buffer, &mut scratch);
         if let Some(unused) = buffer {

@@ -201,7 +201,7 @@ fn plan_all(pass: &Arc<Pass>) -> Result<(), Error> {
         }
         let wanted = waiting.as_ref().is_some_and(|tranche| is_wanted(pass, tranche));
         if !wanted {
-            region.filled().wait(
+            region.planning().wait(
                 || {
                     pass.is_stopped()
                         || waiting.as_ref().is_some_and(|tranche| is_wanted(pass, tranche))

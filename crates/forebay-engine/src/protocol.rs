@@ -12,11 +12,11 @@
 //!
 //! A rank that went away (`break`, `close`) publishes a position behind everything, so nobody waits for it. When it
 //! comes back it publishes its position first and reads [`Overwritten`] afterwards: steps up to that value may have
-//! lost their landing bytes and are read from the files instead. Both sides store before they load, sequentially
-//! consistent, so at least one of them sees the other. The loom tests (`tests/loom_protocol.rs`) check both rules.
+//! lost their landing bytes and are read from the files instead. Both sides store, pass a sequentially consistent
+//! fence, and load; so at least one of them sees the other. The loom tests (`tests/loom_protocol.rs`) check both rules.
 
 use crate::position::{AWAY, Position};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// What became of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,23 +72,28 @@ pub fn block_passed(word: &AtomicU64, pass: u64, sequence: u64) -> bool {
 
 /// Publishes that all steps before `step` are gathered.
 pub fn publish_position(word: &AtomicU64, pass: u64, step: u64) {
-    // SYNC: position (release) pairs with the acquire in `is_behind`; SeqCst for the way back (module header).
-    word.store(Position::new(pass, step.min(AWAY)).word(), Ordering::SeqCst);
+    // SYNC: position (release) pairs with the acquire in `is_behind`.
+    word.store(Position::new(pass, step.min(AWAY)).word(), Ordering::Release);
+    // SYNC: coming back: before this fence the position, after it `first_safe_step`.
+    fence(Ordering::SeqCst);
 }
 
 /// Whether a rank's position is behind `step` of `pass`, so that it needs none of the bytes of that step any more.
 pub fn is_behind(word: &AtomicU64, pass: u64, step: u64) -> bool {
-    Position::from_word(word.load(Ordering::SeqCst)) > Position::new(pass, step)
+    // SYNC: position (acquire) pairs with the release in `publish_position`.
+    Position::from_word(word.load(Ordering::Acquire)) > Position::new(pass, step)
 }
 
 /// Rule 2: tells that bytes needed up to `step` are about to be overwritten. Only grows within a pass.
 pub fn publish_overwritten(word: &AtomicU64, pass: u64, step: u64) {
-    word.fetch_max(Position::new(pass, step + 1).word(), Ordering::SeqCst);
+    word.fetch_max(Position::new(pass, step + 1).word(), Ordering::AcqRel);
+    // SYNC: coming back: before this fence what is overwritten, after it the positions (`is_behind`).
+    fence(Ordering::SeqCst);
 }
 
 /// First step of `pass` whose landing bytes no reader has begun to overwrite; read after publishing a position.
 pub fn first_safe_step(word: &AtomicU64, pass: u64) -> u64 {
-    let overwritten = Position::from_word(word.load(Ordering::SeqCst));
+    let overwritten = Position::from_word(word.load(Ordering::Acquire));
     match overwritten.pass().cmp(&pass) {
         std::cmp::Ordering::Less => 0,
         std::cmp::Ordering::Equal => overwritten.step(),

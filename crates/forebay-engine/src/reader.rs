@@ -61,7 +61,9 @@ pub(crate) fn run(pass: &Arc<Pass>, number: usize) {
         }
         let slot = &shared.region.readers()[number];
         slot.begun.store(Position::new(pass.number, block.sequence + 1).word(), Ordering::Release);
-        shared.region.filled().ring();
+        if place < readers as usize {
+            shared.region.planning().ring(); // the first of its blocks in this tranche
+        }
         if let Some(step) = block.after_step {
             publish_overwritten(&slot.overwritten, pass.number, step);
             if !wait_for_room(pass, step) || !wait_for_filled(pass, &planned, place) {

@@ -41,9 +41,12 @@ pub struct RegionLayout {
 struct Header {
     /// Rung when a block is filled or a plan grows: gatherers wait here.
     filled: Bell,
-    _padding: [u8; 64],
-    /// Rung when a position grows, a rank leaves or wants another pass: readers wait here.
+    _apart: [u8; 56],
+    /// Rung when a position grows, a plan grows, a rank leaves or wants another pass: readers wait here.
     gathered: Bell,
+    _far_apart: [u8; 56],
+    /// Rung when a reader begins another tranche or a gatherer lacks one: planners wait here.
+    planning: Bell,
 }
 
 /// What a rank tells the others.
@@ -165,6 +168,11 @@ impl Region {
     /// Where readers wait for positions.
     pub fn gathered(&self) -> &Bell {
         &self.header().gathered
+    }
+
+    /// Where planners wait for readers and gatherers to need more.
+    pub fn planning(&self) -> &Bell {
+        &self.header().planning
     }
 
     /// All ranks' slots, by local rank.

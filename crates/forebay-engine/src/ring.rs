@@ -37,6 +37,7 @@ pub enum Taken<T, E> {
     Failed(E),
 }
 
+#[allow(clippy::struct_excessive_bools)] // independent facts, not a state in disguise
 struct State<T, E> {
     free: Vec<usize>,
     ticket: u64,
@@ -47,14 +48,32 @@ struct State<T, E> {
     gathered: u64,
     done: BTreeSet<u64>,
     ready: BTreeMap<u64, Result<T, E>>,
+    /// The consumer found no batch and waits, or looks again soon.
     starving: bool,
     keeps_all: bool,
+    /// Threads asleep in `claim`: nobody is woken for nothing.
+    claimers: usize,
+    /// Threads asleep in `take` or `pause`.
+    takers: usize,
+}
+
+impl<T, E> State<T, E> {
+    /// Whether a claim would succeed now.
+    fn is_claimable(&self, buffers: usize) -> bool {
+        let in_work = self.filling + self.ready.len();
+        !self.paused
+            && in_work < buffers
+            && (!self.free.is_empty() || self.keeps_all || (self.starving && in_work == 0))
+    }
 }
 
 /// See the module header. `T` is a filled batch, `E` why filling it failed.
 pub struct Ring<T, E> {
     state: Mutex<State<T, E>>,
-    changed: Condvar,
+    /// Something may be claimable.
+    room: Condvar,
+    /// A claim was finished or abandoned.
+    filled: Condvar,
     buffers: usize,
 }
 
@@ -74,14 +93,31 @@ impl<T, E> Ring<T, E> {
                 ready: BTreeMap::new(),
                 starving: false,
                 keeps_all: false,
+                claimers: 0,
+                takers: 0,
             }),
-            changed: Condvar::new(),
+            room: Condvar::new(),
+            filled: Condvar::new(),
             buffers,
         }
     }
 
     fn lock(&self) -> crate::sync::MutexGuard<'_, State<T, E>> {
         self.state.lock().expect("no thread panics while it holds the ring")
+    }
+
+    /// Wakes one thread in `claim` if it would find something.
+    fn offer(&self, state: &State<T, E>) {
+        if state.claimers > 0 && state.is_claimable(self.buffers) {
+            self.room.notify_one();
+        }
+    }
+
+    /// Wakes whoever waits for claims to end.
+    fn announce(&self, state: &State<T, E>) {
+        if state.takers > 0 {
+            self.filled.notify_all();
+        }
     }
 
     /// Claims the next step as soon as there is room for it; `None` once the ring is stopped or `timeout` is over.
@@ -91,22 +127,20 @@ impl<T, E> Ring<T, E> {
             if state.stopped {
                 return None;
             }
-            let in_work = state.filling + state.ready.len();
-            if !state.paused && in_work < self.buffers {
+            if state.is_claimable(self.buffers) {
                 // Last returned first: its pages are the ones still in the cache.
                 let buffer = state.free.pop();
-                if buffer.is_none() && state.starving && in_work == 0 {
-                    state.keeps_all = true;
-                }
-                if buffer.is_some() || state.keeps_all {
-                    let claim = Claim { ticket: state.ticket, step: state.next, buffer };
-                    state.next += 1;
-                    state.filling += 1;
-                    return Some(claim);
-                }
+                state.keeps_all |= buffer.is_none();
+                let claim = Claim { ticket: state.ticket, step: state.next, buffer };
+                state.next += 1;
+                state.filling += 1;
+                self.offer(&state);
+                return Some(claim);
             }
-            let (guard, late) = crate::sync::wait_timeout(&self.changed, state, timeout);
+            state.claimers += 1;
+            let (guard, late) = crate::sync::wait_timeout(&self.room, state, timeout);
             state = guard;
+            state.claimers -= 1;
             if late {
                 return None;
             }
@@ -131,11 +165,12 @@ impl<T, E> Ring<T, E> {
     pub fn finish(&self, claim: &Claim, item: Result<T, E>) -> Result<u64, Result<T, E>> {
         let mut state = self.lock();
         state.filling -= 1;
-        self.changed.notify_all();
         if state.ticket != claim.ticket {
+            self.announce(&state);
             return Err(item);
         }
         state.ready.insert(claim.step, item);
+        self.announce(&state);
         state.done.insert(claim.step);
         loop {
             let gathered = state.gathered;
@@ -148,31 +183,33 @@ impl<T, E> Ring<T, E> {
 
     /// Ends a claim without a batch (it was void); its buffer must be given back separately.
     pub fn abandon(&self, _claim: &Claim) {
-        self.lock().filling -= 1;
-        self.changed.notify_all();
+        let mut state = self.lock();
+        state.filling -= 1;
+        self.announce(&state);
+        self.offer(&state);
     }
 
     /// Takes the batch of `step`, waiting up to `timeout` for it.
     pub fn take(&self, step: u64, timeout: Duration) -> Taken<T, E> {
         let mut state = self.lock();
+        let mut late = false;
         loop {
             if let Some(item) = state.ready.remove(&step) {
                 state.starving = false;
-                self.changed.notify_all();
+                self.offer(&state);
                 return match item {
                     Ok(item) => Taken::Item(item),
                     Err(error) => Taken::Failed(error),
                 };
             }
-            if !state.starving {
-                state.starving = true;
-                self.changed.notify_all();
-            }
-            let (guard, late) = crate::sync::wait_timeout(&self.changed, state, timeout);
-            state = guard;
-            if late && !state.ready.contains_key(&step) {
+            if late {
                 return Taken::NotYet;
             }
+            state.starving = true;
+            self.offer(&state);
+            state.takers += 1;
+            (state, late) = crate::sync::wait_timeout(&self.filled, state, timeout);
+            state.takers -= 1;
         }
     }
 
@@ -186,8 +223,7 @@ impl<T, E> Ring<T, E> {
         let mut state = self.lock();
         debug_assert!(!state.free.contains(&buffer), "buffer {buffer} is given back once");
         state.free.push(buffer);
-        drop(state);
-        self.changed.notify_all();
+        self.offer(&state);
     }
 
     /// Makes all claims void, waits until nobody fills any more, and hands back the batches nobody will take.
@@ -197,9 +233,11 @@ impl<T, E> Ring<T, E> {
         state.ticket += 1;
         state.done.clear();
         let ready = std::mem::take(&mut state.ready);
-        self.changed.notify_all();
+        self.announce(&state);
         while state.filling > 0 {
-            state = crate::sync::wait(&self.changed, state);
+            state.takers += 1;
+            state = crate::sync::wait(&self.filled, state);
+            state.takers -= 1;
         }
         ready.into_values().collect()
     }
@@ -211,13 +249,13 @@ impl<T, E> Ring<T, E> {
         state.paused = false;
         state.next = step;
         state.gathered = step;
-        self.changed.notify_all();
+        self.offer(&state);
     }
 
     /// Ends `claim` for all threads; `restart` allows it again.
     pub fn stop(&self) {
         self.lock().stopped = true;
-        self.changed.notify_all();
+        self.room.notify_all();
     }
 
     /// Undoes `stop`.

@@ -145,10 +145,19 @@ pub fn decide(
     } else {
         reasons.push(format!("order: {}", options.order.kind));
     }
+    let quality = order.quality();
+    if let (Some(entropy), Some(pairs), Some(shuffled)) =
+        (quality.order_entropy, quality.same_group_pairs, quality.same_group_pairs_of_shuffle)
+    {
+        reasons.push(format!(
+            "shuffle quality: order entropy {entropy:.3} of a full shuffle's; two samples of a global batch share a group \
+             with chance {pairs:.4}, {shuffled:.4} in a full shuffle"
+        ));
+    }
 
     let ranks = options.local_ranks.len();
     let warm = mappings.is_some_and(|mappings| mostly_resident(mappings, index));
-    let memory_total = memory::physical_bytes();
+    let memory_total = memory::limit_bytes();
     let direct = options.direct.unwrap_or(!warm && file_bytes > memory_total / 2) && files.direct_works();
     if options.direct == Some(true) && !direct {
         reasons.push("direct: this file system refuses O_DIRECT, reads go through the page cache".into());

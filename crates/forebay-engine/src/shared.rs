@@ -79,6 +79,7 @@ impl Shared {
     pub(crate) fn ring_all(&self) {
         self.region.filled().ring();
         self.region.gathered().ring();
+        self.region.planning().ring();
     }
 
     pub(crate) fn waits_for(&self, what: impl FnOnce() -> String) {

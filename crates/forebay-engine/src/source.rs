@@ -6,7 +6,9 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use forebay_format::{CachePolicy, Dataset, FieldOut, Index, IndexReport, OpenOptions, Place, Progress, Verification};
+use forebay_format::{
+    CachePolicy, Dataset, FieldOut, Index, IndexReport, OpenOptions, Place, Progress, Verification,
+};
 use forebay_types::{Field, Layout, Located, Piece, SampleId};
 
 use crate::caller::Caller;
@@ -105,8 +107,10 @@ impl Source {
         let records: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
         let mut take: Vec<_> = values.iter_mut().map(|value| (value, Vec::<u8>::new())).collect();
         let decoded = {
-            let mut closures: Vec<_> =
-                take.iter_mut().map(|(value, ragged)| (value, |bytes: &[u8]| ragged.extend_from_slice(bytes))).collect();
+            let mut closures: Vec<_> = take
+                .iter_mut()
+                .map(|(value, ragged)| (value, |bytes: &[u8]| ragged.extend_from_slice(bytes)))
+                .collect();
             let mut out: Vec<FieldOut<'_>> = closures
                 .iter_mut()
                 .zip(&fields)
@@ -123,8 +127,11 @@ impl Source {
             }
         }
         decoded.map_err(|error| {
-            let (path, offset, _) =
-                self.extents(sample, caller).ok().and_then(|extents| extents.into_iter().next()).unwrap_or_default();
+            let (path, offset, _) = self
+                .extents(sample, caller)
+                .ok()
+                .and_then(|extents| extents.into_iter().next())
+                .unwrap_or_default();
             Error::BadSample {
                 sample,
                 path: path.display().to_string(),

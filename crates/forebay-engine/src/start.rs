@@ -45,6 +45,10 @@ impl Engine {
             }
             self.step_aside(&mut consumer);
         }
+        // A start that succeeded just before it was interrupted.
+        if !consumer.away && (consumer.step, consumer.end) == (target, end) {
+            return Ok(());
+        }
         match consumer.pass.clone() {
             Some(pass) if target == consumer.end => self.go_on(&mut consumer, &pass, end),
             _ => self.new_pass(&mut consumer, target, end, caller),

@@ -76,7 +76,10 @@ pub(crate) fn count_since(slot: &RankSlot, counter: Counter, start: Instant) -> 
 
 /// All counters of a rank, in the order of [`COUNTER_NAMES`].
 pub(crate) fn read(slot: &RankSlot) -> Vec<u64> {
-    COUNTER_NAMES.iter().map(|(counter, _)| slot.counters[*counter as usize].load(Ordering::Relaxed)).collect()
+    COUNTER_NAMES
+        .iter()
+        .map(|(counter, _)| slot.counters[*counter as usize].load(Ordering::Relaxed))
+        .collect()
 }
 
 /// How many steps back the skew is taken, so that usually all ranks have passed there.

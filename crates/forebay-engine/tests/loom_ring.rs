@@ -25,7 +25,9 @@ fn batches_arrive_in_order_through_one_buffer_that_another_thread_gives_back() {
         };
         let mut dropper = None;
         for step in 0..2 {
-            let Taken::Item((found, buffer)) = ring.take(step, FOREVER) else { panic!("step {step} must come") };
+            let Taken::Item((found, buffer)) = ring.take(step, FOREVER) else {
+                panic!("step {step} must come")
+            };
             assert_eq!(found, step);
             if let Some(buffer) = buffer
                 && dropper.is_none()

@@ -65,7 +65,11 @@ fn view<'py>(
 }
 
 /// Turns a batch into (fields by name, sample ids).
-pub(crate) fn to_python<'py>(py: Python<'py>, batch: Batch, fields: &[Field]) -> PyResult<Bound<'py, PyTuple>> {
+pub(crate) fn to_python<'py>(
+    py: Python<'py>,
+    batch: Batch,
+    fields: &[Field],
+) -> PyResult<Bound<'py, PyTuple>> {
     let batch = Arc::new(batch);
     let lease = Bound::new(py, Lease { _batch: Arc::clone(&batch) })?;
     let samples = batch.samples();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_engine::Source;
-use forebay_format::{OpenOptions, SchemaChoice, Place};
+use forebay_format::{OpenOptions, Place, SchemaChoice};
 use forebay_types::{Field, Layout};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -135,7 +135,10 @@ impl Dataset {
     fn extents(&self, py: Python<'_>, index: i64) -> PyResult<Vec<(String, u64, u64)>> {
         let sample = self.resolve(py, index)?;
         let extents = detached(py, None, |caller| self.source.extents(sample, caller))?;
-        Ok(extents.into_iter().map(|(path, offset, length)| (path.display().to_string(), offset, length)).collect())
+        Ok(extents
+            .into_iter()
+            .map(|(path, offset, length)| (path.display().to_string(), offset, length))
+            .collect())
     }
 
     fn inspect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -162,10 +165,8 @@ impl Dataset {
     fn resolve(&self, py: Python<'_>, index: i64) -> PyResult<u64> {
         let samples = detached(py, None, |caller| self.source.index(caller))?.index.samples();
         let resolved = if index < 0 { index + samples as i64 } else { index };
-        u64::try_from(resolved)
-            .ok()
-            .filter(|sample| *sample < samples)
-            .ok_or_else(|| PyIndexError::new_err(format!("sample {index} of a data set of {samples} samples")))
+        u64::try_from(resolved).ok().filter(|sample| *sample < samples).ok_or_else(|| {
+            PyIndexError::new_err(format!("sample {index} of a data set of {samples} samples"))
+        })
     }
 }
-

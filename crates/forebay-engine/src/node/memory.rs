@@ -190,7 +190,9 @@ impl Map {
             // SAFETY: inside the writable mapping by the callers' check. The access is atomic and adds nothing, so it
             // loses nothing that others write at the same time.
             let byte = unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(offset)) };
-            byte.fetch_add(0, Ordering::Relaxed);
+            // Not `fetch_add(0)`: the compiler may make a load of it.
+            let value = byte.load(Ordering::Relaxed);
+            let _ = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
