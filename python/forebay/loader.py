@@ -294,15 +294,13 @@ class Loader:
         """Start the rest of the epoch at a restored position, else the next epoch from its beginning."""
         self._check_open()
         self._leave()
-        if self._begun:
-            self._epoch += 1
-            self._step = 0
         self._turn += 1
+        epoch, step = (self._epoch + 1, 0) if self._begun else (self._epoch, self._step)
         if self._given is not None:
-            self._engine.give_order(self._epoch, self._given_ids(self._given))
-        self._engine.start(self._epoch, self._step)
-        self._begun = True
-        self._inside = True
+            self._engine.give_order(epoch, self._given_ids(self._given, epoch))
+        self._engine.start(epoch, step)
+        # Only now: a start that failed or was interrupted is begun again at the same place.
+        self._epoch, self._step, self._begun, self._inside = epoch, step, True, True
         return _Iteration(self, self._engine, self._turn)
 
     def set_epoch(self, epoch: int) -> None:
@@ -335,10 +333,10 @@ class Loader:
             self._inside = False
             self._engine.leave()
 
-    def _given_ids(self, order: OrderFunction) -> Indices:
-        ids = np.asarray(order(self._epoch))
+    def _given_ids(self, order: OrderFunction, epoch: int) -> Indices:
+        ids = np.asarray(order(epoch))
         samples = len(self._dataset)
-        what = f"order= gave for epoch {self._epoch}"
+        what = f"order= gave for epoch {epoch}"
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise option_error(
                 f"{what} an array of {ids.dtype} with {ids.ndim} dimensions, expected integers with one"
