@@ -106,7 +106,7 @@ def act(
     """Play a script of passes; return (epoch, first step, ids by step) of each.
 
     An action may have ``epoch`` (set_epoch), ``stop`` (break after so many steps), ``keep`` (hold the last so many batches),
-    ``pause`` (seconds between steps), ``drop`` (let go of what is held at the end). With ``rest``, wait at the end until told to go.
+    ``pause`` (seconds between steps), ``scribble`` (write all over each batch that is not held), ``drop`` (let go of what is held at the end). With ``rest``, wait at the end until told to go.
     """
     passes = []
     with warnings.catch_warnings():
@@ -123,6 +123,9 @@ def act(
                     steps.append(check(path, batch))
                     kept.append(batch)
                     del kept[: len(kept) - action.get("keep", 0)]
+                    if not kept and action.get("scribble"):
+                        for row in batch["data"]:
+                            row[:] = 0xAA
                     if action.get("pause"):
                         time.sleep(action["pause"])
                     if len(steps) == action.get("stop"):
@@ -146,3 +149,224 @@ def made(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: 
     """Make a loader, close it, and return what it decided."""
     with make(path, world, options) as loader:
         return dict(loader.facts)
+
+
+def walk(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, stop: int | None = None
+) -> dict[str, Any]:
+    """Go through epochs for ever, or as many steps as ``stop`` and no step more; return the error that ends it.
+
+    Says "made", then "walking" at the second step, or "resting" at the stop; then waits there until told to go.
+    """
+    loader = make(path, world, options)
+    pipe.send("made")
+    error: forebay.PeerLostError | None = None
+    steps = 0
+    try:
+        while True:
+            for batch in loader:
+                check(path, batch)
+                steps += 1
+                if steps == 2 and stop is None:
+                    pipe.send("walking")
+                if steps == stop:
+                    pipe.send("resting")
+                    pipe.recv()
+    except forebay.PeerLostError as lost:
+        error = lost
+        lost.__traceback__ = None
+    # Told again, not forgotten.
+    try:
+        next(iter(loader))
+        again = "nothing"
+    except forebay.PeerLostError as lost:
+        again = str(lost)
+    loader.close()
+    # Closing twice, and after a loss, is no trouble.
+    loader.close()
+    del loader
+    batch = None
+    gc.collect()
+    return {"message": str(error), "again": again, "steps": steps, "memory": shared_memory()}
+
+
+def shared_memory() -> list[str]:
+    """The shared memory that this process still maps or keeps open."""
+    with open("/proc/self/maps") as maps:  # noqa: PTH123
+        found = [line.rstrip() for line in maps if "memfd:forebay" in line]
+    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
+        except FileNotFoundError:
+            continue
+        if "memfd:forebay" in target:
+            found.append(target)
+    return found
+
+
+def building(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, pause: float = 1.0
+) -> dict[str, Any]:
+    """Make a loader whose leader says "building" in the middle of building the index, and takes his time for it."""
+    native = forebay.loader._native
+    engine = native.Engine
+    said = False
+
+    def progress(what: str, done: int, total: int) -> None:
+        nonlocal said
+        if not said:
+            said = True
+            pipe.send("building")
+            time.sleep(pause)
+
+    class Native:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(native, name)
+
+        def Engine(self, dataset: Any, text: str, **more: Any) -> Any:  # noqa: N802
+            return engine(dataset, text, progress=progress)
+
+    forebay.loader._native = Native()
+    try:
+        with make(path, world, options) as loader:
+            return {"message": "", "steps": sum(1 for _ in loader)}
+    except forebay.PeerLostError as lost:
+        return {"message": str(lost), "steps": 0}
+    finally:
+        forebay.loader._native = native
+
+
+def meeting(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, Any]:
+    """Make a loader; say "meeting" just before, and return what kept it from being made."""
+    pipe.send("meeting")
+    try:
+        with make(path, world, options) as loader:
+            return {"message": "", "steps": sum(1 for _ in loader)}
+    except forebay.PeerLostError as lost:
+        return {"message": str(lost), "steps": 0}
+
+
+def forking(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, Any]:
+    """Fork in the middle of an epoch; the child uses and drops everything, the parent goes on."""
+    with make(path, world, options) as loader:
+        steps = []
+        held: list[Any] = []
+        children = []
+        iteration = iter(loader)
+        for number, batch in enumerate(iteration):
+            steps.append(check(path, batch))
+            held = [*held, batch][-2:]
+            if number % 5 == 2:
+                child = os.fork()
+                if child == 0:
+                    os._exit(_in_child(loader, iteration, held))
+                children.append(child)
+            for one in held:
+                check(path, one)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        return {"found": [steps], "codes": codes}
+
+
+def _in_child(loader: forebay.Loader, iteration: Any, held: list[Any]) -> int:
+    told = 0
+    for use in (lambda: next(iteration), lambda: iter(loader), loader.stats, loader.explain):
+        try:
+            use()
+        except forebay.ForebayError as error:
+            told += "forked" in str(error)
+    held.clear()
+    loader.close()
+    gc.collect()
+    return told
+
+
+def interrupted(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, epochs: int, rests: bool
+) -> dict[str, Any]:
+    """Go through epochs, and through SIGINT at any moment; with ``rests``, wait once per epoch until told to go."""
+    found: list[list[list[int]]] = []
+    interrupts = 0
+    armed = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal armed, interrupts
+        if armed:
+            armed = False
+            interrupts += 1
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    with make(path, world, options) as loader:
+        while len(found) < epochs:
+            # Going back and forth, so that each epoch begins with an agreement.
+            loader.set_epoch(2 * (epochs - len(found)))
+            iteration = None
+            while iteration is None:
+                try:
+                    armed = True
+                    iteration = iter(loader)
+                    armed = False
+                except KeyboardInterrupt:
+                    continue
+            steps: list[list[int]] = []
+            while True:
+                try:
+                    armed = True
+                    batch = next(iteration)
+                    armed = False
+                except StopIteration:
+                    armed = False
+                    break
+                except KeyboardInterrupt:
+                    continue
+                steps.append(check(path, batch))
+                if rests and len(steps) == 2:
+                    pipe.send("resting")
+                    pipe.recv()
+            found.append(steps)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return {"found": found, "interrupts": interrupts}
+
+
+def collected(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> list[str]:
+    """Drop a loader in the middle of an epoch without closing it, in a cycle with its own batch."""
+    loader = make(path, world, options)
+    batch = next(iter(loader))
+    cycle = [loader, batch]
+    cycle.append(cycle)
+    del loader, batch, cycle
+    gc.collect()
+    return shared_memory()
+
+
+def views(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, Any]:
+    """Hold single rows of a closed loader, drop them one by one."""
+    with make(path, world, options) as loader:
+        iteration = iter(loader)
+        rows = []
+        for _ in range(2):
+            batch = next(iteration)
+            rows += [(int(number), row) for number, row in zip(batch.indices, batch["data"], strict=True)]
+            del batch
+    del loader, iteration
+    gc.collect()
+    while_held = len(shared_memory())
+    writable = all(row.flags.writeable for _, row in rows)
+    right = all(row.tobytes() == records(path)[number] for number, row in rows)
+    row = None
+    rows.clear()
+    gc.collect()
+    return {"right": right, "writable": writable, "held": while_held, "left": shared_memory()}
+
+
+def rested(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> int:
+    """Go through an epoch; say "resting" after its first step, and wait until told to go."""
+    with make(path, world, options) as loader:
+        steps = 0
+        for batch in loader:
+            check(path, batch)
+            steps += 1
+            if steps == 1:
+                pipe.send("resting")
+                pipe.recv()
+        return steps
