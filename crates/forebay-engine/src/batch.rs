@@ -192,6 +192,16 @@ impl Batch {
         unsafe { self.start().add(offset as usize) }
     }
 
+    /// Where the packed bytes of sample `sample` end, from the table at `offsets` of a ragged place.
+    pub fn packed_end(&self, offsets: u64, sample: u64) -> u64 {
+        assert!(sample < self.layout.batch_size);
+        let entry = self.address(offsets + (sample + 1) * 8);
+        // SAFETY: the table has an entry behind that of every sample, all inside the buffer, written when the batch was
+        // gathered.
+        let bytes = unsafe { entry.cast::<[u8; 8]>().read() };
+        u64::from_ne_bytes(bytes)
+    }
+
     /// The whole buffer.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the buffer is `layout.bytes` long and this batch is its only holder until it is handed out.

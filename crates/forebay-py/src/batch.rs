@@ -88,8 +88,7 @@ pub(crate) fn to_python<'py>(
                 let views = PyList::empty(py);
                 let mut start = 0;
                 for sample in 0..samples as u64 {
-                    // SAFETY: `samples + 1` offsets were written when the batch was gathered.
-                    let end = unsafe { batch.address(offsets + (sample + 1) * 8).cast::<u64>().read() };
+                    let end = batch.packed_end(offsets, sample);
                     let mut shape = [((end - start) / item) as npyffi::npy_intp];
                     views.append(view(&lease, field.dtype, &mut shape, batch.address(data + start))?)?;
                     start = end;

@@ -36,8 +36,10 @@ impl Caller for PythonCaller {
         if self.has_raised() {
             return true;
         }
-        // `None`: the interpreter is shutting down.
-        match Python::try_attach(|py| py.check_signals()) {
+        // `None`: the interpreter is shutting down. The lint's way is not general enough over the lifetime.
+        #[allow(clippy::redundant_closure_for_method_calls)]
+        let checked = Python::try_attach(|py| py.check_signals());
+        match checked {
             Some(Ok(())) => false,
             Some(Err(error)) => {
                 self.keep(error);

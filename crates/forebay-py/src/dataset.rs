@@ -46,6 +46,7 @@ fn json<'py>(py: Python<'py>, value: &serde_json::Value) -> PyResult<Bound<'py, 
 impl Dataset {
     #[new]
     #[pyo3(signature = (paths, *, database = None, schema = "auto"))]
+    #[allow(clippy::needless_pass_by_value)] // the binding hands lists over by value
     fn new(py: Python<'_>, paths: Vec<PathBuf>, database: Option<String>, schema: &str) -> PyResult<Self> {
         let schema = match schema {
             "auto" => SchemaChoice::Auto,

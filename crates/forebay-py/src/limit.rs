@@ -12,7 +12,7 @@ use crate::errors::wrong_option;
 /// Reads at `path` for `seconds` and returns the figures; see `python/forebay/_native.pyi`.
 #[pyfunction]
 #[pyo3(signature = (path, *, block_bytes, seconds, kind, threads = 1, cold = false, pool_bytes = 0))]
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // the shape of a Python signature
 pub(crate) fn limit<'py>(
     py: Python<'py>,
     path: PathBuf,
