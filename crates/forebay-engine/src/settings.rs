@@ -20,6 +20,10 @@ const MIB: u64 = 1024 * KIB;
 
 /// Batch buffers per rank: one in the user's hands, one he still holds while he asks for the next, two being filled.
 const BUFFERS: usize = 4;
+/// The same where they are small, so that short delays of a busy core are not felt.
+const SMALL_BUFFERS: usize = 8;
+/// Size up to which a batch buffer is small \[bytes\].
+const SMALL_BUFFER_BYTES: u64 = 2 * MIB;
 /// Readers per node: one fills storage up to 0.8 GB/s, two give 1.5 times that on warm data (facts: readers).
 const READERS: usize = 2;
 /// Size of a read \[bytes\]: below 64 KiB the rate halves, above 1 MiB nothing is gained (buffered).
@@ -201,7 +205,11 @@ pub fn decide(
         blocks: 0,
         landing_bytes: 0,
         buffer_bytes: layout.bytes,
-        buffers: options.buffers.map_or(BUFFERS, |buffers| buffers as usize),
+        buffers: match options.buffers {
+            Some(buffers) => buffers as usize,
+            None if layout.bytes <= SMALL_BUFFER_BYTES => SMALL_BUFFERS,
+            None => BUFFERS,
+        },
     };
     let step_bytes = ((options.batch_size * ranks as u64) as f64 * landed_bytes) as u64;
     let node_ranks: Vec<Rank> = options.local_ranks.iter().map(|rank| Rank(*rank)).collect();

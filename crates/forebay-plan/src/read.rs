@@ -103,6 +103,24 @@ impl Plan {
         &self.parts[self.part_starts[piece] as usize..self.part_starts[piece + 1] as usize]
     }
 
+    /// Sorts what was found, in file order, by piece: a counting sort, as most pieces have one part.
+    fn sort_parts(&mut self, found: &[Found], pieces: usize) {
+        self.part_starts.resize(pieces + 1, 0);
+        for found in found {
+            self.part_starts[found.piece as usize + 1] += 1;
+        }
+        for piece in 0..pieces {
+            self.part_starts[piece + 1] += self.part_starts[piece];
+        }
+        self.parts.resize(found.len(), Part { block: Part::IN_PLACE, offset: 0, length: 0 });
+        let mut next = self.part_starts.clone();
+        for found in found {
+            let place = &mut next[found.piece as usize];
+            self.parts[*place as usize] = found.part;
+            *place += 1;
+        }
+    }
+
     /// Bytes that the reads of all blocks fetch.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
@@ -150,18 +168,9 @@ pub fn plan_into(
         packer.run(*run, pieces);
     }
     packer.finish();
-    let mut found = packer.found;
+    let found = packer.found;
 
-    // Stable: the entries of a piece were found in file order.
-    found.sort_by_key(|found| found.piece);
-    let mut next = found.iter().peekable();
-    plan.part_starts.push(0);
-    for piece in 0..located.pieces().len() as u32 {
-        while let Some(found) = next.next_if(|found| found.piece == piece) {
-            plan.parts.push(found.part);
-        }
-        plan.part_starts.push(plan.parts.len() as u32);
-    }
+    plan.sort_parts(&found, located.pieces().len());
 }
 
 /// A stretch of a piece and where it stands.
