@@ -1,15 +1,14 @@
-"""Loaders of several ranks of one node: under MPI, torchrun's variables, multiprocessing; deaths, breaks, disagreements."""
+"""Loaders of several ranks that find each other by what a launcher leaves in the environment.
+
+The promises that hold for any ranks are in test_promises.py and test_deaths.py, those of real MPI launches in test_mpi.py.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import multiprocessing
 import os
-import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -109,27 +108,6 @@ def test_ranks_get_every_sample_once_together(counted_lmdb, order):
         assert sorted(numbers) == list(range(240))
 
 
-def test_the_stream_does_not_depend_on_the_number_of_ranks(counted_lmdb):
-    streams = []
-    for size in (1, 2, 4):
-        options = {"global_batch": 16, "group": {"samples": 10, "window": 2, "lanes": 4}, "seed": 7}
-        streams.append([sorted(step) for step in global_steps(results(size, counted_lmdb, options))])
-    assert streams[0] == streams[1] == streams[2]
-
-
-def test_a_state_continues_on_another_number_of_ranks(counted_lmdb):
-    options = {"global_batch": 16, "order": "group", "seed": 7}
-    whole = results(4, counted_lmdb, {**options, "epochs": 2})
-    first = results(4, counted_lmdb, {**options, "stop": 6})
-    state = first[0]["state"]
-    assert all(one["state"] == state for one in first)
-    assert state["step"] == 6
-    for size in (1, 2):
-        rest = results(size, counted_lmdb, {**options, "state": state, "epochs": 2})
-        assert [sorted(s) for s in global_steps(rest, 0)] == [sorted(s) for s in global_steps(whole, 0)[6:]]
-        assert [sorted(s) for s in global_steps(rest, 1)] == [sorted(s) for s in global_steps(whole, 1)]
-
-
 def test_a_state_that_these_ranks_cannot_continue_names_those_that_can(counted_lmdb):
     state = results(4, counted_lmdb, {"global_batch": 16, "order": "group", "stop": 1})[0]["state"]
     options = {"batch_size": 5, "order": "group", "state": state}
@@ -147,25 +125,6 @@ def test_the_node_reads_each_page_once_per_epoch(counted_lmdb):
     read = [sum(one["stats"]["read_bytes_by_epoch"].get(epoch, 0) for one in found) for epoch in epochs]
     assert 240 * 500 <= max(read) <= 1.02 * (counted_lmdb / "data.mdb").stat().st_size
     assert sum(one["stats"]["samples"] for one in found) == 480
-
-
-def test_a_rank_that_breaks_early_holds_nobody_up(counted_lmdb):
-    each = lambda rank: {"stop": 2} if rank == 1 else {}  # noqa: E731
-    found = results(3, counted_lmdb, {"batch_size": 4, "order": "shuffle", "epochs": 3}, each=each)
-    assert [len(steps) for steps in found[0]["found"]] == [20, 20, 20]
-    assert [len(steps) for steps in found[1]["found"]] == [2, 2, 2]
-    assert found[1]["found"][1] == found_alone(counted_lmdb, 3, 1)[1][:2]
-
-
-def found_alone(path, size, rank):
-    """What a rank gets when nobody breaks."""
-    return results(size, path, {"batch_size": 4, "order": "shuffle", "epochs": 3})[rank]["found"]
-
-
-def test_a_leader_that_finishes_first_leaves_the_others_working(counted_lmdb):
-    each = lambda rank: {"epochs": 1 if rank == 0 else 4}  # noqa: E731
-    found = results(3, counted_lmdb, {"batch_size": 4, "order": "shuffle"}, each=each)
-    assert [len(one["found"]) for one in found] == [1, 4, 4]
 
 
 def test_two_jobs_of_one_user_do_not_meet(counted_lmdb):
@@ -209,71 +168,6 @@ print("RESULT", json.dumps({"rank": training.world.rank, "found": found}))
         assert sorted(numbers) == list(range(240))
 
 
-@pytest.mark.parametrize(
-    ("differ", "name"),
-    [({"batch_size": 5}, "batch_size"), ({"seed": 9}, "seed"), ({"order": "shuffle"}, "order")],
-)
-def test_ranks_that_disagree_are_told_at_the_start_on_what(counted_lmdb, differ, name):
-    each = lambda rank: differ if rank == 2 else {}  # noqa: E731
-    for returncode, _, err in finish(start(3, counted_lmdb, {"batch_size": 4, "order": "group"}, each=each)):
-        assert returncode == 1
-        assert f"the ranks disagree on {name}" in err
-        assert "OptionError" in err
-
-
-def test_ranks_that_disagree_on_the_data_set_are_told(counted_lmdb, small_lmdb):
-    code = RANK.replace("sys.argv[1]", f"{{0: sys.argv[1], 1: {str(small_lmdb)!r}}}[int(os.environ['RANK'])]")
-    for returncode, _, err in finish(start(2, counted_lmdb, {"batch_size": 4}, code=code)):
-        assert returncode == 1
-        assert "the ranks disagree on data set" in err
-
-
-DYING = """
-import forebay, json, os, signal, sys
-options = json.loads(sys.argv[2])
-loader = forebay.Loader(sys.argv[1], 4, order="shuffle", memory="32MiB")
-print("ready", loader.world.rank, os.getpid(), flush=True)
-if loader.world.rank == options["victim"]:
-    next(iter(loader))
-    os.kill(os.getpid(), signal.SIGKILL)
-try:
-    while True:
-        for batch in loader:
-            pass
-except forebay.PeerLostError as error:
-    print("LOST", error)
-"""
-
-
-@pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_rank_that_dies_is_named_to_the_others_and_nothing_stays_behind(counted_lmdb, victim):
-    before = leftovers()
-    for rank, (returncode, out, err) in enumerate(
-        finish(start(3, counted_lmdb, {"victim": victim}, code=DYING))
-    ):
-        if rank == victim:
-            assert returncode == -signal.SIGKILL
-        else:
-            assert returncode == 0, err
-            assert "LOST" in out
-            assert f"rank {victim}" in out.split("LOST", 1)[1]
-    assert leftovers() == before
-
-
-def leftovers():
-    """Names that Forebay could have left in the places where names can be left."""
-    places = [Path("/dev/shm"), Path("/tmp"), Path(os.environ.get("XDG_RUNTIME_DIR", "/tmp"))]
-    found = set()
-    for place in places:
-        with contextlib.suppress(OSError):
-            for one in place.iterdir():
-                if "forebay" in one.name and one.is_dir():
-                    found |= {str(inner) for inner in one.iterdir() if inner.is_socket()}
-                elif "forebay" in one.name and one.is_socket():
-                    found.add(str(one))
-    return found
-
-
 def test_a_rank_that_does_not_come_is_an_error_that_names_it(counted_lmdb):
     options = {"batch_size": 4, "timeout": 2}
     processes = start(3, counted_lmdb, options)
@@ -284,30 +178,6 @@ def test_a_rank_that_does_not_come_is_an_error_that_names_it(counted_lmdb):
         assert "PeerLostError" in err
 
 
-def _spawned(rank, size, path, queue):
-    import forebay
-
-    with forebay.Loader(
-        path, 8, order="shuffle", memory="32MiB", world=forebay.World(rank=rank, size=size)
-    ) as loader:
-        queue.put((rank, [int(number) for batch in loader for number in batch.indices]))
-
-
-def test_multiprocessing_with_spawn(counted_lmdb):
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    processes = [context.Process(target=_spawned, args=(rank, 3, counted_lmdb, queue)) for rank in range(3)]
-    for process in processes:
-        process.start()
-    found = dict(queue.get(timeout=support.DEADLINE_S) for _ in processes)
-    for process in processes:
-        process.join(support.DEADLINE_S)
-        assert process.exitcode == 0
-    assert sorted(number for numbers in found.values() for number in numbers) == list(range(240))
-    queue.close()
-    queue.join_thread()
-
-
 # --- MPI ---
 
 MPI_RANK = """
@@ -316,23 +186,6 @@ with forebay.Loader(sys.argv[1], 5, order=sys.argv[2], memory="32MiB", world=sys
     steps = [[int(number) for number in batch.indices] for _ in range(2) for batch in loader]
     emit([loader.world.rank, loader.world.size, steps])
 """
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("order", ["sequential", "group"])
-def test_mpi_ranks_get_every_sample_once_together(counted_lmdb, ranks, order):
-    found = support.run_mpi(ranks, MPI_RANK, counted_lmdb, order, "auto")
-    assert [one[:2] for one in found] == [[rank, ranks] for rank in range(ranks)]
-    steps = len(found[0][2]) // 2
-    for epoch in (0, 1):
-        numbers = [
-            number
-            for _, _, own in found
-            for step in own[epoch * steps : (epoch + 1) * steps]
-            for number in step
-        ]
-        assert sorted(numbers) == sorted(range(240))
 
 
 @pytest.mark.mpi
