@@ -62,7 +62,9 @@ class Rank:
         assert self.process.pid is not None
         return self.process.pid
 
-    def begin(self, function: Callable[..., Any], world: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    def begin(
+        self, function: Callable[..., Any], world: Mapping[str, Any], arguments: Mapping[str, Any]
+    ) -> None:
         """Start a call."""
         self.busy = True
         self._pipe.send((function, dict(world), dict(os.environ), dict(arguments)))

@@ -23,9 +23,11 @@ def records(path: str) -> list[bytes]:
     """All records of a database, as py-lmdb reads them."""
     import lmdb
 
-    with lmdb.open(path, readonly=True, lock=False, subdir=os.path.isdir(path)) as environment:  # noqa: PTH112
-        with environment.begin() as transaction:
-            return [bytes(value) for value in transaction.cursor().iternext(keys=False)]
+    with (
+        lmdb.open(path, readonly=True, lock=False, subdir=os.path.isdir(path)) as environment,  # noqa: PTH112
+        environment.begin() as transaction,
+    ):
+        return [bytes(value) for value in transaction.cursor().iternext(keys=False)]
 
 
 def make(path: str, world: Mapping[str, Any], options: Mapping[str, Any]) -> forebay.Loader:
@@ -106,7 +108,8 @@ def act(
     """Play a script of passes; return (epoch, first step, ids by step) of each.
 
     An action may have ``epoch`` (set_epoch), ``stop`` (break after so many steps), ``keep`` (hold the last so many batches),
-    ``pause`` (seconds between steps), ``scribble`` (write all over each batch that is not held), ``drop`` (let go of what is held at the end). With ``rest``, wait at the end until told to go.
+    ``pause`` (seconds between steps), ``scribble`` (write all over each batch that is not held), ``drop`` (let go of what
+    is held at the end). With ``rest``, wait at the end until told to go.
     """
     passes = []
     with warnings.catch_warnings():
@@ -353,20 +356,22 @@ def views(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe:
     while_held = len(shared_memory())
     writable = all(row.flags.writeable for _, row in rows)
     right = all(row.tobytes() == records(path)[number] for number, row in rows)
-    row = None
     rows.clear()
     gc.collect()
     return {"right": right, "writable": writable, "held": while_held, "left": shared_memory()}
 
 
-def rested(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> int:
-    """Go through an epoch; say "resting" after its first step, and wait until told to go."""
+def rested(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, epochs: int = 1
+) -> int:
+    """Go through epochs and return the steps; say "resting" after the first step, and wait until told to go."""
     with make(path, world, options) as loader:
         steps = 0
-        for batch in loader:
-            check(path, batch)
-            steps += 1
-            if steps == 1:
-                pipe.send("resting")
-                pipe.recv()
+        for _ in range(epochs):
+            for batch in loader:
+                check(path, batch)
+                steps += 1
+                if steps == 1:
+                    pipe.send("resting")
+                    pipe.recv()
         return steps
