@@ -44,6 +44,7 @@ pub struct Engine {
     membership: Mutex<Membership>,
     consumer: Mutex<Consumer>,
     generation: u64,
+    huge_pages: bool,
     _share: Option<registry::Share>,
 }
 
@@ -118,6 +119,7 @@ impl Engine {
             return Err(Error::Node("the leader sent no memory".into(), None));
         };
         let region = Arc::new(Region::map(region_fd, settings.region.clone())?);
+        let huge_pages = region.memory().ask_for_huge_pages();
         let index =
             Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
         let order = settings::make_order(
@@ -166,6 +168,7 @@ impl Engine {
                 failed: None,
             }),
             generation: fork::generation(),
+            huge_pages,
             _share: share,
         })
     }
@@ -453,6 +456,11 @@ impl Engine {
         if let Some(reason) = &*shared.fallback.lock().unwrap_or_else(PoisonError::into_inner) {
             lines.push(format!("fallback: {reason}"));
         }
+        lines.push(if self.huge_pages {
+            format!("huge pages: {} MiB of the shared memory", shared.region.memory().huge_bytes() >> 20)
+        } else {
+            "huge pages: this system gives none to shared memory (transparent_hugepage/shmem_enabled)".into()
+        });
         if shared.buffers.ring.keeps_all() {
             lines.push(
                 "batches: the user keeps all buffers, so batches are copied into private memory".into(),

@@ -152,6 +152,9 @@ impl From<NodeError> for Error {
         match error {
             NodeError::Interrupted => Self::Interrupted,
             NodeError::Refused(text) => Self::from_wire(&text),
+            NodeError::Usage { .. } | NodeError::Directory { .. } => {
+                Self::Options { message: error.to_string(), hint: error.hint().unwrap_or_default().into() }
+            }
             other => Self::Node(other.to_string(), other.hint().map(Into::into)),
         }
     }
