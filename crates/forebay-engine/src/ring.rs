@@ -106,9 +106,13 @@ impl<T, E> Ring<T, E> {
         self.state.lock().expect("no thread panics while it holds the ring")
     }
 
-    /// Wakes one thread in `claim` if it would find something.
+    /// Wakes one thread in `claim` if it is worth it: the consumer waits, or half the buffers can be filled at once.
+    ///
+    /// Waking costs the consumer more than everything else in `take` (10 to 20 us on an idle core), so a sleeper is not
+    /// woken for every single buffer; the other half is what the consumer lives on meanwhile.
     fn offer(&self, state: &State<T, E>) {
-        if state.claimers > 0 && state.is_claimable(self.buffers) {
+        let worth_it = state.starving || state.keeps_all || state.free.len() * 2 >= self.buffers;
+        if state.claimers > 0 && worth_it && state.is_claimable(self.buffers) {
             self.room.notify_one();
         }
     }
