@@ -6,7 +6,7 @@
 //! any other place begins a new pass, for which all ranks of the node that are still there must ask alike.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,8 @@ pub struct Engine {
     consumer: Mutex<Consumer>,
     generation: u64,
     huge_pages: bool,
+    /// `close` was called: waits end, so that the consumer is free for it.
+    closing: AtomicBool,
     _share: Option<registry::Share>,
 }
 
@@ -169,6 +171,7 @@ impl Engine {
             }),
             generation: fork::generation(),
             huge_pages,
+            closing: AtomicBool::new(false),
             _share: share,
         })
     }
@@ -206,10 +209,13 @@ impl Engine {
         if consumer.closed { Err(Error::Closed) } else { Ok(consumer) }
     }
 
-    /// Interruption and deaths; called in every wait.
+    /// Interruption, closing and deaths; called in every wait.
     pub(crate) fn look_around(&self, caller: &dyn Caller, what: impl Fn() -> String) -> Result<(), Error> {
         if caller.interrupted() {
             return Err(Error::Interrupted);
+        }
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Error::Closed);
         }
         let membership = self.membership.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(peer) = membership.dead() {
@@ -414,6 +420,7 @@ impl Engine {
         if fork::in_forked_child(self.generation) {
             return;
         }
+        self.closing.store(true, Ordering::Release);
         let mut consumer = self.consumer.lock().unwrap_or_else(PoisonError::into_inner);
         if consumer.closed {
             return;
