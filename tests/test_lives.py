@@ -216,6 +216,60 @@ def test_a_rank_that_exits_with_a_loader_alive_leaves_the_others_working(even):
     assert found == [("end 9\n", "", 0), ("end 2\n", "", 0), ("end 9\n", "", 0)]
 
 
+def start_ranks(pool, size, function, other, **arguments):
+    """Start a call on rank 0 and another one on the rest."""
+    job = f"{function.__name__}-{os.getpid()}"
+    ranks = pool.ranks(size)
+    for number, rank in enumerate(ranks):
+        world = {"rank": number, "size": size, "job": job}
+        rank.begin(other if number else function, world, arguments)
+    return ranks
+
+
+def test_closing_ends_the_wait_of_another_thread(pool, mixed):
+    options = {"batch_size": 4, "order": "shuffle", "strategy": {"access": "pread"}}
+    ranks = start_ranks(pool, 2, work.closing, work.rested, path=mixed, options=options)
+    assert ranks[0].hear() == "waiting"
+    # The other rank still rests.
+    (ended,) = ranks[0].hear()
+    assert "closed" in ended
+    assert ranks[1].hear() == "resting"
+    ranks[1].tell("go")
+    assert ranks[1].hear() == 13
+
+
+WAITING = """
+import forebay, sys, threading, time
+rank, path, job = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+loader = forebay.Loader(path, 4, order="shuffle", memory="16MiB", world=forebay.World(rank=rank, size=2, job=job))
+if rank == 0:
+    def iterate():
+        while True:
+            for batch in loader:
+                pass
+    threading.Thread(target=iterate, daemon=True).start()
+    time.sleep(2)
+else:
+    next(iter(loader))
+    time.sleep(60)
+"""
+
+
+def test_a_process_exits_while_a_thread_of_it_waits_for_a_batch(even):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", WAITING, str(rank), even, f"wait-{os.getpid()}"]
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert processes[0].wait(40) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_ranks_may_be_started_by_any_method_of_multiprocessing(even, method):
     code = """

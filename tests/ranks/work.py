@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -375,3 +376,31 @@ def rested(
                     pipe.send("resting")
                     pipe.recv()
         return steps
+
+
+def closing(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> list[str]:
+    """Iterate in a thread until it waits for a rank that rests, then close from the main thread."""
+    loader = make(path, world, options)
+    steps = 0
+    ended: list[str] = []
+
+    def iterate() -> None:
+        nonlocal steps
+        try:
+            while True:
+                for batch in loader:
+                    check(path, batch)
+                    steps += 1
+        except forebay.ForebayError as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=iterate, daemon=True)
+    thread.start()
+    before = -1
+    while steps != before:
+        before = steps
+        time.sleep(0.5)
+    pipe.send("waiting")
+    loader.close()
+    thread.join(30)
+    return ended
