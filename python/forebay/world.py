@@ -386,7 +386,7 @@ def _from_mpi_library(deadline_s: float) -> Identity:
 def _check_library(mpi: Any, launcher: str, size: int) -> None:
     """Compare launcher and library: a library under a foreign launcher runs as many worlds of one rank."""
     if mpi.COMM_WORLD.size != size:
-        library = mpi.Get_library_version().split("\n")[0].strip("\0 ")
+        library = re.split(r"[,\n\0]", mpi.Get_library_version())[0].strip()
         raise option_error(
             f"the launcher of {launcher} started {size} ranks, the MPI library that mpi4py loaded ({library}) "
             f"says {mpi.COMM_WORLD.size}",
