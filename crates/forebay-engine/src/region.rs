@@ -1,6 +1,8 @@
 //! The shared region of a node: one sealed memfd, laid out the same way in every process.
 //!
-//!     header (bells) | a slot per rank | a slot per reader | a word per block | landing ring | batch buffers per rank
+//! ```text
+//! header (bells) | a slot per rank | a slot per reader | a word per block | landing ring | batch buffers per rank
+//! ```
 //!
 //! All of it begins as zeros. The control part holds atomics only; landing bytes and batch buffers are plain memory
 //! whose owner at any time follows from the protocol (`protocol.rs`) and from the batch ring (`batch.rs`).
