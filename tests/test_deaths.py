@@ -127,6 +127,18 @@ def test_a_death_between_two_steps_is_told_and_nothing_stays(pool, records, plac
     check_next_job(pool, records, f"walk-{victim}-{readers}", place)
 
 
+def test_a_death_is_told_where_every_batch_is_ready_and_nobody_waits(pool, records, place):
+    # Batches of one resident page at a time, all in memory, and a rank that reads nothing for the others.
+    options = {"batch_size": 1, "order": "sequential", "strategy": {"readers": 1}}
+    ranks = pool.begin(3, work.walk, path=records, options=options, job="resident")
+    for rank in ranks:
+        assert rank.hear() == "made"
+        assert rank.hear() == "walking"
+    ranks[2].kill()
+    check_told(pool.outcomes(ranks, TOLD_WITHIN_S), 2)
+    check_next_job(pool, records, "resident", place)
+
+
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_death_at_the_same_step_as_all_others_is_told(pool, records, victim):
     ranks = pool.begin(3, work.walk, path=records, options=OPTIONS, stop=3)

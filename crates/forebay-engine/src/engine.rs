@@ -35,6 +35,8 @@ use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
 
 /// How long ranks of a node wait for each other to come, unless `timeout=` is shorter \[s\].
 const MEETING_S: u64 = 120;
+/// How often `next` looks whether a peer has died when it does not wait.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// After how long without a batch the user is told what is being waited for.
 pub(crate) const STALL_WARNING: Duration = Duration::from_secs(10);
 
@@ -66,6 +68,8 @@ pub(crate) struct Consumer {
     /// The next batch is the first of a pass: the wait for it is the start-up fill.
     pub(crate) filling: bool,
     pub(crate) last_return: Option<Instant>,
+    /// When `next` last looked whether a peer has died.
+    looked: Instant,
     pub(crate) warned_copies: bool,
     pub(crate) closed: bool,
     /// Why the iteration ended early; told again until the next `start`.
@@ -165,6 +169,7 @@ impl Engine {
                 away: true,
                 filling: true,
                 last_return: None,
+                looked: Instant::now(),
                 warned_copies: false,
                 closed: false,
                 failed: None,
@@ -255,9 +260,17 @@ impl Engine {
             return Ok(None);
         }
         let Some(pass) = consumer.pass.clone() else { return Ok(None) };
+        // Where every batch is ready nobody waits, and a death would go unnoticed.
+        let looked = if begun.duration_since(consumer.looked) > LOOK_AROUND {
+            consumer.looked = begun;
+            self.look_around(caller, || "found between two batches".into())
+        } else {
+            Ok(())
+        };
         let epoch = (consumer.end / self.steps_per_epoch()).saturating_sub(1);
-        let taken =
-            self.given_agree(epoch).and_then(|()| self.wait_for_batch(&pass, consumer.step, begun, caller));
+        let taken = looked
+            .and_then(|()| self.given_agree(epoch))
+            .and_then(|()| self.wait_for_batch(&pass, consumer.step, begun, caller));
         let batch = match taken {
             Ok(batch) => batch,
             // The batch is still on its way; the next call finds it.
@@ -279,7 +292,7 @@ impl Engine {
             consumer.warned_copies = true;
             caller.warn(&format!(
                 "loader \"{}\": all {} batch buffers of this rank are still in use, so further batches are allocated \
-                 one by one; drop or copy batches you no longer need, or raise buffers=",
+                 one by one; drop or copy batches you no longer need, or ask for more by strategy=Strategy(buffers=)",
                 shared.options.name,
                 shared.region.layout().buffers
             ));

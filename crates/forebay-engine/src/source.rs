@@ -11,6 +11,7 @@ use forebay_format::{
 };
 use forebay_types::{Field, Layout, Located, Piece, SampleId};
 
+use crate::access::ShardFiles;
 use crate::caller::Caller;
 use crate::error::Error;
 
@@ -169,10 +170,16 @@ impl Source {
         Ok(extents)
     }
 
-    /// Describes the data set and its index.
+    /// Describes the data set, its index and the file system it lies on.
     pub fn inspect(&self, caller: &dyn Caller) -> Result<serde_json::Value, Error> {
         let loaded = self.index(caller)?;
-        Ok(self.dataset.inspect(Some(&loaded.index), &CachePolicy::from_environment()))
+        let mut value = self.dataset.inspect(Some(&loaded.index), &CachePolicy::from_environment());
+        let shards: Vec<_> =
+            self.dataset.shards().iter().map(|shard| (shard.path.clone(), shard.bytes)).collect();
+        let files = ShardFiles::open(&shards, false)?;
+        value["file_system"] = files.file_system_name().into();
+        value["file_system_is_local"] = files.is_local().into();
+        Ok(value)
     }
 
     /// Reads and decodes every sample.
