@@ -2,9 +2,11 @@
 
 use std::sync::Mutex;
 
-use forebay_engine::Caller;
+use forebay_engine::{Caller, Error};
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
+
+use crate::errors::raise;
 
 /// Asks Python while the interpreter is released; what a callback raises is kept and raised at the end.
 pub(crate) struct PythonCaller {
@@ -69,4 +71,18 @@ impl Caller for PythonCaller {
             self.keep(error);
         }
     }
+}
+
+/// Runs a call that may wait without the interpreter; what Python raised meanwhile goes before the engine's own error.
+pub(crate) fn detached<T: Send>(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    call: impl Send + FnOnce(&PythonCaller) -> Result<T, Error>,
+) -> PyResult<T> {
+    let caller = PythonCaller::new(progress);
+    let result = py.detach(|| call(&caller));
+    if let Some(raised) = caller.raised() {
+        return Err(raised);
+    }
+    result.map_err(|error| raise(py, &error))
 }

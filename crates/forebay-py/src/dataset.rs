@@ -10,7 +10,7 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::engine::detached;
+use crate::caller::detached;
 use crate::errors::wrong_option;
 
 /// See `python/forebay/_native.pyi`.

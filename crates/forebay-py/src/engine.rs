@@ -1,12 +1,12 @@
 //! `forebay._native.Engine`: a loader of one rank.
 
-use forebay_engine::{Error, Options};
+use forebay_engine::Options;
 use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::batch::to_python;
-use crate::caller::PythonCaller;
+use crate::caller::detached;
 use crate::dataset::Dataset;
 use crate::errors::raise;
 
@@ -14,20 +14,6 @@ use crate::errors::raise;
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Engine {
     engine: forebay_engine::Engine,
-}
-
-/// Runs a call that may wait without the interpreter; what Python raised meanwhile goes before the engine's own error.
-pub(crate) fn detached<T: Send>(
-    py: Python<'_>,
-    progress: Option<Py<PyAny>>,
-    call: impl Send + FnOnce(&PythonCaller) -> Result<T, Error>,
-) -> PyResult<T> {
-    let caller = PythonCaller::new(progress);
-    let result = py.detach(|| call(&caller));
-    if let Some(raised) = caller.raised() {
-        return Err(raised);
-    }
-    result.map_err(|error| raise(py, &error))
 }
 
 #[pymethods]

@@ -6,7 +6,7 @@ use forebay_engine::access::{Limit, LimitKind, measure};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::engine::detached;
+use crate::caller::detached;
 use crate::errors::wrong_option;
 
 /// Reads at `path` for `seconds` and returns the figures; see `python/forebay/_native.pyi`.
