@@ -51,7 +51,7 @@ class Batch(dict[str, Any]):
         return f"Batch({super().__repr__()}, indices={self.indices!r})"
 
 
-class _Iteration:
+class _Pass:
     """One way through the rest of an epoch. It keeps no batch, so that the caller alone decides when a buffer is free."""
 
     __slots__ = ("_decode", "_engine", "_loader", "_turn")
@@ -62,7 +62,7 @@ class _Iteration:
         self._turn = turn
         self._decode = loader._decode
 
-    def __iter__(self) -> _Iteration:
+    def __iter__(self) -> _Pass:
         return self
 
     def __next__(self) -> Any:
@@ -78,12 +78,23 @@ class _Iteration:
         taken = self._engine.next()
         if taken is None:
             self._loader = None
+            self.__class__ = _Pass
             loader._epoch_ended()
             raise StopIteration
         batch = Batch(taken[0])
         batch.indices = taken[1].copy()
         loader._step += 1
         return batch if self._decode is None else self._decode(batch)
+
+
+class _Iteration(_Pass):
+    """An iteration that may be broken off: it says so when it goes.
+
+    One that came to the end turns into its base, because a Ctrl-C that arrives inside ``__del__`` is lost, and epochs may be
+    short.
+    """
+
+    __slots__ = ()
 
     def __del__(self) -> None:
         if (loader := getattr(self, "_loader", None)) is not None and loader._turn == self._turn:
