@@ -178,12 +178,13 @@ fn plan_all(pass: &Arc<Pass>) -> Result<(), Error> {
     let shard_bytes: Vec<u64> = shared.index.shards().iter().map(|shard| shard.bytes).collect();
     let mut waiting: Option<Tranche> = None;
     let mut ids: Vec<SampleId> = Vec::new();
+    let mut spare: Vec<(Located, Plan)> = Vec::new();
     loop {
         if pass.is_stopped() {
             return Ok(());
         }
         pass.host_readers();
-        forget_done(pass);
+        forget_done(pass, &mut spare);
         let mut lacking = None;
         if waiting.is_none() {
             match schedule.next(|epoch| shared.given.get(epoch)) {
@@ -215,10 +216,9 @@ fn plan_all(pass: &Arc<Pass>) -> Result<(), Error> {
         let begun = Instant::now();
         ids.clear();
         ids.extend(tranche.needs.iter().map(|need| need.sample));
-        let mut located = Located::default();
+        let (mut located, mut plan) = spare.pop().unwrap_or_default();
         shared.index.locate(&ids, &mut located)?;
         let begun = count_since(shared.slot(), Counter::SeekNs, begun);
-        let mut plan = Plan::default();
         plan_into(&tranche, &located, &shard_bytes, &shared.traits, &mut landing, &mut plan);
         let planned = Planned::new(tranche, located, plan, shared.options.local_rank);
         pass.plans.lock().push_back(Arc::new(planned));
@@ -269,8 +269,8 @@ fn read_ahead_end(pass: &Pass) -> u64 {
     last.map_or(0, |step| (step / steps + 2) * steps)
 }
 
-/// Drops tranches from the front that nobody here needs any more.
-fn forget_done(pass: &Pass) {
+/// Drops tranches from the front that nobody here needs any more, and keeps their memory for later ones.
+fn forget_done(pass: &Pass, spare: &mut Vec<(Located, Plan)>) {
     let region = &pass.shared.region;
     let position = Position::from_word(pass.shared.slot().position.load(Ordering::Acquire));
     let gathered = if position.pass() == pass.number { position.step() } else { AWAY };
@@ -288,5 +288,8 @@ fn forget_done(pass: &Pass) {
         dropped.extend(list.pop_front());
     }
     drop(list);
-    drop(dropped);
+    // A gatherer or reader may still hold one; then its memory goes with the last of them.
+    let free = dropped.into_iter().filter_map(|planned: Arc<Planned>| Arc::try_unwrap(planned).ok());
+    spare.extend(free.map(|planned| (planned.located, planned.plan)));
+    spare.truncate(AHEAD);
 }

@@ -188,18 +188,34 @@ impl Found {
     }
 }
 
+/// Bits of a sort key that hold the offset; the shard has the others.
+const OFFSET_BITS: u32 = 48;
+
 fn sorted_pieces(located: &Located) -> Vec<(Extent, u32)> {
-    let mut sorted: Vec<(Extent, u32)> = located
-        .pieces()
-        .iter()
-        .enumerate()
-        .filter_map(|(number, piece)| match piece {
+    let extents = || {
+        located.pieces().iter().enumerate().filter_map(|(number, piece)| match piece {
             Piece::Extent(extent) => Some((*extent, number as u32)),
             Piece::Literal { .. } => None,
         })
+    };
+    // Small keys sort faster than extents: one word where shard and offset fit it, which they nearly always do.
+    let fits =
+        |extent: &Extent| extent.offset >> OFFSET_BITS == 0 && extent.shard.0 >> (64 - OFFSET_BITS) == 0;
+    if !extents().all(|(extent, _)| fits(&extent)) {
+        let mut sorted: Vec<(Extent, u32)> = extents().collect();
+        sorted.sort_unstable_by_key(|(extent, number)| (extent.shard, extent.offset, *number));
+        return sorted;
+    }
+    let mut keys: Vec<(u64, u32)> = extents()
+        .map(|(extent, number)| (u64::from(extent.shard.0) << OFFSET_BITS | extent.offset, number))
         .collect();
-    sorted.sort_unstable_by_key(|(extent, number)| (extent.shard, extent.offset, *number));
-    sorted
+    keys.sort_unstable();
+    keys.into_iter()
+        .filter_map(|(_, number)| match located.pieces()[number as usize] {
+            Piece::Extent(extent) => Some((extent, number)),
+            Piece::Literal { .. } => None,
+        })
+        .collect()
 }
 
 /// Marks the pieces that may be read in place: the only piece of a stored unit that one slice of one sample uses.
