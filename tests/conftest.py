@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 
 import pytest
 
 import support
+
+# A shell starts background jobs with SIGINT ignored, and Python then leaves it so; tests that interrupt need the usual handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What a launcher, a user or a cluster may have set; a test sets what it needs.
 PREFIXES = ("FOREBAY_", "OMPI_COMM_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
