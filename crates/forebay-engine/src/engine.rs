@@ -340,7 +340,7 @@ impl Engine {
         }
     }
 
-    /// The checks at the end of an epoch: the source is as it was, the given orders agree.
+    /// The check at the end of an epoch: the source is as it was when it was opened.
     fn end_of_epoch(&self) -> Result<(), Error> {
         Ok(self.shared.source.dataset().check_unchanged()?)
     }
