@@ -1,0 +1,67 @@
+"""The control socket of a server: one line of JSON there, one line of JSON back.
+
+A connection is made for each request, so that a forked process, or one that comes back after hours, never finds half an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket as sockets
+from pathlib import Path
+from typing import Any
+
+from forebay._core import StorageError
+
+__all__ = ["GoneError", "ask"]
+
+# How long a server may take to answer [s]: dropping the page cache of a large node takes seconds, nothing else does.
+ANSWER_WITHIN_S = 60.0
+
+_PIECE_BYTES = 1 << 16
+
+
+class GoneError(StorageError):
+    """No server listens on the socket, or it ended before it answered."""
+
+
+def ask(socket: Path, request: dict[str, Any], *, within_s: float = ANSWER_WITHIN_S) -> dict[str, Any]:
+    """Send a request and return the answer, without its ``ok``.
+
+    Raises
+    ------
+    GoneError
+        If nobody listens, or the server ends before it has answered.
+    StorageError
+        If it does not answer in time, answers nonsense, or says what was wrong.
+    """
+    attempt = f"ask the emulator at {socket} for {request.get('command')!r}"
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as connection:
+        connection.settimeout(within_s)
+        try:
+            connection.connect(os.fspath(socket))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise GoneError(f"{attempt}: no server is there\nhint: forebay pfs list") from error
+        except OSError as error:
+            raise StorageError(f"{attempt}: {error.strerror or error}") from error
+        line = bytearray()
+        try:
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            while not line.endswith(b"\n"):
+                piece = connection.recv(_PIECE_BYTES)
+                if not piece:
+                    raise GoneError(f"{attempt}: the server ended before it had answered")
+                line += piece
+        except TimeoutError as error:
+            raise StorageError(f"{attempt}: no answer within {within_s:g} s") from error
+        except ConnectionError as error:
+            raise GoneError(f"{attempt}: the server ended before it had answered") from error
+    try:
+        answer = json.loads(line)
+    except ValueError as error:
+        raise StorageError(f"{attempt}: expected a line of JSON, found {bytes(line[:80])!r}") from error
+    if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
+        raise StorageError(f"{attempt}: expected an object with `ok`, found {bytes(line[:80])!r}")
+    if not answer.pop("ok"):
+        raise StorageError(str(answer.get("error", f"{attempt}: refused without a reason")))
+    return answer

@@ -1,0 +1,104 @@
+"""Where servers of the emulator put their sockets: a directory of the user's own.
+
+``$FOREBAY_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/forebay`` where that place exists and is ours, else ``/tmp/forebay-UID``:
+the same directory in which the ranks of a node meet. It is made with mode 0700; one that is there must be a real directory,
+ours, and closed to everybody else. Names here begin with ``pfs-``, which those of the ranks never do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from forebay._core import StorageError
+
+__all__ = ["locked", "log_of", "runtime_directory", "socket_of"]
+
+VARIABLE = "FOREBAY_RUNTIME_DIR"
+
+# Longest path of a socket [bytes]: `sun_path` has 108, one of them for the NUL at the end (unix(7)).
+_SOCKET_PATH_BYTES = 107
+
+
+def runtime_directory() -> Path:
+    """Return the directory, made if need be.
+
+    Raises
+    ------
+    StorageError
+        If it is not a directory of this user with mode 0700.
+    """
+    path = _choose()
+    elsewhere = f"set {VARIABLE} to a directory of your own"
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise _refused(path, f"cannot make it: {error.strerror}", elsewhere) from error
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "something else"
+        raise _refused(path, f"expected a directory, found {kind}", elsewhere)
+    if found.st_uid != os.geteuid():
+        expected = f"expected it to belong to user {os.geteuid()}, found user {found.st_uid}"
+        raise _refused(path, expected, elsewhere)
+    if (mode := stat.S_IMODE(found.st_mode)) != 0o700:
+        raise _refused(path, f"expected mode 0700, found {mode:04o}", f"chmod 700 {path}, or {elsewhere}")
+    return path
+
+
+def _choose() -> Path:
+    if given := os.environ.get(VARIABLE):
+        if not Path(given).is_absolute():
+            raise _refused(Path(given), f"${VARIABLE} is not an absolute path", 'begin it with "/"')
+        return Path(given)
+    if (given := os.environ.get("XDG_RUNTIME_DIR")) and Path(given).is_absolute():
+        place = Path(given)
+        if place.is_dir() and place.stat().st_uid == os.geteuid():
+            return place / "forebay"
+    return Path(f"/tmp/forebay-{os.geteuid()}")
+
+
+def _refused(path: Path, problem: str, hint: str) -> StorageError:
+    return StorageError(f"runtime directory {path}: {problem}\nhint: {hint}")
+
+
+def socket_of(directory: Path, backing: Path) -> Path:
+    """Return the socket of the server of a backing directory: one per directory and user.
+
+    Raises
+    ------
+    StorageError
+        If its path would be too long for a socket.
+    """
+    name = hashlib.blake2b(os.fsencode(backing), digest_size=8).hexdigest()
+    socket = directory / f"pfs-{name}.sock"
+    if (length := len(os.fsencode(socket))) > _SOCKET_PATH_BYTES:
+        raise _refused(
+            directory,
+            f"its path is too long for a socket: expected at most {_SOCKET_PATH_BYTES} bytes, found {length}",
+            f"set {VARIABLE} to a shorter path",
+        )
+    return socket
+
+
+def log_of(socket: Path) -> Path:
+    """Return the file that the server of a socket writes its messages to."""
+    return socket.with_suffix(".log")
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Let one process at a time start servers here; the lock is on the directory itself and leaves nothing."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
