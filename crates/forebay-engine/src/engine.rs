@@ -5,6 +5,7 @@
 //! `start` … → `close`. Going on where the last epoch ended, or at the next epoch after `leave`, continues the pass;
 //! any other place begins a new pass, for which all ranks of the node that are still there must ask alike.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,13 +29,15 @@ use crate::protocol::publish_position;
 use crate::region::{RankSlot, Region};
 use crate::registry;
 use crate::ring::Taken;
-use crate::settings::{self, Settings};
+use crate::settings::{self, Budget, Settings};
 use crate::shared::{GivenOrders, Shared};
 use crate::source::{Loaded, Source};
 use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
 
 /// How long ranks of a node wait for each other to come, unless `timeout=` is shorter \[s\].
 const MEETING_S: u64 = 120;
+/// Part of the budget that data which came with the index may take: the loader needs the rest.
+const KEPT_SHARE: u64 = 2;
 /// How often `next` looks whether a peer has died when it does not wait.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// After how long without a batch the user is told what is being waited for.
@@ -80,6 +83,8 @@ pub(crate) struct Consumer {
 #[derive(Serialize, Deserialize)]
 struct Reply {
     settings: Settings,
+    /// Whether the data themselves follow the region and the index, a descriptor for each shard.
+    kept: bool,
 }
 
 impl Engine {
@@ -135,7 +140,8 @@ impl Engine {
             settings.group_window,
             Some(settings.lanes).filter(|_| options.order.kind == "group"),
         )?;
-        let files = open_files(&source, &index, settings.direct)?;
+        let kept = reply.kept.then(|| fds.collect());
+        let files = open_files(&source, &index, settings.direct, kept)?;
         let mappings = open_mappings(settings.access, &files);
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
             .ok_or_else(|| Error::Node("the leader's decisions do not fit the data set".into(), None))?;
@@ -515,27 +521,44 @@ fn lead(
     source: &Source,
     options: &Options,
     caller: &dyn Caller,
-) -> Result<(Vec<u8>, Vec<std::os::fd::OwnedFd>, registry::Share), Error> {
-    let Loaded { index, bytes } = source.index(caller)?;
+) -> Result<(Vec<u8>, Vec<OwnedFd>, registry::Share), Error> {
+    let mut reasons = Vec::new();
+    let budget_bytes = settings::budget(options, &mut reasons)?;
+    let Loaded { index, bytes, kept } = source.index_keeping(budget_bytes / KEPT_SHARE, caller)?;
     if index.samples() == 0 {
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
     }
-    let files = open_files(source, &index, options.direct == Some(true))?;
+    let kept_bytes = kept.as_ref().map_or(0, |kept| kept.bytes());
+    let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
+    let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
     let mappings = open_mappings(options.access, &files);
-    let settings = settings::decide(options, &index, &files, mappings.as_ref())?;
+    let budget = Budget { bytes: budget_bytes, kept_bytes, reasons };
+    let settings = settings::decide(options, &index, &files, mappings.as_ref(), budget)?;
     let total = settings.region.total_bytes();
-    let share = registry::take(&options.job, total);
+    let share = registry::take(&options.job, total + kept_bytes);
     let region = memory::sealed_memfd("forebay-region", total as usize)?;
     let index = memory::sealed_copy("forebay-index", &bytes)?;
-    let reply = serde_json::to_vec(&Reply { settings }).expect("settings can be written as JSON");
-    Ok((reply, vec![region, index], share))
+    let reply = Reply { settings, kept: kept.is_some() };
+    let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
+    let mut fds = vec![region, index];
+    fds.extend(share_kept()?.into_iter().flatten());
+    Ok((reply, fds, share))
 }
 
-fn open_files(source: &Source, index: &Index, direct: bool) -> Result<Arc<ShardFiles>, Error> {
+/// Opens the shards, or takes the memory in which they are kept.
+fn open_files(
+    source: &Source,
+    index: &Index,
+    direct: bool,
+    kept: Option<Vec<OwnedFd>>,
+) -> Result<Arc<ShardFiles>, Error> {
     let paths = source.dataset().shards().iter().map(|shard| shard.path.clone());
     let shards: Vec<(PathBuf, u64)> =
         paths.zip(index.shards()).map(|(path, shard)| (path, shard.bytes)).collect();
-    Ok(Arc::new(ShardFiles::open(&shards, direct)?))
+    Ok(Arc::new(match kept {
+        None => ShardFiles::open(&shards, direct)?,
+        Some(memory) => ShardFiles::kept(&shards, memory)?,
+    }))
 }
 
 fn open_mappings(access: AccessChoice, files: &Arc<ShardFiles>) -> Option<Mappings> {

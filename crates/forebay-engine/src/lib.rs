@@ -2,7 +2,7 @@
 //!
 //! From the outside in:
 //!
-//! - [`Source`] is an opened data set with its index; [`Engine`] is a loader of one rank; `start` is where its iterations begin.
+//! - [`Source`] is an opened data set with its index (and, in `kept`, data that came with it); [`Engine`] is a loader of one rank; `start` is where its iterations begin.
 //! - `node` brings the ranks of a node together; `region` is the memory they share; `protocol` says who may touch it when.
 //! - `pass` holds the threads: `planner` (order → plans), `reader` (reads → landing blocks), `gather` (→ batch buffers; `sample` and
 //!   `decode` do one sample).
@@ -22,6 +22,8 @@ mod engine;
 mod error;
 #[cfg(not(loom))]
 mod gather;
+#[cfg(not(loom))]
+mod kept;
 pub mod node;
 #[cfg(not(loom))]
 mod options;

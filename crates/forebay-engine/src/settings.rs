@@ -99,6 +99,17 @@ impl Settings {
     }
 }
 
+/// What a loader may use on its node.
+#[derive(Debug)]
+pub struct Budget {
+    /// All of it \[bytes\].
+    pub bytes: u64,
+    /// The part that is taken by data which came with the index \[bytes\].
+    pub kept_bytes: u64,
+    /// Why it is so much, in words.
+    pub reasons: Vec<String>,
+}
+
 /// The order that the options ask for, with these group sizes.
 pub fn make_order(
     options: &Options,
@@ -127,8 +138,16 @@ pub fn decide(
     index: &Index,
     files: &ShardFiles,
     mappings: Option<&Mappings>,
+    budget: Budget,
 ) -> Result<Settings, Error> {
-    let mut reasons = Vec::new();
+    let Budget { bytes: budget_bytes, kept_bytes, mut reasons } = budget;
+    if kept_bytes > 0 {
+        reasons.push(format!(
+            "data: the values lie among the tree's pages, all of which the index build read; {} MiB of them are kept in \
+             memory and read from there",
+            kept_bytes / MIB
+        ));
+    }
     let summary = index.summary();
     let samples = index.samples();
     let mean_bytes = summary.record_bytes as f64 / samples.max(1) as f64;
@@ -164,7 +183,8 @@ pub fn decide(
     let memory_total = memory::limit_bytes();
     let direct = options.direct.unwrap_or(!warm && file_bytes > memory_total / 2) && files.direct_works();
     if options.direct == Some(true) && !direct {
-        reasons.push("direct: this file system refuses O_DIRECT, reads go through the page cache".into());
+        let why = files.direct_refused().unwrap_or("this file system refuses O_DIRECT");
+        reasons.push(format!("direct: {why}; reads go through the page cache"));
     }
     let access = match options.access {
         AccessChoice::Auto if direct && crate::access::probe_io_uring().is_ok() => AccessChoice::IoUring,
@@ -198,7 +218,7 @@ pub fn decide(
             message: format!("a batch of {} samples is larger than 64 bits can say", options.batch_size),
             hint: String::new(),
         })?;
-    let memory_bytes = budget(options, &mut reasons)?;
+    let memory_bytes = budget_bytes - kept_bytes;
     let mut region = RegionLayout {
         ranks,
         readers,
@@ -312,7 +332,8 @@ fn ragged_capacity(batch: u64, mean_bytes: f64, max_bytes: u64) -> u64 {
     mean.min(batch.saturating_mul(max_bytes))
 }
 
-fn budget(options: &Options, reasons: &mut Vec<String>) -> Result<u64, Error> {
+/// What a loader may use: what was asked for or is the default, less what other loaders of the job hold.
+pub fn budget(options: &Options, reasons: &mut Vec<String>) -> Result<u64, Error> {
     let available = memory::available_bytes();
     let asked = options.memory_bytes.unwrap_or_else(memory::default_memory_bytes);
     let taken = crate::registry::taken_bytes(&options.job);

@@ -11,9 +11,10 @@ use forebay_format::{
 };
 use forebay_types::{Field, Layout, Located, Piece, SampleId};
 
-use crate::access::ShardFiles;
+use crate::access::{ShardFiles, file_system_at};
 use crate::caller::Caller;
 use crate::error::Error;
+use crate::kept::{Keeping, Kept};
 
 /// Threads that walk a file to build its index: reads are independent and small, latency is what counts.
 const INDEX_THREADS: usize = 8;
@@ -34,6 +35,8 @@ pub struct Loaded {
     pub index: Arc<Index>,
     /// Its sidecar.
     pub bytes: Arc<Vec<u8>>,
+    /// The data themselves, where building the index read all of them and they were to be kept.
+    pub kept: Option<Arc<Kept>>,
 }
 
 /// An index that was just built.
@@ -59,6 +62,12 @@ impl Source {
 
     /// The index; built at first need and kept in the user's cache.
     pub fn index(&self, caller: &dyn Caller) -> Result<Loaded, Error> {
+        self.index_keeping(0, caller)
+    }
+
+    /// The same; where it must be built, and reads all data for that from a file system of other nodes, they are kept,
+    /// too, if they fit into `budget_bytes`.
+    pub fn index_keeping(&self, budget_bytes: u64, caller: &dyn Caller) -> Result<Loaded, Error> {
         if let Some(loaded) = self.index.get() {
             return Ok(loaded.clone());
         }
@@ -70,18 +79,42 @@ impl Source {
         for warning in &lookup.warnings {
             caller.warn(warning);
         }
-        let bytes = match lookup.found {
-            Some(found) => found.bytes,
-            None => self.build(None, caller)?.bytes,
+        let mut kept = None;
+        let bytes = if let Some(found) = lookup.found {
+            found.bytes
+        } else if let Some(keeping) = self.keeping(budget_bytes) {
+            let built = self.build_from(&self.dataset.kept_by(&(keeping.clone() as _)), None, caller)?;
+            kept = Arc::into_inner(keeping).and_then(Keeping::finish).map(Arc::new);
+            built.bytes
+        } else {
+            self.build(None, caller)?.bytes
         };
         let bytes = Arc::new(bytes);
         let index = Arc::new(self.dataset.index(bytes.clone())?);
-        Ok(self.index.get_or_init(|| Loaded { index, bytes }).clone())
+        Ok(self.index.get_or_init(|| Loaded { index, bytes, kept }).clone())
+    }
+
+    /// Memory for the data, if they are worth keeping.
+    fn keeping(&self, budget_bytes: u64) -> Option<Arc<Keeping>> {
+        let local = |path| file_system_at(path).is_ok_and(|kind| kind.local);
+        if self.dataset.shards().iter().all(|shard| local(&shard.path)) {
+            return None;
+        }
+        Keeping::begin(&self.dataset, budget_bytes)
     }
 
     /// Builds the index and writes the sidecar: where the user asked for it, or quietly into his cache.
     pub fn build(&self, place: Option<Place>, caller: &dyn Caller) -> Result<Built, Error> {
-        let built = self.dataset.build_index(INDEX_THREADS, &|progress| tell(caller, progress))?;
+        self.build_from(&self.dataset, place, caller)
+    }
+
+    fn build_from(
+        &self,
+        dataset: &Dataset,
+        place: Option<Place>,
+        caller: &dyn Caller,
+    ) -> Result<Built, Error> {
+        let built = dataset.build_index(INDEX_THREADS, &|progress| tell(caller, progress))?;
         let policy = CachePolicy::from_environment();
         let written = self.dataset.write_sidecar(&built.bytes, place.unwrap_or(Place::Cache), &policy);
         let path = match (written, place) {

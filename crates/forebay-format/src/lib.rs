@@ -18,8 +18,8 @@ mod schema;
 pub mod sidecar;
 
 pub use dataset::{
-    BadSample, BuiltIndex, CachePolicy, Dataset, Found, IndexReport, Lookup, OpenOptions, Place, Progress,
-    Shard, Verification,
+    BadSample, BuiltIndex, CachePolicy, Dataset, Found, IndexReport, Keep, Lookup, OpenOptions, Place,
+    Progress, Shard, Verification,
 };
 pub use error::Error;
 pub use index::Index;

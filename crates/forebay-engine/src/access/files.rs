@@ -80,6 +80,34 @@ impl ShardFiles {
         Ok(Self { shards: opened, direct_refused: refused })
     }
 
+    /// Takes sealed memory, a descriptor for each shard `(path, expected size [bytes])`, in place of the files.
+    ///
+    /// # Errors
+    /// Memory of another size than the shard's.
+    pub fn kept(shards: &[(PathBuf, u64)], memory: Vec<OwnedFd>) -> Result<Self, ReadError> {
+        let mut opened = Vec::with_capacity(shards.len());
+        for ((path, bytes), buffered) in shards.iter().zip(memory) {
+            let stat = rustix::fs::fstat(&buffered).map_err(open_error(path, "inspect the memory of"))?;
+            let found = file_bytes(&stat);
+            if found != *bytes {
+                return Err(ReadError::Size { path: path.clone(), expected: *bytes, found });
+            }
+            opened.push(ShardFile {
+                path: path.clone(),
+                bytes: *bytes,
+                modified_ns: modified_ns(&stat),
+                file_system: FileSystem { magic: 0, name: "memory".into(), local: true },
+                buffered,
+                direct: None,
+                reopening: Mutex::new(()),
+            });
+        }
+        if let Some((path, bytes)) = shards.get(opened.len()) {
+            return Err(ReadError::Size { path: path.clone(), expected: *bytes, found: 0 });
+        }
+        Ok(Self { shards: opened, direct_refused: Some("the data are in memory".into()) })
+    }
+
     /// Number of shards.
     pub fn len(&self) -> usize {
         self.shards.len()
@@ -247,7 +275,7 @@ pub(super) fn file_system(descriptor: impl AsFd) -> rustix::io::Result<FileSyste
 }
 
 /// Kind of the file system at a path.
-pub(super) fn file_system_at(path: &Path) -> Result<FileSystem, ReadError> {
+pub(crate) fn file_system_at(path: &Path) -> Result<FileSystem, ReadError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(open_error(path, "open"))?;
     file_system(descriptor).map_err(open_error(path, "inspect the file system"))

@@ -29,6 +29,7 @@ pub use affinity::widen_affinity;
 pub use error::ReadError;
 pub use fault::FaultyIo;
 pub use file_system::FileSystem;
+pub(crate) use files::file_system_at;
 pub use files::{DIRECT_ALIGN_BYTES, ShardFiles};
 pub use io::{At, Fault, FileIo};
 pub use limit::{Limit, LimitKind, Measurement, measure};

@@ -122,7 +122,7 @@ impl NodeError {
         }
     }
 
-    pub(super) fn system<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub(crate) fn system<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
         let action = action.into();
         move |source| Self::System { action, source: source.into() }
     }

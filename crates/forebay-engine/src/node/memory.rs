@@ -1,7 +1,8 @@
 //! Memory that the processes of a node share: made without a name, handed over as a descriptor, gone with its last user.
 //!
 //! - [`sealed_memfd`] makes zeros that everybody may write and nobody can shrink or grow, so no access to a mapping can
-//!   end in SIGBUS; [`sealed_copy`] makes bytes that nobody, the maker included, can change any more.
+//!   end in SIGBUS; [`sealed_copy`] makes bytes that nobody, the maker included, can change any more; a [`Draft`] is filled
+//!   piece by piece before it is sealed like that.
 //! - [`Map`] maps either, after it has checked size and seals itself: what arrives over a socket is not believed.
 //! - [`Map::populate`] touches pages ahead of their use: that costs 0.8 s/GiB, the first copy into them otherwise 1.0.
 //!   Pages are charged to the control group of whoever touches them first, so the leader does it, in the background.
@@ -51,19 +52,45 @@ pub fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, NodeError> {
 
 /// Makes memory that holds `bytes` and can never change again.
 pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, NodeError> {
-    let fd = memfd(name, bytes.len() as u64)?;
-    let mut done = 0;
-    while done < bytes.len() {
-        match rustix::io::pwrite(&fd, &bytes[done..], done as u64) {
-            Ok(0) => return Err(NodeError::system(format!("fill shared memory \"{name}\""))(Errno::NOSPC)),
-            Ok(written) => done += written,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(NodeError::system(format!("fill shared memory \"{name}\""))(error)),
-        }
+    let draft = Draft::new(name, bytes.len() as u64)?;
+    draft.write(0, bytes)?;
+    draft.seal()
+}
+
+/// Memory that is being filled, by several threads if need be; what nobody writes stays a hole that costs nothing.
+#[derive(Debug)]
+pub struct Draft {
+    name: String,
+    fd: OwnedFd,
+}
+
+impl Draft {
+    /// Makes `bytes` bytes of zeros.
+    pub fn new(name: &str, bytes: u64) -> Result<Self, NodeError> {
+        Ok(Self { name: name.to_owned(), fd: memfd(name, bytes)? })
     }
-    rustix::fs::fcntl_add_seals(&fd, fixed_size() | SealFlags::WRITE | SealFlags::SEAL)
-        .map_err(NodeError::system(format!("seal shared memory \"{name}\"")))?;
-    Ok(fd)
+
+    /// Writes `bytes` at `offset` \[bytes\].
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), NodeError> {
+        let fail = NodeError::system(format!("fill shared memory \"{}\"", self.name));
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(&self.fd, &bytes[done..], offset + done as u64) {
+                Ok(0) => return Err(fail(Errno::NOSPC)),
+                Ok(written) => done += written,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(fail(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the writing: from now on nobody, the maker included, can change it.
+    pub fn seal(self) -> Result<OwnedFd, NodeError> {
+        rustix::fs::fcntl_add_seals(&self.fd, fixed_size() | SealFlags::WRITE | SealFlags::SEAL)
+            .map_err(NodeError::system(format!("seal shared memory \"{}\"", self.name)))?;
+        Ok(self.fd)
+    }
 }
 
 /// A shared mapping of sealed memory; unmapped when dropped.

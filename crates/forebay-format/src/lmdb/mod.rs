@@ -135,6 +135,12 @@ impl Database {
         })
     }
 
+    /// The same database, read through what `wrap` makes of its source.
+    #[must_use]
+    pub fn read_through(&self, wrap: impl FnOnce(Arc<dyn Source>) -> Arc<dyn Source>) -> Self {
+        Self { source: wrap(Arc::clone(&self.source)), ..self.clone() }
+    }
+
     /// The data file.
     pub fn path(&self) -> &Path {
         &self.path
