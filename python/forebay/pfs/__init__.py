@@ -14,6 +14,6 @@ and what the kernel's FUSE client cannot imitate, is told in docs/pfs.md.
 from __future__ import annotations
 
 from forebay.pfs.mounts import Mount, find, mounts, remove_stale
-from forebay.pfs.server import Server
+from forebay.pfs.server import Server, unmount
 
-__all__ = ["Mount", "Server", "find", "mounts", "remove_stale"]
+__all__ = ["Mount", "Server", "find", "mounts", "remove_stale", "unmount"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Any
 from forebay._core import StorageError, option_error
 from forebay.pfs import checks, start
 from forebay.pfs.control import GoneError, ask
-from forebay.pfs.mounts import entries, find
+from forebay.pfs.mounts import TYPE, entries, find, remove
 
-__all__ = ["Server"]
+__all__ = ["Server", "unmount"]
 
 # A server that was told to end unmounts and joins its threads; a watchdog [s].
 _END_WITHIN_S = 60.0
@@ -59,10 +60,7 @@ class Server:
         """
         found = find(mount)
         if found is None:
-            raise StorageError(
-                f"{os.fspath(mount)}: expected a path on a mount of the emulator, found none\n"
-                "hint: forebay pfs list tells the mounts"
-            )
+            raise _not_a_mount(mount)
         try:
             return cls.connect(found.socket)
         except GoneError as error:
@@ -204,6 +202,42 @@ class Server:
         """Unmount all nodes, end the server and wait until it has ended."""
         self._wait_for_end({"command": "end"})
 
+    def fail_range(self, file: str | os.PathLike[str], begin: int = 0, end: int | None = None) -> None:
+        """Let every read that begins in bytes ``begin`` to ``end`` of a file fail with EIO, on every node.
+
+        Parameters
+        ----------
+        file : path-like
+            On one of the mounts, or relative to a mount.
+        begin, end : int
+            Offsets [bytes]; by default the whole file.
+        """
+        path = Path(file)
+        if path.is_absolute():
+            # The name within its directory may be a link, which is a file of its own here.
+            whole = Path(os.path.realpath(path.parent)) / path.name
+            path = whole.relative_to(self._point(whole))
+        last = sys.maxsize if end is None else end
+        if not 0 <= begin < last:
+            raise option_error(f"fault eio: expected a range of bytes, found {begin} to {last}")
+        self.command("fault", kind="eio", file=os.fspath(path), **{"from": begin, "to": last})
+
+    def stall(self, server: int, seconds: float) -> None:
+        """Let a server do nothing for some model seconds; what it is asked for waits."""
+        self.command("fault", kind="stall", server=server, for_seconds=seconds)
+
+    def slow(self, server: int, factor: float) -> None:
+        """Let all that a server does take ``factor`` times as long; 1 ends that."""
+        self.command("fault", kind="slow", server=server, factor=factor)
+
+    def cut_off(self, mount: str | os.PathLike[str]) -> None:
+        """Abort one mount, as when a client is evicted: everything on it fails until it is unmounted."""
+        self.command("fault", kind="dead", mount=self._point(mount))
+
+    def clear_faults(self) -> None:
+        """End all faults but those of dead mounts."""
+        self.command("fault", kind="clear")
+
     def _point(self, mount: str | os.PathLike[str]) -> str:
         """Return the mount of this server that a path lies on."""
         found = find(mount)
@@ -241,3 +275,40 @@ class Server:
             f"the emulator of {self.backing} (process {self.pid}) has not ended within {_END_WITHIN_S:g} s\n"
             f"hint: kill -9 {self.pid}, then: forebay pfs unmount MOUNT"
         )
+
+
+def _not_a_mount(path: str | os.PathLike[str]) -> StorageError:
+    return StorageError(
+        f"{os.fspath(path)}: expected a path on a mount of the emulator, found none\n"
+        "hint: forebay pfs list tells the mounts"
+    )
+
+
+def unmount(mount: str | os.PathLike[str]) -> Path:
+    """Unmount a mount of the emulator, whether its server still lives or not.
+
+    Returns
+    -------
+    Path
+        Where it was.
+
+    Raises
+    ------
+    StorageError
+        If it is no mount of the emulator, or if unmounting is refused.
+    """
+    found = find(mount)
+    if found is None:
+        raise _not_a_mount(mount)
+    if found.mount != Path(os.path.realpath(mount)):
+        raise StorageError(
+            f"{os.fspath(mount)}: expected a mount, found a path on {found.mount}\n"
+            f"hint: forebay pfs unmount {found.mount}"
+        )
+    try:
+        Server.connect(found.socket).unmount(found.mount)
+    except GoneError:
+        if any(entry.point == found.mount and entry.type == TYPE for entry in entries()):
+            remove(found.mount)
+        found.socket.unlink(missing_ok=True)
+    return found.mount

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from forebay.pfs.control import GoneError, ask
 from forebay.pfs.directory import locked, log_of, runtime_directory, socket_of
 from forebay.pfs.mounts import TYPE, entries, mounts, remove_stale
 
-__all__ = ["DEFAULT_PRESET", "Started", "Wanted", "configure", "start"]
+__all__ = ["DEFAULT_PRESET", "Started", "Wanted", "prepare", "start"]
 
 DEFAULT_PRESET = "lustre-hdd"
 
@@ -75,7 +75,11 @@ class Wanted:
 
     def resolve(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the numbers that this comes to; overrides alone go on top of ``base``, if there is one."""
-        overrides = self.overrides
+        overrides = dict(self.overrides)
+        if "targets" in overrides and "stripe_count" not in overrides:
+            # Fewer targets than a stripe has: a file lies on all of them then.
+            whole = replace(self, overrides={}).resolve(base)
+            overrides["stripe_count"] = min(whole["stripe_count"], overrides["targets"])
         if isinstance(self.spec, str | os.PathLike):
             path = os.fspath(self.spec)
             try:
@@ -122,12 +126,14 @@ def start(backing: str | os.PathLike[str], points: list[Any], wanted: Wanted) ->
             for point in found:
                 ask(socket, {"command": "mount", "mount": os.fspath(point)})
             return Started(socket, found, False, removed)
-        _launch(configure(whole, found, socket, wanted), socket)
+        _launch(_configure(whole, found, socket, wanted), socket)
         return Started(socket, found, True, removed)
 
 
-def foreground(backing: str | os.PathLike[str], points: list[Any], wanted: Wanted) -> list[Path]:
-    """Serve in this process until told to end, as :func:`start` does in one of its own; return what was stale.
+def prepare(
+    backing: str | os.PathLike[str], points: list[Any], wanted: Wanted
+) -> tuple[dict[str, Any], list[Path]]:
+    """Do all that comes before a server is started; return what it has to know, and stale mounts that were removed.
 
     Raises
     ------
@@ -147,11 +153,7 @@ def foreground(backing: str | os.PathLike[str], points: list[Any], wanted: Wante
                 "join it without --foreground, or unmount all its mounts first",
             )
         socket.unlink(missing_ok=True)
-        configuration = configure(whole, found, socket, wanted)
-    for path in removed:
-        print(f"forebay: removed the stale mount {path}, whose server is gone", file=sys.stderr)
-    _native.pfs_serve(json.dumps(configuration))
-    return removed
+        return _configure(whole, found, socket, wanted), removed
 
 
 def _running(directory: Path, backing: Path) -> tuple[Path, dict[str, Any] | None]:
@@ -208,7 +210,7 @@ def _slow_down(wanted: float | str | None, spec: Mapping[str, Any]) -> float:
     return 1.0 if wanted is None else float(wanted)
 
 
-def configure(backing: Path, points: list[Path], socket: Path, wanted: Wanted) -> dict[str, Any]:
+def _configure(backing: Path, points: list[Path], socket: Path, wanted: Wanted) -> dict[str, Any]:
     """Return what a server has to know."""
     spec = wanted.resolve()
     return {

@@ -1,0 +1,454 @@
+"""``forebay pfs``: an emulated parallel file system."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from forebay.pfs.start import Wanted
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+FAULTS = ("eio", "stall", "slow", "dead", "clear")
+
+
+def _json(function: Function) -> Function:
+    """Give a subcommand --json, which may also stand before its name."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        callback=lambda context, _, wanted: wanted or bool(context.obj),
+        help="Print one JSON object; keys as in docs/metrics.md.",
+    )(function)
+
+
+def _mount(function: Function) -> Function:
+    return click.argument("mount", type=click.Path(path_type=Path))(function)
+
+
+def _complete_presets(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    from forebay import _native
+
+    return [CompletionItem(name) for name in _native.pfs_presets() if name.startswith(begun)]
+
+
+def _bytes(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    from forebay._core import OptionError
+    from forebay.options import parse_bytes
+
+    try:
+        return None if text is None else parse_bytes(parameter.opts[0], text)
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _slow_down(_: click.Context, __: click.Parameter, text: str | None) -> float | str | None:
+    if text is None or text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError as error:
+        raise click.BadParameter(f"expected a number or auto, found {text!r}") from error
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object; may also stand behind the subcommand."
+)
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """Mount a directory as an emulated parallel file system, and look at what is read from it.
+
+    Every mount of a directory is a node with a page cache of its own; all of them share the modelled servers.
+    """
+    context.obj = as_json
+
+
+@command.command(short_help="Mount a directory at one or more mount points, each a node.")
+@click.argument("backing", type=click.Path(path_type=Path))
+@click.argument("mounts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MOUNT...")
+@click.option(
+    "--preset",
+    metavar="NAME",
+    shell_complete=_complete_presets,
+    help="The file system to imitate; `forebay pfs presets` tells which there are. Default lustre-hdd.",
+)
+@click.option(
+    "--spec",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A TOML file with the numbers of a file system, in place of a preset.",
+)
+@click.option("--targets", type=click.IntRange(1), metavar="N", help="Storage targets in place of its own.")
+@click.option("--stripe", metavar="SIZE", callback=_bytes, help="Stripe size in place of its own.")
+@click.option(
+    "--stripe-count", type=click.IntRange(1), metavar="N", help="Targets that a file is striped over."
+)
+@click.option(
+    "--slow-down",
+    metavar="K",
+    callback=_slow_down,
+    help="Factor on all times of the model, or auto for what a small machine needs. Default 1.",
+)
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the model's jitter. Default 0.")
+@click.option(
+    "--events",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write every read to this file, one line of JSON each.",
+)
+@click.option("--foreground", is_flag=True, help="Serve in this process until Ctrl-C or SIGTERM.")
+@_json
+def mount(
+    backing: Path,
+    mounts: tuple[Path, ...],
+    preset: str | None,
+    spec: Path | None,
+    targets: int | None,
+    stripe: int | None,
+    stripe_count: int | None,
+    slow_down: float | str | None,
+    seed: int | None,
+    events: Path | None,
+    foreground: bool,
+    as_json: bool,
+) -> None:
+    """Mount the directory BACKING at each MOUNT, an empty directory, as one node each.
+
+    Where BACKING is mounted already, the new mounts join its server.
+    """
+    from forebay.cli.output import print_json, print_pairs
+    from forebay.pfs import Server
+    from forebay.pfs.start import Wanted, start
+
+    given = {"targets": targets, "stripe_bytes": stripe, "stripe_count": stripe_count}
+    overrides = {name: value for name, value in given.items() if value is not None}
+    wanted = Wanted(
+        preset=preset, spec=spec, slow_down=slow_down, seed=seed, events=events, overrides=overrides
+    )
+    if foreground:
+        _serve(backing, mounts, wanted, as_json)
+        return
+    started = start(backing, list(mounts), wanted)
+    _tell_removed(started.removed)
+    server = Server.connect(started.socket)
+    if started.is_new:
+        _advise(server.spec, server.slow_down)
+    if as_json:
+        print_json(
+            {
+                **_facts(server),
+                "new_mounts": [str(one) for one in started.mounts],
+                "joined": not started.is_new,
+                "removed_stale": [str(one) for one in started.removed],
+            }
+        )
+        return
+    nodes = {path: node for node, path in enumerate(server.mounts)}
+    print_pairs(
+        [
+            *((f"node {nodes.get(path, '-')}", path) for path in started.mounts),
+            ("file system", _sentence(server.spec, server.slow_down)),
+            ("backing", server.backing),
+            ("process", f"{server.pid}{'' if started.is_new else ', which ran already'}"),
+        ]
+    )
+
+
+def _serve(backing: Path, mounts: tuple[Path, ...], wanted: Wanted, as_json: bool) -> None:
+    import json
+    import os
+
+    from forebay.cli.output import print_json
+    from forebay.pfs.serve import serve
+    from forebay.pfs.start import prepare
+
+    configuration, removed = prepare(backing, list(mounts), wanted)
+    _tell_removed(removed)
+    _advise(configuration["spec"], configuration["slow_down"])
+    if as_json:
+        keys = ("backing", "mounts", "socket", "spec", "slow_down")
+        print_json(
+            {
+                **{key: configuration[key] for key in keys},
+                "pid": os.getpid(),
+                "new_mounts": configuration["mounts"],
+                "joined": False,
+                "removed_stale": [str(one) for one in removed],
+            }
+        )
+    else:
+        sentence = _sentence(configuration["spec"], configuration["slow_down"])
+        click.echo(f"serving {backing} as {sentence}; Ctrl-C unmounts")
+    # Nothing may be left in the buffer while this runs.
+    sys.stdout.flush()
+    serve(json.dumps(configuration))
+
+
+def _tell_removed(removed: list[Path]) -> None:
+    for path in removed:
+        print(f"forebay: removed the stale mount {path}, whose server is gone", file=sys.stderr)
+
+
+def _advise(spec: dict[str, Any], slow_down: float) -> None:
+    """Say what this machine will hardly carry."""
+    import json
+
+    from forebay import _native
+
+    suggested = _native.pfs_suggested_slow_down(json.dumps(spec))
+    if suggested > slow_down:
+        print(
+            f"forebay: {spec['name']} with {spec['targets']} targets moves more than a small machine can carry in real time\n"
+            f"hint: --slow-down auto stretches all times, here by {suggested:.3g}; narrow it first with --targets",
+            file=sys.stderr,
+        )
+
+
+def _facts(server: Any) -> dict[str, Any]:
+    return {
+        "backing": str(server.backing),
+        "mounts": [str(one) for one in server.mounts],
+        "socket": str(server.socket),
+        "spec": server.spec,
+        "slow_down": server.slow_down,
+        "pid": server.pid,
+    }
+
+
+def _sentence(spec: dict[str, Any], slow_down: float) -> str:
+    from forebay.cli.output import bytes_text
+
+    rate = spec["target_bytes_per_second"]
+    speed = "no costs" if not rate or rate > 1e15 else f"{spec['targets']} x {rate / 1e9:.3g} GB/s"
+    stripe = f"stripes of {bytes_text(spec['stripe_bytes'])} over {spec['stripe_count']}"
+    slower = "" if slow_down == 1 else f", {slow_down:g} times slower"
+    return (
+        f"{spec['name']}: {speed}, {spec['latency_us']:g} us, seek {spec['seek_us']:g} us, {stripe}{slower}"
+    )
+
+
+@command.command(short_help="Print what was read, per node, server and file.")
+@_mount
+@click.option("--prometheus", is_flag=True, help="Print Prometheus' text format.")
+@_json
+def stats(mount: Path, prometheus: bool, as_json: bool) -> None:
+    """Print what was read through the mounts of MOUNT's file system, per node, server and file."""
+    from forebay.cli.output import print_json
+    from forebay.cli.pfs_stats import print_stats
+    from forebay.pfs import Server
+
+    if prometheus and as_json:
+        raise click.UsageError("--prometheus and --json exclude each other")
+    server = Server.of(mount)
+    if prometheus:
+        click.echo(server.prometheus(), nl=False)
+        return
+    found = server.stats()
+    if as_json:
+        print_json(found)
+    else:
+        print_stats(found)
+    if found["lateness_exceeds_latency"]:
+        print(
+            "forebay: replies came later than the modelled latency; these times are not to be trusted\n"
+            "hint: mount with a larger --slow-down, or leave the machine alone meanwhile",
+            file=sys.stderr,
+        )
+
+
+@command.command(short_help="Set all counters to zero.")
+@_mount
+@_json
+def reset(mount: Path, as_json: bool) -> None:
+    """Set all counters of MOUNT's file system to zero, and empty the model's queues."""
+    from forebay.cli.output import print_json
+    from forebay.pfs import Server
+
+    server = Server.of(mount)
+    server.reset()
+    if as_json:
+        print_json({"backing": str(server.backing), "mounts": [str(one) for one in server.mounts]})
+
+
+@command.command(short_help="Empty the page cache of a node.")
+@click.argument("mounts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MOUNT...")
+@_json
+def cold(mounts: tuple[Path, ...], as_json: bool) -> None:
+    """Empty the page cache of the node at each MOUNT: what is read next comes from the servers."""
+    from forebay.cli.output import print_json, print_pairs
+    from forebay.pfs import Server
+
+    dropped = {str(one): Server.of(one).cold(one) for one in mounts}
+    if as_json:
+        print_json({"pages_dropped_files": dropped})
+    else:
+        print_pairs((one, f"{files} files dropped") for one, files in dropped.items())
+
+
+@command.command(short_help="Let something go wrong.")
+@_mount
+@click.argument("kind", type=click.Choice(FAULTS))
+@click.option(
+    "--file",
+    "file",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="eio: the file, on the mount or relative to it.",
+)
+@click.option("--from", "begin", metavar="OFFSET", callback=_bytes, help="eio: first byte. Default 0.")
+@click.option("--to", "end", metavar="OFFSET", callback=_bytes, help="eio: end. Default: that of the file.")
+@click.option(
+    "--server", "number", type=click.IntRange(0), metavar="N", help="stall, slow: number of the server."
+)
+@click.option(
+    "--for", "seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="stall: model seconds."
+)
+@click.option(
+    "--factor", type=click.FloatRange(0, min_open=True), metavar="F", help="slow: factor on its times."
+)
+@_json
+def fault(
+    mount: Path,
+    kind: str,
+    file: Path | None,
+    begin: int | None,
+    end: int | None,
+    number: int | None,
+    seconds: float | None,
+    factor: float | None,
+    as_json: bool,
+) -> None:
+    """Let something go wrong on MOUNT's file system.
+
+    eio: reads of a range of a file fail on every node. stall: a server stops for a while. slow: a server takes longer, until
+    the factor is 1 again. dead: this mount is cut off, as when a client is evicted. clear: end eio, stalls and slowness.
+    """
+    from forebay.cli.output import print_json
+    from forebay.pfs import Server
+
+    options: dict[str, object] = {"--file": file, "--from": begin, "--to": end}
+    options |= {"--server": number, "--for": seconds, "--factor": factor}
+    needed = {"eio": ("--file",), "stall": ("--server", "--for"), "slow": ("--server", "--factor")}.get(
+        kind, ()
+    )
+    allowed = {*needed, *(("--from", "--to") if kind == "eio" else ())}
+    given = {name for name, value in options.items() if value is not None}
+    if missing := [name for name in needed if name not in given]:
+        raise click.UsageError(f"fault {kind} needs {' and '.join(missing)}")
+    if extra := [name for name in options if name in given - allowed]:
+        raise click.UsageError(f"fault {kind} takes no {' and no '.join(extra)}")
+    server = Server.of(mount)
+    if kind == "eio":
+        assert file is not None
+        server.fail_range(file, begin or 0, end)
+    elif kind == "stall":
+        assert number is not None
+        assert seconds is not None
+        server.stall(number, seconds)
+    elif kind == "slow":
+        assert number is not None
+        assert factor is not None
+        server.slow(number, factor)
+    elif kind == "dead":
+        server.cut_off(mount)
+    else:
+        server.clear_faults()
+    if as_json:
+        print_json({"kind": kind, "faults": server.stats()["faults"]})
+
+
+@command.command(short_help="Unmount; the server ends with the last mount.")
+@click.argument("mounts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MOUNT...")
+@_json
+def unmount(mounts: tuple[Path, ...], as_json: bool) -> None:
+    """Unmount each MOUNT. The server of a directory ends with its last mount; stale mounts go too."""
+    from forebay.cli.output import print_json
+    from forebay.pfs import unmount
+
+    done = [unmount(one) for one in mounts]
+    if as_json:
+        print_json({"unmounted": [str(one) for one in done]})
+
+
+@command.command(name="list")
+@_json
+def list_(as_json: bool) -> None:
+    """List all mounts of the emulator on this machine."""
+    from forebay._core import StorageError
+    from forebay.cli.output import print_json, print_table
+    from forebay.pfs import Server, mounts
+
+    found: list[dict[str, Any]] = []
+    for one in mounts():
+        row: dict[str, Any] = {"mount": str(one.mount), "alive": one.alive, "socket": str(one.socket)}
+        row |= {"backing": None, "file_system": None, "slow_down": None, "pid": None}
+        if one.alive:
+            try:
+                server = Server.connect(one.socket)
+                row["backing"], row["pid"] = str(server.backing), server.pid
+                row["file_system"], row["slow_down"] = server.spec["name"], server.slow_down
+            except StorageError as error:
+                print(f"forebay: {error}", file=sys.stderr)
+        found.append(row)
+    if as_json:
+        print_json({"mounts": found})
+    elif found:
+        rows = [
+            (
+                row["mount"],
+                row["backing"] or ("-" if row["alive"] else "stale"),
+                row["file_system"] or "-",
+                "-" if row["slow_down"] is None else f"{row['slow_down']:g}",
+                row["pid"] or "-",
+            )
+            for row in found
+        ]
+        print_table(("mount", "backing", "file system", "slow-down", "process"), rows)
+
+
+@command.command(short_help="List the file systems that can be imitated.")
+@click.argument("name", required=False, shell_complete=_complete_presets)
+@_json
+def presets(name: str | None, as_json: bool) -> None:
+    """List the file systems that can be imitated, or print all numbers of the one called NAME."""
+    import json
+
+    from forebay import _native
+    from forebay.cli.output import print_json, print_pairs, print_table
+
+    names = _native.pfs_presets() if name is None else [name]
+    specs = [json.loads(_native.pfs_spec(one, None, None, "{}")) for one in names]
+    suggested = [_native.pfs_suggested_slow_down(json.dumps(one)) for one in specs]
+    if as_json:
+        found = [
+            {"spec": spec, "suggested_slow_down": factor}
+            for spec, factor in zip(specs, suggested, strict=True)
+        ]
+        print_json({"presets": found})
+    elif name is None:
+        rows = [
+            (
+                spec["name"],
+                spec["targets"],
+                f"{spec['target_bytes_per_second'] / 1e9:.3g}",
+                f"{spec['latency_us']:g}",
+                f"{spec['seek_us']:g}",
+                f"{factor:.3g}",
+            )
+            for spec, factor in zip(specs, suggested, strict=True)
+        ]
+        print_table(("preset", "targets", "GB/s each", "latency us", "seek us", "slow-down auto"), rows)
+    else:
+        (spec,) = specs
+        print_pairs((key, value) for key, value in spec.items() if key != "sources")
+        print_pairs([("slow-down auto", f"{suggested[0]:.3g}")])
+        for key, source in spec["sources"].items():
+            click.echo(f"source of {key}: {source}")

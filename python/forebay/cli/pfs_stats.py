@@ -1,0 +1,93 @@
+"""The counters of ``forebay pfs stats`` as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from forebay.cli.output import bytes_text, print_pairs, print_table
+
+__all__ = ["print_stats"]
+
+# Files that are listed; all of them are in --json.
+_FILES = 10
+
+
+def print_stats(stats: Mapping[str, Any]) -> None:
+    """Print the file system, its nodes, servers, request sizes and the files that were read most."""
+    late = stats["lateness_us"]
+    print_pairs(
+        [
+            ("model time", f"{stats['model_seconds']:.3f} s, slow-down {stats['slow_down']:g}"),
+            ("lateness", f"p50 {late['p50']:.0f} us, p99 {late['p99']:.0f} us, max {late['max']:.0f} us"),
+            ("emulator", f"{stats['cpu_seconds']:.2f} s of CPU"),
+            *((f"fault {name}", value) for name, value in stats["faults"].items() if value),
+        ]
+    )
+    click.echo()
+    counted = ("reads", "read", "sequential", "writes", "written")
+    print_table(
+        ("node", *counted, "metadata", "queue s", "read-ahead KiB", "mount"),
+        [
+            (
+                node["node"],
+                *_counters(node),
+                node["metadata"],
+                f"{node['queue_seconds']:.3f}",
+                node["read_ahead_kb"],
+                node["mount"],
+            )
+            for node in stats["nodes"]
+        ],
+    )
+    click.echo()
+    print_table(
+        ("server", *counted, "seeks", "busy s", "queue s"),
+        [
+            (
+                server["server"],
+                *_counters(server),
+                server["seeks"],
+                f"{server['busy_seconds']:.3f}",
+                f"{server['queue_seconds']:.3f}",
+            )
+            for server in stats["servers"]
+        ],
+    )
+    if sizes := sorted({int(size) for node in stats["nodes"] for size in node["sizes"]}):
+        click.echo()
+        print_table(
+            ("read size", *(f"node {node['node']}" for node in stats["nodes"])),
+            [
+                (bytes_text(size), *(node["sizes"].get(str(size), 0) for node in stats["nodes"]))
+                for size in sizes
+            ],
+        )
+    if files := sorted(stats["files"], key=lambda one: -one["read_bytes"]):
+        click.echo()
+        print_table(
+            ("file", "reads", "read", "sequential"),
+            [
+                (one["file"], one["reads"], bytes_text(one["read_bytes"]), _share(one))
+                for one in files[:_FILES]
+            ],
+        )
+        if len(files) > _FILES:
+            click.echo(f"and {len(files) - _FILES} files more")
+
+
+def _counters(row: Mapping[str, Any]) -> tuple[object, ...]:
+    return (
+        row["reads"],
+        bytes_text(row["read_bytes"]),
+        _share(row),
+        row["writes"],
+        bytes_text(row["written_bytes"]),
+    )
+
+
+def _share(row: Mapping[str, Any]) -> str:
+    """Write the share of reads that went on where the one before had ended."""
+    return f"{row['sequential_reads'] / row['reads']:.0%}" if row["reads"] else "-"
