@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forebay.demo import data, datum, launch, page, results, sources
+from forebay import launch
+from forebay.demo import data, datum, page, results, sources
 from forebay.demo.conductor import main
 from forebay.demo.model import Model
 
@@ -229,7 +230,9 @@ def test_a_missing_launcher_is_an_error_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    with pytest.raises(data.DemoError, match=r"(?s)expected a launcher.*hint: pip install 'forebay\[demo\]'"):
+    with pytest.raises(
+        launch.LaunchError, match=r"(?s)expected a launcher.*hint: pip install 'forebay\[mpi\]'"
+    ):
         launch.command(4, ["-c", "pass"])
 
 
@@ -241,7 +244,7 @@ def test_the_demo_without_mpi_fails_before_it_makes_data(monkeypatch, capsys, pl
 
 
 def test_a_failing_run_shows_the_end_of_its_output():
-    with pytest.raises(data.DemoError, match=r"(?s)found 3.*the reason"):
+    with pytest.raises(launch.LaunchError, match=r"(?s)found 3.*the reason"):
         launch.run(
             [sys.executable, "-c", "print('the reason'); exit(3)"], deadline_s=60, progress=lambda done: None
         )
@@ -250,7 +253,7 @@ def test_a_failing_run_shows_the_end_of_its_output():
 def test_progress_lines_are_told_and_not_shown():
     seen: list[int] = []
     program = f"print('{launch.PROGRESS_MARK} 20'); print('{launch.PROGRESS_MARK} x'); exit(1)"
-    with pytest.raises(data.DemoError) as error:
+    with pytest.raises(launch.LaunchError) as error:
         launch.run([sys.executable, "-c", program], deadline_s=60, progress=seen.append)
     assert seen == [20]
     assert "20" not in str(error.value)
@@ -264,7 +267,7 @@ def test_a_run_past_its_deadline_is_ended_with_all_its_processes(tmp_path: Path)
         f"while not os.path.exists({str(tmp_path / 'pid')!r}): time.sleep(0.01)\n"
         "time.sleep(600)"
     )
-    with pytest.raises(data.DemoError, match="still running"):
+    with pytest.raises(launch.LaunchError, match="still running"):
         launch.run([sys.executable, "-c", program], deadline_s=3, progress=lambda done: None)
     pid = int((tmp_path / "pid").read_text())
     for _ in range(100):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-import os
 import shutil
 import sys
 import tempfile
@@ -11,7 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay.demo import launch, page, results
+from forebay import launch, page_cache
+from forebay.demo import page, results
 from forebay.demo.data import DataSet, DemoError, Spec, prepare
 
 RANKS, SAMPLES, EPOCHS = 4, 200_000, 2
@@ -81,7 +81,7 @@ def main(
     try:
         outcome = _demo(keep, ranks, samples, data)
         output.write_text(page.render(outcome), encoding="utf-8")
-    except (DemoError, OSError) as error:
+    except (DemoError, launch.LaunchError, OSError) as error:
         print(f"forebay demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -124,7 +124,7 @@ def _run(
     program: list[str], run: Run, dataset: DataSet, batch_size: int, ranks: int, bar: _Progress
 ) -> results.RunResult:
     steps = EPOCHS * -(-dataset.samples // (batch_size * ranks))
-    drop_from_page_cache(dataset.file)
+    page_cache.drop(dataset.file)
     begin = time.perf_counter()
     with (
         launch.held_interrupts() as interrupts,
@@ -150,16 +150,6 @@ def _run(
         f"{run.title}: {steps} steps, {time.perf_counter() - begin:.1f} s with start and end of the ranks"
     )
     return found
-
-
-def drop_from_page_cache(file: Path) -> None:
-    """Ask the kernel to forget the pages of a file that nobody has mapped, so that runs begin alike."""
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
 
 
 class _Progress:

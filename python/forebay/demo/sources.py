@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from forebay.bench.baselines.pylmdb_skipping import Walk
 from forebay.demo import datum
 from forebay.demo.data import CHANNELS, HEIGHT, WIDTH
 
@@ -38,21 +39,15 @@ class Source(Protocol):
 
 
 class PyLmdb:
-    """Caffe's skipping pattern with py-lmdb.
-
-    Position ``step * ranks * batch_size + rank * batch_size + slot`` of an epoch is the record of that
-    number; the last step is filled up from the start (Forebay's ``last="wrap"``), and every epoch starts at
-    the first record.
-    """
+    """Caffe's skipping pattern with py-lmdb: the walk of the bench's baseline, the images decoded."""
 
     def __init__(self, database: Path, batch_size: int, rank: int, ranks: int) -> None:
         import lmdb
 
-        self._batch_size, self._rank, self._ranks = batch_size, rank, ranks
         # Read-ahead as py-lmdb has it by default; the lock file is not needed, nobody writes.
         self._environment = lmdb.open(str(database), readonly=True, lock=False)
         self._transaction = self._environment.begin(buffers=True)
-        self._samples: int = self._environment.stat()["entries"]
+        self._walk = Walk(self._environment.stat()["entries"], batch_size, rank, ranks)
         self._images = np.zeros((batch_size, CHANNELS * HEIGHT * WIDTH), np.uint8)
         self._labels = np.zeros(batch_size, np.int64)
 
@@ -60,20 +55,10 @@ class PyLmdb:
         """Walk over every record of the epoch; read one in `ranks`."""
         del number  # Every epoch is the same walk.
         images = self._images.reshape(-1, CHANNELS, HEIGHT, WIDTH)
-        before = self._rank * self._batch_size
-        after = (self._ranks - 1 - self._rank) * self._batch_size
         with self._transaction.cursor() as cursor:
-            forward, first = cursor.next, cursor.first
-            first()
-            for _ in range(-(-self._samples // (self._ranks * self._batch_size))):
-                for _ in range(before):
-                    forward() or first()
-                for slot in range(self._batch_size):
-                    pixels, self._labels[slot] = datum.decode(cursor.value())
-                    self._images[slot] = pixels
-                    forward() or first()
-                for _ in range(after):
-                    forward() or first()
+            for _, records in self._walk.over(cursor):
+                for slot, record in enumerate(records):
+                    self._images[slot], self._labels[slot] = datum.decode(record)
                 yield images, self._labels
 
     def facts(self) -> dict[str, Any]:

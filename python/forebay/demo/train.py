@@ -17,8 +17,6 @@ import argparse
 import dataclasses
 import hashlib
 import json
-import os
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from forebay.counters import Usage, process_usage, thread_usage, transfers
 from forebay.demo import sources
-from forebay.demo.counters import Usage, process_usage, thread_usage, transfers
-from forebay.demo.launch import PROGRESS_MARK
 from forebay.demo.model import Model
+from forebay.launch import PROGRESS_MARK
+from forebay.meeting import check_world, wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 LEARNING_RATE = 0.15
 DEADLINE_S = 120.0
 """Longest wait for another rank. Storage that stalls is the slowest thing that may happen in between."""
-
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 @dataclass(slots=True)
@@ -77,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    _check_world(comm)
+    check_world(comm)
     job = _train(comm, MPI.MAX, options)
     if comm.rank == 0:
         partial = options.result.with_suffix(".partial")
@@ -96,7 +93,7 @@ def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) ->
     steps: list[int] = []
     measured, trained, labels_seen = Measured(), Usage(), hashlib.blake2b(digest_size=16)
     clock = time.perf_counter
-    _wait(comm.Ibarrier(), "the start")
+    wait(comm.Ibarrier(), "the start", DEADLINE_S)
 
     usage_before, thread_before, transfers_before = process_usage(), thread_usage(), transfers()
     start = clock()
@@ -112,7 +109,7 @@ def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) ->
             model.learn(images, labels)
             labels_seen.update(labels.tobytes())
             learned = clock()
-            _wait(comm.Iallreduce(model.gradient, total), f"step {len(losses)}")
+            wait(comm.Iallreduce(model.gradient, total), f"step {len(losses)}", DEADLINE_S)
             summed = clock()
             losses.append(model.step(total, LEARNING_RATE))
             if comm.rank == 0 and len(losses) % 20 == 0:
@@ -127,7 +124,7 @@ def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) ->
         mark = thread_usage()
         if comm.rank == 0:
             accuracies.append(model.accuracy(*held_out))
-        _wait(comm.Ibarrier(), f"the end of epoch {epoch}")
+        wait(comm.Ibarrier(), f"the end of epoch {epoch}", DEADLINE_S)
         trained += thread_usage() - mark
         start = clock()
 
@@ -165,27 +162,6 @@ def _source(comm: MPI.Intracomm, options: argparse.Namespace) -> sources.Source:
     if options.reader == "pylmdb":
         return sources.PyLmdb(database, options.batch_size, comm.rank, comm.size)
     return sources.Forebay(database, options.batch_size, options.order, options.seed)
-
-
-def _wait(request: MPI.Request, what: str) -> None:
-    """Wait for a nonblocking operation, sleeping, until the deadline."""
-    end, pause = time.monotonic() + DEADLINE_S, 20e-6
-    while not request.Test():
-        if time.monotonic() > end:
-            raise TimeoutError(f"{what}: a rank has not answered for {DEADLINE_S:.0f} s")
-        time.sleep(pause)
-        pause = min(2 * pause, 1e-4)
-
-
-def _check_world(comm: MPI.Intracomm) -> None:
-    """Another MPI's launcher makes N worlds of one rank each; find that out before training N times."""
-    for name in _SIZE_VARIABLES:
-        size = os.environ.get(name)
-        if size is not None and int(size) != comm.size:
-            sys.exit(
-                f"MPI world: expected {size} ranks ({name}), found {comm.size}\n"
-                "hint: mpiexec and mpi4py belong to different MPIs; install one MPI only"
-            )
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay.demo.data import DemoError
+from forebay._core import ForebayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,20 @@ PROGRESS_MARK = "@step"
 _TAIL_LINES = 40
 _GRACE_S = 5.0
 _LOOK_S = 0.1
-_HINT = "hint: pip install 'forebay[demo]'"
+_HINT = "hint: pip install 'forebay[mpi]'"
+
+
+class LaunchError(ForebayError):
+    """Ranks could not be started, or did not end well; the message ends with the last lines of their output."""
+
+
+def missing_mpi(ranks: int) -> str | None:
+    """Say why `command` cannot work; None if it can, as far as can be told without starting anything."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return f"MPI for {ranks} ranks: the package mpi4py is not installed in {sys.prefix}"
+    if not (mpiexec := _mpiexec()).exists():
+        return f"MPI for {ranks} ranks: expected a launcher at {mpiexec}, found none"
+    return None
 
 
 def command(ranks: int, program: Sequence[str]) -> list[str]:
@@ -40,16 +53,12 @@ def command(ranks: int, program: Sequence[str]) -> list[str]:
 
     Raises
     ------
-    DemoError
+    LaunchError
         No MPI in this environment.
     """
-    if importlib.util.find_spec("mpi4py") is None:
-        raise DemoError(
-            f"MPI for {ranks} ranks: the package mpi4py is not installed in {sys.prefix}\n{_HINT}"
-        )
-    mpiexec = Path(sys.prefix, "bin", "mpiexec")
-    if not mpiexec.exists():
-        raise DemoError(f"MPI for {ranks} ranks: expected a launcher at {mpiexec}, found none\n{_HINT}")
+    if (missing := missing_mpi(ranks)) is not None:
+        raise LaunchError(f"{missing}\n{_HINT}")
+    mpiexec = _mpiexec()
     flags: list[str] = []
     if not _is_hydra(mpiexec):
         # More ranks than cores is the normal case here; ob1 with shared memory starts 1 s faster than the
@@ -77,6 +86,7 @@ def run(
     *,
     deadline_s: float,
     progress: Callable[[int], None],
+    what: str = "training run",
     interrupts: Sequence[int] = (),
     variables: Mapping[str, str] | None = None,
 ) -> None:
@@ -90,6 +100,8 @@ def run(
         After this many seconds it is ended and an error raised.
     progress
         Called, in a thread of its own, with the steps done.
+    what
+        What runs, for messages.
     interrupts
         What `held_interrupts` gives; once there is something in it, the command is ended.
     variables
@@ -97,7 +109,7 @@ def run(
 
     Raises
     ------
-    DemoError
+    LaunchError
         It failed or took too long; the message ends with the last lines of its output.
     """
     tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
@@ -125,12 +137,11 @@ def run(
     if interrupts:
         raise KeyboardInterrupt
     if code is None:
-        raise DemoError(
-            f"training run: expected an end within {deadline_s:.0f} s, found it still running\n"
-            + "".join(tail)
+        raise LaunchError(
+            f"{what}: expected an end within {deadline_s:.0f} s, found it still running\n" + "".join(tail)
         )
     if code != 0:
-        raise DemoError(f"training run: expected exit code 0, found {code}\n" + "".join(tail))
+        raise LaunchError(f"{what}: expected exit code 0, found {code}\n" + "".join(tail))
 
 
 @contextlib.contextmanager
@@ -200,6 +211,10 @@ def _session_of(pid: int) -> int:
         return os.getsid(pid)
     except OSError:
         return -1
+
+
+def _mpiexec() -> Path:
+    return Path(sys.prefix, "bin", "mpiexec")
 
 
 def _is_hydra(mpiexec: Path) -> bool:

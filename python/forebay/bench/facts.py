@@ -1,0 +1,152 @@
+"""What is known about a data set before it is read: format, samples, sizes.
+
+LMDB is looked at by the engine itself. Of the other formats, which only baselines read so far, as much is found out as a bench
+needs: HDF5 from its headers, TFRecord by one pass over the lengths in front of the records.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import forebay
+from forebay._core import FormatError, StorageError
+
+__all__ = ["Facts", "hdf5_columns", "look"]
+
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
+_TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords")
+_TFRECORD_FRAME_BYTES = 16  # length, its checksum, and the checksum of the record
+
+SCHEMA = "raw"
+"""Records are compared as they are: decoding them would be each library's own work, and another comparison."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One data set."""
+
+    paths: tuple[str, ...]
+    format: str
+    samples: int
+    bytes: int
+    """Of all files."""
+    mean_bytes: float
+    """Of a record."""
+    files: tuple[str, ...]
+    """The data files."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the object that a result carries."""
+        path = self.paths[0] if len(self.paths) == 1 else list(self.paths)
+        return {
+            "path": path,
+            "format": self.format,
+            "samples": self.samples,
+            "bytes": self.bytes,
+            "mean_bytes": self.mean_bytes,
+        }
+
+
+def look(paths: tuple[str, ...]) -> Facts:
+    """Find out what a data set is.
+
+    Raises
+    ------
+    StorageError
+        If a path is not there.
+    FormatError
+        If it is nothing that can be read.
+    """
+    for path in paths:
+        if not Path(path).exists():
+            raise StorageError(f"bench: there is no data set {path}")
+    files = [Path(path) for path in paths]
+    if len(files) == 1 and files[0].is_dir():
+        inside = sorted(
+            file for file in files[0].iterdir() if file.suffix in (*_HDF5_SUFFIXES, *_TFRECORD_SUFFIXES)
+        )
+        files = inside or files
+    if all(file.suffix in _HDF5_SUFFIXES or _starts_with(file, _HDF5_MAGIC) for file in files):
+        return _hdf5(tuple(map(str, files)))
+    if all(file.suffix in _TFRECORD_SUFFIXES for file in files):
+        return _tfrecord(tuple(map(str, files)))
+    return _lmdb(paths)
+
+
+def _starts_with(file: Path, magic: bytes) -> bool:
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return opened.read(len(magic)) == magic
+
+
+def _lmdb(paths: tuple[str, ...]) -> Facts:
+    found = forebay.open(list(paths), schema=SCHEMA).native.inspect()
+    return Facts(
+        paths=paths,
+        format=found["format"],
+        samples=found["samples"],
+        bytes=found["bytes"],
+        mean_bytes=found["records"]["mean_bytes"],
+        files=tuple(shard["path"] for shard in found["shards"]),
+    )
+
+
+def hdf5_columns(file: Any) -> list[Any]:
+    """Return the data sets of an open HDF5 file whose rows are its samples: those of the most common length, by name."""
+    import h5py
+
+    columns: list[Any] = []
+    file.visititems(
+        lambda _, one: columns.append(one) if isinstance(one, h5py.Dataset) and one.shape else None
+    )
+    lengths = [column.shape[0] for column in columns]
+    if not lengths:
+        raise FormatError(f"hdf5 file {file.filename}: expected a data set with rows, found none")
+    rows = max(lengths, key=lambda length: (lengths.count(length), length))
+    return sorted((column for column in columns if column.shape[0] == rows), key=lambda column: column.name)
+
+
+def _hdf5(files: tuple[str, ...]) -> Facts:
+    try:
+        import h5py
+    except ImportError:
+        raise FormatError(f"{files[0]}: HDF5 needs h5py\nhint: pip install 'forebay[bench]'") from None
+    samples = sample_bytes = 0
+    for path in files:
+        with h5py.File(path, "r") as file:
+            columns = hdf5_columns(file)
+            samples += columns[0].shape[0]
+            sample_bytes += sum(column.size * column.dtype.itemsize for column in columns)
+    return _facts(files, "hdf5", samples, sample_bytes)
+
+
+def _tfrecord(files: tuple[str, ...]) -> Facts:
+    samples = sample_bytes = 0
+    for path in files:
+        size, offset = Path(path).stat().st_size, 0
+        with Path(path).open("rb") as file:
+            while offset < size:
+                file.seek(offset)
+                head = file.read(8)
+                length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
+                if offset + length + _TFRECORD_FRAME_BYTES > size:
+                    raise FormatError(
+                        f"tfrecord file {path}: the record at offset {offset} ends behind the file's {size} bytes"
+                    )
+                offset += length + _TFRECORD_FRAME_BYTES
+                samples, sample_bytes = samples + 1, sample_bytes + length
+    return _facts(files, "tfrecord", samples, sample_bytes)
+
+
+def _facts(files: tuple[str, ...], kind: str, samples: int, sample_bytes: int) -> Facts:
+    if samples == 0:
+        raise FormatError(f"{kind} file {files[0]}: expected samples, found none")
+    size = sum(Path(file).stat().st_size for file in files)
+    return Facts(
+        paths=files, format=kind, samples=samples, bytes=size, mean_bytes=sample_bytes / samples, files=files
+    )

@@ -1,0 +1,148 @@
+"""Where the ranks of a run wait for each other: an all-reduce of MPI, or a socket of the process that started them.
+
+A training job's ranks sum gradients after each step. The demo does that with MPI; the bench only needs that nobody goes on
+before all have come, and takes MPI where the ranks were started by its launcher, else `SocketMeeting`.
+
+Waiting ranks sleep rather than spin, since there may be more ranks than cores, and no wait is for ever: a rank that stays away
+longer than a deadline is an error that says at what. Whoever starts the ranks ends them all when one of them fails.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+# Pauses between two looks at an MPI request [s]: short at first, and never so long that they show beside a step.
+_FIRST_PAUSE_S = 20e-6
+_LONGEST_PAUSE_S = 1e-4
+
+_HELLO_BYTES = 4
+
+
+def wait(request: MPI.Request, what: str, deadline_s: float) -> None:
+    """Wait for a nonblocking operation of MPI, sleeping.
+
+    Raises
+    ------
+    TimeoutError
+        If it is not complete after `deadline_s` seconds.
+    """
+    end, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
+    while not request.Test():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: a rank has not answered for {deadline_s:.0f} s")
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def check_world(comm: MPI.Intracomm) -> None:
+    """Exit where another MPI's launcher made N worlds of one rank each."""
+    for name in _SIZE_VARIABLES:
+        size = os.environ.get(name)
+        if size is not None and int(size) != comm.size:
+            sys.exit(
+                f"MPI world: expected {size} ranks ({name}), found {comm.size}\n"
+                "hint: mpiexec and mpi4py belong to different MPIs; install one MPI only"
+            )
+
+
+class Meeting(Protocol):
+    """Ranks that wait for each other."""
+
+    rank: int
+    size: int
+
+    def together(self, what: str) -> None:
+        """Return once every rank has called this; `what` names the occasion in errors."""
+
+
+class MpiMeeting:
+    """Over MPI's world: an all-reduce of one number, which is what a step's communication costs at least."""
+
+    def __init__(self, deadline_s: float) -> None:
+        import numpy as np
+        from mpi4py import MPI
+
+        check_world(MPI.COMM_WORLD)
+        self._comm = MPI.COMM_WORLD
+        self.rank, self.size = self._comm.rank, self._comm.size
+        self._deadline_s = deadline_s
+        self._sent, self._received = np.ones(1), np.zeros(1)
+
+    def together(self, what: str) -> None:
+        """Sum ones over the ranks."""
+        wait(self._comm.Iallreduce(self._sent, self._received), what, self._deadline_s)
+
+
+class SocketMeeting:
+    """Over a Unix socket at which `serve` listens."""
+
+    def __init__(self, path: str, rank: int, size: int, deadline_s: float) -> None:
+        self.rank, self.size = rank, size
+        self._deadline_s = deadline_s
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.settimeout(deadline_s)
+        self._connection.connect(path)
+        self._connection.sendall(rank.to_bytes(_HELLO_BYTES, "little"))
+
+    def together(self, what: str) -> None:
+        """Say that this rank is here and sleep until the answer that all are."""
+        try:
+            self._connection.sendall(b"\1")
+            answer = self._connection.recv(1)
+        except TimeoutError:
+            raise TimeoutError(f"{what}: a rank has not answered for {self._deadline_s:.0f} s") from None
+        if not answer:
+            raise ConnectionError(f"{what}: the process that started the ranks is gone")
+
+
+class MeetingServer:
+    """Counts who has come and tells all when everyone has."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self._size = size
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(size)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._ranks: list[socket.socket] = []
+        self._here = 0
+
+    def serve(self, timeout_s: float) -> None:
+        """Answer what has come, or comes within `timeout_s` seconds."""
+        for key, _ in self._selector.select(timeout_s):
+            if key.fileobj is self._listener:
+                connection, _ = self._listener.accept()
+                connection.recv(_HELLO_BYTES, socket.MSG_WAITALL)
+                self._ranks.append(connection)
+                self._selector.register(connection, selectors.EVENT_READ)
+            else:
+                self._count(key.fileobj)
+
+    def _count(self, connection: object) -> None:
+        assert isinstance(connection, socket.socket)
+        if not connection.recv(1):
+            # It has ended; whether well or not its exit code tells.
+            self._selector.unregister(connection)
+            return
+        self._here += 1
+        if self._here == self._size:
+            self._here = 0
+            for one in self._ranks:
+                one.sendall(b"\1")
+
+    def close(self) -> None:
+        """Close all connections."""
+        for one in [self._listener, *self._ranks]:
+            one.close()
+        self._selector.close()
