@@ -321,8 +321,8 @@ def test_a_function_of_the_epoch_gives_the_order(make, small_records):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (np.arange(99), r"order= gave for epoch 0 99 sample ids, expected all 100"),
-        (np.arange(100) + 1, r"ids from 1 to 100, expected 0 to 99"),
+        (np.arange(99), r"order given, epoch 0: 99 sample ids, expected 100"),
+        (np.arange(100) + 1, r"sample id 100 at position 99, expected 0 to 99"),
         (np.arange(100.0), r"an array of float64 with 1 dimensions"),
         (np.zeros((10, 10), int), r"an array of int64 with 2 dimensions"),
     ],

@@ -224,10 +224,10 @@ def test_ranks_that_are_given_different_orders_are_all_told(pool, even):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (np.zeros(plain.SAMPLES, int), r"epoch 0 has id 0 twice"),
-        (np.arange(plain.SAMPLES) - 1, r"ids from -1 to 99"),
-        (np.arange(plain.SAMPLES, dtype=np.uint64) + 2**63, r"ids from 9223372036854775808"),
-        (np.arange(5), r"5 sample ids, expected all 101"),
+        (np.zeros(plain.SAMPLES, int), r"sample id 0 at position 1, expected one that was not there before"),
+        (np.arange(plain.SAMPLES) - 1, r"sample id -1 at position 0, expected 0 to 100"),
+        (np.arange(plain.SAMPLES, dtype=np.uint64) + 2**63, r"sample id 9223372036854775807 at position 0"),
+        (np.arange(5), r"5 sample ids, expected 101"),
         ([], r"array of float64|0 sample ids"),
     ],
 )

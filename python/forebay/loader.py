@@ -346,16 +346,13 @@ class Loader:
 
     def _given_ids(self, order: OrderFunction, epoch: int) -> Indices:
         ids = np.asarray(order(epoch))
-        samples = len(self._dataset)
-        what = f"order= gave for epoch {epoch}"
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise option_error(
-                f"{what} an array of {ids.dtype} with {ids.ndim} dimensions, expected integers with one"
+                f"order given, epoch {epoch}: an array of {ids.dtype} with {ids.ndim} dimensions, "
+                "expected integers with one"
             )
-        if len(ids) != samples:
-            raise option_error(f"{what} {len(ids)} sample ids, expected all {samples}")
-        if len(ids) and (ids.min() < 0 or ids.max() >= samples):
-            raise option_error(f"{what} ids from {ids.min()} to {ids.max()}, expected 0 to {samples - 1}")
+        # Ids from 2**63 on name no sample either way; they must not come out negative.
+        ids = np.minimum(ids, np.iinfo(np.int64).max) if ids.dtype.kind == "u" else ids
         return np.ascontiguousarray(ids, dtype=np.int64)
 
     # --- state --------------------------------------------------------------------------------------------------------

@@ -22,8 +22,7 @@ use crate::caller::Caller;
 use crate::error::Error;
 use crate::node::{self, Map, Membership, NodeSpec, fork, memory};
 use crate::options::{AccessChoice, Options, compare_greetings};
-use crate::pass::Pass;
-use crate::planner::PATIENCE;
+use crate::pass::{PATIENCE, Pass};
 use crate::position::AWAY;
 use crate::protocol::publish_position;
 use crate::region::{RankSlot, Region};
@@ -355,32 +354,7 @@ impl Engine {
     pub fn give_order(&self, epoch: u64, ids: &[i64]) -> Result<(), Error> {
         let _consumer = self.consumer()?;
         let shared = &self.shared;
-        let samples = shared.index.samples();
-        let wrong = |message: String| Error::Options {
-            message,
-            hint: "the function of the epoch must return every sample id exactly once".into(),
-        };
-        if ids.len() as u64 != samples {
-            return Err(wrong(format!(
-                "the order given for epoch {epoch} has {} ids for {samples} samples",
-                ids.len()
-            )));
-        }
-        let mut seen = vec![0_u64; ids.len().div_ceil(64)];
-        for (position, id) in ids.iter().enumerate() {
-            let Some(id) = u64::try_from(*id).ok().filter(|id| *id < samples) else {
-                return Err(wrong(format!(
-                    "the order given for epoch {epoch} has id {id} at position {position}; ids go from 0 to {}",
-                    samples - 1
-                )));
-            };
-            let (word, bit) = ((id / 64) as usize, 1 << (id % 64));
-            if seen[word] & bit != 0 {
-                return Err(wrong(format!("the order given for epoch {epoch} has id {id} twice")));
-            }
-            seen[word] |= bit;
-        }
-        let ids: Arc<[u64]> = ids.iter().map(|id| *id as u64).collect();
+        let ids: Arc<[u64]> = shared.order.check_given(epoch, ids)?.into();
         self.compare_given(epoch, &ids)?;
         shared.given.put(epoch, ids);
         shared.ring_all();

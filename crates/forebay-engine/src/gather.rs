@@ -16,8 +16,8 @@ use forebay_types::{Located, Rank, SampleId};
 
 use crate::batch::{Batch, BatchLayout};
 use crate::error::Error;
-use crate::pass::Pass;
-use crate::planner::{PATIENCE, Planned};
+use crate::pass::{PATIENCE, Pass};
+use crate::plans::Planned;
 use crate::protocol::{first_safe_step, publish_position};
 use crate::ring::Claim;
 use crate::sample::{Pick, Scratch, Step};
@@ -25,7 +25,7 @@ use crate::shared::Shared;
 use crate::stats::{Counter, count};
 
 /// Runs a gather thread of a pass until the pass is stopped.
-pub(crate) fn run(pass: &Arc<Pass>) {
+pub(crate) fn run(pass: &Pass) {
     let shared = &pass.shared;
     let ring = &shared.buffers.ring;
     let mut scratch = Scratch::default();

@@ -4,8 +4,8 @@
 //!
 //! - [`Source`] is an opened data set with its index (and, in `kept`, data that came with it); [`Engine`] is a loader of one rank; `start` is where its iterations begin.
 //! - `node` brings the ranks of a node together; `region` is the memory they share; `protocol` says who may touch it when.
-//! - `pass` holds the threads: `planner` (order → plans), `reader` (reads → landing blocks), `gather` (→ batch buffers; `sample` and
-//!   `decode` do one sample).
+//! - `crew` starts the threads of a `pass`: `planner` (order → `plans`), `reader` (reads → landing blocks), `gather` (→ batch
+//!   buffers; `sample` and `decode` do one sample).
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
 //! - `settings` are the leader's decisions; `stats` what is counted.
 
@@ -14,6 +14,8 @@ pub mod access;
 mod batch;
 #[cfg(not(loom))]
 mod caller;
+#[cfg(not(loom))]
+mod crew;
 #[cfg(not(loom))]
 mod decode;
 #[cfg(not(loom))]
@@ -31,6 +33,8 @@ mod options;
 mod pass;
 #[cfg(not(loom))]
 mod planner;
+#[cfg(not(loom))]
+mod plans;
 mod position;
 #[doc(hidden)]
 pub mod protocol;

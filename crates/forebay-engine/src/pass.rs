@@ -1,22 +1,21 @@
-//! A pass: the threads of one process while the node walks a stretch of steps without a jump.
+//! A pass: what the threads of one process share while the node walks a stretch of steps without a jump.
 //!
-//! One planner, the readers this process hosts, and gather threads. They stop together, when the loader is closed or
-//! when all ranks of the node want the next pass; until then a rank that wants to jump goes on reading for the others.
+//! `crew.rs` starts the threads. They stop together, when the loader is closed or when all ranks of the node want the
+//! next pass; until then a rank that wants to jump goes on reading for the others.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::error::Error;
-use crate::planner::Plans;
+use crate::plans::Plans;
 use crate::position::{AWAY, Position};
-use crate::protocol::publish_position;
 use crate::shared::Shared;
-use crate::{gather, planner, reader};
 
-/// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are shared by its ranks.
-const GATHER_THREADS: usize = 4;
+/// How long a waiting thread sleeps at most before it looks around.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// See the module header.
 pub(crate) struct Pass {
@@ -34,9 +33,9 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// Starts the threads of pass `number` at an absolute step; the ring must be paused and every rank at rest.
-    pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64) -> Result<Arc<Self>, Error> {
-        let pass = Arc::new(Self {
+    /// A pass without threads, from an absolute step on.
+    pub(crate) fn new(shared: Arc<Shared>, number: u64, start: u64) -> Self {
+        Self {
             plans: Plans::new(start),
             shared,
             number,
@@ -46,22 +45,11 @@ impl Pass {
             failure: Mutex::new(None),
             threads: Mutex::new(Vec::new()),
             hosted: Mutex::new(BTreeSet::new()),
-        });
-        publish_position(&pass.shared.slot().position, number, start);
-        pass.shared.buffers.ring.restart();
-        pass.shared.buffers.ring.resume(start);
-        pass.spawn("planner", planner::run)?;
-        for _ in 0..gather_threads(pass.shared.region.layout().ranks, pass.shared.region.layout().buffers) {
-            pass.spawn("gather", gather::run)?;
         }
-        if number == 1 && pass.shared.me() == 0 && !pass.shared.settings.warm {
-            pass.spawn("touch", touch_landing)?;
-        }
-        pass.shared.ring_all();
-        Ok(pass)
     }
 
-    fn spawn(
+    /// Starts a thread of the pass.
+    pub(crate) fn spawn(
         self: &Arc<Self>,
         name: &str,
         run: impl FnOnce(&Arc<Self>) + Send + 'static,
@@ -83,16 +71,9 @@ impl Pass {
         Ok(())
     }
 
-    /// Starts the readers that this process hosts now and that do not run here yet.
-    pub(crate) fn host_readers(self: &Arc<Self>) {
-        for number in 0..self.shared.region.layout().readers {
-            if self.shared.host(number, self.number) == self.shared.me() && self.hosted().insert(number) {
-                let spawned = self.spawn(&format!("reader-{number}"), move |pass| reader::run(pass, number));
-                if let Err(error) = spawned {
-                    self.fail(error);
-                }
-            }
-        }
+    /// Notes that a reader runs here from now on; false when this process does not host it, or it runs here already.
+    pub(crate) fn take_in(&self, number: usize) -> bool {
+        self.shared.host(number, self.number) == self.shared.me() && self.hosted().insert(number)
     }
 
     /// Gives a reader to the next rank; called by the thread that runs it, as the last thing it does.
@@ -158,17 +139,4 @@ impl Pass {
             }
         }
     }
-}
-
-/// Touches the landing ring ahead of the readers: reading into untouched shared memory costs seven times the copy.
-fn touch_landing(pass: &Arc<Pass>) {
-    let region = &pass.shared.region;
-    // Untouched pages are slower, not wrong.
-    let _ = region.memory().populate(region.landing_range(), || pass.is_stopped());
-}
-
-/// As many gather threads as the rank's share of the cores, and no more than can have a buffer.
-fn gather_threads(ranks: usize, buffers: usize) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (cores / ranks).clamp(1, GATHER_THREADS).min(buffers - 1)
 }

@@ -13,14 +13,14 @@ use forebay_plan::{Block, Read};
 
 use crate::access::{self, ReadCounters, Reader, Transfer};
 use crate::options::AccessChoice;
-use crate::pass::Pass;
-use crate::planner::{PATIENCE, Planned};
+use crate::pass::{PATIENCE, Pass};
+use crate::plans::Planned;
 use crate::position::Position;
 use crate::protocol::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
 use crate::stats::{Counter, count, count_since};
 
 /// Runs reader `number` of a pass until the pass is stopped.
-pub(crate) fn run(pass: &Arc<Pass>, number: usize) {
+pub(crate) fn run(pass: &Pass, number: usize) {
     access::widen_affinity();
     let shared = &pass.shared;
     let readers = shared.region.layout().readers as u64;

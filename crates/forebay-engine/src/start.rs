@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::caller::Caller;
+use crate::crew;
 use crate::engine::{Consumer, Engine, STALL_WARNING};
 use crate::error::Error;
 use crate::gather::come_back;
-use crate::pass::Pass;
-use crate::planner::PATIENCE;
+use crate::pass::{PATIENCE, Pass};
 use crate::position::{AWAY, Position};
 use crate::region::RankSlot;
 
@@ -138,7 +138,7 @@ impl Engine {
         let (target, end) = agreed;
         self.wait_for_ranks(caller, |slot| slot.quiet.load(Ordering::Acquire) >= number, "to come to rest")?;
         self.publish_reached(number, end);
-        consumer.pass = Some(Pass::begin(Arc::clone(shared), number, target)?);
+        consumer.pass = Some(crew::begin(Arc::clone(shared), number, target)?);
         consumer.agreed = None;
         consumer.away = false;
         consumer.filling = true;

@@ -5,8 +5,8 @@ mod access_support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use access_support::{Shards, drop_from_cache, transfer};
-use forebay_engine::access::{Access, FaultyIo, Mappings, ReadError, Reader, ShardFiles};
+use access_support::{Shards, drop_from_cache};
+use forebay_engine::access::{Mappings, ShardFiles};
 use forebay_types::ShardId;
 
 const SHARD: ShardId = ShardId(0);
@@ -40,10 +40,19 @@ fn what_was_read_is_resident_and_what_was_dropped_is_not() {
     let Some((shards, files)) = cold() else { return };
     let kept = mappings(&files);
     assert!(!kept.resident(SHARD, 0, BYTES as u64));
-    std::fs::read(&shards.paths[0]).expect("read");
-    assert!(mappings(&files).resident(SHARD, 0, BYTES as u64));
-    std::thread::sleep(FORGET);
-    assert!(kept.resident(SHARD, 0, BYTES as u64), "answers are asked for again");
+    // Several tries: somebody else may empty the page cache of the whole machine in between.
+    let read = || std::fs::read(&shards.paths[0]).expect("read");
+    let seen = (0..5).any(|_| {
+        read();
+        mappings(&files).resident(SHARD, 0, BYTES as u64)
+    });
+    assert!(seen, "what was read is resident");
+    let asked_again = (0..5).any(|_| {
+        read();
+        std::thread::sleep(FORGET);
+        kept.resident(SHARD, 0, BYTES as u64)
+    });
+    assert!(asked_again, "answers are asked for again");
     drop_from_cache(&shards.paths[0]);
     std::thread::sleep(FORGET);
     assert!(!kept.resident(SHARD, 0, BYTES as u64));
@@ -103,20 +112,6 @@ fn a_file_that_shrank_is_never_resident_again_and_gives_no_bytes() {
     truncate(BYTES as u64);
     std::thread::sleep(FORGET);
     assert!(!mappings.resident(SHARD, 0, 100));
-}
-
-#[test]
-fn a_reader_that_copies_from_a_mapping_reports_a_truncated_file() {
-    let shards = Shards::new(&[BYTES]);
-    let io = Arc::new(FaultyIo::new(shards.open(false)));
-    let (mut reader, fallback) = Reader::with_io(io, Access::Mmap, false, 1);
-    assert_eq!(fallback, None);
-    let mut into = vec![0; 10_000];
-    reader.fill(&mut [transfer(0, &mut into)]).expect("whole");
-    let file = std::fs::OpenOptions::new().write(true).open(&shards.paths[0]).expect("writable");
-    file.set_len(5000).expect("truncated");
-    let error = reader.fill(&mut [transfer(0, &mut into)]).expect_err("truncated");
-    assert!(matches!(error, ReadError::Truncated { offset: 5000, length: 5000, found: 5000, .. }), "{error}");
 }
 
 /// Since Linux 5.2 mincore calls everything resident for whoever neither owns a file nor may write it.

@@ -5,7 +5,7 @@ mod access_support;
 use std::sync::{Arc, OnceLock};
 
 use access_support::{Aligned, Shards, requesting};
-use forebay_engine::access::{Access, Mappings, Reader, ShardFiles, Transfer, read_in_place};
+use forebay_engine::access::{Mappings, Reader, ShardFiles, Transfer, read_in_place};
 use forebay_types::ShardId;
 use proptest::prelude::*;
 
@@ -42,9 +42,7 @@ proptest! {
         depth in 1_usize..12,
     ) {
         let (shards, files, mappings) = shards();
-        let mut accesses = requesting();
-        accesses.push(Access::Mmap);
-        for access in accesses {
+        for access in requesting() {
             let (mut reader, fallback) = Reader::new(Arc::clone(files), access, false, depth);
             prop_assert_eq!(fallback, None);
             let mut memory: Vec<Vec<u8>> = ranges.iter().map(|(_, _, length)| vec![0; *length]).collect();
@@ -59,7 +57,7 @@ proptest! {
             }
             let counters = reader.counters();
             let total: usize = ranges.iter().map(|(_, _, length)| length).sum();
-            prop_assert_eq!(counters.read_bytes + counters.mapped_bytes, total as u64);
+            prop_assert_eq!(counters.read_bytes, total as u64);
         }
         for (shard, offset, length) in &ranges {
             let expected = &shards.contents[*shard as usize][*offset..offset + length];
@@ -88,11 +86,9 @@ proptest! {
                 (shard, page * 4096, pages.min(all - page) * 4096)
             })
             .collect();
-        let mut accesses = requesting();
-        accesses.push(Access::Mmap);
-        for access in accesses {
+        for access in requesting() {
             let (mut reader, fallback) = Reader::new(Arc::clone(&files), access, true, 8);
-            prop_assert_eq!(fallback.is_none(), access != Access::Mmap && files.is_direct());
+            prop_assert_eq!(fallback.is_none(), files.is_direct());
             let mut memory: Vec<Aligned> = ranges.iter().map(|(_, _, length)| Aligned::new(*length)).collect();
             let mut transfers: Vec<Transfer<'_>> = ranges
                 .iter()
@@ -126,9 +122,7 @@ fn a_padded_transfer_ends_at_the_next_aligned_offset_at_most() {
 fn an_empty_shard_is_read_and_mapped_without_complaint() {
     let shards = Shards::new(&[0]);
     let files = shards.open(true);
-    let mut accesses = requesting();
-    accesses.push(Access::Mmap);
-    for access in accesses {
+    for access in requesting() {
         let (mut reader, _) = Reader::new(Arc::clone(&files), access, false, 8);
         reader.fill(&mut [access_support::transfer(0, &mut [])]).expect("nothing to read");
         reader.fill(&mut []).expect("no transfers");

@@ -339,25 +339,29 @@ impl Order {
         }
     }
 
-    /// Checks the sample ids given for an epoch: one per sample of the data set, each of an existing sample. Whether they are
-    /// all different is the user's affair.
+    /// Checks the sample ids given for an epoch, every sample once, and gives them back as such.
     ///
     /// # Errors
-    /// Names the length, or the first id that does not exist.
-    pub fn check_given(&self, epoch: u64, ids: &[u64]) -> Result<(), OrderError> {
+    /// Names the length, the first id that no sample has, or the first that stands there for the second time.
+    pub fn check_given(&self, epoch: u64, ids: &[i64]) -> Result<Vec<u64>, OrderError> {
         let samples = self.spec.samples;
         if ids.len() as u64 != samples {
             return Err(OrderError::GivenLength { epoch, found: ids.len() as u64, expected: samples });
         }
-        match ids.iter().position(|id| *id >= samples) {
-            Some(place) => Err(OrderError::GivenId {
-                epoch,
-                position: place as u64,
-                found: ids[place],
-                highest: samples - 1,
-            }),
-            None => Ok(()),
+        let mut seen = vec![0_u64; ids.len().div_ceil(64)];
+        let mut checked = Vec::with_capacity(ids.len());
+        for (position, found) in (0_u64..).zip(ids) {
+            let Some(id) = u64::try_from(*found).ok().filter(|id| *id < samples) else {
+                return Err(OrderError::GivenId { epoch, position, found: *found, highest: samples - 1 });
+            };
+            let (word, bit) = (&mut seen[(id / 64) as usize], 1 << (id % 64));
+            if *word & bit != 0 {
+                return Err(OrderError::GivenTwice { epoch, position, id });
+            }
+            *word |= bit;
+            checked.push(id);
         }
+        Ok(checked)
     }
 
     /// The positions that a rank takes in one step of an order without lanes.

@@ -88,12 +88,6 @@ impl Landing {
         self.sequence += 1;
         Some(Placement { offset: start, sequence: self.sequence - 1, after_step })
     }
-
-    /// How many bytes the placements that are not given up yet take \[bytes\].
-    #[must_use]
-    pub fn live_bytes(&self) -> u64 {
-        self.live.iter().map(|live| live.end - live.start).sum()
-    }
 }
 
 #[cfg(test)]

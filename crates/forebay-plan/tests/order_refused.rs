@@ -213,8 +213,16 @@ fn resuming_another_stream_names_the_difference() {
 #[test]
 fn given_ids_are_one_for_each_sample() {
     let order = Order::new(OrderSpec { samples: 50, ..spec(Kind::Given, Last::Wrap) }).unwrap();
-    let mut ids: Vec<u64> = (0..50).rev().collect();
-    order.check_given(3, &ids).unwrap();
+    let mut ids: Vec<i64> = (0..50).rev().collect();
+    assert_eq!(order.check_given(3, &ids).unwrap(), (0..50).rev().collect::<Vec<u64>>());
+    ids[49] = 49;
+    let (message, _) = words(&order.check_given(3, &ids).unwrap_err());
+    assert_eq!(
+        message,
+        "order given, epoch 3: sample id 49 at position 49, expected one that was not there before"
+    );
+    ids[49] = -1;
+    assert!(words(&order.check_given(3, &ids).unwrap_err()).0.contains("sample id -1 at position 49"));
     ids[49] = 50;
     let (message, hint) = words(&order.check_given(3, &ids).unwrap_err());
     assert_eq!(message, "order given, epoch 3: sample id 50 at position 49, expected 0 to 49");

@@ -109,16 +109,6 @@ impl Mappings {
         Some(bytes)
     }
 
-    /// Asks the kernel to fetch a range in one go, where it is not resident. May do nothing.
-    pub(super) fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
-        if self.resident(shard, offset, length) {
-            return;
-        }
-        if let Some(memory) = self.shards.get(shard.0 as usize).and_then(|map| map.memory.as_ref()) {
-            let _ = memory.advise_range(memmap2::Advice::WillNeed, offset as usize, length as usize);
-        }
-    }
-
     /// Asks for the present size; a file that is smaller than its mapping is remembered as shrunk.
     fn is_whole(&self, shard: ShardId, map: &ShardMap) -> bool {
         map.size_checked_ms.store(coarse_ms(), Ordering::Relaxed);

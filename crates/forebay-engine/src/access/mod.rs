@@ -1,8 +1,7 @@
 //! The readers: everything that touches the files of a data set.
 //!
 //! - [`ShardFiles`] are the files, opened and checked once; [`FileIo`] is the seam at which a read is one system call.
-//! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2), `io_uring`, or copies from a mapping, each of the
-//!   first two with or without `O_DIRECT`. [`read_in_place`] is the same for a gathering thread that wants one sample.
+//! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2) or `io_uring`, with or without `O_DIRECT`. [`read_in_place`] is the same for a gathering thread that wants one sample.
 //! - `policy` decides what follows an error or a short answer, alike for all of them.
 //! - [`Mappings`] are mappings of the files, with an answer to whether touching them would wait ([`Mappings::resident`]).
 //! - [`Probe`] tells what works at a place; [`measure`] how fast, without any of the above.

@@ -15,8 +15,6 @@
 use std::io;
 use std::time::Duration;
 
-use forebay_types::ShardId;
-
 use super::error::ReadError;
 use super::files::{DIRECT_ALIGN_BYTES, ShardFiles};
 use super::io::{At, FileIo};
@@ -38,8 +36,6 @@ pub struct ReadCounters {
     pub retries: u64,
     /// Time inside [`super::Reader::fill`] \[ns\].
     pub io_ns: u64,
-    /// Bytes copied from mappings; no part of `read_bytes` \[bytes\].
-    pub mapped_bytes: u64,
 }
 
 /// What to do next about a transfer.
@@ -99,11 +95,6 @@ impl Job {
     pub(super) fn range(&self) -> (usize, usize) {
         let end = if self.start.direct { self.room } else { self.wanted };
         (self.done, end.min(self.done + MAX_REQUEST_BYTES))
-    }
-
-    /// Bytes that must come \[bytes\].
-    pub(super) fn wanted(&self) -> usize {
-        self.wanted
     }
 
     /// Whether the file system refused to read around the page cache.
@@ -178,20 +169,16 @@ impl Job {
         })
     }
 
+    /// The error about a file that ends too early.
     fn truncated(&self, io: &dyn FileIo) -> ReadError {
-        truncated(io, self.start.shard, self.at().offset, (self.wanted - self.done) as u64)
-    }
-}
-
-/// The error about a file that ends too early.
-pub(super) fn truncated(io: &dyn FileIo, shard: ShardId, offset: u64, length: u64) -> ReadError {
-    let files = io.files();
-    ReadError::Truncated {
-        path: files.path(shard).to_owned(),
-        offset,
-        length,
-        expected: files.bytes(shard),
-        found: io.present_bytes(shard).unwrap_or(offset),
+        let (files, shard, offset) = (io.files(), self.start.shard, self.at().offset);
+        ReadError::Truncated {
+            path: files.path(shard).to_owned(),
+            offset,
+            length: (self.wanted - self.done) as u64,
+            expected: files.bytes(shard),
+            found: io.present_bytes(shard).unwrap_or(offset),
+        }
     }
 }
 

@@ -9,8 +9,7 @@ use forebay_types::ShardId;
 use super::error::ReadError;
 use super::files::ShardFiles;
 use super::io::{At, FileIo};
-use super::mappings::Mappings;
-use super::policy::{Job, ReadCounters, read_through, truncated};
+use super::policy::{Job, ReadCounters, read_through};
 use super::probe::ring_refused;
 use super::ring::{Ring, Trouble};
 
@@ -21,8 +20,6 @@ pub enum Access {
     Pread,
     /// Several requests at once.
     IoUring,
-    /// Copies from a mapping.
-    Mmap,
 }
 
 impl Access {
@@ -32,7 +29,6 @@ impl Access {
         match self {
             Self::Pread => "pread",
             Self::IoUring => "io_uring",
-            Self::Mmap => "mmap",
         }
     }
 }
@@ -51,7 +47,6 @@ pub struct Transfer<'a> {
 enum Engine {
     Pread,
     Ring(Box<Ring>),
-    Mapped(Mappings),
 }
 
 /// A reader; made and used by one thread (an `io_uring` accepts requests from its maker only).
@@ -98,21 +93,10 @@ impl Reader {
                     Engine::Pread
                 }
             },
-            Access::Mmap => match Mappings::with_io(Arc::clone(&io)) {
-                Ok(mappings) => Engine::Mapped(mappings),
-                Err(error) => {
-                    fallback = Some(format!("{error}; reading with pread"));
-                    Engine::Pread
-                }
-            },
         };
-        let works = direct && io.files().is_direct() && !matches!(engine, Engine::Mapped(_));
+        let works = direct && io.files().is_direct();
         if direct && !works {
-            let reason = match (&engine, io.files().direct_refused()) {
-                (Engine::Mapped(_), _) => "a mapping always goes through the page cache",
-                (_, Some(reason)) => reason,
-                (_, None) => "the files were not opened with O_DIRECT",
-            };
+            let reason = io.files().direct_refused().unwrap_or("the files were not opened with O_DIRECT");
             add(&mut fallback, &format!("{reason}; reading through the page cache"));
         }
         let reader = Self {
@@ -149,7 +133,6 @@ impl Reader {
         match self.engine {
             Engine::Pread => Access::Pread,
             Engine::Ring(_) => Access::IoUring,
-            Engine::Mapped(_) => Access::Mmap,
         }
     }
 
@@ -164,12 +147,6 @@ impl Reader {
     }
 
     fn fill_all(&mut self, transfers: &mut [Transfer<'_>]) -> Result<(), ReadError> {
-        if let Engine::Mapped(mappings) = &self.engine {
-            for transfer in transfers {
-                copy_mapped(&self.io, mappings, transfer, self.padded, &mut self.counters)?;
-            }
-            return Ok(());
-        }
         self.jobs.clear();
         for transfer in transfers.iter() {
             let at = At { shard: transfer.shard, offset: transfer.offset, direct: self.direct };
@@ -177,7 +154,7 @@ impl Reader {
         }
         let answer = match &mut self.engine {
             Engine::Ring(ring) => ring.fill(&self.io, transfers, &mut self.jobs, &mut self.counters),
-            _ => Ok(()),
+            Engine::Pread => Ok(()),
         };
         match answer {
             Ok(()) => {}
@@ -213,39 +190,6 @@ fn add(reasons: &mut Option<String>, reason: &str) {
         Some(earlier) => format!("{earlier}; {reason}"),
         None => reason.to_owned(),
     });
-}
-
-/// Copies a transfer from a mapping.
-///
-/// The file's size is asked right before, so that a truncated file is an error; one that is truncated during the copy is
-/// a SIGBUS (see `mappings.rs`).
-fn copy_mapped(
-    io: &dyn FileIo,
-    mappings: &Mappings,
-    transfer: &mut Transfer<'_>,
-    padded: bool,
-    counters: &mut ReadCounters,
-) -> Result<(), ReadError> {
-    let at = At { shard: transfer.shard, offset: transfer.offset, direct: false };
-    let job = Job::new(io.files(), at, transfer.into.len(), padded)?;
-    let wanted = job.wanted();
-    if wanted == 0 {
-        return Ok(());
-    }
-    let end = at.offset + wanted as u64;
-    let found = io.present_bytes(at.shard).unwrap_or(0);
-    match mappings.bytes(at.shard, at.offset, wanted as u64) {
-        Some(bytes) if end <= found => {
-            mappings.will_need(at.shard, at.offset, wanted as u64);
-            transfer.into[..wanted].copy_from_slice(bytes);
-            counters.mapped_bytes += wanted as u64;
-            Ok(())
-        }
-        _ => {
-            let first_missing = found.clamp(at.offset, end);
-            Err(truncated(io, at.shard, first_missing, end - first_missing))
-        }
-    }
 }
 
 /// Reads a header and a payload that follow each other in a file to two places, in one request where that works, under

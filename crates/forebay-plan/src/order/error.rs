@@ -129,9 +129,21 @@ pub enum OrderError {
         /// Where the id stands.
         position: u64,
         /// The id.
-        found: u64,
+        found: i64,
         /// N − 1.
         highest: u64,
+    },
+    /// An id that stands in an epoch of order given twice.
+    #[error(
+        "order given, epoch {epoch}: sample id {id} at position {position}, expected one that was not there before"
+    )]
+    GivenTwice {
+        /// The epoch.
+        epoch: u64,
+        /// Where the id stands for the second time.
+        position: u64,
+        /// The id.
+        id: u64,
     },
 }
 
@@ -151,8 +163,8 @@ impl OrderError {
             Self::ResumeRanks { .. } => Some("use one of these numbers of ranks and keep the global batch"),
             Self::StateVersion { .. } => Some("resume with the version of forebay that wrote the state"),
             Self::StateDiffers { .. } => Some("resume with the options that the state was saved with"),
-            Self::GivenLength { .. } | Self::GivenId { .. } => Some(
-                "the function given as order returns all sample ids of an epoch, each from 0 to len(dataset) - 1",
+            Self::GivenLength { .. } | Self::GivenId { .. } | Self::GivenTwice { .. } => Some(
+                "the function given as order returns all sample ids of an epoch, each from 0 to len(dataset) - 1 once",
             ),
         }
     }

@@ -1,0 +1,55 @@
+//! The threads of a pass: one planner, the readers that this process hosts, and gather threads.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::pass::Pass;
+use crate::protocol::publish_position;
+use crate::shared::Shared;
+use crate::{gather, planner, reader};
+
+/// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are shared by its ranks.
+const GATHER_THREADS: usize = 4;
+
+/// Begins pass `number` at an absolute step; the ring must be paused and every rank at rest.
+pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64) -> Result<Arc<Pass>, Error> {
+    let pass = Arc::new(Pass::new(shared, number, start));
+    let shared = &pass.shared;
+    publish_position(&shared.slot().position, number, start);
+    shared.buffers.ring.restart();
+    shared.buffers.ring.resume(start);
+    pass.spawn("planner", |pass| planner::run(pass, &|| host_readers(pass)))?;
+    for _ in 0..gather_threads(shared.region.layout().ranks, shared.region.layout().buffers) {
+        pass.spawn("gather", |pass| gather::run(pass))?;
+    }
+    if number == 1 && shared.me() == 0 && !shared.settings.warm {
+        pass.spawn("touch", |pass| touch_landing(pass))?;
+    }
+    shared.ring_all();
+    Ok(pass)
+}
+
+/// Starts the readers that this process hosts now and that do not run here yet.
+fn host_readers(pass: &Arc<Pass>) {
+    for number in 0..pass.shared.region.layout().readers {
+        if pass.take_in(number) {
+            let spawned = pass.spawn(&format!("reader-{number}"), move |pass| reader::run(pass, number));
+            if let Err(error) = spawned {
+                pass.fail(error);
+            }
+        }
+    }
+}
+
+/// Touches the landing ring ahead of the readers: reading into untouched shared memory costs seven times the copy.
+fn touch_landing(pass: &Pass) {
+    let region = &pass.shared.region;
+    // Untouched pages are slower, not wrong.
+    let _ = region.memory().populate(region.landing_range(), || pass.is_stopped());
+}
+
+/// As many gather threads as the rank's share of the cores, and no more than can have a buffer.
+fn gather_threads(ranks: usize, buffers: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (cores / ranks).clamp(1, GATHER_THREADS).min(buffers - 1)
+}
