@@ -17,10 +17,10 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 PYTHON_SOURCES := python tests scripts $(wildcard benches)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long lint format bench clean
+.PHONY: help build demo test test-long test-gluster lint format bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.tools: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -43,6 +43,9 @@ test: build  ## all tests, under 15 minutes on 2 cores; the last line is the cou
 
 test-long: build  ## longer runs of the same tests
 	$(BIN)/python scripts/run_tests.py --long
+
+test-gluster: build  ## the strategies on a real parallel file system, GlusterFS; skipped with its reason where it cannot run
+	PYTHON=$(abspath $(BIN)/python) tests/gluster/run.sh
 
 lint: build  ## rustfmt, clippy, ruff, mypy strict, stubtest
 	cargo fmt --all --check

@@ -90,8 +90,11 @@ class Wanted:
                 raise StorageError(f"file system {path}: {error.strerror}") from error
             return _spec(None, text, path, overrides)
         if self.spec is not None or (self.preset is None and base is not None):
-            fields = self.spec if self.spec is not None else base
-            return _spec("none", None, None, {**(fields or {}), **overrides})
+            fields = dict(self.spec if self.spec is not None else base or {})
+            sources = fields.pop("sources", {})
+            spec = _spec("none", None, None, {**fields, **overrides})
+            # A number that was replaced has no source any more.
+            return {**spec, "sources": {name: text for name, text in sources.items() if name not in overrides}}
         return _spec(self.preset or DEFAULT_PRESET, None, None, overrides)
 
 
