@@ -20,6 +20,7 @@ COMMANDS = {
     "inspect": "Print format, shards, samples, sizes, layout and file system of a dataset.",
     "verify": "Read every sample of a dataset and check it.",
     "limit": "Measure what a storage can do: sequential, random, direct, mmap, by block size.",
+    "pfs": "Mount a directory as an emulated parallel file system; counters, faults.",
     "demo": "Train a small model on MPI ranks of this machine from a real LMDB file.",
 }
 
