@@ -17,6 +17,8 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mpi4py import MPI
 
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -24,8 +26,6 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 # Pauses between two looks at an MPI request [s]: short at first, and never so long that they show beside a step.
 _FIRST_PAUSE_S = 20e-6
 _LONGEST_PAUSE_S = 1e-4
-
-_HELLO_BYTES = 4
 
 
 def wait(request: MPI.Request, what: str, deadline_s: float) -> None:
@@ -84,15 +84,13 @@ class MpiMeeting:
 
 
 class SocketMeeting:
-    """Over a Unix socket at which `serve` listens."""
+    """Over a socket that a `MeetingServer` holds the other end of; it has no name, the rank inherits it."""
 
-    def __init__(self, path: str, rank: int, size: int, deadline_s: float) -> None:
+    def __init__(self, descriptor: int, rank: int, size: int, deadline_s: float) -> None:
         self.rank, self.size = rank, size
         self._deadline_s = deadline_s
-        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection = socket.socket(fileno=descriptor)
         self._connection.settimeout(deadline_s)
-        self._connection.connect(path)
-        self._connection.sendall(rank.to_bytes(_HELLO_BYTES, "little"))
 
     def together(self, what: str) -> None:
         """Say that this rank is here and sleep until the answer that all are."""
@@ -108,41 +106,27 @@ class SocketMeeting:
 class MeetingServer:
     """Counts who has come and tells all when everyone has."""
 
-    def __init__(self, path: str, size: int) -> None:
-        self._size = size
-        self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(path)
-        self._listener.listen(size)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._ranks: list[socket.socket] = []
+    def __init__(self, ranks: Sequence[socket.socket]) -> None:
+        self._ranks = ranks
         self._here = 0
+        self._selector = selectors.DefaultSelector()
+        for one in ranks:
+            self._selector.register(one, selectors.EVENT_READ)
 
     def serve(self, timeout_s: float) -> None:
         """Answer what has come, or comes within `timeout_s` seconds."""
         for key, _ in self._selector.select(timeout_s):
-            if key.fileobj is self._listener:
-                connection, _ = self._listener.accept()
-                connection.recv(_HELLO_BYTES, socket.MSG_WAITALL)
-                self._ranks.append(connection)
-                self._selector.register(connection, selectors.EVENT_READ)
-            else:
-                self._count(key.fileobj)
-
-    def _count(self, connection: object) -> None:
-        assert isinstance(connection, socket.socket)
-        if not connection.recv(1):
-            # It has ended; whether well or not its exit code tells.
-            self._selector.unregister(connection)
-            return
-        self._here += 1
-        if self._here == self._size:
-            self._here = 0
-            for one in self._ranks:
-                one.sendall(b"\1")
-
-    def close(self) -> None:
-        """Close all connections."""
-        for one in [self._listener, *self._ranks]:
-            one.close()
-        self._selector.close()
+            assert isinstance(key.fileobj, socket.socket)
+            try:
+                came = key.fileobj.recv(1)
+            except ConnectionError:
+                came = b""
+            if not came:
+                # It has ended; whether well or not its exit code tells.
+                self._selector.unregister(key.fileobj)
+                continue
+            self._here += 1
+            if self._here == len(self._ranks):
+                self._here = 0
+                for one in self._ranks:
+                    one.sendall(b"\1")

@@ -38,6 +38,8 @@ class Facts:
     """Of a record."""
     files: tuple[str, ...]
     """The data files."""
+    for_engine: bool
+    """Whether the engine reads this format; only baselines can, otherwise."""
 
     def as_json(self) -> dict[str, Any]:
         """Give the object that a result carries."""
@@ -93,6 +95,7 @@ def _lmdb(paths: tuple[str, ...]) -> Facts:
         bytes=found["bytes"],
         mean_bytes=found["records"]["mean_bytes"],
         files=tuple(shard["path"] for shard in found["shards"]),
+        for_engine=True,
     )
 
 
@@ -148,5 +151,11 @@ def _facts(files: tuple[str, ...], kind: str, samples: int, sample_bytes: int) -
         raise FormatError(f"{kind} file {files[0]}: expected samples, found none")
     size = sum(Path(file).stat().st_size for file in files)
     return Facts(
-        paths=files, format=kind, samples=samples, bytes=size, mean_bytes=sample_bytes / samples, files=files
+        paths=files,
+        format=kind,
+        samples=samples,
+        bytes=size,
+        mean_bytes=sample_bytes / samples,
+        files=files,
+        for_engine=False,
     )

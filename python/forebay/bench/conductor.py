@@ -1,0 +1,310 @@
+"""Runs a bench: rows interleaved and repeated, each run in new processes, so that none inherits another's memory or mappings.
+
+In order: the nodes (`nodes`); the storage's own limit; for every row a verification run, which also warms up what is not the
+file system's business; then, repetition after repetition, every row once. A row whose processes die is reported with the end of
+their output and left out from then on; the others go on. Interrupted, it ends the ranks, unmounts and removes what it made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import forebay
+from forebay import _native, launch
+from forebay._core import ForebayError
+from forebay.bench import processes, timing, verify
+from forebay.bench.facts import Facts
+from forebay.bench.nodes import Nodes, nodes
+from forebay.bench.settings import Settings
+from forebay.bench.strategies import Row
+
+__all__ = ["bench"]
+
+Report = Callable[[str, int, int], None]
+
+VERIFIED_EPOCHS = 2
+"""Epochs of a verification run, at most: the second shows that epochs are told apart, or walked alike."""
+
+LIMIT_SECONDS, LIMIT_BLOCK_BYTES, LIMIT_THREADS = 0.5, 1 << 20, 4
+"""Of a figure of the limit; a bench takes two, sequential and direct."""
+
+
+@dataclass(slots=True)
+class _Measured:
+    """What is known about a row so far."""
+
+    row: Row
+    status: str = "ok"
+    error: str | None = None
+    verified: verify.Verified | None = None
+    repetitions: list[dict[str, Any]] = field(default_factory=list)
+    explain: str = ""
+
+    def fail(self, error: Exception) -> None:
+        self.status, self.error = "failed", str(error)
+
+    def as_json(self) -> dict[str, Any]:
+        medians = timing.median(self.repetitions) if self.repetitions else None
+        return {
+            "name": self.row.name,
+            "strategy": self.row.strategy,
+            "order": self.row.order,
+            "status": self.status,
+            "error": self.error,
+            "repetitions": self.repetitions,
+            "median": medians,
+            "spread": None if medians is None else timing.spread(self.repetitions, medians),
+            "digest_steps": self.verified.digest_steps if self.verified else None,
+            "digest_epoch": self.verified.digest_epoch if self.verified else None,
+            "explain": self.explain,
+        }
+
+
+def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report) -> dict[str, Any]:
+    """Run a bench and return its result; docs/metrics.md says what is in it.
+
+    Parameters
+    ----------
+    facts
+        The data set.
+    rows
+        What to compare.
+    settings
+        How.
+    report
+        Told (what, done, all) while it runs.
+
+    Raises
+    ------
+    OptionError
+        If the settings do not fit the data set.
+    StorageError
+        If the emulator fails.
+    LaunchError
+        If there is no way to start ranks.
+    """
+    settings.check_samples(facts.samples)
+    runner = _Runner(facts, settings, report)
+    measured = [_Measured(row) for row in rows]
+    for one in measured:
+        if (reason := _missing(one.row, facts)) is not None:
+            one.status, one.error = "skipped", reason
+    load = os.getloadavg()[0]
+    with nodes(facts, settings) as where:
+        limit = _limit(where, settings)
+        if settings.verify:
+            for one in measured:
+                runner.verify(one, where)
+        for number in range(settings.repetitions):
+            for one in measured:
+                runner.measure(one, where, number)
+        emulator, warnings = where.describe(), [*where.warnings]
+    return _result(
+        facts, settings, runner, measured, limit, emulator, warnings + _warnings(facts, settings, load)
+    )
+
+
+def _missing(row: Row, facts: Facts) -> str | None:
+    if row.baseline is not None:
+        return row.baseline.missing(facts)
+    return None if facts.for_engine else f"the engine does not read {facts.format} yet"
+
+
+class _Runner:
+    """Starts runs."""
+
+    def __init__(self, facts: Facts, settings: Settings, report: Report) -> None:
+        self._facts, self._settings, self._report = facts, settings, report
+        self.launcher = _launcher(settings)
+
+    def verify(self, one: _Measured, where: Nodes) -> None:
+        """Run a row once for its digests."""
+        if one.status != "ok":
+            return
+        epochs = min(self._settings.epochs, VERIFIED_EPOCHS)
+        title = f"{one.row.name}: verification"
+        try:
+            ranks = self._run(one.row, where, title, verify=True, epochs=epochs)
+            one.verified = verify.join([rank.arrays for rank in ranks], self._facts.samples)
+        except (launch.LaunchError, ValueError) as error:
+            one.fail(error)
+            return
+        if one.verified.fault is not None:
+            one.status, one.error = "failed", f"{title}: {one.verified.fault}"
+
+    def measure(self, one: _Measured, where: Nodes, number: int) -> None:
+        """Run a row once for its times."""
+        if one.status != "ok":
+            return
+        settings = self._settings
+        if settings.cold:
+            where.cool()
+        where.begin()
+        title = f"{one.row.name}: {number + 1} of {settings.repetitions}"
+        try:
+            ranks = self._run(one.row, where, title, verify=False, epochs=settings.epochs)
+            found = timing.repetition(ranks, where.slow_down)
+        except (launch.LaunchError, ValueError) as error:
+            one.fail(error)
+            return
+        one.repetitions.append(found | where.end(settings.cold))
+        one.explain = ranks[0].measured["explain"]
+
+    def _run(self, row: Row, where: Nodes, title: str, *, verify: bool, epochs: int) -> list[timing.Rank]:
+        settings, facts = self._settings, self._facts
+        per_epoch = -(-facts.samples // (settings.batch_size * settings.world_ranks))
+        steps = epochs * min(per_epoch, settings.steps or per_epoch)
+        with (
+            launch.held_interrupts() as interrupts,
+            tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory,
+        ):
+            run = {
+                "directory": directory,
+                "strategy": row.strategy,
+                "order": row.order,
+                "baseline": row.baseline is not None,
+                "baseline_files": [os.path.abspath(file) for file in settings.baseline_files],  # noqa: PTH100
+                "paths": [[os.path.abspath(path) for path in paths] for paths in where.paths],  # noqa: PTH100
+                "nodes": settings.ranks_of_nodes(),
+                "ranks": settings.ranks,
+                "world_ranks": settings.world_ranks,
+                "samples": facts.samples,
+                "batch_size": settings.batch_size,
+                "epochs": epochs,
+                "steps": settings.steps,
+                "compute_seconds": 0.0 if verify else settings.compute_seconds * where.slow_down,
+                "seed": settings.seed,
+                "verify": verify,
+                "deadline_s": settings.deadline_s,
+                "job": f"bench-{secrets.token_hex(8)}",
+            }
+            path = Path(directory, "run.json")
+            path.write_text(json.dumps(run), encoding="utf-8")
+            launch.run(
+                self._command(path),
+                deadline_s=settings.deadline_s,
+                progress=lambda done: self._report(title, done, steps),
+                what=title,
+                interrupts=interrupts,
+            )
+            self._report(title, steps, steps)
+            return [_read(Path(directory), rank) for rank in range(settings.ranks)]
+
+    def _command(self, run: Path) -> list[str]:
+        if self.launcher == "processes":
+            return processes.command(run)
+        return launch.command(self._settings.ranks, ("-m", "forebay.bench.rank", str(run)))
+
+
+def _launcher(settings: Settings) -> str:
+    """Choose what starts the ranks; one rank alone needs no MPI."""
+    if settings.launcher != "auto":
+        if settings.launcher == "mpi":
+            launch.command(settings.ranks, ())  # Raises where there is none.
+        return settings.launcher
+    return "mpi" if settings.ranks > 1 and launch.missing_mpi(settings.ranks) is None else "processes"
+
+
+def _read(directory: Path, rank: int) -> timing.Rank:
+    file = directory / f"rank-{rank}.json"
+    if not file.exists():
+        raise launch.LaunchError(f"bench: expected a result of rank {rank}, found none")
+    with np.load(file.with_suffix(".npz")) as arrays:
+        return timing.Rank(json.loads(file.read_text("utf-8")), {name: arrays[name] for name in arrays.files})
+
+
+def _limit(where: Nodes, settings: Settings) -> dict[str, Any]:
+    """Measure what the storage gives to plain readers of one file, in the same state of its caches."""
+    file = where.limit_file()
+    figures = []
+    for kind in ("sequential", "direct"):
+        try:
+            figure = _native.limit(
+                file,
+                block_bytes=LIMIT_BLOCK_BYTES,
+                seconds=LIMIT_SECONDS * min(where.slow_down, LIMIT_THREADS),
+                kind=kind,
+                threads=LIMIT_THREADS,
+                cold=settings.cold,
+            )
+        except (ForebayError, OSError) as error:
+            # O_DIRECT is refused by some file systems; that says nothing about the others.
+            where.warnings.append(f"limit of {file} ({kind}): {error}")
+            continue
+        figure["rate_mib_s"] *= where.slow_down
+        for key in ("seconds", "latency_p50_us", "latency_p99_us"):
+            figure[key] /= where.slow_down
+        figures.append(figure)
+    return {"rate_mib_s": max((figure["rate_mib_s"] for figure in figures), default=None), "figures": figures}
+
+
+def _warnings(facts: Facts, settings: Settings, load: float) -> list[str]:
+    found = []
+    cores = len(os.sched_getaffinity(0))
+    if load > cores:
+        found.append(f"the machine was busy: a load of {load:.1f} on {cores} cores when the bench began")
+    if settings.verify and settings.world_ranks > settings.ranks:
+        found.append(f"{settings.ranks} of {settings.world_ranks} ranks ran: whole epochs were not compared")
+    per_epoch = -(-facts.samples // (settings.batch_size * settings.world_ranks))
+    if settings.verify and settings.steps is not None and settings.steps < per_epoch:
+        found.append(
+            f"epochs were cut after {settings.steps} of {per_epoch} steps: whole epochs were not compared"
+        )
+    if not settings.verify:
+        found.append("samples were not verified")
+    return found
+
+
+def _result(
+    facts: Facts,
+    settings: Settings,
+    runner: _Runner,
+    measured: Sequence[_Measured],
+    limit: dict[str, Any],
+    emulator: dict[str, Any] | None,
+    warnings: list[str],
+) -> dict[str, Any]:
+    per_epoch = -(-facts.samples // (settings.batch_size * settings.world_ranks))
+    verified = {
+        one.row.name: (one.row.order, one.verified)
+        for one in measured
+        if one.verified is not None and one.verified.fault is None
+    }
+    return {
+        "forebay": forebay.__version__,
+        "command": list(settings.command),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": {
+            "cores": len(os.sched_getaffinity(0)),
+            "kernel": platform.release(),
+            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            "load": os.getloadavg()[0],
+        },
+        "dataset": facts.as_json(),
+        "ranks": settings.ranks,
+        "job_ranks": settings.world_ranks,
+        "nodes": settings.nodes,
+        "batch_size": settings.batch_size,
+        "steps": min(per_epoch, settings.steps or per_epoch),
+        "epochs": settings.epochs,
+        "repetitions": settings.repetitions,
+        "compute_seconds": settings.compute_seconds,
+        "cold": settings.cold,
+        "launcher": runner.launcher,
+        "pfs": emulator,
+        "limit": limit,
+        "warnings": warnings,
+        "rows": [one.as_json() for one in measured],
+        "verified": verify.compare(verified),
+    }

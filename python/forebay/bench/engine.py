@@ -1,0 +1,48 @@
+"""The engine as a row of the bench: `forebay.Loader` behind the same door as the baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import forebay
+from forebay.bench.baselines import Place, Step
+from forebay.bench.facts import SCHEMA
+
+
+class Engine:
+    """Batches of one rank from a loader."""
+
+    def __init__(self, place: Place, strategy: str, order: str) -> None:
+        world = forebay.World(
+            rank=place.rank,
+            size=place.ranks,
+            local_rank=place.local_rank,
+            local_size=place.local_ranks,
+            node=f"node{place.node}",
+            job=place.job,
+        )
+        self._loader = forebay.Loader(
+            forebay.open(list(place.paths), schema=SCHEMA),
+            batch_size=place.batch_size,
+            order=order,
+            seed=place.seed,
+            strategy=strategy,
+            last="wrap",
+            world=world,
+            name="bench",
+        )
+
+    def epoch(self, number: int) -> Iterator[Step]:
+        """Hand out views of the loader's own buffers."""
+        self._loader.set_epoch(number)
+        for batch in self._loader:
+            yield batch.indices, batch["data"]
+
+    def facts(self) -> dict[str, Any]:
+        """Tell the loader's statistics and choices."""
+        return {"stats": self._loader.stats(), "explain": self._loader.explain()}
+
+    def close(self) -> None:
+        """Close the loader."""
+        self._loader.close()

@@ -1,0 +1,214 @@
+"""One rank of one run, started by MPI's launcher or by `forebay.bench.processes`.
+
+A timed run, in order: all ranks meet; the source is opened and the first batch got (start-up); all meet again, and from there
+on the wall is counted. Each step is a batch, compute (sleep until an absolute deadline, as DLIO and MLPerf Storage do), and a
+meeting, which stands for the sum of gradients. Three time stamps per step are kept, of the monotonic clock, which all ranks of
+a machine share: batch got, arrived at the meeting, together. What they mean is worked out afterwards (`forebay.bench.timing`).
+
+A verification run is the same without compute and without stamps that anybody looks at; it keeps the id and a digest of every
+sample instead. Digests are not taken in timed runs: they would cost what the runs measure.
+
+A rank writes two files into the directory of the run: `rank-N.json` and `rank-N.npz`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from forebay.bench import baselines
+from forebay.bench.baselines import Place, Source
+from forebay.bench.engine import Engine
+from forebay.bench.verify import Digests
+from forebay.counters import Transfers, Usage, process_usage, thread_usage, transfers
+from forebay.launch import PROGRESS_MARK
+from forebay.meeting import Meeting, MpiMeeting, SocketMeeting
+
+PROGRESS_EVERY_S = 0.25
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one rank."""
+    parser = argparse.ArgumentParser(prog="forebay.bench.rank", description="One rank of the bench.")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--rank", type=int, help="started as a plain process")
+    parser.add_argument("--meeting", type=int, help="descriptor of the socket where the ranks meet")
+    options = parser.parse_args(arguments)
+    run = json.loads(options.run.read_text("utf-8"))
+    meeting: Meeting
+    if options.rank is None:
+        meeting = MpiMeeting(run["deadline_s"])
+    else:
+        meeting = SocketMeeting(options.meeting, options.rank, run["ranks"], run["deadline_s"])
+    if meeting.size != run["ranks"]:
+        sys.exit(f"bench: expected {run['ranks']} ranks, found {meeting.size}")
+    place = _place(run, meeting.rank)
+    measured, arrays = (_verify if run["verify"] else _measure)(run, place, meeting)
+    files = Path(run["directory"], f"rank-{meeting.rank}")
+    np.savez(files.with_suffix(".npz"), **arrays)
+    files.with_suffix(".json").write_text(json.dumps(measured), encoding="utf-8")
+
+
+def _place(run: dict[str, Any], rank: int) -> Place:
+    node = next(number for number, ranks in enumerate(run["nodes"]) if rank in ranks)
+    scratch = Path(run["directory"], f"scratch-{rank}")
+    scratch.mkdir()
+    return Place(
+        paths=tuple(run["paths"][node]),
+        samples=run["samples"],
+        batch_size=run["batch_size"],
+        rank=rank,
+        ranks=run["world_ranks"],
+        node=node,
+        local_rank=run["nodes"][node].index(rank),
+        local_ranks=len(run["nodes"][node]),
+        seed=run["seed"],
+        scratch=scratch,
+        job=run["job"],
+    )
+
+
+def _open(run: dict[str, Any], place: Place) -> Source:
+    if run["baseline"]:
+        return baselines.find(run["baseline_files"])[run["strategy"]].open(place)
+    return Engine(place, run["strategy"], run["order"])
+
+
+def _verify(run: dict[str, Any], place: Place, meeting: Meeting) -> tuple[dict[str, Any], dict[str, Any]]:
+    digests, progress = Digests(), _Progress(meeting.rank)
+    meeting.together("the start")
+    source = _open(run, place)
+    for epoch in range(run["epochs"]):
+        for step, (ids, records) in enumerate(source.epoch(epoch)):
+            digests.add_step(ids, records)
+            progress.tell()
+            meeting.together(f"step {step} of epoch {epoch}")
+            if step + 1 == run["steps"]:
+                break
+        digests.end_epoch()
+    source.close()
+    return {"rank": place.rank}, digests.arrays()
+
+
+def _measure(run: dict[str, Any], place: Place, meeting: Meeting) -> tuple[dict[str, Any], dict[str, Any]]:
+    clock = time.perf_counter_ns
+    compute_ns = round(run["compute_seconds"] * 1e9)
+    progress = _Progress(meeting.rank)
+    got: list[int] = []
+    arrived: list[int] = []
+    together: list[int] = []
+    sizes: list[int] = []
+    samples: list[int] = []
+    epochs: list[int] = []
+    busy: list[tuple[Usage, Usage]] = []
+    ready = 0
+    meeting.together("the start")
+    process_before, transfers_before = process_usage(), transfers()
+    begin = clock()
+    source = _open(run, place)
+    for epoch in range(run["epochs"]):
+        epochs.append(len(got))
+        for step, (ids, records) in enumerate(source.epoch(epoch)):
+            now = clock()
+            mark = thread_usage()
+            got.append(now)
+            if not ready:
+                meeting.together("the first batch")
+                ready = now = clock()
+            samples.append(len(ids))
+            sizes.append(_size(records))
+            _sleep_until(now + compute_ns)
+            arrived.append(clock())
+            meeting.together(f"step {step} of epoch {epoch}")
+            progress.tell()
+            busy.append((mark, thread_usage()))
+            together.append(clock())
+            if step + 1 == run["steps"]:
+                break
+    finished = clock()
+    usage = process_usage() - process_before
+    for before, after in busy:
+        usage -= after - before
+    measured = {
+        "rank": place.rank,
+        "node": place.node,
+        "usage": dataclasses.asdict(usage),
+        **_read(transfers() - transfers_before, source.facts()),
+    }
+    source.close()
+    arrays = {
+        "marks": np.array([begin, ready, finished]),
+        "got": np.array(got),
+        "arrived": np.array(arrived),
+        "together": np.array(together),
+        "sizes": np.array(sizes),
+        "samples": np.array(samples),
+        "epochs": np.array(epochs),
+    }
+    return measured, arrays
+
+
+def _read(done: Transfers, facts: dict[str, Any]) -> dict[str, Any]:
+    """Tell what was read: by the loader's own account where there is one, else by the kernel's of this process."""
+    stats = facts.get("stats")
+    if stats is None:
+        return {
+            "reads": done.read_calls,
+            "read_bytes": done.asked_bytes,
+            "storage_bytes": done.storage_bytes,
+            "mapped_bytes": 0,
+            "reader": None,
+            "explain": "",
+        }
+    return {
+        "reads": stats["reads"],
+        "read_bytes": stats["read_bytes"],
+        "storage_bytes": done.storage_bytes,
+        "mapped_bytes": stats["mapped_bytes"],
+        "reader": {
+            "locate_seconds": stats["seek_seconds"],
+            "read_seconds": stats["io_seconds"],
+            "decode_seconds": stats["gather_seconds"],
+            "idle_seconds": stats["reader_idle_seconds"],
+        },
+        "explain": facts["explain"],
+    }
+
+
+def _size(records: Any) -> int:
+    """Bytes of a step's records."""
+    if isinstance(records, np.ndarray):
+        return int(records.nbytes)
+    return sum(one.nbytes if isinstance(one, np.ndarray) else len(one) for one in records)
+
+
+def _sleep_until(deadline_ns: int) -> None:
+    while (left := deadline_ns - time.perf_counter_ns()) > 0:
+        time.sleep(left / 1e9)
+
+
+class _Progress:
+    """Tells, from rank 0 and now and then, how many steps are done."""
+
+    def __init__(self, rank: int) -> None:
+        self._next = time.monotonic() if rank == 0 else float("inf")
+        self._done = 0
+
+    def tell(self) -> None:
+        """Count a step."""
+        self._done += 1
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + PROGRESS_EVERY_S
+            print(PROGRESS_MARK, self._done, flush=True)
+
+
+if __name__ == "__main__":
+    main()

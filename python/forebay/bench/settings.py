@@ -1,0 +1,94 @@
+"""What a bench is asked to do, checked where it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay._core import option_error
+
+LAUNCHERS = ("auto", "mpi", "processes")
+
+LEAST_REPETITIONS, REPETITIONS = 1, 3
+DEADLINE_S = 900.0
+"""Of one run of one row [s, real]; it is a watchdog."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One bench."""
+
+    ranks: int
+    nodes: int = 1
+    job_ranks: int | None = None
+    """Walk as the first `ranks` ranks of a job of this many; None: as all of them."""
+    batch_size: int = 32
+    epochs: int = 1
+    steps: int | None = None
+    """Most steps per epoch; None: all."""
+    repetitions: int = REPETITIONS
+    compute_seconds: float = 0.0
+    """Of each step, in model time."""
+    cold: bool = False
+    verify: bool = True
+    launcher: str = "auto"
+    seed: int = 0
+    deadline_s: float = DEADLINE_S
+    baseline_files: tuple[str, ...] = ()
+    pfs: str | None = None
+    """Mount the data set with this preset of the emulator for the run."""
+    slow_down: float | str = "auto"
+    targets: int | None = None
+    command: tuple[str, ...] = field(default=())
+    """What the user typed, for the report."""
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "nodes", "batch_size", "epochs", "repetitions"):
+            self._at_least_one(name, getattr(self, name))
+        for name in ("steps", "targets", "job_ranks"):
+            if getattr(self, name) is not None:
+                self._at_least_one(name, getattr(self, name))
+        if self.nodes > self.ranks:
+            raise option_error(
+                f"--nodes: expected at most as many nodes as ranks ({self.ranks}), found {self.nodes}"
+            )
+        if self.job_ranks is not None and self.job_ranks < self.ranks:
+            raise option_error(
+                f"--job-ranks: expected at least --ranks ({self.ranks}), found {self.job_ranks}"
+            )
+        if not 0 <= self.compute_seconds < 3600:
+            raise option_error(f"--compute: expected seconds from 0 to an hour, found {self.compute_seconds}")
+        if self.launcher not in LAUNCHERS:
+            raise option_error(f"--launcher: expected one of {', '.join(LAUNCHERS)}; found {self.launcher!r}")
+
+    @staticmethod
+    def _at_least_one(name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise option_error(
+                f"--{name.replace('_', '-')}: expected an integer of at least 1, found {value!r}"
+            )
+
+    @property
+    def world_ranks(self) -> int:
+        """Ranks of the job whose samples are dealt out."""
+        return self.job_ranks or self.ranks
+
+    def ranks_of_nodes(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks by node, in blocks that differ by one at most."""
+        edges = [node * self.ranks // self.nodes for node in range(self.nodes + 1)]
+        return tuple(tuple(range(edges[node], edges[node + 1])) for node in range(self.nodes))
+
+    def check_samples(self, samples: int) -> None:
+        """Refuse a data set that is too small for the ranks.
+
+        Raises
+        ------
+        OptionError
+            If there are more ranks than samples.
+        """
+        if self.world_ranks > samples:
+            raise option_error(
+                f"bench: expected at least one sample for each of the {self.world_ranks} ranks, "
+                f"found {samples} samples",
+                "take fewer ranks, or more data",
+            )

@@ -1,0 +1,95 @@
+"""Rows: what ``--strategies a,b@order,…`` asks for.
+
+A row is ``strategy@order``. A strategy is a preset of the engine, whatever ``forebay.Loader(strategy=)`` takes, or a
+baseline, which has one order and no other. A comma also stands inside ``forebay:access=pread,readers=2`` and ``group:samples=512,window=4``: a part
+that begins with ``name=`` belongs to the one before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forebay._core import OptionError, option_error
+from forebay.bench.baselines import Baseline
+from forebay.options import STRATEGIES, resolve
+
+__all__ = ["Row", "parse"]
+
+_CONTINUES = re.compile(r"^\w+=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row: a strategy in an order."""
+
+    strategy: str
+    order: str
+    baseline: Baseline | None = None
+    """None: a preset of the engine."""
+
+    @property
+    def name(self) -> str:
+        """``strategy@order``."""
+        return f"{self.strategy}@{self.order}"
+
+
+def parse(text: str, order: str, baselines: Mapping[str, Baseline]) -> tuple[Row, ...]:
+    """Read a list of rows.
+
+    Parameters
+    ----------
+    text
+        ``strategy[@order],…``
+    order
+        Order of the engine's rows that name none.
+    baselines
+        All there are, by name.
+
+    Raises
+    ------
+    OptionError
+        If a strategy or an order is not known, or a row stands there twice; the message names those that there are.
+    """
+    rows: list[Row] = []
+    for part in _parts(text):
+        strategy, _, asked = part.partition("@")
+        rows.append(_row(strategy, asked, order, baselines))
+    names = [row.name for row in rows]
+    if not rows:
+        raise option_error("--strategies: expected at least one strategy, found none")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise option_error(f"--strategies: expected each row once, found {twice} twice")
+    return tuple(rows)
+
+
+def _parts(text: str) -> list[str]:
+    parts: list[str] = []
+    for piece in (piece.strip() for piece in text.split(",")):
+        if _CONTINUES.match(piece) and parts:
+            parts[-1] += f",{piece}"
+        elif piece:
+            parts.append(piece)
+    return parts
+
+
+def _row(strategy: str, asked: str, order: str, baselines: Mapping[str, Baseline]) -> Row:
+    if (baseline := baselines.get(strategy)) is not None:
+        if asked not in {"", baseline.order}:
+            raise option_error(
+                f"--strategies: {strategy} delivers the order {baseline.order} and no other, found {asked!r}"
+            )
+        return Row(strategy=strategy, order=baseline.order, baseline=baseline)
+    name = strategy.partition(":")[0]
+    if name not in STRATEGIES:
+        raise option_error(
+            f"--strategies: there is none called {strategy!r}",
+            f"of the engine: {', '.join(STRATEGIES)}; other programs: {', '.join(sorted(baselines))}",
+        )
+    try:
+        resolve({"strategy": strategy, "order": asked or order}, {})
+    except OptionError as error:
+        raise option_error(f"--strategies: {strategy}@{asked or order}: {error}") from error
+    return Row(strategy=strategy, order=asked or order)

@@ -1,0 +1,165 @@
+"""From the ranks' time stamps to the numbers of a repetition; docs/metrics.md defines them.
+
+All times come out in model time: real time over the emulator's slow-down, which is 1 where there is no emulator. Time of the
+processor and counts stay as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Rank", "median", "repetition", "spread"]
+
+MIB = 1 << 20
+
+SCALARS = (
+    "wall_seconds",
+    "startup_seconds",
+    "total_seconds",
+    "samples_per_second",
+    "rate_mib_s",
+    "accelerator_utilisation",
+)
+MEANS = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
+"""Of a rank's wall; a repetition has the mean over the ranks."""
+SUMS = (
+    "asked_bytes",
+    "read_bytes",
+    "reads",
+    "mapped_bytes",
+    "storage_bytes",
+    "minor_faults",
+    "major_faults",
+    "voluntary_switches",
+    "involuntary_switches",
+    "cpu_seconds",
+)
+"""Of a rank; a repetition has the sum over the ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What a rank wrote."""
+
+    measured: dict[str, Any]
+    arrays: dict[str, npt.NDArray[np.int64]]
+
+    @property
+    def steps(self) -> int:
+        """Steps taken."""
+        return len(self.arrays["got"])
+
+
+def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
+    """Join the ranks of one run.
+
+    Raises
+    ------
+    ValueError
+        If they took different numbers of steps, or none.
+    """
+    if len({rank.steps for rank in ranks}) != 1 or ranks[0].steps == 0:
+        raise ValueError(
+            f"expected the same number of steps on every rank, found {[rank.steps for rank in ranks]}"
+        )
+    last = np.max([rank.arrays["arrived"] for rank in ranks], axis=0)
+    real = 1e9 * slow_down
+    rows = [_rank(rank, last, real) for rank in ranks]
+    begin = min(rank.arrays["marks"][0] for rank in ranks)
+    total = float(max(rank.arrays["marks"][2] for rank in ranks) - begin) / real
+    asked = sum(row["asked_bytes"] for row in rows)
+    found: dict[str, Any] = {
+        "wall_seconds": max(row["wall_seconds"] for row in rows),
+        "startup_seconds": max(row["startup_seconds"] for row in rows),
+        "total_seconds": total,
+        "samples_per_second": float(sum(rank.arrays["samples"].sum() for rank in ranks)) / total,
+        "rate_mib_s": asked / MIB / total,
+        "accelerator_utilisation": _utilisation(ranks),
+    }
+    found |= {key: statistics.fmean(row[key] for row in rows) for key in MEANS}
+    found |= {key: sum(row[key] for row in rows) for key in SUMS}
+    readers = [
+        {"rank": rank.measured["rank"], **{key: value / slow_down for key, value in reader.items()}}
+        for rank in ranks
+        if (reader := rank.measured["reader"]) is not None
+    ]
+    return found | {"ranks": rows, "readers": readers}
+
+
+def _rank(rank: Rank, last: npt.NDArray[np.int64], real: float) -> dict[str, Any]:
+    """Split a rank's time; `last` is when the last rank arrived at each step's meeting."""
+    begin, ready, finished = rank.arrays["marks"]
+    got, arrived, together = (rank.arrays[key] for key in ("got", "arrived", "together"))
+    exposed = got[1:] - together[:-1]
+    skew = last - arrived
+    usage = rank.measured["usage"]
+    return {
+        "rank": rank.measured["rank"],
+        "node": rank.measured["node"],
+        "wall_seconds": float(finished - ready) / real,
+        "startup_seconds": float(got[0] - begin) / real,
+        "exposed_seconds": float(exposed.sum()) / real,
+        "compute_seconds": float(_compute(rank).sum()) / real,
+        "communication_seconds": float((together - last).sum()) / real,
+        "skew_seconds": float(skew.sum()) / real,
+        "asked_bytes": int(rank.arrays["sizes"].sum()),
+        **{key: rank.measured[key] for key in ("reads", "read_bytes", "mapped_bytes", "storage_bytes")},
+        **usage,
+    }
+
+
+def _compute(rank: Rank) -> npt.NDArray[np.int64]:
+    begins = rank.arrays["got"].copy()
+    begins[0] = rank.arrays["marks"][1]
+    computed: npt.NDArray[np.int64] = rank.arrays["arrived"] - begins
+    return computed
+
+
+def _utilisation(ranks: Sequence[Rank]) -> float | None:
+    """Accelerator utilisation as DLIO's `statscounter.py` has it, which MLPerf Storage reports.
+
+    Per epoch and rank: the compute of all steps but the first, over the epoch's time less the wait and the compute of the first
+    step. Mean over the ranks, then over the epochs. None where an epoch has one step only.
+    """
+    epochs = [*ranks[0].arrays["epochs"], ranks[0].steps]
+    found = []
+    for first, end in itertools.pairwise(epochs):
+        values = []
+        for rank in ranks:
+            got, together = rank.arrays["got"], rank.arrays["together"]
+            compute = _compute(rank)
+            start, wait = rank.arrays["marks"][1], 0
+            if first > 0:
+                start, wait = together[first - 1], got[first] - together[first - 1]
+            time = together[end - 1] - start - wait - compute[first]
+            if end - first < 2 or time <= 0:
+                return None
+            values.append(float(compute[first + 1 : end].sum()) / float(time))
+        found.append(statistics.fmean(values))
+    return statistics.fmean(found)
+
+
+def median(repetitions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median of every number of a repetition."""
+    return {
+        key: None
+        if any(one[key] is None for one in repetitions)
+        else statistics.median(one[key] for one in repetitions)
+        for key in (*SCALARS, *MEANS, *SUMS)
+    }
+
+
+def spread(repetitions: Sequence[dict[str, Any]], medians: dict[str, Any]) -> dict[str, float]:
+    """Return (largest - smallest) / median of every number that has a median other than zero."""
+    return {
+        key: (max(one[key] for one in repetitions) - min(one[key] for one in repetitions)) / abs(middle)
+        for key, middle in medians.items()
+        if middle
+    }
