@@ -1,0 +1,267 @@
+"""What is looked at before anything is mounted: the mount table, directories, options, answers of a server."""
+
+# Fixtures are imported by their names, which arguments of tests then repeat.
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from emulator import backing, points  # noqa: F401 - fixtures
+from forebay import pfs
+from forebay._core import OptionError, StorageError
+from forebay.pfs import checks, control, directory, start
+from forebay.pfs.mounts import Entry, covering, entries
+
+# A watchdog against hangs [s], never a measurement.
+WITHIN_S = 60
+
+TABLE = rb"""21 1 254:0 / / rw,relatime - ext4 /dev/root rw
+30 21 0:30 / /data\040set rw - fuse.forebay-pfs forebay-pfs:/run/a\040b.sock rw,user_id=0
+31 30 0:31 / /data\040set/inner rw shared:2 master:3 - tmpfs tmpfs rw
+32 21 0:32 / /mnt rw - nfs server:/x rw
+33 32 0:33 / /mnt rw - ext4 /dev/sdb rw
+broken line
+"""
+
+
+def test_a_mount_table_is_read_with_its_escapes_and_optional_fields():
+    found = entries(TABLE)
+    assert [entry.type for entry in found] == ["ext4", "fuse.forebay-pfs", "tmpfs", "nfs", "ext4"]
+    assert found[1] == Entry(Path("/data set"), "fuse.forebay-pfs", "forebay-pfs:/run/a b.sock")
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("/data set/x", "forebay-pfs:/run/a b.sock"),
+        ("/data set", "forebay-pfs:/run/a b.sock"),
+        ("/data set/inner/y", "tmpfs"),
+        ("/data settled", "/dev/root"),
+        ("/mnt/file", "/dev/sdb"),
+    ],
+)
+def test_a_path_lies_on_the_longest_mount_and_there_on_the_last(path, source):
+    assert covering(path, entries(TABLE)).source == source
+
+
+def test_what_lies_on_no_mount_of_the_emulator_is_not_found(tmp_path):
+    assert pfs.find(tmp_path) is None
+    with pytest.raises(StorageError, match="expected a path on a mount of the emulator, found none"):
+        pfs.Server.of(tmp_path)
+    with pytest.raises(StorageError, match="found none"):
+        pfs.unmount(tmp_path)
+
+
+# --- the runtime directory ---
+
+
+def test_the_runtime_directory_is_made_for_us_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(tmp_path / "made"))
+    path = directory.runtime_directory()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert directory.runtime_directory() == path
+    place = directory.socket_of(path, Path("/data"))
+    assert place.name.startswith("pfs-")
+    assert directory.socket_of(path, Path("/other")) != place
+
+
+def test_a_runtime_directory_that_others_can_reach_is_refused(monkeypatch, tmp_path):
+    path = tmp_path / "open"
+    path.mkdir(mode=0o755)
+    path.chmod(0o755)
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(path))
+    with pytest.raises(StorageError, match=r"expected mode 0700, found 0755\nhint: chmod 700"):
+        directory.runtime_directory()
+    path.chmod(0o700)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(link))
+    with pytest.raises(StorageError, match="found a symbolic link"):
+        directory.runtime_directory()
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", "relative")
+    with pytest.raises(StorageError, match="not an absolute path"):
+        directory.runtime_directory()
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(tmp_path / "no" / "such"))
+    with pytest.raises(StorageError, match="cannot make it"):
+        directory.runtime_directory()
+
+
+def test_the_runtime_directory_follows_xdg_only_where_that_is_there(monkeypatch, tmp_path):
+    monkeypatch.delenv("FOREBAY_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert directory.runtime_directory() == tmp_path / "forebay"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere/at/all")
+    assert directory._choose() == Path(f"/tmp/forebay-{os.geteuid()}")
+
+
+def test_a_runtime_directory_too_long_for_a_socket_is_refused():
+    with pytest.raises(StorageError, match="too long for a socket: expected at most 107 bytes, found 1"):
+        directory.socket_of(Path("/" + "x" * 100), Path("/data"))
+
+
+# --- talking to a server that is not what it should be ---
+
+
+class Impostor:
+    """Listens on a socket and treats one connection as told."""
+
+    def __init__(self, path, behave):
+        self.path = path
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve, args=(behave,))
+        self._thread.start()
+
+    def _serve(self, behave):
+        connection, _ = self._listener.accept()
+        with connection:
+            behave(connection)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._thread.join(WITHIN_S)
+        self._listener.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"", "the server ended before it had answered"),
+        (b'{"ok": true, "pid"', "the server ended before it had answered"),
+        (b"hello\n", "expected a line of JSON, found b'hello"),
+        (b"[1]\n", "expected an object with `ok`"),
+        (b'{"pid": 3}\n', "expected an object with `ok`"),
+        (b'{"ok": false, "error": "server 9: expected 0 to 3"}\n', "^server 9: expected 0 to 3$"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_that_says_so(tmp_path, answer, message):
+    def behave(connection):
+        connection.recv(1000)
+        connection.sendall(answer)
+
+    path = tmp_path / "s"
+    with Impostor(path, behave), pytest.raises(StorageError, match=message):
+        control.ask(path, {"command": "ping"})
+
+
+def test_an_answer_in_pieces_is_put_together(tmp_path):
+    value = {"ok": True, "events": [[0.5, 0, "a", 0, 4096, 0.001]] * 10_000}
+
+    def behave(connection):
+        request = connection.recv(1000)
+        value["asked"] = json.loads(request)
+        connection.sendall(json.dumps(value).encode() + b"\n")
+
+    path = tmp_path / "s"
+    with Impostor(path, behave):
+        answer = control.ask(path, {"command": "events", "since": 3})
+    assert answer["asked"] == {"command": "events", "since": 3}
+    assert len(answer["events"]) == 10_000
+    assert "ok" not in answer
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(tmp_path):
+    over = threading.Event()
+    path = tmp_path / "s"
+    with Impostor(path, lambda _: over.wait(WITHIN_S)):
+        with pytest.raises(StorageError, match=r"no answer within 0.2 s"):
+            control.ask(path, {"command": "ping"}, within_s=0.2)
+        over.set()
+
+
+def test_nobody_there_is_an_error_of_its_own(tmp_path):
+    with pytest.raises(control.GoneError, match="no server is there"):
+        pfs.Server.connect(tmp_path / "none")
+
+
+# --- what is checked before anything is started ---
+
+
+def test_a_backing_directory_has_to_be_one(tmp_path, backing):
+    assert checks.check_backing(backing) == backing
+    with pytest.raises(StorageError, match="gone: No such file or directory"):
+        checks.check_backing(tmp_path / "gone")
+    with pytest.raises(StorageError, match="expected a directory, found a file"):
+        checks.check_backing(backing / "file")
+
+
+def test_a_mount_point_has_to_be_an_empty_directory(tmp_path, backing, points):
+    assert checks.check_points(backing, points) == points
+    with pytest.raises(StorageError, match=r"No such file or directory\nhint: mkdir -p "):
+        checks.check_points(backing, [tmp_path / "gone"])
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "thing").touch()
+    with pytest.raises(StorageError, match="expected an empty directory, found thing in it"):
+        checks.check_points(backing, [full])
+    with pytest.raises(StorageError, match="expected a directory, found a file"):
+        checks.check_points(backing, [full / "thing"])
+    with pytest.raises(StorageError, match="it is a mount already, of type proc"):
+        checks.check_points(backing, ["/proc"])
+    with pytest.raises(OptionError, match="at least one mount point"):
+        checks.check_points(backing, [])
+
+
+def test_nested_mounts_are_refused(tmp_path, backing, points):
+    inside = backing / "inside"
+    inside.mkdir()
+    for given, message in [
+        (backing, "it is the backing directory itself"),
+        (inside, "it lies inside the backing directory"),
+        (tmp_path, "lies inside of it"),
+    ]:
+        with pytest.raises(OptionError, match=message):
+            checks.check_points(backing, [given])
+    with pytest.raises(OptionError, match="given twice"):
+        checks.check_points(backing, [points[0], points[0] / "." / "x" / ".."])
+    with pytest.raises(OptionError, match="nested with the mount point"):
+        checks.check_points(backing, [points[0], points[0] / "deeper"])
+    link = tmp_path / "link"
+    link.symlink_to(backing)
+    with pytest.raises(OptionError, match="it is the backing directory itself"):
+        checks.check_points(backing, [link])
+
+
+def test_a_machine_without_fuse_is_told_apart_from_one_that_keeps_it_closed(monkeypatch, tmp_path):
+    monkeypatch.setattr(checks, "DEVICE", str(tmp_path / "fuse"))
+    with pytest.raises(StorageError, match=r"is not there\nhint: as root: modprobe fuse"):
+        checks.check_fuse()
+    (tmp_path / "fuse").mkdir(mode=0o600)
+    with pytest.raises(StorageError, match=r"cannot open .*its mode is 0600\nhint: run as root"):
+        checks.check_fuse()
+    monkeypatch.setattr(checks, "DEVICE", os.devnull)
+    monkeypatch.setattr(checks, "may_mount", lambda: False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StorageError, match=r"needs root .* or fusermount3, and neither is here\nhint"):
+        checks.check_fuse()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"preset": "nfs", "spec": {}}, "a preset or a spec, found both"),
+        ({"slow_down": 0}, "slow_down: expected a number above 0"),
+        ({"slow_down": float("inf")}, "slow_down: expected a number above 0"),
+        ({"slow_down": "much"}, "slow_down: expected a number above 0, or auto; found 'much'"),
+        ({"seed": -1}, "seed: expected an integer from 0"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_touched(options, message):
+    with pytest.raises(OptionError, match=message):
+        start.Wanted(**options)
+
+
+def test_an_event_log_needs_its_directory(tmp_path):
+    with pytest.raises(StorageError, match="its directory is not there"):
+        start.Wanted(events=tmp_path / "no" / "log")
