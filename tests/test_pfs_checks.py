@@ -107,6 +107,24 @@ def test_a_runtime_directory_too_long_for_a_socket_is_refused():
         directory.socket_of(Path("/" + "x" * 100), Path("/data"))
 
 
+def test_only_a_socket_of_ours_is_ever_removed(tmp_path):
+    # What the mount table says may have been written by somebody else.
+    kept = tmp_path / "pfs-kept.sock"
+    kept.write_text("not a socket")
+    elsewhere = tmp_path / "other.sock"
+    left = tmp_path / "pfs-left.sock"
+    for path in (elsewhere, left):
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+    directory.log_of(left).write_text("messages")
+    for path in (kept, elsewhere, left, tmp_path / "none"):
+        directory.forget(path)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file() or path.is_socket()) == [
+        "other.sock",
+        "pfs-kept.sock",
+    ]
+
+
 # --- talking to a server that is not what it should be ---
 
 

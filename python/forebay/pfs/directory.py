@@ -17,7 +17,7 @@ from pathlib import Path
 
 from forebay._core import StorageError
 
-__all__ = ["locked", "log_of", "runtime_directory", "socket_of"]
+__all__ = ["forget", "is_ours", "locked", "log_of", "runtime_directory", "socket_of"]
 
 VARIABLE = "FOREBAY_RUNTIME_DIR"
 
@@ -91,6 +91,22 @@ def socket_of(directory: Path, backing: Path) -> Path:
 def log_of(socket: Path) -> Path:
     """Return the file that the server of a socket writes its messages to."""
     return socket.with_suffix(".log")
+
+
+def is_ours(socket: Path) -> bool:
+    """Whether a path, as the mount table has it, is a socket of this user: the table shows what others wrote into it."""
+    try:
+        found = socket.lstat()
+    except OSError:
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid() and socket.name.startswith("pfs-")
+
+
+def forget(socket: Path) -> None:
+    """Remove what a server that was killed left: its socket and its messages."""
+    if is_ours(socket):
+        socket.unlink(missing_ok=True)
+        log_of(socket).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay._core import StorageError
+from forebay.pfs.directory import forget
 
 __all__ = ["TYPE", "Entry", "Mount", "covering", "entries", "find", "mounts", "remove", "remove_stale"]
 
@@ -168,7 +169,7 @@ def remove_stale() -> list[Path]:
         except StorageError:
             continue
         removed.append(mount.mount)
-        mount.socket.unlink(missing_ok=True)
+        forget(mount.socket)
     return removed
 
 

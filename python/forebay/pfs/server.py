@@ -17,6 +17,7 @@ from typing import Any
 from forebay._core import StorageError, option_error
 from forebay.pfs import checks, start
 from forebay.pfs.control import GoneError, ask
+from forebay.pfs.directory import forget
 from forebay.pfs.mounts import TYPE, entries, find, remove
 
 __all__ = ["Server", "unmount"]
@@ -310,5 +311,5 @@ def unmount(mount: str | os.PathLike[str]) -> Path:
     except GoneError:
         if any(entry.point == found.mount and entry.type == TYPE for entry in entries()):
             remove(found.mount)
-        found.socket.unlink(missing_ok=True)
+        forget(found.socket)
     return found.mount

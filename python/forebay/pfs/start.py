@@ -24,7 +24,7 @@ from forebay import _native
 from forebay._core import StorageError, option_error
 from forebay.pfs import checks
 from forebay.pfs.control import GoneError, ask
-from forebay.pfs.directory import locked, log_of, runtime_directory, socket_of
+from forebay.pfs.directory import is_ours, locked, log_of, runtime_directory, socket_of
 from forebay.pfs.mounts import TYPE, entries, mounts, remove_stale
 
 __all__ = ["DEFAULT_PRESET", "Started", "Wanted", "prepare", "start"]
@@ -94,7 +94,10 @@ class Wanted:
             sources = fields.pop("sources", {})
             spec = _spec("none", None, None, {**fields, **overrides})
             # A number that was replaced has no source any more.
-            return {**spec, "sources": {name: text for name, text in sources.items() if name not in overrides}}
+            return {
+                **spec,
+                "sources": {name: text for name, text in sources.items() if name not in overrides},
+            }
         return _spec(self.preset or DEFAULT_PRESET, None, None, overrides)
 
 
@@ -165,15 +168,10 @@ def _running(directory: Path, backing: Path) -> tuple[Path, dict[str, Any] | Non
     The mounts are asked too: a server may have been started where the runtime directory was another one.
     """
     ours = socket_of(directory, backing)
-    for socket in dict.fromkeys([ours, *(mount.socket for mount in mounts() if mount.alive)]):
+    for socket in dict.fromkeys([ours, *(mount.socket for mount in mounts() if is_ours(mount.socket))]):
         try:
             facts = ask(socket, {"command": "ping"})
         except GoneError:
-            continue
-        except StorageError:
-            # Somebody else's; our own must answer.
-            if socket == ours:
-                raise
             continue
         if facts["backing"] == os.fspath(backing):
             return socket, facts
