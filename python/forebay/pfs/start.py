@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,7 @@ def start(backing: str | os.PathLike[str], points: list[Any], wanted: Wanted) ->
         socket, facts = _running(directory, whole)
         if facts is not None:
             _compare(wanted, facts)
-            for point in found:
-                ask(socket, {"command": "mount", "mount": os.fspath(point)})
+            _join(socket, found)
             return Started(socket, found, False, removed)
         _launch(_configure(whole, found, socket, wanted), socket)
         return Started(socket, found, True, removed)
@@ -176,6 +176,20 @@ def _running(directory: Path, backing: Path) -> tuple[Path, dict[str, Any] | Non
         if facts["backing"] == os.fspath(backing):
             return socket, facts
     return ours, None
+
+
+def _join(socket: Path, points: list[Path]) -> None:
+    """Let a running server mount new points: all of them, or none."""
+    done = []
+    try:
+        for point in points:
+            ask(socket, {"command": "mount", "mount": os.fspath(point)})
+            done.append(point)
+    except BaseException:
+        for point in done:
+            with suppress(StorageError):
+                ask(socket, {"command": "unmount", "mount": os.fspath(point)})
+        raise
 
 
 def _compare(wanted: Wanted, facts: Mapping[str, Any]) -> None:
@@ -248,6 +262,11 @@ def _launch(configuration: dict[str, Any], socket: Path) -> None:
         os.close(theirs)
         theirs = -1
         _wait_until_up(configuration, socket, log, alive)
+    except BaseException:
+        # Whoever breaks off the start wants no server.
+        with suppress(StorageError):
+            ask(socket, {"command": "end"})
+        raise
     finally:
         for descriptor in (alive, theirs, messages):
             if descriptor >= 0:
