@@ -153,6 +153,33 @@ def test_a_strategy_never_changes_the_samples(make, small_records, strategy):
     assert found == plain
 
 
+@pytest.mark.parametrize("order", ["sequential", "contiguous"])
+@pytest.mark.parametrize("last", ["wrap", "drop", "short"])
+def test_walking_with_a_cursor_gives_the_same_samples_as_the_index(make, small_records, order, last):
+    options = {"order": order, "last": last, "batch_size": 7}
+    walking, plain = make(strategy="lmdb", **options), make(**options)
+    for _ in range(2):
+        found = []
+        for batch in walking:
+            assert contents(batch) == [small_records[number] for number in batch.indices]
+            found.append(list(map(int, batch.indices)))
+        assert found == ids(plain)
+    # Breaking off and going on elsewhere.
+    for loader in (walking, plain):
+        loader.load_state_dict({**loader.state_dict(), "epoch": 4, "step": 3})
+    assert ids(walking) == ids(plain)
+    stats = walking.stats()
+    assert stats["read_bytes"] == stats["reads"] == 0
+    assert stats["mapped_bytes"] >= stats["asked_bytes"] > 0
+    assert any("walks from record to record" in line for line in walking.explain())
+
+
+@pytest.mark.parametrize("order", ["shuffle", "group", lambda epoch: np.arange(100)])
+def test_a_cursor_refuses_orders_that_jump(make, order):
+    with pytest.raises(forebay.OptionError, match=r'order="sequential" or "contiguous"'):
+        make(order=order, strategy="lmdb")
+
+
 def test_records_of_different_lengths_are_lists_of_views(tmp_path):
     records = [support.record(number, 1 + 37 * number) for number in range(40)]
     path = support.write_lmdb(tmp_path / "ragged.lmdb", records)
@@ -421,7 +448,7 @@ def test_options_come_from_the_environment(make, monkeypatch):
         ({"batch_size": 101}, r"101"),
         ({"memory": 4096}, r"(?i)at least|least"),
         ({"order": "sorted"}, r"sequential, contiguous, shuffle, group"),
-        ({"strategy": "lmm-dio"}, r"forebay, mmap, pread, io_uring"),
+        ({"strategy": "lmm-dio"}, r"forebay, mmap, pread, io_uring, lmdb"),
         ({"order": "shuffle", "last": "carry"}, r"(?i)carry"),
         ({"order": forebay.Group(lanes=3)}, r"(?i)lanes"),
         ({"decode": 3}, r"decode=: expected a function of a batch, found 3"),

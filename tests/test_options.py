@@ -101,7 +101,7 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can():
             "random",
             r"order=: expected one of sequential, contiguous, shuffle, group, forebay\.Group.*'random'",
         ),
-        ("strategy", "lmm", r"strategy=: expected one of forebay, mmap, pread, io_uring; found 'lmm'"),
+        ("strategy", "lmm", r"strategy=: expected one of forebay, mmap, pread, io_uring, lmdb; found 'lmm'"),
         ("last", "pad", r"last=: expected one of wrap, drop, short, carry; found 'pad'"),
         ("world", "mpich", r"world=: expected one of auto, mpi, torchrun, slurm, single; found 'mpich'"),
         ("schema", "jpeg", r"schema=: expected one of auto, raw, caffe-datum; found 'jpeg'"),
@@ -187,7 +187,11 @@ def test_a_group_and_a_strategy_are_checked_where_they_are_made():
     ):
         forebay.Strategy(access="aio")
     with pytest.raises(
-        forebay.OptionError, match=r"Strategy\(locate=\): expected one of index; found 'cursor'"
+        forebay.OptionError, match=r"Strategy\(locate=\): expected one of index, cursor; found 'guess'"
+    ):
+        forebay.Strategy(locate="guess")
+    with pytest.raises(
+        forebay.OptionError, match=r"a cursor walks through a mapping\nhint: add access='mmap'"
     ):
         forebay.Strategy(locate="cursor")
     with pytest.raises(forebay.OptionError, match=r"a mapping always goes through the page cache"):

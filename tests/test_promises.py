@@ -48,6 +48,11 @@ def test_every_strategy_and_number_of_ranks_delivers_what_the_plain_reader_does(
         with pytest.raises(forebay.OptionError, match=r"carry"):
             work.make(mixed, {}, {"batch_size": 4, **plain.ORDERS[order], "last": last})
         return
+    if not plain.fits(strategy, order):
+        options = {"batch_size": 4, **plain.ORDERS[order], "strategy": plain.STRATEGIES[strategy]}
+        with pytest.raises(forebay.OptionError, match=r"locate is cursor and order"):
+            work.make(mixed, {}, options)
+        return
     for path in (mixed, even):
         for ranks in (1, 2, 3, 4):
             options = {"batch_size": 12 // ranks, **plain.ORDERS[order], "seed": 3}
@@ -309,8 +314,15 @@ def test_the_least_memory_that_a_refusal_names_works(request, pool, data, order,
             assert isinstance(one, Raised)
 
 
-@pytest.mark.parametrize("strategy", plain.STRATEGIES)
-@pytest.mark.parametrize("order", ["shuffle", "group", "sequential"])
+@pytest.mark.parametrize(
+    ("strategy", "order"),
+    [
+        (strategy, order)
+        for strategy in plain.STRATEGIES
+        for order in ("shuffle", "group", "sequential")
+        if plain.fits(strategy, order)
+    ],
+)
 def test_large_samples_in_little_memory_are_read_in_place(pool, large, strategy, order):
     options = {
         "batch_size": 4,

@@ -236,6 +236,7 @@ class Loader:
             "last": self._options["last"],
             "memory_bytes": self._options["memory"],
             "readers": strategy.readers,
+            "locate": strategy.locate,
             "access": strategy.access,
             "direct": strategy.direct,
             "buffers": strategy.buffers,

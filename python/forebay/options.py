@@ -29,7 +29,16 @@ __all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "parse_bytes", 
 ORDERS = ("sequential", "contiguous", "shuffle", "group")
 LASTS = ("wrap", "drop", "short", "carry")
 ACCESSES = ("auto", "mmap", "pread", "io_uring")
-STRATEGIES = ("forebay", "mmap", "pread", "io_uring")
+LOCATES = ("index", "cursor")
+# Presets: what each is short for.
+PRESETS: Mapping[str, Mapping[str, str]] = {
+    "forebay": {},
+    "mmap": {"access": "mmap"},
+    "pread": {"access": "pread"},
+    "io_uring": {"access": "io_uring"},
+    "lmdb": {"locate": "cursor", "access": "mmap"},
+}
+STRATEGIES = tuple(PRESETS)
 WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
 SCHEMAS = ("auto", "raw", "caffe-datum")
 
@@ -93,8 +102,10 @@ class Strategy:
 
     Parameters
     ----------
-    locate : {"index"}
-        How the place of a sample is found.
+    locate : {"index", "cursor"}
+        How the place of a sample is found. ``index``: by the sidecar. ``cursor``: every rank walks through the container from
+        record to record and copies from its own mapping, as programs do that use LMDB's library; it takes ``access="mmap"`` and
+        the orders ``sequential`` and ``contiguous``, and is here to compare with.
     access : {"auto", "mmap", "pread", "io_uring"}
         How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a local file, known to be
         resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;
@@ -120,7 +131,7 @@ class Strategy:
     buffers: int | None = None
 
     def __post_init__(self) -> None:
-        _choice("Strategy(locate=)", self.locate, ("index",))
+        _choice("Strategy(locate=)", self.locate, LOCATES)
         _choice("Strategy(access=)", self.access, ACCESSES)
         if self.readers is not None:
             _positive("Strategy(readers=)", self.readers)
@@ -128,6 +139,11 @@ class Strategy:
             raise option_error(f"Strategy(buffers=): expected at least 2, found {self.buffers}")
         if self.direct is not None and not isinstance(self.direct, bool):
             raise option_error(f"Strategy(direct=): expected True, False or None; found {self.direct!r}")
+        if self.locate == "cursor" and self.access != "mmap":
+            raise option_error(
+                f"Strategy(locate='cursor', access={self.access!r}): a cursor walks through a mapping",
+                "add access='mmap', or take strategy='lmdb'",
+            )
         if self.direct and self.access == "mmap":
             raise option_error(
                 "Strategy(access='mmap', direct=True): a mapping always goes through the page cache"
@@ -243,10 +259,7 @@ def _strategy(name: str, value: object) -> Strategy:
         value, _, text = value.partition(":")
         kinds = {"locate": _text, "access": _text, "readers": _count, "direct": _boolean, "buffers": _count}
         details = _details(name, text, kinds)
-    preset = _choice(name, value, STRATEGIES)
-    if preset != "forebay":
-        details = {"access": preset} | details
-    return Strategy(**details)
+    return Strategy(**{**PRESETS[_choice(name, value, STRATEGIES)], **details})
 
 
 def _check_keys(name: str, found: Mapping[str, Any], valid: Sequence[str]) -> None:

@@ -23,7 +23,13 @@ STRATEGIES = {
     "io_uring": {"access": "io_uring"},
     "pread-direct": {"access": "pread", "direct": True},
     "io_uring-direct": {"access": "io_uring", "direct": True},
+    "cursor": {"locate": "cursor", "access": "mmap"},
 }
+
+
+def fits(strategy, order):
+    """Whether a strategy can deliver an order: a cursor does not jump."""
+    return strategy != "cursor" or order in ("sequential", "contiguous")
 
 
 def write_mixed(path):

@@ -1,8 +1,10 @@
-//! The threads of a pass: one planner, the readers that this process hosts, and gather threads.
+//! The threads of a pass: one planner, the readers that this process hosts, and gather threads. Where every rank walks by
+//! itself there is nothing to plan or to read for others, and one gather thread does it all.
 
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::options::Locate;
 use crate::pass::Pass;
 use crate::protocol::publish_position;
 use crate::shared::Shared;
@@ -18,6 +20,11 @@ pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64) -> Result<Arc<
     publish_position(&shared.slot().position, number, start);
     shared.buffers.ring.restart();
     shared.buffers.ring.resume(start);
+    if shared.settings.locate == Locate::Cursor {
+        // One thread: a cursor goes one way.
+        pass.spawn("gather", |pass| gather::run(pass))?;
+        return Ok(pass);
+    }
     pass.spawn("planner", |pass| planner::run(pass, &|| host_readers(pass)))?;
     for _ in 0..gather_threads(shared.region.layout().ranks, shared.region.layout().buffers) {
         pass.spawn("gather", |pass| gather::run(pass))?;

@@ -6,8 +6,8 @@
 //! right.
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use std::time::Instant;
 
@@ -16,13 +16,14 @@ use forebay_types::{Located, Rank, SampleId};
 
 use crate::batch::{Batch, BatchLayout};
 use crate::error::Error;
+use crate::options::Locate;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
 use crate::protocol::{first_safe_step, publish_position};
 use crate::ring::Claim;
 use crate::sample::{Pick, Scratch, Step};
 use crate::shared::Shared;
-use crate::stats::{Counter, count};
+use crate::stats::{Counter, count, count_since};
 
 /// Runs a gather thread of a pass until the pass is stopped.
 pub(crate) fn run(pass: &Pass) {
@@ -64,13 +65,15 @@ fn fill(
     let shared = &pass.shared;
     let begun = Instant::now();
     let step = Step { pass, claim, idle: Cell::new(Duration::ZERO) };
-    if !step.wait_until(|| format!("the plan of step {}", claim.step), || pass.plans.covers(claim.step)) {
+    let planned = || pass.plans.covers(claim.step);
+    let walks = shared.settings.locate == Locate::Cursor;
+    if !walks && !step.wait_until(|| format!("the plan of step {}", claim.step), planned) {
         return Ok(None);
     }
-    let kept = claim.step >= pass.first_safe.load(Ordering::Acquire);
+    let kept = !walks && claim.step >= pass.first_safe.load(Ordering::Acquire);
     let tranches = match kept.then(|| pass.plans.at(claim.step)).flatten() {
         Some(tranches) => tranches,
-        None => vec![Arc::new(plain(shared, claim.step)?)],
+        None => vec![Arc::new(plain(pass, claim.step)?)],
     };
     let mut picks: Vec<(u32, Pick<'_>)> = Vec::with_capacity(shared.options.batch_size as usize);
     for planned in &tranches {
@@ -112,7 +115,8 @@ fn layout(shared: &Shared, picks: &[(u32, Pick<'_>)]) -> Arc<BatchLayout> {
 }
 
 /// Plans one step of this rank without landing memory: everything is read in place.
-fn plain(shared: &Shared, step: u64) -> Result<Planned, Error> {
+fn plain(pass: &Pass, step: u64) -> Result<Planned, Error> {
+    let shared = &pass.shared;
     let (epoch, within) = (step / shared.order.steps_per_epoch(), step % shared.order.steps_per_epoch());
     let given = shared.given.get(epoch);
     let mut ids: Vec<SampleId> = Vec::new();
@@ -126,7 +130,17 @@ fn plain(shared: &Shared, step: u64) -> Result<Planned, Error> {
     let tranche =
         Tranche { first_step: step, last_step: step, needs: ids.iter().enumerate().map(need).collect() };
     let mut located = Located::default();
-    shared.index.locate(&ids, &mut located)?;
+    match (shared.settings.locate, &shared.mappings) {
+        (Locate::Cursor, Some(mappings)) => {
+            let begun = Instant::now();
+            let mut cursor = pass.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+            let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
+            let dataset = shared.source.dataset();
+            dataset.locate_by_cursor(&mut cursor, &shared.index, &ids, &bytes, &mut located)?;
+            count_since(shared.slot(), Counter::SeekNs, begun);
+        }
+        _ => shared.index.locate(&ids, &mut located)?,
+    }
     let shard_bytes: Vec<u64> = shared.index.shards().iter().map(|shard| shard.bytes).collect();
     let mut plan = Plan::default();
     plan_into(&tranche, &located, &shard_bytes, &shared.traits, &mut Landing::new(0, 0), &mut plan);

@@ -21,6 +21,17 @@ pub enum AccessChoice {
     IoUring,
 }
 
+/// How samples are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Locate {
+    /// By the index.
+    #[default]
+    Index,
+    /// By every rank for itself, which walks the container from record to record.
+    Cursor,
+}
+
 /// The order, as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -70,6 +81,9 @@ pub struct Options {
     /// Readers per node.
     #[serde(default)]
     pub readers: Option<u32>,
+    /// How samples are found.
+    #[serde(default)]
+    pub locate: Locate,
     /// How storage is touched.
     pub access: AccessChoice,
     /// Whether reads go around the page cache.
@@ -128,7 +142,19 @@ impl Options {
                 "use 2 to 64 batch buffers per rank",
             );
         }
-        self.kind(1, 1)?;
+        if self.locate == Locate::Cursor && self.access != AccessChoice::Mmap {
+            return wrong(
+                format!("locate is cursor and access {:?}", self.access),
+                "a cursor walks through a mapping: use access=\"mmap\"",
+            );
+        }
+        let walks = matches!(self.kind(1, 1)?, Kind::Sequential | Kind::Contiguous);
+        if self.locate == Locate::Cursor && !walks {
+            return wrong(
+                format!("locate is cursor and order {}", self.order.kind),
+                "a cursor goes from record to record, so it takes order=\"sequential\" or \"contiguous\"",
+            );
+        }
         self.last()?;
         Ok(())
     }

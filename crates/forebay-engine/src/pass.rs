@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use forebay_format::SampleCursor;
+
 use crate::error::Error;
 use crate::plans::Plans;
 use crate::position::{AWAY, Position};
@@ -23,6 +25,8 @@ pub(crate) struct Pass {
     pub(crate) number: u64,
     pub(crate) start: u64,
     pub(crate) plans: Plans,
+    /// Where this rank stands in the container, if it walks there by itself.
+    pub(crate) cursor: Mutex<SampleCursor>,
     /// Steps before this one must not rely on landing bytes (`gather::come_back`).
     pub(crate) first_safe: AtomicU64,
     stopped: AtomicBool,
@@ -40,6 +44,7 @@ impl Pass {
             shared,
             number,
             start,
+            cursor: Mutex::default(),
             first_safe: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             failure: Mutex::new(None),

@@ -12,7 +12,7 @@ use crate::access::{Mappings, ShardFiles};
 use crate::batch::BatchLayout;
 use crate::error::Error;
 use crate::node::memory;
-use crate::options::{AccessChoice, Options};
+use crate::options::{AccessChoice, Locate, Options};
 use crate::region::{ALIGN, RegionLayout};
 
 const KIB: u64 = 1024;
@@ -65,6 +65,8 @@ pub struct Settings {
     pub steps_per_tranche: u64,
     /// Whether the data set was found in the page cache.
     pub warm: bool,
+    /// How samples are found.
+    pub locate: Locate,
     /// How storage is touched.
     pub access: AccessChoice,
     /// Whether reads go around the page cache.
@@ -234,7 +236,10 @@ pub fn decide(
     let step_bytes = ((options.batch_size * ranks as u64) as f64 * landed_bytes) as u64;
     let node_ranks: Vec<Rank> = options.local_ranks.iter().map(|rank| Rank(*rank)).collect();
     let grouped = matches!(kind, forebay_plan::Kind::Group { .. });
-    let (least_landing, wanted_landing) = if grouped {
+    let (least_landing, wanted_landing) = if options.locate == Locate::Cursor {
+        // Every rank copies from its own mapping.
+        (0, 0)
+    } else if grouped {
         let least = order.least_landing_bytes(landed_bytes, node_ranks.len());
         let window = (least / (order.lanes() * ranks as u64 / u64::from(options.size)).max(1)).max(MIB);
         (least, least + least / 8 + 3 * window)
@@ -288,11 +293,18 @@ pub fn decide(
         region.buffers,
         region.buffer_bytes / KIB,
     ));
-    reasons.push(format!(
-        "reads: up to {} KiB, joined over gaps of {} KiB, by {readers} reader(s) on this node",
-        read_bytes / KIB,
-        gap_bytes / KIB
-    ));
+    reasons.push(match options.locate {
+        Locate::Index => format!(
+            "reads: up to {} KiB, joined over gaps of {} KiB, by {readers} reader(s) on this node",
+            read_bytes / KIB,
+            gap_bytes / KIB
+        ),
+        Locate::Cursor => {
+            "locate: every rank walks from record to record by itself and copies from its own mapping; \
+                           a page that is missing is a page fault"
+                .into()
+        }
+    });
     let steps_per_tranche = (TRANCHE_BYTES.min(region.landing_bytes / TRANCHES) / step_bytes.max(1)).max(1);
     let least_memory = region.control_bytes() + up(least_landing) + 2 * region.buffer_bytes * ranks as u64;
     reasons.push(format!(
@@ -313,6 +325,7 @@ pub fn decide(
         lanes: order.lanes(),
         steps_per_tranche,
         warm,
+        locate: options.locate,
         access,
         direct,
         depth: DEPTH,

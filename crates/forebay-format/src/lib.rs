@@ -19,7 +19,7 @@ pub mod sidecar;
 
 pub use dataset::{
     BadSample, BuiltIndex, CachePolicy, Dataset, Found, IndexReport, Keep, Lookup, OpenOptions, Place,
-    Progress, Shard, Verification,
+    Progress, SampleCursor, Shard, ShardBytes, Verification,
 };
 pub use error::Error;
 pub use index::Index;

@@ -90,9 +90,9 @@ impl Dataset {
                         writer.exclude(name);
                         return Ok(());
                     }
-                    let (entry, offset, length) = place(record.value, database, first_classes[number]);
+                    let (offset, length) = place_of(record.value, database);
                     probes.see(Probe { sample: writer.samples(), shard: number, offset, length });
-                    writer.push([entry]);
+                    writer.push([entry(record.value, database, first_classes[number])]);
                     Ok(())
                 },
             )?;
@@ -226,18 +226,30 @@ fn lmdb_classes(database: &Database) -> [Class; 2] {
     [inline, big]
 }
 
-/// The entry of a record, and where its bytes start.
-fn place(value: Value, database: &Database, first_class: u8) -> (Entry, u64, u64) {
+/// The entry of a record.
+fn entry(value: Value, database: &Database, first_class: u8) -> Entry {
     match value {
-        Value::Inline { offset, length } => {
-            (Entry::Plain { class: first_class, start: offset, length }, offset, length)
-        }
+        Value::Inline { offset, length } => Entry::Plain { class: first_class, start: offset, length },
         Value::Big { page, length } => {
             let start = page * u64::from(database.page_bytes());
-            let offset = start + u64::from(database.header_bytes());
-            (Entry::Plain { class: first_class + 1, start, length }, offset, length)
+            Entry::Plain { class: first_class + 1, start, length }
         }
     }
+}
+
+/// Where the bytes of a record start [bytes from the start of the file], and how many they are.
+pub(super) fn place_of(value: Value, database: &Database) -> (u64, u64) {
+    match value {
+        Value::Inline { offset, length } => (offset, length),
+        Value::Big { page, length } => {
+            (page * u64::from(database.page_bytes()) + u64::from(database.header_bytes()), length)
+        }
+    }
+}
+
+/// Whether the record with this key is a sample.
+pub(super) fn is_sample(key: &[u8]) -> bool {
+    NOT_SAMPLES.iter().all(|name| name.as_bytes() != key)
 }
 
 /// Picks the records to look at while the walk goes by.

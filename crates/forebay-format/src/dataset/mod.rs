@@ -1,10 +1,11 @@
 //! A dataset: one or more container files whose samples are counted through.
 //!
 //! [`Dataset::open`] reads headers only. [`build`] walks the containers and makes an index, [`place`] says where
-//! indexes are kept, [`keep`] hands on what a walk reads, [`detect`] tells other formats apart, [`verify`] reads everything once, [`inspect`] tells what
+//! indexes are kept, [`keep`] hands on what a walk reads, [`cursor`] finds samples without an index, [`detect`] tells other formats apart, [`verify`] reads everything once, [`inspect`] tells what
 //! there is.
 
 mod build;
+mod cursor;
 mod detect;
 mod inspect;
 mod keep;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use build::{BuiltIndex, IndexReport};
+pub use cursor::{SampleCursor, ShardBytes};
 pub use keep::Keep;
 pub use place::{CachePolicy, Found, Lookup, Place};
 pub use verify::{BadSample, Verification};

@@ -3,7 +3,8 @@
 //! In order: [`Database::open`] reads the two meta pages, finds out how the file was written ([`dialect`]), picks the
 //! snapshot of the last transaction ([`meta`]) and, for a named database, descends the main tree to its record.
 //! [`Database::walk`] reads the tree level by level ([`walk`], [`fetch`]) and hands out every record in key order:
-//! key, place and length of the value. Overflow pages, the bulk of most files, are not read.
+//! key, place and length of the value. Overflow pages, the bulk of most files, are not read. [`Cursor`] goes from record to
+//! record instead, as programs do that use LMDB's own library.
 //!
 //! Promised: each meta, branch and leaf page is read once and nothing else; no file, however damaged, leads to a
 //! panic, a loop or memory without bound, because everything is checked before it is used ([`page`] and the table in
@@ -16,6 +17,7 @@
 //! Source: observation of files written by LMDB 0.9.7 to 1.0.2; the byte layout is in `docs/formats/lmdb.md`.
 
 mod bitmap;
+mod cursor;
 mod dialect;
 mod fault;
 mod fetch;
@@ -27,6 +29,7 @@ mod walk;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use cursor::{Cursor, Pages};
 pub use dialect::{ByteOrder, Dialect, Version, Word};
 pub use fault::Fault;
 pub use meta::{Identity, TreeRecord};

@@ -1,0 +1,120 @@
+//! A cursor finds the same samples at the same places as the index.
+
+mod support {
+    pub mod dataset;
+    pub mod lmdb_writer;
+}
+
+use std::fs;
+
+use forebay_format::lmdb::Dialect;
+use forebay_format::{Dataset, Error, Index, SampleCursor};
+use forebay_types::{Located, SampleId, ShardId};
+use proptest::prelude::*;
+use support::dataset::{Scratch, index, open};
+use support::lmdb_writer::{Kind, Records, Spec, records};
+
+/// The places of samples as the index and as a cursor find them; the cursor goes through all lists in turn.
+fn assert_same(dataset: &Dataset, index: &Index, lists: &[Vec<u64>]) {
+    let files: Vec<Vec<u8>> =
+        dataset.shards().iter().map(|shard| fs::read(&shard.path).expect("readable")).collect();
+    let bytes = |shard: ShardId, offset: u64, length: u64| {
+        files[shard.0 as usize].get(offset as usize..(offset + length) as usize)
+    };
+    let (mut walked, mut looked_up) = (Located::default(), Located::default());
+    let mut cursor = SampleCursor::default();
+    for list in lists {
+        let ids: Vec<SampleId> = list.iter().map(|id| SampleId(*id)).collect();
+        dataset.locate_by_cursor(&mut cursor, index, &ids, &bytes, &mut walked).expect("found");
+        index.locate(&ids, &mut looked_up).expect("found");
+        assert_eq!((walked.samples(), walked.columns()), (ids.len(), 1));
+        for (position, sample) in list.iter().enumerate() {
+            let place = |located: &Located| {
+                let slice = located.slices(position, 0)[0];
+                let piece = located.pieces()[located.unit_pieces(slice.unit)][0];
+                (slice.offset, slice.length, piece, located.units()[slice.unit as usize].guard)
+            };
+            assert_eq!(place(&walked), place(&looked_up), "sample {sample}");
+        }
+    }
+}
+
+#[test]
+fn every_sample_is_found_in_every_dialect() {
+    let scratch = Scratch::new();
+    for dialect in Dialect::ALL {
+        for (page_bytes, scatter) in [(512, None), (4096, Some(3))] {
+            let records = records(7, 500, |random| match random.below(3) {
+                0 => 0,
+                1 => random.below(60) as usize,
+                _ => random.below(9000) as usize,
+            });
+            let spec = Spec { scatter, ..Spec::new(dialect, page_bytes) };
+            let dataset = open(&[&scratch.write("data", &spec.build(&records).bytes)]);
+            assert_same(&dataset, &index(&dataset), &[(0..500).collect(), vec![0, 499]]);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn samples_are_found_in_any_order_and_over_several_shards(
+        lists in prop::collection::vec(prop::collection::vec(0_u64..600, 0..20), 1..5),
+    ) {
+        let scratch = Scratch::new();
+        let mut parts = [3_u64, 4, 5].map(|seed| records(seed, 200, |random| random.below(5000) as usize));
+        // Records that are no samples, before, between and behind the others.
+        for (part, key) in parts.iter_mut().zip(["__keys__", "__len__", "num-samples"]) {
+            part.push((key.as_bytes().to_vec(), vec![1, 2, 3]));
+            part.sort();
+        }
+        let paths = [0, 1, 2].map(|part| scratch.lmdb(&format!("{part}"), &parts[part]));
+        let dataset = open(&[&paths[0], &paths[1], &paths[2]]);
+        assert_same(&dataset, &index(&dataset), &lists);
+    }
+}
+
+#[test]
+fn a_cursor_ends_with_an_error_where_pages_lead_in_circles_or_are_gone() {
+    let scratch = Scratch::new();
+    let records: Records = records(7, 2000, |_| 40);
+    let sound = Spec::new(Dialect::ALL[0], 512).build(&records);
+    let path = scratch.write("data", &sound.bytes);
+    let dataset = open(&[&path]);
+    let index = index(&dataset);
+    let last = [SampleId(1999)];
+    let mut located = Located::default();
+
+    // More records than the database says it has: what pages that lead in circles come to.
+    let mut few = Spec::new(Dialect::ALL[0], 512).build(&records);
+    few.set(few.meta("entries"), 1000);
+    let few = open(&[&scratch.write("few", &few.bytes)]);
+    let whole =
+        |_: ShardId, offset: u64, length: u64| sound.bytes.get(offset as usize..(offset + length) as usize);
+    let error = few
+        .locate_by_cursor(&mut SampleCursor::default(), &index, &last, &whole, &mut located)
+        .expect_err("too many records");
+    assert!(error.to_string().contains("entries") && error.to_string().contains("1001 or more"), "{error}");
+
+    // A page where another should be.
+    let mut swapped = sound.bytes.clone();
+    let [a, b] = [0, 1].map(|leaf| sound.unit(Kind::Leaf, leaf).page as usize * 512);
+    swapped.copy_within(a..a + 512, b);
+    let bytes =
+        |_: ShardId, offset: u64, length: u64| swapped.get(offset as usize..(offset + length) as usize);
+    let error = dataset
+        .locate_by_cursor(&mut SampleCursor::default(), &index, &last, &bytes, &mut located)
+        .expect_err("a page stands where another should");
+    assert!(error.to_string().contains("page number"), "{error}");
+
+    let short = |_: ShardId, offset: u64, length: u64| {
+        sound.bytes[..20_000].get(offset as usize..(offset + length) as usize)
+    };
+    let error = dataset
+        .locate_by_cursor(&mut SampleCursor::default(), &index, &last, &short, &mut located)
+        .expect_err("half of the file is gone");
+    assert!(error.to_string().contains("the end of the file"), "{error}");
+    assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
+}
