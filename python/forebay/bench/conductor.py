@@ -95,11 +95,12 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
         If there is no way to start ranks.
     """
     settings.check_samples(facts.samples)
-    runner = _Runner(facts, settings, report)
     measured = [_Measured(row) for row in rows]
     for one in measured:
         if (reason := _missing(one.row, facts)) is not None:
             one.status, one.error = "skipped", reason
+    running = sum(one.status == "ok" for one in measured)
+    runner = _Runner(facts, settings, report, running)
     load = os.getloadavg()[0]
     with nodes(facts, settings) as where:
         limit = _limit(where, settings)
@@ -122,11 +123,16 @@ def _missing(row: Row, facts: Facts) -> str | None:
 
 
 class _Runner:
-    """Starts runs."""
+    """Starts runs, and tells how many steps of all are done."""
 
-    def __init__(self, facts: Facts, settings: Settings, report: Report) -> None:
+    def __init__(self, facts: Facts, settings: Settings, report: Report, rows: int) -> None:
         self._facts, self._settings, self._report = facts, settings, report
         self.launcher = _launcher(settings)
+        self._per_epoch = settings.steps_per_epoch(facts.samples)
+        self._done = 0
+        epochs = settings.repetitions * settings.epochs
+        epochs += min(settings.epochs, VERIFIED_EPOCHS) if settings.verify else 0
+        self._all = rows * epochs * self._per_epoch
 
     def verify(self, one: _Measured, where: Nodes) -> None:
         """Run a row once for its digests."""
@@ -163,8 +169,6 @@ class _Runner:
 
     def _run(self, row: Row, where: Nodes, title: str, *, verify: bool, epochs: int) -> list[timing.Rank]:
         settings, facts = self._settings, self._facts
-        per_epoch = -(-facts.samples // (settings.batch_size * settings.world_ranks))
-        steps = epochs * min(per_epoch, settings.steps or per_epoch)
         with (
             launch.held_interrupts() as interrupts,
             tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory,
@@ -194,11 +198,11 @@ class _Runner:
             launch.run(
                 self._command(path),
                 deadline_s=settings.deadline_s,
-                progress=lambda done: self._report(title, done, steps),
+                progress=lambda done: self._report("steps", self._done + done, self._all),
                 what=title,
                 interrupts=interrupts,
             )
-            self._report(title, steps, steps)
+            self._done += epochs * self._per_epoch
             return [_read(Path(directory), rank) for rank in range(settings.ranks)]
 
     def _command(self, run: Path) -> list[str]:
@@ -256,11 +260,9 @@ def _warnings(facts: Facts, settings: Settings, load: float) -> list[str]:
         found.append(f"the machine was busy: a load of {load:.1f} on {cores} cores when the bench began")
     if settings.verify and settings.world_ranks > settings.ranks:
         found.append(f"{settings.ranks} of {settings.world_ranks} ranks ran: whole epochs were not compared")
-    per_epoch = -(-facts.samples // (settings.batch_size * settings.world_ranks))
-    if settings.verify and settings.steps is not None and settings.steps < per_epoch:
-        found.append(
-            f"epochs were cut after {settings.steps} of {per_epoch} steps: whole epochs were not compared"
-        )
+    taken, whole = settings.steps_per_epoch(facts.samples), settings.whole_epoch(facts.samples)
+    if settings.verify and taken < whole:
+        found.append(f"epochs were cut after {taken} of {whole} steps: whole epochs were not compared")
     if not settings.verify:
         found.append("samples were not verified")
     return found
@@ -275,7 +277,6 @@ def _result(
     emulator: dict[str, Any] | None,
     warnings: list[str],
 ) -> dict[str, Any]:
-    per_epoch = -(-facts.samples // (settings.batch_size * settings.world_ranks))
     verified = {
         one.row.name: (one.row.order, one.verified)
         for one in measured
@@ -296,7 +297,7 @@ def _result(
         "job_ranks": settings.world_ranks,
         "nodes": settings.nodes,
         "batch_size": settings.batch_size,
-        "steps": min(per_epoch, settings.steps or per_epoch),
+        "steps": settings.steps_per_epoch(facts.samples),
         "epochs": settings.epochs,
         "repetitions": settings.repetitions,
         "compute_seconds": settings.compute_seconds,

@@ -2,8 +2,8 @@
 
 Three cases:
 
-- The data set lies on a mount of the emulator. Node 0 is that mount; further nodes get mounts of their own from the same server,
-  in a temporary directory, for as long as the bench runs.
+- The data set lies on a mount of the emulator. Node 0 is that mount; further nodes get mounts of their own from the same
+  server, in a temporary directory, for as long as the bench runs.
 - ``--pfs PRESET``: the data set's directory is mounted for the run, once per node.
 - Otherwise all nodes read the same path and share the page cache of this machine.
 
@@ -33,7 +33,7 @@ MOST_EVENTS = 4000
 """Reads of a repetition that a result keeps, evenly thinned: more points than a figure can show."""
 
 _RESIDENT_SHARE = 0.02
-"""Share of a file that may stay in the page cache after it was emptied before a warning says so: single pages do, read by others."""
+"""Share of a file that may stay in the page cache after it was emptied before a warning says so: single pages do."""
 
 
 class Nodes:

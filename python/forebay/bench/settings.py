@@ -78,6 +78,15 @@ class Settings:
         edges = [node * self.ranks // self.nodes for node in range(self.nodes + 1)]
         return tuple(tuple(range(edges[node], edges[node + 1])) for node in range(self.nodes))
 
+    def whole_epoch(self, samples: int) -> int:
+        """Return the steps of a whole epoch, the last of which is filled up."""
+        return -(-samples // (self.batch_size * self.world_ranks))
+
+    def steps_per_epoch(self, samples: int) -> int:
+        """Return the steps that are taken of each epoch."""
+        whole = self.whole_epoch(samples)
+        return whole if self.steps is None else min(whole, self.steps)
+
     def check_samples(self, samples: int) -> None:
         """Refuse a data set that is too small for the ranks.
 

@@ -1,8 +1,8 @@
 """Rows: what ``--strategies a,b@order,…`` asks for.
 
-A row is ``strategy@order``. A strategy is a preset of the engine, whatever ``forebay.Loader(strategy=)`` takes, or a
-baseline, which has one order and no other. A comma also stands inside ``forebay:access=pread,readers=2`` and ``group:samples=512,window=4``: a part
-that begins with ``name=`` belongs to the one before it.
+A row is ``strategy@order``. A strategy is a preset of the engine, whatever ``forebay.Loader(strategy=)`` takes, or a baseline,
+which has one order and no other. A comma also stands inside ``forebay:access=pread,readers=2`` and
+``group:samples=512,window=4``: a part that begins with ``name=`` belongs to the one before it.
 """
 
 from __future__ import annotations

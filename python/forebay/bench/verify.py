@@ -1,10 +1,10 @@
 """Whether all rows handed out the same samples: digests, and what they are compared with.
 
-A rank's verification run keeps, for each sample it was handed, the id and a digest of 128 bits of (id, bytes). The conductor joins
-the ranks of a row. Two things come of it:
+A rank's verification run keeps, for each sample it was handed, the id and a digest of 128 bits of (id, bytes). The conductor
+joins the ranks of a row. Two things come of it:
 
-- `digest_steps`: of the ids and digests of every step, rank by rank and slot by slot. Rows of one order must agree in it, and in
-  the digest of each single step, so that the first step that differs can be named.
+- `digest_steps`: of the ids and digests of every step, rank by rank and slot by slot. Rows of one order must agree in it, and
+  in the digest of each single step, so that the first step that differs can be named.
 - `digest_epoch`: the sum, modulo 2^128, of the digests of all different samples of an epoch: it does not depend on their order.
   All rows of a data set must agree in it. Where the last step is filled up from the start a sample comes twice; it counts
   once, and must have the same digest both times. An epoch that was cut short has none.
@@ -152,15 +152,14 @@ def compare(rows: dict[str, tuple[str, Verified]]) -> list[dict[str, Any]]:
     list of dict
         ``rows``, ``what`` (``steps`` or ``epoch``), ``equal``, and ``difference``, a text, or None.
     """
-    found = []
     orders: dict[str, list[str]] = {}
     for name, (order, _) in rows.items():
         orders.setdefault(order, []).append(name)
-    for names in orders.values():
-        if len(names) > 1:
-            found.append(
-                _compared(names, "steps", _first_difference({name: rows[name][1] for name in names}))
-            )
+    found = [
+        _compared(names, "steps", _first_difference({name: rows[name][1] for name in names}))
+        for names in orders.values()
+        if len(names) > 1
+    ]
     whole = [name for name, (_, one) in rows.items() if one.digest_epoch is not None]
     if len(whole) > 1:
         base = rows[whole[0]][1].digest_epoch

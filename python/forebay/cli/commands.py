@@ -19,8 +19,10 @@ COMMANDS = {
     "index": "Build the sidecar of a dataset; print samples, bytes read, seconds.",
     "inspect": "Print format, shards, samples, sizes, layout and file system of a dataset.",
     "verify": "Read every sample of a dataset and check it.",
+    "bench": "Run strategies side by side on a data set; where the time goes.",
     "limit": "Measure what a storage can do: sequential, random, direct, mmap, by block size.",
     "pfs": "Mount a directory as an emulated parallel file system; counters, faults.",
+    "report": "Make an HTML page of a bench result or of an emulated file system's event log.",
     "demo": "Train a small model on MPI ranks of this machine from a real LMDB file.",
 }
 

@@ -1,0 +1,223 @@
+"""``forebay bench``: strategies side by side on one data set and its file system."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forebay.cli.commands import as_json
+
+if TYPE_CHECKING:
+    from forebay.bench.workload import Prepared
+
+STRATEGIES = "pylmdb-skipping,pylmdb-contiguous,forebay"
+DATA = Path("bench-data")
+
+_SECONDS = re.compile(r"^(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|)$")
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
+
+
+def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = _SECONDS.match(text.strip())
+    if match is None:
+        raise click.BadParameter(f"expected a time such as 5ms or 0.2s, found {text!r}")
+    return float(match.group(1)) * _UNITS[match.group(2)]
+
+
+def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError:
+        raise click.BadParameter(f"expected a number or auto, found {text!r}") from None
+
+
+@click.command()
+@click.argument("dataset", nargs=-1)
+@click.option(
+    "--workload", metavar="NAME", help="Make the data of a published workload, scaled, and run that."
+)
+@click.option("--scale", default=0.001, show_default=True, type=float, help="Factor on the workload's size.")
+@click.option(
+    "--container", metavar="NAME", help="Write the workload in this format: lmdb, hdf5, tfrecord, npz."
+)
+@click.option(
+    "--data",
+    default=DATA,
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where workloads' data is made, and found again.",
+)
+@click.option("--ranks", default=4, show_default=True, type=click.IntRange(1), help="Ranks.")
+@click.option(
+    "--nodes", default=1, show_default=True, type=click.IntRange(1), help="Nodes that they are split into."
+)
+@click.option(
+    "--job-ranks",
+    type=click.IntRange(1),
+    help="Walk as the first ranks of a job of this many: the pattern of a large job on few processes.",
+)
+@click.option(
+    "--strategies",
+    default=STRATEGIES,
+    show_default=True,
+    metavar="LIST",
+    help="Rows, strategy or strategy@order, with commas in between.",
+)
+@click.option(
+    "--order", default="group", show_default=True, help="Order of the engine's rows that name none."
+)
+@click.option(
+    "--baseline",
+    "baselines",
+    multiple=True,
+    metavar="FILE",
+    help="A Python file with baselines of your own; several times for several.",
+)
+@click.option(
+    "--batch-size", type=click.IntRange(1), help="Samples per rank and step: 32, or the workload's."
+)
+@click.option("--steps", type=click.IntRange(1), help="Most steps per epoch. All.")
+@click.option("--epochs", default=1, show_default=True, type=click.IntRange(1), help="Epochs of a run.")
+@click.option(
+    "--repetitions",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Runs of each row, interleaved.",
+)
+@click.option(
+    "--compute",
+    metavar="TIME",
+    callback=_seconds,
+    help="Compute of a step, 5ms for example: 0, or the workload's.",
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the shuffles.")
+@click.option("--cold", is_flag=True, help="Empty the page caches before each run.")
+@click.option(
+    "--pfs", metavar="PRESET", help="Mount the data on an emulated parallel file system for the run."
+)
+@click.option(
+    "--slow-down",
+    default="auto",
+    show_default=True,
+    metavar="K",
+    callback=_slow_down,
+    help="With --pfs: factor on all its times.",
+)
+@click.option(
+    "--targets", type=click.IntRange(1), help="With --pfs: storage targets, fewer than the preset has."
+)
+@click.option(
+    "--launcher",
+    default="auto",
+    show_default=True,
+    type=click.Choice(("auto", "mpi", "processes")),
+    help="What starts the ranks.",
+)
+@click.option(
+    "--timeout",
+    default=900.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    help="Seconds that one run may take.",
+)
+@click.option(
+    "--no-verify", is_flag=True, help="Leave out the run of each row that checks what it hands out."
+)
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with pictures, too."
+)
+@as_json
+def command(
+    dataset: tuple[str, ...],
+    workload: str | None,
+    scale: float,
+    container: str | None,
+    data: Path,
+    batch_size: int | None,
+    compute: float | None,
+    strategies: str,
+    order: str,
+    baselines: tuple[str, ...],
+    report: Path | None,
+    no_verify: bool,
+    timeout: float,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Run strategies side by side, on real ranks, and tell where the time goes.
+
+    DATASET is what `forebay.open` takes, or files that a baseline reads; --workload makes one instead. Every row runs once to
+    check what it hands out, then --repetitions times, interleaved with the others. docs/bench.md explains the columns.
+    """
+    if bool(dataset) == (workload is not None):
+        raise click.UsageError("expected either DATASET or --workload NAME")
+    if report is not None and not report.absolute().parent.is_dir():
+        raise click.UsageError(f"--report {report}: its directory is not there")
+    from forebay.bench import baselines as programs
+    from forebay.bench import facts
+    from forebay.bench.conductor import bench
+    from forebay.bench.settings import Settings
+    from forebay.bench.strategies import parse
+    from forebay.cli.output import print_json, print_table, progress
+
+    rows = parse(strategies, order, programs.find(baselines))
+    with progress() as show:
+        prepared: Prepared | None = None
+        if workload is not None:
+            from forebay.bench.workload import prepare
+
+            prepared = prepare(workload, scale, data, container, progress=show)
+            dataset = tuple(str(path) for path in prepared.paths)
+        settings = Settings(
+            batch_size=batch_size or (prepared.batch_size if prepared else 32),
+            compute_seconds=compute
+            if compute is not None
+            else (prepared.compute_seconds if prepared else 0.0),
+            baseline_files=baselines,
+            deadline_s=timeout,
+            verify=not no_verify,
+            command=("forebay", *_typed()),
+            **options,
+        )
+        result = bench(facts.look(dataset), rows, settings, show)
+    if prepared is not None:
+        result["workload"] = {"name": prepared.name, "case": prepared.case, "scale": prepared.scale}
+        result["warnings"] += prepared.notes
+    if report is not None:
+        from forebay.report import write
+
+        write(result, report)
+    if as_json:
+        print_json(result)
+    else:
+        _print(result, print_table)
+        if report is not None:
+            click.echo(f"The same with pictures: {report}")
+    return 0 if _is_good(result) else 1
+
+
+def _typed() -> list[str]:
+    return sys.argv[1:] if sys.argv[1:2] == ["bench"] else ["bench"]
+
+
+def _print(result: dict[str, Any], print_table: Any) -> None:
+    from forebay.bench import table
+
+    for line in table.lines_above(result):
+        click.echo(line)
+    print_table(table.HEADER, table.rows(result))
+    for line in table.lines_below(result):
+        click.echo(line)
+
+
+def _is_good(result: dict[str, Any]) -> bool:
+    return all(row["status"] != "failed" for row in result["rows"]) and all(
+        one["equal"] for one in result["verified"]
+    )
