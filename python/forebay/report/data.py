@@ -1,0 +1,317 @@
+"""What figures draw from: a bench result or an event log, checked and with the same access to both.
+
+A bench result has rows; each was repeated, and its pictures show the repetition whose wall time is the median. An event
+log of the emulator becomes a result of one row, whose request sizes are counted from all events, while the picture over
+time shows an evenly thinned part of them.
+
+What is missing or null is empty here, and the figure says so; what is there and of another type than docs/metrics.md says
+is an error that names the key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from forebay._core import FormatError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+__all__ = ["EVENTS_SHOWN", "Event", "NodeEvents", "Result", "Row", "from_bench", "from_events", "read"]
+
+EVENTS_SHOWN = 4000
+"""Events of a picture over time: as many as a screen tells apart, and 60 kB of the page."""
+
+
+class Event(NamedTuple):
+    """One read request that reached the file system."""
+
+    time_s: float
+    node: int
+    file: str
+    offset: int
+    length: int
+    latency_s: float
+
+
+@dataclass(slots=True)
+class NodeEvents:
+    """What one node asked for, from an event log."""
+
+    reads: int = 0
+    read_bytes: int = 0
+    sequential_reads: int = 0
+    latencies_s: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a bench: a strategy in an order."""
+
+    name: str
+    status: str
+    error: str
+    repetitions: list[dict[str, Any]]
+    median: dict[str, Any]
+    spread: dict[str, Any]
+    shown: dict[str, Any]
+    """The repetition that pictures show: its wall time is the median. Empty where none ended."""
+    events: list[Event]
+    event_count: int
+    """Events of which those are a part."""
+    sizes: dict[int, int]
+    """Request size to number of requests, at the file system."""
+    late: int
+    """Repetitions in which the emulator replied later than modelled."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is something to draw."""
+        return self.status == "ok" and bool(self.shown)
+
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        """Ranks of the repetition shown."""
+        return _dicts(self.shown.get("ranks"))
+
+    @property
+    def readers(self) -> list[dict[str, Any]]:
+        """Readers of the repetition shown."""
+        return _dicts(self.shown.get("readers"))
+
+    @property
+    def pfs(self) -> dict[str, Any]:
+        """The file system's counters of the repetition shown; empty where it is not an emulated one."""
+        found = self.shown.get("pfs")
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All that a page shows."""
+
+    kind: str
+    """`bench` or `events`."""
+    values: Mapping[str, Any]
+    """The bench result as it came; for an event log its header."""
+    rows: list[Row]
+    warnings: list[str]
+    nodes: dict[int, NodeEvents] = field(default_factory=dict)
+    """Only of an event log."""
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """File to (reads, bytes); only of an event log."""
+
+    @property
+    def drawn(self) -> list[Row]:
+        """Rows that have something to draw."""
+        return [row for row in self.rows if row.ok]
+
+    def part(self, key: str) -> dict[str, Any]:
+        """Return an object of the result, empty where it is null."""
+        found = self.values.get(key)
+        return found if isinstance(found, dict) else {}
+
+
+def number(value: object) -> float | None:
+    """Return a finite number, or None for everything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def read(path: Path) -> Result:
+    """Read a bench result (JSON) or an event log (JSON lines) from a file; the first line tells which.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be read.
+    FormatError
+        If it is neither; the message names file and line or key.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = file.readline()
+            if _is_event_header(first):
+                return from_events(first, file, str(path))
+            text = first + file.read()
+    except OSError as error:
+        raise StorageError(f"report of {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"report of {path}: expected text, found byte {error.object[error.start]:#04x}"
+        ) from error
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"report of {path}: line {error.lineno}: expected the JSON of `forebay bench --json` or an event log, "
+            f"found: {error.msg}"
+        ) from error
+    return from_bench(values, str(path))
+
+
+def from_bench(values: object, name: str) -> Result:
+    """Check a bench result.
+
+    Raises
+    ------
+    FormatError
+        If it is not one; the message names the key.
+    """
+
+    def refuse(key: str, expected: str, found: object) -> FormatError:
+        return FormatError(f"report of {name}: key {key}: expected {expected}, found {_short(found)}")
+
+    if not isinstance(values, dict):
+        raise FormatError(
+            f"report of {name}: expected the object that `forebay bench --json` prints, found {_short(values)}"
+        )
+    rows = values.get("rows")
+    if not isinstance(rows, list):
+        raise refuse("rows", "a list", rows)
+    found = []
+    for at, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise refuse(f"rows[{at}]", "an object", row)
+        if not isinstance(row.get("name"), str):
+            raise refuse(f"rows[{at}].name", "a text", row.get("name"))
+        repetitions = row.get("repetitions") or []
+        if not isinstance(repetitions, list) or not all(isinstance(one, dict) for one in repetitions):
+            raise refuse(f"rows[{at}].repetitions", "a list of objects", repetitions)
+        for key in ("median", "spread"):
+            if not isinstance(row.get(key) or {}, dict):
+                raise refuse(f"rows[{at}].{key}", "an object", row[key])
+        found.append(_row(row, repetitions, f"{name}: key rows[{at}]"))
+    warnings = values.get("warnings") or []
+    if not isinstance(warnings, list):
+        raise refuse("warnings", "a list", warnings)
+    return Result("bench", values, found, [str(one) for one in warnings])
+
+
+def from_events(header: str, lines: Iterable[str], name: str) -> Result:
+    """Read an event log.
+
+    A last line that breaks off, as a killed emulator leaves it, is left out with a warning.
+
+    Raises
+    ------
+    FormatError
+        If a line is no event; the message names its number.
+    """
+    sizes: Counter[int] = Counter()
+    nodes: defaultdict[int, NodeEvents] = defaultdict(NodeEvents)
+    files: dict[str, tuple[int, int]] = {}
+    ends: dict[tuple[int, str], int] = {}
+    warnings: list[str] = []
+    kept: list[Event] = []
+    every, count = 1, 0
+    for event in _events(lines, name, warnings):
+        sizes[event.length] += 1
+        node = nodes[event.node]
+        node.reads += 1
+        node.read_bytes += event.length
+        node.sequential_reads += ends.get((event.node, event.file)) == event.offset
+        node.latencies_s.append(event.latency_s)
+        ends[event.node, event.file] = event.offset + event.length
+        reads, size = files.get(event.file, (0, 0))
+        files[event.file] = (reads + 1, size + event.length)
+        if count % every == 0:
+            kept.append(event)
+            if len(kept) == 2 * EVENTS_SHOWN:
+                # Every second one goes, and from now on only every second one comes.
+                kept = kept[::2]
+                every *= 2
+        count += 1
+    row = Row("events", "ok", "", [], {}, {}, {"events": True}, kept, count, dict(sizes), 0)
+    return Result("events", json.loads(header), [row], warnings, dict(sorted(nodes.items())), files)
+
+
+def _is_event_header(line: str) -> bool:
+    try:
+        header = json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return isinstance(header, dict) and "forebay_events" in header
+
+
+def _events(lines: Iterable[str], name: str, warnings: list[str]) -> Iterator[Event]:
+    problem = ""
+    for at, line in enumerate(lines, start=2):
+        if problem:
+            raise FormatError(problem)
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError as error:
+            problem = f"report of {name}: line {at}: expected an event as JSON, found: {error.msg}"
+            continue
+        yield _event(values, f"{name}: line {at}")
+    if problem:
+        warnings.append("The last line of the event log breaks off; it is left out.")
+
+
+def _event(values: object, where: str) -> Event:
+    if isinstance(values, list) and len(values) == len(Event._fields):
+        time, node, file, offset, length, latency = values
+        if (
+            all(number(one) is not None for one in (time, latency))
+            and all(type(one) is int and one >= 0 for one in (node, offset, length))
+            and isinstance(file, str | int)
+        ):
+            return Event(float(time), node, str(file), offset, length, float(latency))
+    raise FormatError(f"report of {where}: expected [{', '.join(Event._fields)}], found {_short(values)}")
+
+
+def _row(row: dict[str, Any], repetitions: list[dict[str, Any]], where: str) -> Row:
+    walls = [
+        (wall, at)
+        for at, one in enumerate(repetitions)
+        if (wall := number(one.get("wall_seconds"))) is not None
+    ]
+    shown: dict[str, Any] = {}
+    if walls:
+        middle = statistics.median_low(wall for wall, _ in walls)
+        shown = repetitions[next(at for wall, at in walls if wall == middle)]
+    elif repetitions:
+        shown = repetitions[0]
+    given = shown.get("events") or []
+    if not isinstance(given, list):
+        raise FormatError(f"report of {where}.events: expected a list, found {_short(given)}")
+    events = [_event(one, f"{where}.events[{at}]") for at, one in enumerate(given)]
+    sizes: Counter[int] = Counter()
+    pfs = shown.get("pfs")
+    for node in _dicts(pfs.get("nodes")) if isinstance(pfs, dict) else []:
+        for size, count in (node.get("sizes") or {}).items():
+            sizes[int(size)] += int(count)
+    return Row(
+        name=row["name"],
+        status=str(row.get("status", "ok")),
+        error=str(row.get("error") or ""),
+        repetitions=repetitions,
+        median=row.get("median") or {},
+        spread=row.get("spread") or {},
+        shown=shown,
+        events=events,
+        event_count=max(sum(sizes.values()), len(events)),
+        sizes=dict(sizes),
+        late=sum(bool(one.get("late")) for one in repetitions),
+    )
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _short(value: object) -> str:
+    if value is None:
+        return "nothing"
+    text = f"{type(value).__name__} {value!r}" if isinstance(value, dict | list) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

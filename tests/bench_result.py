@@ -1,0 +1,220 @@
+"""A bench result as `forebay bench --json` prints it, made up from a few numbers per strategy; repeatable."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+# Name, seconds exposed per step, ways the requests look, order. The shapes are those of the studies: skipping is slowest.
+STRATEGIES = (
+    ("pylmdb-skipping", "sequential", 0.110, "skipping"),
+    ("pylmdb-skipping-noreadahead", "sequential", 0.210, "pages"),
+    ("pylmdb-contiguous", "contiguous", 0.031, "contiguous"),
+    ("pylmdb-ownlock", "sequential", 0.104, "skipping"),
+    ("lmdb", "sequential", 0.098, "skipping"),
+    ("lmm-dio-prov-coal", "sequential", 0.022, "coalesced"),
+    ("store", "shuffle", 0.012, "contiguous"),
+    ("forebay", "group", 0.006, "coalesced"),
+)
+FILE = "imagenet.lmdb/data.mdb"
+SAMPLE_BYTES = 196_608
+MIB = 1 << 20
+SERVERS = 4
+# Phases of a rank, in the order in which they add up to its wall.
+PHASES = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
+SPEC = {
+    "name": "lustre-ssd",
+    "targets": SERVERS,
+    "target_bytes_per_second": 1e8,
+    "latency_us": 250.0,
+    "seek_us": 0.0,
+    "stripe_bytes": MIB,
+    "stripe_count": SERVERS,
+}
+
+
+def bench_result(ranks=16, nodes=4, strategies=STRATEGIES, repetitions=5, steps=40, pfs=True, events=1500):
+    """Return a whole result; without `pfs` the data set lies on an ordinary file system."""
+    rows = [
+        _row(random.Random(name), name, order, exposed, shape, ranks, nodes, repetitions, steps, pfs, events)
+        for name, order, exposed, shape in strategies
+    ]
+    names = [row["name"] for row in rows]
+    return {
+        "forebay": "0.1.0",
+        "command": [
+            "forebay",
+            "bench",
+            "/mnt/node 0/imagenet.lmdb",
+            "--ranks",
+            str(ranks),
+            "--nodes",
+            str(nodes),
+        ],
+        "machine": {"cores": 16, "kernel": "6.8.0", "memory_bytes": 64 << 30, "load": 0.4},
+        "dataset": {
+            "path": "/mnt/node 0/imagenet.lmdb",
+            "format": "lmdb",
+            "samples": 20_000,
+            "bytes": 20_000 * SAMPLE_BYTES,
+            "mean_bytes": SAMPLE_BYTES,
+        },
+        "ranks": ranks,
+        "nodes": nodes,
+        "batch_size": 8,
+        "steps": steps,
+        "epochs": 1,
+        "repetitions": repetitions,
+        "compute_seconds": 0.02,
+        "cold": True,
+        "launcher": "mpi",
+        "pfs": {"spec": SPEC, "slow_down": 18.0, "limit_mib_s": 1500.0} if pfs else None,
+        "limit": {"rate_mib_s": 1350.0, "figures": []},
+        "warnings": ["the machine has fewer cores than there are ranks: 16 for 20"],
+        "rows": rows,
+        "verified": [
+            {"rows": names[:2], "what": "steps", "equal": True},
+            {"rows": names, "what": "epoch", "equal": True},
+        ],
+    }
+
+
+def failed_row(name="h5py@sequential", error="ImportError: no h5py"):
+    """Return a row of a baseline that died."""
+    return {
+        "name": name, "strategy": "h5py", "order": "sequential", "status": "failed", "error": error, "repetitions": [],
+        "median": {}, "spread": {}, "digest_steps": None, "digest_epoch": None,
+    }  # fmt: skip
+
+
+def _row(dice, name, order, exposed, shape, ranks, nodes, repetitions, steps, pfs, events):
+    done = [
+        _repetition(dice, exposed * dice.uniform(0.98, 1.02), shape, ranks, nodes, steps, pfs, events)
+        for _ in range(repetitions)
+    ]
+    scalars = [key for key, value in done[0].items() if isinstance(value, float)]
+    median = {key: statistics.median(one[key] for one in done) for key in scalars}
+    spread = {
+        key: (max(one[key] for one in done) - min(one[key] for one in done)) / median[key]
+        if median[key]
+        else 0.0
+        for key in scalars
+    }
+    for key in ("reads", "read_bytes", "asked_bytes", "minor_faults", "major_faults", "voluntary_switches"):
+        median[key] = statistics.median(sum(rank[key] for rank in one["ranks"]) for one in done)
+    return {
+        "name": f"{name}@{order}", "strategy": name, "order": order, "status": "ok", "error": None,
+        "repetitions": done, "median": median, "spread": spread, "digest_steps": "ab12", "digest_epoch": "cd34",
+    }  # fmt: skip
+
+
+def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):
+    own = [_rank(dice, rank, rank * nodes // ranks, exposed, steps, shape) for rank in range(ranks)]
+    wall = max(rank["wall_seconds"] for rank in own)
+    asked = sum(rank["asked_bytes"] for rank in own)
+    found = _events(dice, shape, nodes, wall, events) if pfs else []
+    readers = []
+    if shape == "coalesced":
+        readers = [
+            {
+                "rank": rank,
+                "locate_seconds": wall * 0.01,
+                "read_seconds": wall * dice.uniform(0.4, 0.5),
+                "decode_seconds": wall * dice.uniform(0.1, 0.15),
+                "idle_seconds": wall * dice.uniform(0.3, 0.4),
+            }
+            for rank in range(0, ranks, ranks // nodes)
+        ]
+    return {
+        "wall_seconds": wall,
+        "samples_per_second": ranks * 8 * steps / wall,
+        "rate_mib_s": asked / MIB / wall,
+        "accelerator_utilisation": 0.02 * steps / wall,
+        "startup_seconds": max(rank["startup_seconds"] for rank in own),
+        "ranks": own,
+        "readers": readers,
+        "pfs": _counters(dice, found, nodes, wall) if pfs else None,
+        "events": found,
+        "late": False,
+    }
+
+
+def _rank(dice, rank, node, exposed, steps, shape):
+    parts = {
+        "exposed_seconds": steps * exposed * dice.uniform(0.85, 1.0),
+        "compute_seconds": steps * 0.02,
+        "communication_seconds": steps * 0.001,
+    }
+    # All ranks end together: what one did not wait for its data, it waits for others.
+    wall = steps * (exposed + 0.021)
+    parts["skew_seconds"] = wall - sum(parts.values())
+    asked = steps * 8 * SAMPLE_BYTES
+    mapped = shape in ("skipping", "pages")
+    return {
+        "rank": rank, "node": node, "wall_seconds": wall, "startup_seconds": dice.uniform(0.05, 0.3), **parts,
+        "asked_bytes": asked, "read_bytes": 0 if mapped else asked, "reads": 0 if mapped else steps * 2,
+        "minor_faults": dice.randrange(900, 1100), "major_faults": dice.randrange(4000, 4100) if mapped else 3,
+        "voluntary_switches": dice.randrange(3000, 3300), "involuntary_switches": dice.randrange(50, 90),
+        "cpu_seconds": steps * 0.004,
+    }  # fmt: skip
+
+
+def _events(dice, shape, nodes, wall, count):
+    whole, found = 4096 * MIB, []
+    for at in range(count):
+        time, node = wall * at / count, dice.randrange(nodes)
+        if shape == "skipping":
+            offset = int(whole * at / count) + node * 2 * MIB + dice.randrange(4) * 4096
+            length = dice.choice((4096, 16384, 65536, MIB))
+        elif shape == "pages":
+            offset, length = int(whole * at / count) + node * 2 * MIB, 4096
+        elif shape == "contiguous":
+            offset, length = int(whole / nodes * (node + at / count)), MIB
+        else:
+            offset, length = (at * 37 % 128) * 32 * MIB + dice.randrange(8) * 4 * MIB, 4 * MIB
+        found.append([time, node, FILE, offset, length, dice.uniform(0.0003, 0.002)])
+    return found
+
+
+def _counters(dice, events, nodes, wall):
+    per_node = []
+    for node in range(nodes):
+        own = [event for event in events if event[1] == node]
+        sizes = {}
+        for event in own:
+            sizes[str(event[4])] = sizes.get(str(event[4]), 0) + 40
+        per_node.append(
+            {
+                "node": node,
+                "mount": f"/mnt/node {node}",
+                "read_ahead_kb": 1024,
+                "reads": 40 * len(own),
+                "read_bytes": 40 * sum(event[4] for event in own),
+                "writes": 0,
+                "written_bytes": 0,
+                "metadata": 12,
+                "queue_seconds": 0.2,
+                "sequential_reads": 20 * len(own),
+                "sizes": sizes,
+            }
+        )
+    whole = sum(node["read_bytes"] for node in per_node)
+    servers = [
+        {
+            "server": server,
+            "reads": 100,
+            "read_bytes": int(whole / SERVERS * dice.uniform(0.85, 1.15)),
+            "writes": 0,
+            "written_bytes": 0,
+            "seeks": dice.randrange(50, 900),
+            "sequential_reads": 60,
+            "busy_seconds": wall * dice.uniform(0.4, 0.7),
+            "queue_seconds": 0.3,
+        }
+        for server in range(SERVERS)
+    ]
+    return {
+        "model_seconds": wall, "slow_down": 18.0, "lateness_us": {"p50": 20.0, "p99": 90.0, "max": 300.0},
+        "lateness_exceeds_latency": False, "nodes": per_node, "servers": servers, "files": [], "faults": {},
+        "cpu_seconds": 0.4,
+    }  # fmt: skip
