@@ -18,6 +18,12 @@ __all__ = [
     "PeerLostError",
     "StorageError",
     "limit",
+    "pfs_limit",
+    "pfs_predict",
+    "pfs_presets",
+    "pfs_serve",
+    "pfs_spec",
+    "pfs_suggested_slow_down",
 ]
 
 VERSION: str
@@ -78,3 +84,11 @@ def limit(
     cold: bool = False,
     pool_bytes: int = 0,
 ) -> dict[str, Any]: ...
+
+# The emulated parallel file system; configurations, specifications and answers are JSON (docs/pfs.md, docs/cost-model.md).
+def pfs_serve(configuration: str) -> None: ...
+def pfs_spec(preset: str | None, toml: str | None, toml_path: str | None, overrides: str) -> str: ...
+def pfs_presets() -> list[str]: ...
+def pfs_suggested_slow_down(spec: str) -> float: ...
+def pfs_limit(spec: str, nodes: int) -> float: ...
+def pfs_predict(spec: str, scenario: str) -> str: ...

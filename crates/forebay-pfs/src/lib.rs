@@ -6,12 +6,19 @@
 //! - `virtual_time`: programs on nodes, run against the model without waiting ([`virtual_time::run`]).
 //! - `model`: when a request is answered, given all that came before it ([`Model`]); `timeline` is its queue.
 //!
-//! Everything here is pure: no clock, no I/O, the same answers for the same questions. Times are nanoseconds of the
+//! - `counters`, `events`, `faults`: what was done, when, and what is broken on command.
+//! - `emulator`: a directory, mounted at the model's speed in real time ([`emulator::Emulator`]).
+//!
+//! Everything but the emulator is pure: no clock, no I/O, the same answers for the same questions. Times are nanoseconds of the
 //! modelled file system ([`ModelTime`]); whoever lives in real time multiplies them.
 #![deny(unsafe_code)]
 
 pub mod client;
+pub mod counters;
+pub mod emulator;
 mod error;
+pub mod events;
+pub mod faults;
 pub mod layout;
 pub mod model;
 mod page_cache;

@@ -87,3 +87,11 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
 pub(crate) fn wrong_option(py: Python<'_>, message: impl Into<String>, hint: impl Into<String>) -> PyErr {
     raise(py, &Error::Options { message: message.into(), hint: hint.into() })
 }
+
+/// Storage that failed, found by the bindings themselves.
+pub(crate) fn storage(py: Python<'_>, text: impl Into<String>) -> PyErr {
+    match classes(py) {
+        Ok(classes) => PyErr::from_type(classes.storage.bind(py).clone(), text.into()),
+        Err(failure) => failure,
+    }
+}

@@ -9,6 +9,7 @@ mod dataset;
 mod engine;
 mod errors;
 mod limit;
+mod pfs;
 
 use pyo3::prelude::*;
 
@@ -21,5 +22,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<batch::Lease>()?;
     module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
+    module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;
+    module.add_function(wrap_pyfunction!(pfs::pfs_spec, module)?)?;
+    module.add_function(wrap_pyfunction!(pfs::pfs_presets, module)?)?;
+    module.add_function(wrap_pyfunction!(pfs::pfs_suggested_slow_down, module)?)?;
+    module.add_function(wrap_pyfunction!(pfs::pfs_limit, module)?)?;
+    module.add_function(wrap_pyfunction!(pfs::pfs_predict, module)?)?;
     Ok(())
 }

@@ -1,0 +1,52 @@
+//! Real time and model time: the model's clock runs `slow_down` times slower than the wall's.
+use std::time::{Duration, Instant};
+
+use crate::model::ModelTime;
+
+/// Nanoseconds of real time since the emulator's start.
+pub(crate) type RealTime = u64;
+
+/// Both clocks of one emulator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+    slow_down: f64,
+}
+
+impl Clock {
+    /// A clock that starts now.
+    pub(crate) fn new(slow_down: f64) -> Clock {
+        Clock { start: Instant::now(), slow_down }
+    }
+
+    /// How many real seconds a model second takes.
+    pub(crate) fn slow_down(&self) -> f64 {
+        self.slow_down
+    }
+
+    /// Real time since the start.
+    pub(crate) fn real_now(&self) -> RealTime {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// Model time since the start.
+    pub(crate) fn model_now(&self) -> ModelTime {
+        self.model(self.real_now())
+    }
+
+    /// Real as model time.
+    pub(crate) fn model(&self, real: RealTime) -> ModelTime {
+        // Exact without stretching, and to the nanosecond for 104 days with it.
+        if self.slow_down == 1.0 { real } else { (real as f64 / self.slow_down).round() as u64 }
+    }
+
+    /// Model as real time.
+    pub(crate) fn real(&self, model: ModelTime) -> RealTime {
+        if self.slow_down == 1.0 { model } else { (model as f64 * self.slow_down).round() as u64 }
+    }
+
+    /// A span of model time as a span of real time.
+    pub(crate) fn stretched(&self, model: Duration) -> Duration {
+        model.mul_f64(self.slow_down)
+    }
+}

@@ -1,0 +1,322 @@
+//! Mount points: checked before, found afterwards, taken away.
+//!
+//! Nothing in here looks *into* a mount of an emulator: a server that asks itself waits for itself. What is mounted where is read from
+//! `/proc/self/mountinfo`, and mount points are only looked at before something is mounted on them.
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use fuser::{Config, MountOption, SessionACL};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::UnmountFlags;
+
+use crate::emulator::error::EmulatorError;
+
+/// File system type of our mounts, behind the kernel's `fuse.`.
+const SUBTYPE: &str = "forebay-pfs";
+
+/// The device that requests come from.
+const DEVICE: &str = "/dev/fuse";
+
+/// One line of mountinfo.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountLine {
+    /// `major:minor`.
+    pub(crate) device: String,
+    pub(crate) path: PathBuf,
+    pub(crate) kind: String,
+}
+
+/// Reads the lines of a mountinfo file; see proc(5).
+pub(crate) fn parse_mounts(text: &[u8]) -> Vec<MountLine> {
+    let parse = |line: &[u8]| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+        let path = PathBuf::from(unescape(fields.nth(1)?));
+        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+        Some(MountLine { device, path, kind: String::from_utf8_lossy(kind).into_owned() })
+    };
+    text.split(|&byte| byte == b'\n').filter_map(parse).collect()
+}
+
+/// Undoes `\040` and the like.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        if let [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] = rest {
+            out.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
+            rest = &rest[4..];
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+    OsString::from_vec(out)
+}
+
+/// All mounts that this process sees.
+pub(crate) fn mounts() -> io::Result<Vec<MountLine>> {
+    Ok(parse_mounts(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// Whether this emulator's mount is what is mounted at its place, on top.
+fn is_ours(path: &Path, device: &str) -> bool {
+    let mounts = mounts().unwrap_or_default();
+    mounts.iter().rev().find(|mount| mount.path == path).is_some_and(|mount| mount.device == device)
+}
+
+/// Says why nothing can be mounted at a place, if so; answers its absolute path.
+pub(crate) fn check_mount_point(mount: &Path, backing: &Path) -> Result<PathBuf, EmulatorError> {
+    let refuse = |problem: &str, hint| Err(EmulatorError::mount(mount, problem, hint));
+    let path = match resolve(mount) {
+        Ok(path) => path,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return refuse("it does not exist", "make it with mkdir");
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            return refuse(
+                "a mount whose server is gone is in the way",
+                "umount -l, or fusermount3 -uz, removes it",
+            );
+        }
+        Err(error) => return refuse(&format!("it cannot be looked at: {error}"), ""),
+    };
+    let all = mounts().map_err(|source| EmulatorError::Io {
+        doing: "reading",
+        path: "/proc/self/mountinfo".into(),
+        source,
+    })?;
+    let is_emulator = |line: &MountLine| line.kind == format!("fuse.{SUBTYPE}");
+    if all.iter().any(|line| line.path == path) {
+        return refuse("something is mounted there already", "unmount it first, or take another directory");
+    }
+    if let Some(outer) = all.iter().find(|line| is_emulator(line) && path.starts_with(&line.path)) {
+        let problem = format!("it lies inside the emulator mount {}", outer.path.display());
+        return refuse(&problem, "mounts must not be nested");
+    }
+    if path.starts_with(backing) || backing.starts_with(&path) {
+        let problem = format!("it lies inside the backing directory {}, or around it", backing.display());
+        return refuse(&problem, "the backing directory and its mounts must lie beside each other");
+    }
+    match std::fs::read_dir(&path) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(path),
+            Some(_) => refuse("it is not empty", "its contents would be hidden; take an empty directory"),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => refuse("it is no directory", ""),
+        Err(error) => refuse(&format!("it cannot be listed: {error}"), ""),
+    }
+}
+
+/// The absolute path without links, found without looking at the last component itself: it may be a mount that does not answer.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let known = mounts()?;
+    if known.iter().any(|line| line.path == absolute) {
+        return Ok(absolute);
+    }
+    absolute.canonicalize()
+}
+
+/// Says why the backing directory cannot be one, if so; answers its absolute path.
+pub(crate) fn check_backing(backing: &Path) -> Result<PathBuf, EmulatorError> {
+    let failed = |source| EmulatorError::Io {
+        doing: "opening the backing directory",
+        path: backing.to_owned(),
+        source,
+    };
+    let path = backing.canonicalize().map_err(failed)?;
+    std::fs::read_dir(&path).map_err(failed)?;
+    let all = mounts().map_err(failed)?;
+    let inside =
+        all.iter().find(|line| line.kind == format!("fuse.{SUBTYPE}") && path.starts_with(&line.path));
+    match inside {
+        None => Ok(path),
+        Some(outer) => Err(EmulatorError::Wrong(format!(
+            "backing directory {}: it lies inside the emulator mount {}\nhint: mounts must not be nested",
+            backing.display(),
+            outer.path.display()
+        ))),
+    }
+}
+
+/// How a mount is made.
+pub(crate) fn options(source: &str, loop_threads: usize) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(format!("forebay-pfs:{source}")),
+        // The kernel's own option: fuser leaves its `Subtype` to fusermount.
+        MountOption::CUSTOM(format!("subtype={SUBTYPE}")),
+        MountOption::DefaultPermissions,
+    ];
+    config.acl = SessionACL::Owner;
+    config.n_threads = Some(loop_threads);
+    config
+}
+
+/// Turns a failed mount into what a person can do about it.
+pub(crate) fn explain(mount: &Path, error: &io::Error) -> EmulatorError {
+    let root = rustix::process::geteuid().is_root();
+    if let Err(refused) = OpenOptions::new().read(true).write(true).open(DEVICE) {
+        if refused.kind() == io::ErrorKind::NotFound {
+            let problem = format!("this machine has no {DEVICE}");
+            let hint =
+                "load the kernel module (modprobe fuse), or start the container with --device /dev/fuse";
+            return EmulatorError::mount(mount, problem, hint);
+        }
+        let mode = std::fs::metadata(DEVICE).map_or(0, |found| found.permissions().mode() & 0o777);
+        let problem = format!("{DEVICE} (mode {mode:04o}) cannot be opened: {refused}");
+        return EmulatorError::mount(
+            mount,
+            problem,
+            "as root: chmod 0666 /dev/fuse, which is the usual mode",
+        );
+    }
+    if find_fusermount().is_none() {
+        if !root {
+            let problem = "mounting is refused: not root, and there is no fusermount3";
+            let hint = "install fuse3, or work inside `unshare -Urm`, where you are root";
+            return EmulatorError::mount(mount, problem, hint);
+        }
+        if error.kind() == io::ErrorKind::NotFound {
+            let problem = "mounting is refused: root here, but without the right to mount (CAP_SYS_ADMIN)";
+            let hint = "start the container with --cap-add SYS_ADMIN --device /dev/fuse";
+            return EmulatorError::mount(mount, problem, hint);
+        }
+    }
+    EmulatorError::mount(mount, format!("mounting failed: {}", error.to_string().trim_end()), "")
+}
+
+fn find_fusermount() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/bin".into(), "/usr/bin".into(), "/sbin".into()]);
+    places
+        .flat_map(|place| ["fusermount3", "fusermount"].map(|name| place.join(name)))
+        .find(|candidate| candidate.is_file())
+}
+
+fn fusermount(arguments: &[&str], mount: &Path) -> io::Result<()> {
+    let program = find_fusermount().ok_or_else(|| io::Error::from_raw_os_error(libc::EPERM))?;
+    let mut command = Command::new(program);
+    command.args(arguments).arg("--").arg(mount).stdin(Stdio::null());
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()))
+}
+
+/// The device of what is mounted at a place.
+pub(crate) fn device_of(path: &Path) -> Option<String> {
+    let all = mounts().ok()?;
+    all.into_iter().rev().find(|mount| mount.path == path).map(|mount| mount.device)
+}
+
+/// Takes a mount away, also when programs use it: they get ENOTCONN from then on.
+pub(crate) fn unmount(path: &Path, device: &str) -> io::Result<()> {
+    if !is_ours(path, device) {
+        // Somebody else has unmounted it.
+        return Ok(());
+    }
+    match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
+        Ok(()) => return Ok(()),
+        Err(rustix::io::Errno::PERM) => {
+            return fusermount(&["-u", "-q"], path).or_else(|_| {
+                abort(device);
+                fusermount(&["-u", "-z"], path)
+            });
+        }
+        Err(_) => {}
+    }
+    // Busy. Force ends the connection, so that whoever waits for a reply gets an error; detach takes it out of sight.
+    abort(device);
+    let forced = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH;
+    match rustix::mount::unmount(path, forced) {
+        // Force is for the administrator of the machine only.
+        Err(rustix::io::Errno::PERM) => {
+            rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+        }
+        other => other?,
+    }
+    Ok(())
+}
+
+/// Cuts the connection of a mount and leaves the mount: everything on it fails with ENOTCONN. Answers whether that was allowed.
+pub(crate) fn cut(path: &Path, device: &str) -> bool {
+    if !is_ours(path, device) {
+        return false;
+    }
+    if abort(device) {
+        return true;
+    }
+    // A handle on the mount's root makes it busy: force then ends the connection, but the mount stays.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(_held) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
+    matches!(
+        rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE),
+        Err(rustix::io::Errno::BUSY)
+    )
+}
+
+/// Cuts a connection through fusectl, where that is mounted and the connection is ours.
+fn abort(device: &str) -> bool {
+    let Some((_, minor)) = device.split_once(':') else { return false };
+    let path = format!("/sys/fs/fuse/connections/{minor}/abort");
+    std::fs::write(path, "1").is_ok()
+}
+
+/// Sets how much the kernel reads ahead on a mount, where that is allowed; answers how much it is then \[KiB\].
+pub(crate) fn set_read_ahead(device: &str, wanted_kb: u64) -> Option<u64> {
+    let path = PathBuf::from(format!("/sys/class/bdi/{device}/read_ahead_kb"));
+    // Refused to all but root; what is there is reported either way.
+    let _ = File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|mut file| io::Write::write_all(&mut file, wanted_kb.to_string().as_bytes()));
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// A path as text for messages and answers.
+pub(crate) fn text(path: &OsStr) -> String {
+    String::from_utf8_lossy(path.as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_lines_are_read_with_escapes_and_optional_fields() {
+        let text = b"36 35 98:0 /a /mnt/with\\040space rw,noatime shared:1 master:2 - ext4 /dev/root rw\n\
+            40 35 0:52 / /tmp/m rw,nosuid,nodev - fuse.forebay-pfs forebay-pfs:/run/s rw,user_id=0\n";
+        let lines = parse_mounts(text);
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0].path, Path::new("/mnt/with space"));
+        assert_eq!((&*lines[0].device, &*lines[0].kind), ("98:0", "ext4"));
+        assert_eq!((&*lines[1].device, &*lines[1].kind), ("0:52", "fuse.forebay-pfs"));
+    }
+
+    #[test]
+    fn mount_points_that_cannot_be_are_refused_with_the_reason() {
+        let room = tempfile::tempdir().unwrap();
+        let at = |name: &str| room.path().canonicalize().unwrap().join(name);
+        for name in ["backing", "backing/inside", "full", "empty"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        std::fs::write(at("full/file"), "x").unwrap();
+        let problem = |mount: &Path| check_mount_point(mount, &at("backing")).unwrap_err().text();
+        assert!(problem(&at("missing")).contains("does not exist\nhint: make it with mkdir"));
+        assert!(problem(&at("full")).contains("not empty"));
+        assert!(problem(&at("full/file")).contains("no directory"));
+        assert!(problem(&at("backing")).contains("backing directory"));
+        assert!(problem(&at("backing/inside")).contains("backing directory"));
+        assert!(problem(room.path()).contains("around it"));
+        assert!(problem(Path::new("/proc")).contains("mounted there already"));
+        assert_eq!(check_mount_point(&at("empty"), &at("backing")).unwrap(), at("empty"));
+    }
+}
