@@ -24,7 +24,7 @@ WITHIN_S = 60
 SPEC = {
     "name": "test",
     "targets": 4,
-    "target_bytes_per_second": 2e8,
+    "target_bytes_per_second": 1e8,
     "latency_us": 500.0,
     "seek_us": 0.0,
     "stripe_bytes": 1 << 20,

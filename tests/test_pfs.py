@@ -45,7 +45,7 @@ def test_a_server_is_started_found_asked_and_ended(backing, points, mounted, tmp
     assert found == pfs.Mount(points[0], mounted.socket, True)
     assert stat.S_IMODE(mounted.socket.stat().st_mode) == 0o600
     assert pfs.Server.of(points[1] / "file").pid == mounted.pid
-    assert {one.mount for one in pfs.mounts()} >= set(points)
+    assert {one.mount for one in pfs.list_mounts()} >= set(points)
     # It has left our session and is nobody's child here.
     assert os.getsid(mounted.pid) == mounted.pid
     with pytest.raises(ChildProcessError):
@@ -265,7 +265,7 @@ def test_what_a_killed_server_leaves_is_removed_at_the_next_start(backing, point
 def test_stale_mounts_are_unmounted_by_hand_too(points, mounted):
     kill(mounted.pid)
     assert pfs.unmount(points[0]) == points[0]
-    assert [one.mount for one in pfs.mounts() if one.mount in points] == [points[1]]
+    assert [one.mount for one in pfs.list_mounts() if one.mount in points] == [points[1]]
     assert pfs.remove_stale() == [points[1]]
     assert pfs.remove_stale() == []
 
@@ -357,7 +357,7 @@ server = pfs.Server.start(sys.argv[1], [point], spec=json.loads(sys.argv[3]))
 assert (point / "file").read_bytes() == (Path(sys.argv[1]) / "file").read_bytes()
 print(server.stats()["nodes"][0]["read_bytes"])
 pfs.unmount(point)
-assert pfs.mounts() == []
+assert pfs.list_mounts() == []
 """
     point = tmp_path / "inside"
     point.mkdir()

@@ -384,10 +384,10 @@ def list_(as_json: bool) -> None:
     """List all mounts of the emulator on this machine."""
     from forebay._core import StorageError
     from forebay.cli.output import print_json, print_table
-    from forebay.pfs import Server, mounts
+    from forebay.pfs import Server, list_mounts
 
     found: list[dict[str, Any]] = []
-    for one in mounts():
+    for one in list_mounts():
         row: dict[str, Any] = {"mount": str(one.mount), "alive": one.alive, "socket": str(one.socket)}
         row |= {"backing": None, "file_system": None, "slow_down": None, "pid": None}
         if one.alive:

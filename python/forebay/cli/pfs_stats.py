@@ -54,8 +54,11 @@ def print_stats(stats: Mapping[str, Any]) -> None:
                 f"{server['queue_seconds']:.3f}",
             )
             for server in stats["servers"]
+            if server["reads"] or server["writes"]
         ],
     )
+    if idle := sum(not (server["reads"] or server["writes"]) for server in stats["servers"]):
+        click.echo(f"{idle} servers idle")
     if sizes := sorted({int(size) for node in stats["nodes"] for size in node["sizes"]}):
         click.echo()
         print_table(

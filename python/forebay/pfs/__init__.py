@@ -13,7 +13,7 @@ and what the kernel's FUSE client cannot imitate, is told in docs/pfs.md.
 
 from __future__ import annotations
 
-from forebay.pfs.mounts import Mount, find, mounts, remove_stale
+from forebay.pfs.mounts import Mount, find, list_mounts, remove_stale
 from forebay.pfs.server import Server, unmount
 
-__all__ = ["Mount", "Server", "find", "mounts", "remove_stale", "unmount"]
+__all__ = ["Mount", "Server", "find", "list_mounts", "remove_stale", "unmount"]

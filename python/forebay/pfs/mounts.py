@@ -23,7 +23,7 @@ from pathlib import Path
 from forebay._core import StorageError
 from forebay.pfs.directory import forget
 
-__all__ = ["TYPE", "Entry", "Mount", "covering", "entries", "find", "mounts", "remove", "remove_stale"]
+__all__ = ["TYPE", "Entry", "Mount", "covering", "entries", "find", "list_mounts", "remove", "remove_stale"]
 
 # Type and source of a mount of the emulator, as the kernel shows them.
 TYPE = "fuse.forebay-pfs"
@@ -118,7 +118,7 @@ def find(path: str | os.PathLike[str]) -> Mount | None:
     return None if entry is None else _mount(entry)
 
 
-def mounts() -> list[Mount]:
+def list_mounts() -> list[Mount]:
     """Return all mounts of the emulator that this process sees."""
     return [mount for entry in entries() if (mount := _mount(entry)) is not None]
 
@@ -145,7 +145,7 @@ def _listens(path: Path) -> bool:
 
 
 def _stale() -> Iterator[Mount]:
-    for mount in mounts():
+    for mount in list_mounts():
         if not mount.alive:
             try:
                 mount.mount.stat()

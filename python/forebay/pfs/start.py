@@ -26,7 +26,7 @@ from forebay._core import StorageError, option_error
 from forebay.pfs import checks
 from forebay.pfs.control import GoneError, ask
 from forebay.pfs.directory import is_ours, locked, log_of, runtime_directory, socket_of
-from forebay.pfs.mounts import TYPE, entries, mounts, remove_stale
+from forebay.pfs.mounts import TYPE, entries, list_mounts, remove_stale
 
 __all__ = ["DEFAULT_PRESET", "Started", "Wanted", "prepare", "start"]
 
@@ -168,7 +168,7 @@ def _running(directory: Path, backing: Path) -> tuple[Path, dict[str, Any] | Non
     The mounts are asked too: a server may have been started where the runtime directory was another one.
     """
     ours = socket_of(directory, backing)
-    for socket in dict.fromkeys([ours, *(mount.socket for mount in mounts() if is_ours(mount.socket))]):
+    for socket in dict.fromkeys([ours, *(mount.socket for mount in list_mounts() if is_ours(mount.socket))]):
         try:
             facts = ask(socket, {"command": "ping"})
         except GoneError:
