@@ -16,7 +16,7 @@ from forebay.cli.commands import as_json
     "--output",
     metavar="PAGE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where the page is written. Beside the source, with the ending .html.",
+    help="Where the page is written. Default: beside the source, with the ending .html.",
 )
 @as_json
 def command(source: Path, output: Path | None, as_json: bool) -> None:
@@ -29,22 +29,18 @@ def command(source: Path, output: Path | None, as_json: bool) -> None:
     from forebay.report import data, page
 
     output = output or source.with_suffix(".html")
+    if output.exists() and source.exists() and output.samefile(source):
+        raise click.UsageError(f"{output}: the source would be overwritten; give another place with --output")
     result = data.read(source)
     text = page.render(result)
     try:
         page.save(text, output)
     except OSError as error:
         raise StorageError(f"report: writing {output}: {error.strerror or error}") from error
-    if as_json:
-        print_json(
-            {
-                "source": str(source),
-                "output": str(output),
-                "rows": len(result.rows),
-                "warnings": result.warnings,
-            }
-        )
-    else:
-        click.echo(f"wrote {output}")
     for warning in result.warnings:
         click.echo(f"forebay: warning: {warning}", err=True)
+    if as_json:
+        facts = {"kind": result.kind, "rows": len(result.rows), "warnings": result.warnings}
+        print_json({"source": str(source), "output": str(output), **facts})
+    else:
+        click.echo(f"wrote {output}")

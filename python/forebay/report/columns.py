@@ -34,12 +34,13 @@ class Column:
 
 
 COLUMNS = (
-    Column("wall_seconds", "wall", "seconds", "Speed", "from the first batch to the end of the last step, longest rank", -1),
-    Column("samples_per_second", "samples", "samples", "Speed", "samples of all ranks over the wall", 1),
-    Column("rate_mib_s", "rate", "rate", "Speed", "bytes of these samples over the wall", 1),
+    Column("wall_seconds", "wall", "seconds", "Speed", "from its first batch to the end, slowest rank", -1),
+    Column("total_seconds", "total", "seconds", "Speed", "start-up and wall together, of all ranks", -1),
+    Column("samples_per_second", "samples", "samples", "Speed", "samples of all ranks over the total", 1),
+    Column("rate_mib_s", "rate", "rate", "Speed", "bytes of these samples over the total", 1),
     Column(
         "accelerator_utilisation", "accelerator utilisation", "share", "Speed",
-        "compute time over run time without the first step, as MLPerf Storage defines it", 1,
+        "compute over run time, the first step left out, as DLIO and MLPerf Storage have it", 1,
     ),
     Column("startup_seconds", "start-up", "seconds", "Speed", "until the first batch: opening, index, first reads", -1),
     Column("exposed_seconds", "exposed", "seconds", "A rank's time", "waiting for data, mean of the ranks", -1),
@@ -50,13 +51,12 @@ COLUMNS = (
     ),
     Column("skew_seconds", "skew", "seconds", "A rank's time", "waiting for ranks that came later, mean of the ranks"),
     Column("asked_bytes", "asked", "bytes", "Data", "bytes of the samples that the ranks got"),
-    Column(
-        "read_bytes", "read", "bytes", "Data",
-        "bytes of the processes' read calls, from storage or page cache; what comes through a mapping is not in them",
-    ),
-    Column("reads", "reads", "count", "Data", "read calls of the processes"),
-    Column("storage_bytes", "fetched", "bytes", "Data", "bytes of the requests that reached the emulated file system", -1),
-    Column("storage_reads", "requests", "count", "Data", "requests that reached the emulated file system", -1),
+    Column("reads", "reads", "count", "Data", "of the loader's readers; of another program, its read calls"),
+    Column("read_bytes", "read", "bytes", "Data", "bytes of these reads, from storage or page cache"),
+    Column("mapped_bytes", "mapped", "bytes", "Data", "bytes that the loader copied from a mapping"),
+    Column("storage_bytes", "from block devices", "bytes", "Data", "bytes that the ranks fetched from disks here"),
+    Column("server_reads", "requests", "count", "Data", "requests that reached the emulated file system", -1),
+    Column("server_bytes", "fetched", "bytes", "Data", "bytes of these requests", -1),
     Column("fetched_ratio", "fetched / asked", "ratio", "Data", "1: each byte of the samples came from the servers once", -1),
     Column("minor_faults", "minor faults", "count", "Kernel", "page faults served from memory", -1),
     Column("major_faults", "major faults", "count", "Kernel", "page faults that waited for the storage", -1),
@@ -66,7 +66,7 @@ COLUMNS = (
 )  # fmt: skip
 """All columns, in the order of the table."""
 
-_FROM_PFS = {"storage_bytes": "read_bytes", "storage_reads": "reads"}
+_FROM_PFS = {"server_bytes": "read_bytes", "server_reads": "reads"}
 
 
 def value(row: Row, column: Column) -> float | None:

@@ -74,9 +74,14 @@ def digits(value: float) -> str:
     return f"{value:,.{min(places, 9)}f}"
 
 
-def percent(share: float, places: int = 0) -> str:
-    """Write a share of 1 in percent."""
-    return f"{100 * share:,.{places}f} %" if math.isfinite(share) else "–"
+def percent(share: float, places: int | None = None) -> str:
+    """Write a share of 1 in percent: to the nearest, below 10 with two significant digits, unless told otherwise."""
+    if not math.isfinite(share):
+        return "–"
+    if places is None:
+        size = abs(100 * share)
+        places = 0 if size >= 10 or not size else min(6, 1 - math.floor(math.log10(size)))
+    return f"{100 * share:,.{places}f} %"
 
 
 def tick(value: float) -> str:

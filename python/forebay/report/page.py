@@ -102,6 +102,8 @@ def _tables(result: Result) -> Iterator[str]:
 
 
 def _bench_title(result: Result) -> str:
+    if result.part("workload").get("name"):
+        return f"Bench of the workload {result.part('workload')['name']}"
     path = str(result.part("dataset").get("path") or "")
     return f"Bench of {os.path.basename(path.rstrip('/')) or path or 'a data set'}"  # noqa: PTH119 - a name, not a path here
 
@@ -112,6 +114,9 @@ def _bench_lead(result: Result) -> str:
     parts = [_many(len(result.rows), "row")]
     if ranks:
         parts.append(_many(ranks, "rank") + (f" on {_many(nodes, 'node')}" if nodes else ""))
+    job = number(values.get("job_ranks"))
+    if job and job != ranks:
+        parts[-1] += f", walking as {_many(ranks or 0, 'rank')} of a job of {job:,.0f}"
     for key, one in (("steps", "step"), ("epochs", "epoch"), ("repetitions", "repetition")):
         if many := number(values.get(key)):
             parts.append(_many(many, one))
@@ -192,6 +197,10 @@ def _bench_facts(result: Result) -> Iterator[tuple[str, str]]:
                 )
             ),
         )
+    workload = result.part("workload")
+    if workload:
+        scale = numbers.digits(number(workload.get("scale")) or 1.0)
+        yield "Workload", f"{workload.get('name')}, case {workload.get('case')}, scale {scale}"
     if pfs:
         yield "File system", f"emulated; {_spec_text(pfs.get('spec'))}"
         yield "Slow-down", f"{numbers.digits(number(pfs.get('slow_down')) or 1.0)}"
@@ -226,6 +235,8 @@ def _bench_facts(result: Result) -> Iterator[tuple[str, str]]:
                 "Verified" if one.get("equal") else "Not verified",
                 f"{names}: {'equal' if one.get('equal') else 'different'} {what}",
             )
+    if result.values.get("time"):
+        yield "When", str(result.values["time"])
     yield "Forebay", str(result.values.get("forebay") or "unknown version")
 
 

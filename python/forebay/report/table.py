@@ -57,7 +57,11 @@ def _cell(row: Row, column: columns.Column, value: float | None, unit: numbers.U
     if value is None:
         return "<td>–</td>"
     spread = columns.spread(row, column)
-    small = f"<small>{numbers.percent(spread, 1)}</small>" if spread else "<small>&nbsp;</small>"
+    small = (
+        f"<small>{numbers.percent(spread, 1)}</small>"
+        if spread and spread >= 0.0005
+        else "<small>&nbsp;</small>"
+    )
     return (
         f'<td data-row="{escape(row.name)}" data-key="{escape(column.key)}" data-value="{value!r}"'
         f"{' class=best' if best else ''}>{unit.digits(value)}{small}</td>"

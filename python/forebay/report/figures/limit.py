@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "limits"]
 
+_FAR = 8.0
+"""A limit is drawn up to this many times the longest bar."""
+
+_LABEL_ROOM = 170
+"""Limits whose lines are closer than this get one label; the legend has both."""
+
 
 def limits(result: Result) -> list[tuple[str, float, str]]:
     """Return (name, rate [MiB/s], meaning) of each limit that is known."""
@@ -35,17 +41,15 @@ def draw(result: Result) -> Drawing | Missing:
     if not rows or not lines:
         return Missing("No limit of the storage was measured." if rows else "No row has a rate.")
     left, width, height, gap, top = 250, 560, 24, 14, 26
-    most = max(
-        [rate for _, rate in rows]
-        + [rate for _, rate, _ in lines]
-        + [high for row, _ in rows for high in _range(row)]
-    )
+    reference = lines[0][1]
+    longest = max([rate for _, rate in rows] + [high for row, _ in rows for high in _range(row)]) or reference
+    # A limit far away, as that of the page cache, would leave nothing of the bars.
+    most = max([longest, *(rate for _, rate, _ in lines if rate <= _FAR * longest)])
     scale = width / most
     unit = numbers.choose("rate", [most])
     picture = Picture(
         940, top + len(rows) * (height + gap), "Rate of each row against the limit of the storage"
     )
-    reference = lines[0][1]
     for at, (row, rate) in enumerate(rows):
         y = top + at * (height + gap)
         middle = y + height / 2
@@ -65,18 +69,25 @@ def draw(result: Result) -> Drawing | Missing:
             picture.text(end + 10, middle + 4.5, label, "haloed")
     bottom = top + len(rows) * (height + gap) - gap + 4
     entries = []
+    labelled: list[float] = []
     for at, (name, rate, meaning) in enumerate(lines):
-        x = left + rate * scale
-        text = f"{name} {unit.text(rate)}"
-        picture.line(x, 18, x, bottom, f"limit{at}", f"{meaning}: {unit.text(rate)}")
         entries.append((f"var(--limit{at})", f"{name} limit, {unit.text(rate)}", meaning))
-        if at == 0 or abs(rate - reference) * scale > 170:
-            picture.text(x, 12, text, "tick", "end" if x > left + width - 60 else "middle")
+        if rate > _FAR * longest:
+            continue
+        x = left + rate * scale
+        picture.line(x, 18, x, bottom, f"limit{at}", f"{meaning}: {unit.text(rate)}")
+        if all(abs(x - other) > _LABEL_ROOM for other in labelled):
+            anchor = "end" if x > left + width - 60 else "middle"
+            picture.text(x, 12, f"{name} {unit.text(rate)}", "tick", anchor)
+            labelled.append(x)
+    far = [f"the {name} limit, {unit.text(rate)}" for name, rate, _ in lines if rate > _FAR * longest]
     lead = (
         f"Median rate at which the ranks got sample bytes, and its share of the {lines[0][0]} limit: {lines[0][2]}. "
-        "The thin line spans all repetitions. A run that computes more than it reads stays below the limit for that reason; "
-        "bytes that come from memory, where they were read before, can take it above."
+        "Start-up is part of it; the thin line spans all repetitions. A run that computes more than it reads stays below the "
+        "limit for that reason; bytes that come from memory, where they were read before, can take it above."
     )
+    if far:
+        lead += f" Too far away for the picture: {', '.join(far)}."
     return Drawing(lead, picture.render() + legend(entries))
 
 

@@ -1,0 +1,579 @@
+"""Reports: the page says what the result says, to everybody, without a network."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bench_result import PHASES, STRATEGIES, bench_result, failed_row
+from forebay import FormatError, StorageError, cli, report
+from forebay.report import columns, data, numbers, page
+from forebay.report.figures import FIGURES, Missing, phases, sizes
+from support import ROOT
+
+HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;${evil}$title"
+FIGURE_IDS = [figure.id for figure in FIGURES]
+VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
+
+
+class Page(HTMLParser):
+    """A page taken apart: sections, table cells, texts; knows whether every tag was closed."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.sections, self.tags, self.cells, self.texts = {}, [], {}, []
+        self.open, self._section = [], None
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.tags.append((tag, given))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "section":
+            self._section = given["id"]
+            self.sections[self._section] = (given.get("class", ""), [])
+        if "data-key" in given:
+            self.cells[given["data-row"], given["data-key"]] = float(given["data-value"])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        self.texts.append(text)
+        if self._section:
+            self.sections[self._section][1].append(text)
+
+    def text(self, section=None):
+        return "".join(self.texts if section is None else self.sections[section][1])
+
+
+@pytest.fixture(scope="module")
+def result():
+    return bench_result()
+
+
+@pytest.fixture(scope="module")
+def rendered(result):
+    return report.render(result)
+
+
+def test_every_figure_is_there_and_every_row_in_each(result, rendered):
+    found = Page(rendered)
+    assert [key for key in found.sections if key in FIGURE_IDS] == FIGURE_IDS
+    assert {found.sections[key][0] for key in FIGURE_IDS} == {"figure"}
+    for key in FIGURE_IDS:
+        # A long name is shortened in a picture and whole in its tooltip.
+        for row in result["rows"]:
+            assert row["name"] in found.text(key), (key, row["name"])
+    for row in result["rows"]:
+        assert row["name"] in found.text("rows")
+
+
+def test_figures_are_listed_once_and_each_says_what_it_shows(rendered):
+    assert len(set(FIGURE_IDS)) == len(FIGURE_IDS)
+    for figure in FIGURES:
+        assert figure.title in rendered
+        assert figure.kinds
+
+
+def test_the_numbers_of_the_table_are_those_of_the_result(result, rendered):
+    cells = Page(rendered).cells
+    for row in result["rows"]:
+        for key, value in row["median"].items():
+            assert cells[row["name"], key] == value, (row["name"], key)
+    shown = {key for _, key in cells}
+    assert {column.key for column in columns.COLUMNS} - shown == {
+        "total_seconds",
+        "mapped_bytes",
+        "storage_bytes",
+    }
+
+
+def test_what_the_median_lacks_is_made_from_the_ranks():
+    result = bench_result(ranks=2, nodes=1, repetitions=3)
+    row = result["rows"][0]
+    del row["median"]["reads"]
+    for at, one in enumerate(row["repetitions"]):
+        for rank in one["ranks"]:
+            rank |= {"exposed_seconds": 1.0 + at, "cpu_seconds": 2.0, "reads": 10 + at}
+    cells = Page(report.render(result)).cells
+    name = row["name"]
+    # Seconds are means, counts are sums; then the median of three repetitions.
+    assert cells[name, "exposed_seconds"] == 2.0
+    assert cells[name, "cpu_seconds"] == 4.0
+    assert cells[name, "reads"] == 22
+    asked = sum(rank["asked_bytes"] for rank in row["repetitions"][0]["ranks"])
+    fetched = sorted(sum(node["read_bytes"] for node in one["pfs"]["nodes"]) for one in row["repetitions"])[1]
+    assert cells[name, "server_bytes"] == fetched
+    assert cells[name, "fetched_ratio"] == pytest.approx(fetched / asked)
+
+
+def test_a_number_that_the_report_does_not_know_is_shown_all_the_same(result):
+    strange = json.loads(json.dumps(result))
+    strange["rows"][0]["median"] |= {"new_thing_seconds": 1.25, "widgets": 7, "text": "no number"}
+    found = Page(report.render(strange))
+    name = strange["rows"][0]["name"]
+    assert (found.cells[name, "new_thing_seconds"], found.cells[name, "widgets"]) == (1.25, 7)
+    assert "new thing seconds [s]" in found.text("rows")
+
+
+def test_the_phases_of_a_picture_add_up_to_the_wall(result):
+    for row in data.from_bench(result, "test").rows:
+        values = phases.mean_phases(row)
+        assert math.isclose(sum(values[key] for key in PHASES), row.shown["wall_seconds"])
+    assert {key for key, _, _ in phases.PHASES} == set(PHASES)
+
+
+def test_pictures_show_the_repetition_with_the_median_wall(result):
+    for row, given in zip(data.from_bench(result, "test").rows, result["rows"], strict=True):
+        walls = sorted(one["wall_seconds"] for one in given["repetitions"])
+        assert row.shown["wall_seconds"] == walls[2] == given["median"]["wall_seconds"]
+
+
+def test_shares_of_sizes_are_those_of_the_counters():
+    found = sizes.shares({4096: 30, 5000: 10, 8192: 10, 1 << 20: 50})
+    assert {power: share for power, (share, _) in found.items()} == {12: 0.4, 13: 0.1, 20: 0.5}
+    whole = 30 * 4096 + 10 * 5000 + 10 * 8192 + 50 * (1 << 20)
+    assert found[12][1] == (30 * 4096 + 10 * 5000) / whole
+    assert sum(share for _, share in found.values()) == pytest.approx(1)
+
+
+def test_events_are_strokes_from_first_to_last_byte(result, rendered):
+    section = rendered.split('<section id="offsets"')[1].split("</section>")[0]
+    shown = sum(len(one["repetitions"][0]["events"]) for one in result["rows"])
+    assert section.count("M") - section.count("Mi") >= shown
+    strokes = re.findall(r"M(-?[\d.]+) (-?[\d.]+)v(-?[\d.]+)", section)
+    assert len(strokes) == shown
+    # Inside the picture, all of them.
+    assert all(
+        0 <= float(x) <= 940 and 0 <= float(y) <= 400 and float(length) <= 0 for x, y, length in strokes
+    )
+
+
+def test_without_an_emulator_three_figures_say_why_they_are_left_out():
+    found = Page(report.render(bench_result(pfs=False)))
+    for key in ("offsets", "sizes", "servers"):
+        style, texts = found.sections[key]
+        assert style == "missing"
+        assert "forebay pfs" in "".join(texts)
+    assert found.sections["phases"][0] == "figure"
+
+
+def test_every_figure_survives_a_result_with_next_to_nothing():
+    bare = {"rows": [{"name": "a@b", "status": "ok", "repetitions": [{"wall_seconds": 1.0}]}]}
+    result = data.from_bench(bare, "test")
+    for figure in FIGURES:
+        drawn = figure.draw(result)
+        assert isinstance(drawn, Missing)
+        assert drawn.why.endswith(".")
+    for values in (
+        bare,
+        {"rows": []},
+        {"rows": [failed_row()]},
+        {"rows": [failed_row() | {"median": None, "spread": None}]},
+    ):
+        Page(report.render(values))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "text", [], True])
+def test_a_value_that_is_no_number_is_shown_as_unknown(result, value):
+    odd = json.loads(json.dumps(result))
+    for row in odd["rows"]:
+        row["median"]["rate_mib_s"] = value
+        for one in row["repetitions"]:
+            one["rate_mib_s"] = value
+            for rank in one["ranks"]:
+                rank["skew_seconds"] = value
+    found = Page(report.render(odd))
+    assert not any(key == "rate_mib_s" for _, key in found.cells)
+    assert "nan" not in found.text("phases").lower()
+
+
+def test_failed_rows_stand_with_their_message_and_do_not_stop_the_others(result):
+    broken = json.loads(json.dumps(result))
+    broken["rows"].insert(0, failed_row(error="Traceback: <b>died</b>"))
+    found = Page(report.render(broken))
+    assert "h5py@sequential: failed" in found.text("failed")
+    assert "Traceback: <b>died</b>" in found.text("failed")
+    assert "forebay@group" in found.text("rows")
+    assert "h5py" not in found.text("rows")
+
+
+def test_warnings_late_replies_command_and_verification_are_told(result):
+    told = json.loads(json.dumps(result))
+    told["rows"][2]["repetitions"][0]["late"] = True
+    told["verified"][1]["equal"] = False
+    found = Page(report.render(told))
+    assert "the machine has fewer cores than there are ranks: 16 for 20" in found.text("warnings")
+    assert "pylmdb-contiguous@contiguous: in 1 of 5 repetitions the emulator replied later" in found.text(
+        "warnings"
+    )
+    assert "replies late" in found.text("rows")
+    assert "forebay bench '/mnt/node 0/imagenet.lmdb' --ranks 16 --nodes 4" in found.text("run")
+    assert "Not verified" in found.text("run")
+    assert "different" in found.text()
+    assert "the machine took 18 times as long" in found.text()
+
+
+def hostile(value):
+    """The same structure with every text made hostile, but for what the format prescribes."""
+    if isinstance(value, dict):
+        return {key: one if key == "status" else hostile(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [hostile(one) for one in value]
+    return f"{value}{HOSTILE}" if isinstance(value, str) else value
+
+
+def test_hostile_texts_are_escaped_everywhere():
+    result = bench_result(ranks=4, nodes=2, events=50)
+    result["rows"].append(failed_row())
+    plain, found = Page(report.render(result)), Page(report.render(hostile(result)))
+    assert [tag for tag, _ in found.tags if tag in ("script", "img")] == []
+    assert all(not name.startswith("on") for _, given in found.tags for name in given)
+    # The very same tags: no text became one.
+    assert [tag for tag, _ in found.tags] == [tag for tag, _ in plain.tags]
+    assert HOSTILE in found.text("failed")
+    assert HOSTILE in found.text("rows").replace("\xa0", "")
+    assert HOSTILE in found.text("offsets")
+
+
+def test_the_page_refers_to_nothing_outside(rendered):
+    assert not re.search(r"(?:src|href|url|@import)\s*[=(]", rendered)
+    assert "<script" not in rendered
+    assert "default-src 'none'" in rendered
+    assert "://" not in rendered
+
+
+def test_many_ranks_rows_and_nodes_stay_within_a_page():
+    # 512 ranks are thinned to what can be told apart; both ends stay.
+    found = report.render(
+        bench_result(ranks=512, nodes=64, strategies=STRATEGIES[:2], repetitions=1, steps=4, events=200)
+    )
+    assert "64 of 512 ranks" in found
+    assert "rank 0 on node 0" in found
+    assert "rank 511 on node 63" in found
+    assert "64 nodes share 16 colours" in found
+    assert len(found) < 2_000_000
+
+
+def test_several_files_stand_one_above_the_other():
+    result = bench_result(ranks=2, nodes=1, strategies=STRATEGIES[:1], repetitions=1, events=20)
+    for at, event in enumerate(result["rows"][0]["repetitions"][0]["events"]):
+        event[2] = f"part-{at % 5}"
+    assert "5 files stand one above the other" in Page(report.render(result)).text("offsets")
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"), (1, "1"), (12345, "12,345"), (1.5, "1.50"), (0.1234, "0.123"), (99.96, "100.0"), (123.4, "123"),
+        (12345.6, "12,346"), (0.000123456, "0.000123"), (-2.5, "-2.50"), (math.nan, "–"), (math.inf, "–"),
+    ],
+)  # fmt: skip
+def test_numbers_have_three_significant_digits(value, text):
+    assert numbers.digits(value) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        ("seconds", 0.0000005, "0.500 µs"), ("seconds", 0.0021, "2.10 ms"), ("seconds", 75.25, "75.2 s"), ("seconds", 0, "0 s"),
+        ("bytes", 1023, "1,023 B"), ("bytes", 1536, "1.50 KiB"), ("bytes", 3 << 40, "3 TiB"), ("bytes", 0, "0 B"),
+        ("share", 0.987, "98.7 %"), ("rate", 1350.0, "1,350 MiB/s"), ("count", 7, "7"), ("ratio", 3.6, "3.60 ×"),
+    ],
+)  # fmt: skip
+def test_numbers_get_the_unit_that_fits(kind, value, text):
+    assert numbers.text(kind, value) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.123, "12 %"), (0.0123, "1.2 %"), (0.00123, "0.12 %"), (0, "0 %"), (1, "100 %"), (math.nan, "–")],
+)
+def test_shares_are_percent_with_two_digits_where_they_are_small(share, text):
+    assert numbers.percent(share) == text
+
+
+@pytest.mark.parametrize("largest", [1e-9, 0.013, 0.7, 1, 4.9, 17, 100, 999, 123_456, 1e12])
+def test_ticks_are_few_round_and_within_the_axis(largest):
+    ticks = numbers.ticks(largest)
+    assert 2 <= len(ticks) <= 6
+    assert ticks[0] == 0
+    assert largest / 3 < ticks[-1] <= largest * 1.001
+    steps = {round((after - before) / ticks[1], 6) for before, after in itertools.pairwise(ticks)}
+    assert steps == {1.0}
+    assert numbers.ticks(0) == [0.0]
+
+
+# Event logs.
+
+
+def event_log(path, events, header=None):
+    spec = {"name": "lustre-hdd", "targets": 2, "target_bytes_per_second": 1e8, "latency_us": 500.0}
+    lines = [header or {"forebay_events": 1, "spec": spec, "slow_down": 4.0}, *events]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_an_event_log_becomes_offsets_sizes_and_nodes(tmp_path):
+    events = [[at * 0.01, at % 2, "data.mdb", at // 2 * 4096, 4096, 0.0005] for at in range(200)]
+    events.append([2.5, 1, "other.mdb", 0, 1 << 20, 0.004])
+    result = data.read(event_log(tmp_path / "events.jsonl", events))
+    found = Page(page.render(result))
+    assert list(found.sections) == ["offsets", "sizes", "nodes", "files", "run"]
+    assert {found.sections[key][0] for key in ("offsets", "sizes")} == {"figure"}
+    assert "Requests to lustre-hdd" in found.text()
+    assert "201 requests of 2 nodes for 2 files" in found.text()
+    values = [float(given["data-value"]) for _, given in found.tags if "data-value" in given]
+    # Node 0: each read but the first follows the one before it; half and 99 % of them took the modelled latency.
+    assert values[:6] == [100, 100 * 4096, 4096, 0.99, 0.0005, 0.0005]
+    assert values[6:8] == [101, 100 * 4096 + (1 << 20)]
+
+
+def test_a_long_event_log_is_thinned_evenly_and_counted_wholly(tmp_path):
+    count = 5 * data.EVENTS_SHOWN
+    result = data.read(
+        event_log(tmp_path / "e.jsonl", ([at * 1e-3, 0, "f", at * 512, 512, 1e-4] for at in range(count)))
+    )
+    row = result.rows[0]
+    assert row.event_count == count == row.sizes[512]
+    assert data.EVENTS_SHOWN / 2 <= len(row.events) <= 2 * data.EVENTS_SHOWN
+    gaps = {after.offset - before.offset for before, after in itertools.pairwise(row.events)}
+    assert len(gaps) == 1
+
+
+def test_a_last_line_that_breaks_off_is_left_out_with_a_warning(tmp_path):
+    path = event_log(tmp_path / "events.jsonl", [[0.0, 0, "f", 0, 10, 0.1], [0.1, 0, "f", 10, 10, 0.1]])
+    path.write_text(path.read_text()[:-7])
+    result = data.read(path)
+    assert result.rows[0].event_count == 1
+    assert "breaks off" in Page(page.render(result)).text("warnings")
+
+
+def test_an_event_log_without_events_says_so(tmp_path):
+    found = Page(page.render(data.read(event_log(tmp_path / "events.jsonl", []))))
+    assert "There are no events" in found.text("offsets")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "{}",
+        "[1]",
+        '[0, -1, "f", 0, 1, 0]',
+        '[0, 0, "f", 0.5, 1, 0]',
+        '[NaN, 0, "f", 0, 1, 0]',
+        "[0, 0, null, 0, 1, 0]",
+        "nothing",
+    ],
+)
+def test_a_malformed_event_is_an_error_that_names_file_and_line(tmp_path, event):
+    path = event_log(tmp_path / "events.jsonl", [[0.0, 0, "f", 0, 10, 0.1]])
+    path.write_text(path.read_text() + event + "\n" + '[0, 0, "f", 0, 1, 0]\n')
+    with pytest.raises(FormatError, match=rf"report of {re.escape(str(path))}: line 3: expected"):
+        data.read(path)
+
+
+# Files and the command.
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "expected the object that `forebay bench --json` prints, found list"),
+        ("{}", "key rows: expected a list, found nothing"),
+        ('{"rows": [1]}', r"key rows\[0\]: expected an object, found 1"),
+        ('{"rows": [{}]}', r"key rows\[0\].name: expected a text, found nothing"),
+        (
+            '{"rows": [{"name": "a", "repetitions": 3}]}',
+            r"key rows\[0\].repetitions: expected a list of objects, found 3",
+        ),
+        ('{"rows": [{"name": "a", "median": [1]}]}', r"key rows\[0\].median: expected an object, found list"),
+        (
+            '{"rows": [{"name": "a", "repetitions": [{"events": [[1]]}]}]}',
+            r"key rows\[0\].events\[0\]: expected \[time_s, node",
+        ),
+        ('{"rows": [], "warnings": 1}', "key warnings: expected a list, found 1"),
+        ("{\n  nonsense", "line 2: expected the JSON of `forebay bench --json`"),
+        ("", "line 1: expected the JSON"),
+    ],
+)
+def test_what_is_no_bench_result_is_an_error_that_names_file_and_key(tmp_path, text, message):
+    path = tmp_path / "bench.json"
+    path.write_text(text)
+    with pytest.raises(FormatError, match=message) as caught:
+        data.read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_no_text_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(StorageError, match=r"report of .*absent\.json: No such file"):
+        data.read(tmp_path / "absent.json")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FormatError, match="expected text, found byte 0xff"):
+        data.read(tmp_path / "binary")
+
+
+def test_the_command_writes_the_page_beside_the_source_or_where_told(tmp_path, capsys, result):
+    source = tmp_path / "bench.json"
+    source.write_text(json.dumps(result))
+    assert cli.main(["report", str(source)]) == 0
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'bench.html'}\n"
+    target = tmp_path / "other.html"
+    assert cli.main(["report", str(source), "-o", str(target), "--json"]) == 0
+    found = capsys.readouterr()
+    assert json.loads(found.out) == {
+        "source": str(source), "output": str(target), "kind": "bench", "rows": 8, "warnings": result["warnings"],
+    }  # fmt: skip
+    assert result["warnings"][0] in found.err
+    assert target.read_text() == (tmp_path / "bench.html").read_text() == report.render(result)
+    assert sorted(path.name for path in tmp_path.glob(".*")) == []
+
+
+def test_the_command_fails_with_a_message_where_it_cannot(tmp_path, capsys):
+    assert cli.main(["report", str(tmp_path / "absent.json")]) == 1
+    assert "absent.json: No such file" in capsys.readouterr().err
+    source = tmp_path / "bench.json"
+    source.write_text('{"rows": []}')
+    assert cli.main(["report", str(source), "-o", str(tmp_path / "nowhere" / "page.html")]) == 1
+    assert "report: writing" in capsys.readouterr().err
+    assert cli.main(["report", str(source), "-o", str(source)]) == 2
+    assert "would be overwritten" in capsys.readouterr().err
+    assert json.loads(source.read_text()) == {"rows": []}
+    assert cli.main(["report"]) == 2
+
+
+def test_writing_replaces_the_whole_page_or_nothing(tmp_path, result, monkeypatch):
+    target = tmp_path / "page.html"
+    report.write(result, target)
+    before = target.read_text()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        report.write(bench_result(ranks=2, nodes=1), target)
+    assert target.read_text() == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_every_column_is_described_in_the_docs():
+    text = (ROOT / "docs/report.md").read_text()
+    described = set(re.findall(r"`([a-z_]+)`", text))
+    for column in columns.COLUMNS:
+        assert column.key in described, column.key
+    for figure in FIGURES:
+        assert f"| {figure.title} |" in text
+
+
+# A real browser.
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium, started once."""
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install 'forebay[test]'"
+    )
+    names = ("chromium-headless-shell", "chromium", "google-chrome")
+    executable = next(filter(None, map(shutil.which, names)), None)
+    if executable is None:
+        pytest.skip("no Chromium: apt-get install chromium-headless-shell")
+    with sync_api.sync_playwright() as playwright:
+        # As root Chromium refuses to start with its sandbox.
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        started = playwright.chromium.launch(executable_path=executable, args=arguments)
+        yield started
+        started.close()
+
+
+OVERLAPS = """() => {
+  // Texts of one picture that cover each other, by more than the slack of a line box.
+  const found = [];
+  for (const svg of document.querySelectorAll('svg')) {
+    const boxes = [...svg.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect()]);
+    const frame = svg.getBoundingClientRect();
+    boxes.forEach(([text, a], i) => {
+      if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.bottom > frame.bottom + 3) found.push(['outside', text]);
+      for (const [other, b] of boxes.slice(i + 1))
+        if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4)
+          found.push([text, other]);
+    });
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 420)])
+@pytest.mark.parametrize("source", ["wide", "small", "plain", "events"])
+def test_a_browser_shows_the_page_without_a_network_an_error_or_an_overlap(
+    browser, tmp_path, source, scheme, width
+):
+    if source == "events":
+        events = [
+            [at * 0.01, at % 4, f"part-{at % 3}", at * 4096, 4096 << at % 3, 0.0005] for at in range(300)
+        ]
+        text = page.render(data.read(event_log(tmp_path / "events.jsonl", events)))
+    elif source == "wide":
+        text = report.render(bench_result())
+    elif source == "small":
+        text = report.render(
+            bench_result(ranks=2, nodes=1, strategies=STRATEGIES[-1:], repetitions=1, events=3)
+        )
+    else:
+        text = report.render(bench_result(pfs=False, ranks=4, nodes=1, strategies=STRATEGIES[:3]))
+    path = tmp_path / "page.html"
+    path.write_text(text)
+    view = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+    messages, requests = [], []
+    view.on("console", lambda message: messages.append(message.text))
+    view.on("pageerror", lambda error: messages.append(str(error)))
+    view.on("request", lambda request: requests.append(request.url))
+    try:
+        view.goto(path.as_uri())
+        assert messages == []
+        assert requests == [path.as_uri()]
+        shown = [one.get_attribute("id") for one in view.query_selector_all("section.figure")]
+        assert {"sizes", "offsets"} <= set(shown) or source == "plain"
+        for key in shown:
+            picture = view.locator(f"#{key} svg").first
+            box = picture.bounding_box()
+            assert box["width"] > 200
+            assert box["height"] > 10
+        assert view.evaluate(OVERLAPS) == []
+        # Nothing but the table of rows may be wider than the window, and that scrolls by itself.
+        assert view.evaluate("document.documentElement.scrollWidth") <= width
+        background = view.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == {"light": "rgb(251, 250, 247)", "dark": "rgb(20, 24, 28)"}[scheme]
+    finally:
+        view.close()
+
+
+def test_a_browser_runs_nothing_of_a_hostile_result(browser, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(report.render(hostile(bench_result(ranks=2, nodes=1, events=20))))
+    view = browser.new_page()
+    dialogs = []
+    view.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    try:
+        view.goto(path.as_uri())
+        assert dialogs == []
+        assert "<img src=x onerror=alert(2)>" in view.inner_text("h1")
+        assert view.query_selector_all("script, img") == []
+    finally:
+        view.close()
