@@ -2,10 +2,9 @@
 //!
 //! - `spec`: one file system in numbers ([`Spec`]); `presets` has twelve of them, with a source for each number.
 //! - `layout`: which server holds which bytes of a file ([`Layout`]).
+//! - `model`: when a request is answered, given all that came before it ([`Model`]); `timeline` is its queue.
 //! - `client`: what a node asks for when its programs touch files ([`Client`]): page cache and read-ahead.
 //! - `virtual_time`: programs on nodes, run against the model without waiting ([`virtual_time::run`]).
-//! - `model`: when a request is answered, given all that came before it ([`Model`]); `timeline` is its queue.
-//!
 //! - `counters`, `events`, `faults`: what was done, when, and what is broken on command.
 //! - `emulator`: a directory, mounted at the model's speed in real time ([`emulator::Emulator`]).
 //!

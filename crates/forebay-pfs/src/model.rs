@@ -150,9 +150,10 @@ impl Model {
         // A transfer of nothing still asks somebody.
         let mut due = if length == 0 { now + self.latency_ns() } else { now };
         for stretch in cuts {
-            let end_of_last =
-                self.positions.insert((file, stretch.server), stretch.object_offset + stretch.bytes);
-            let seek = self.spec.seek_us > 0.0 && end_of_last != Some(stretch.object_offset);
+            // Where nothing seeks nobody needs to know where the disks stand.
+            let end = stretch.object_offset + stretch.bytes;
+            let seek = self.spec.seek_us > 0.0
+                && self.positions.insert((file, stretch.server), end) != Some(stretch.object_offset);
             let seek_ns = if seek { self.seek_ns(stretch.bytes) } else { 0 };
             let latency_ns = self.latency_ns();
 
