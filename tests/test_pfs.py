@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -282,7 +283,9 @@ def test_sigterm_unmounts_everything(points, mounted, tmp_path, busy):
         assert list(mounted.socket.parent.iterdir()) == []
     finally:
         if held:
-            held.close()
+            # The kernel tells at the close too that nobody is there.
+            with contextlib.suppress(OSError):
+                held.close()
 
 
 def kill(pid: int) -> None:
@@ -357,7 +360,7 @@ server = pfs.Server.start(sys.argv[1], [point], spec=json.loads(sys.argv[3]))
 assert (point / "file").read_bytes() == (Path(sys.argv[1]) / "file").read_bytes()
 print(server.stats()["nodes"][0]["read_bytes"])
 pfs.unmount(point)
-assert pfs.list_mounts() == []
+assert pfs.find(point) is None
 """
     point = tmp_path / "inside"
     point.mkdir()

@@ -148,7 +148,8 @@ def _stale() -> Iterator[Mount]:
     for mount in list_mounts():
         if not mount.alive:
             try:
-                mount.mount.stat()
+                # Always a request, where a stat may be answered from the kernel's cache.
+                os.statvfs(mount.mount)
             except OSError as error:
                 if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
                     yield mount
