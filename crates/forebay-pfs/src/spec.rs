@@ -209,6 +209,23 @@ impl Spec {
         disks.min(links).min(flight)
     }
 
+    /// The most that reads of so many bytes each, at random places of one file, can reach from so many nodes \[B/s\].
+    ///
+    /// Like [`Spec::limit_bytes_per_second`], where each read costs a seek on every target that it touches. It holds for reads that begin at
+    /// a stripe edge, and however many are in flight.
+    pub fn limit_of_random_reads(&self, nodes: u32, read_bytes: u64) -> f64 {
+        if self.is_free() || read_bytes == 0 {
+            return f64::INFINITY;
+        }
+        let touched = read_bytes.div_ceil(self.stripe_bytes).min(self.stripe_count.into()) as f64;
+        let piece_bytes = read_bytes.min(self.request_bytes).min(self.stripe_bytes);
+        let disks = if piece_bytes < self.small_request_bytes { f64::from(self.data_disks) } else { 1.0 };
+        let seeks = touched * self.seek_us / disks / 1e6;
+        let work_seconds = seeks + read_bytes as f64 / self.target_bytes_per_second;
+        let disks = f64::from(self.stripe_count) * read_bytes as f64 / work_seconds;
+        disks.min(self.limit_bytes_per_second(nodes))
+    }
+
     /// Says which field is wrong, if one is.
     pub fn check(&self) -> Result<(), Error> {
         let whole = |field, value: u64, least: u64, most: u64| {

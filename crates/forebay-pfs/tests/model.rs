@@ -310,3 +310,23 @@ fn large_sequential_reads_reach_the_limit_that_the_model_states() {
         assert!((0.99..=1.000_001).contains(&(rate / limit)), "{fields}: {rate} of {limit}");
     }
 }
+
+#[test]
+fn large_random_reads_reach_the_limit_that_the_model_states() {
+    for (fields, read_bytes) in [
+        (r#"{"seek_us": 1000.0}"#, 8 * MIB),
+        (r#"{"seek_us": 1000.0}"#, MIB / 2),
+        (r#"{"seek_us": 8000.0, "stripe_count": 1}"#, 4 * MIB),
+        (r#"{"seek_us": 8000.0, "small_request_bytes": 131072, "data_disks": 8}"#, 64 * 1024),
+    ] {
+        let mut bed = Bed::new(with(fields));
+        let count = 400;
+        // Backwards, with gaps: nothing follows on anything. An odd number of stripes apart: both targets get their share.
+        let stripes = (read_bytes / MIB).max(1) + 3 - (read_bytes / MIB).max(1) % 2;
+        let due =
+            (0..count).rev().map(|k| bed.read(0, 0, FILE, k * stripes * MIB, read_bytes)).max().unwrap();
+        let rate = (count * read_bytes) as f64 / (due as f64 / 1e9);
+        let limit = bed.model.spec().limit_of_random_reads(1, read_bytes);
+        assert!((0.98..=1.000_001).contains(&(rate / limit)), "{fields}: {rate} of {limit}");
+    }
+}

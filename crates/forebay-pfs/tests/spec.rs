@@ -139,3 +139,17 @@ fn the_limit_is_the_narrowest_of_disks_links_and_requests_in_flight() {
     assert!((shallow.limit_bytes_per_second(1) / in_flight - 1.0).abs() < 1e-12);
     assert!(Spec::free().limit_bytes_per_second(1).is_infinite());
 }
+
+#[test]
+fn random_reads_of_disks_reach_the_limit_only_when_they_are_large() {
+    let spec = Spec::preset("lustre-hdd").unwrap();
+    let percent = |mib: u64| {
+        let share = spec.limit_of_random_reads(16, mib << 20) / spec.limit_bytes_per_second(16);
+        (100.0 * share).round() as u32
+    };
+    // As docs/cost-model.md says.
+    assert_eq!([4, 16, 64, 256].map(percent), [12, 36, 69, 90]);
+    let flash = Spec::preset("lustre-ssd").unwrap();
+    assert!((flash.limit_of_random_reads(4, 1 << 20) - flash.limit_bytes_per_second(4)).abs() < 1.0);
+    assert!(Spec::free().limit_of_random_reads(1, 4096).is_infinite());
+}
