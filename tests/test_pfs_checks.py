@@ -17,7 +17,7 @@ import pytest
 from emulator import backing, points  # noqa: F401 - fixtures
 from forebay import pfs
 from forebay._core import OptionError, StorageError
-from forebay.pfs import checks, control, directory, start
+from forebay.pfs import checks, control, directory, mounts, start
 from forebay.pfs.mounts import Entry, covering, entries
 
 # A watchdog against hangs [s], never a measurement.
@@ -58,6 +58,14 @@ def test_what_lies_on_no_mount_of_the_emulator_is_not_found(tmp_path):
         pfs.Server.of(tmp_path)
     with pytest.raises(StorageError, match="found none"):
         pfs.unmount(tmp_path)
+
+
+def test_only_mounts_with_a_control_socket_are_listed(monkeypatch, tmp_path):
+    table = tmp_path / "mountinfo"
+    table.write_bytes(TABLE + b"40 21 0:52 / /tmp/m rw - fuse.forebay-pfs forebay-pfs: rw\n")
+    monkeypatch.setattr(mounts, "MOUNTINFO", str(table))
+    found = pfs.list_mounts()
+    assert found == [pfs.Mount(Path("/data set"), Path("/run/a b.sock"), False)]
 
 
 # --- the runtime directory ---

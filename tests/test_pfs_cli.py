@@ -167,7 +167,10 @@ def test_mount_stats_and_unmount_go_round(capsys, tmp_path, backing, points, spe
     expected = (backing / "file").read_bytes()
     for number in range(4):
         assert read_direct(points[0] / "file", number << 20, 65536) == expected[number << 20 :][:65536]
-    found = run_json(capsys, "stats", points[0])
+    # On a busy machine it may warn that replies were late, which is no failure.
+    status, out, _ = run(capsys, "stats", points[0], "--json")
+    assert status == 0
+    found = json.loads(out)
     assert (found["nodes"][0]["reads"], found["nodes"][0]["read_bytes"]) == (4, 4 * 65536)
     assert set(found) == documented_keys("`forebay pfs stats --json`")
     assert set(found["nodes"][0]) == documented_keys("A node")

@@ -127,6 +127,9 @@ def _mount(entry: Entry) -> Mount | None:
     if entry.type != TYPE or not entry.source.startswith(SOURCE):
         return None
     socket = Path(entry.source.removeprefix(SOURCE))
+    if not socket.is_absolute():
+        # An emulator inside of some process, without a control socket: nobody's but that process's.
+        return None
     return Mount(entry.point, socket, _listens(socket))
 
 
