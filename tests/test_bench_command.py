@@ -7,16 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import emulator
 import support
-from forebay import OptionError, cli, launch, page_cache
+from forebay import OptionError, cli, launch, page_cache, pfs
 from forebay.bench import baselines, facts, strategies, timing, verify
 from forebay.bench.settings import Settings
+from test_docs import documented_keys
 
 SAMPLES = 500
 PARTS = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
@@ -55,7 +58,7 @@ class Changed:
 
 
 BASELINES = tuple(
-    Baseline(name=what, order="sequential", about="", open=partial(Changed, what))
+    Baseline(name=what, order="sequential", about="", open=partial(Changed, what), formats=("lmdb",))
     for what in ("dies", "hangs", "lies", "loses")
 )
 '''
@@ -125,6 +128,13 @@ def test_parameters_of_a_strategy_and_of_an_order_keep_their_commas():
 def test_a_row_that_is_none_is_refused_and_the_valid_ones_are_named(text, message):
     with pytest.raises(OptionError, match=message):
         strategies.parse(text, "group", baselines.find())
+
+
+def test_a_preset_that_walks_takes_an_order_that_can_be_walked():
+    found = [strategies.parse("lmdb", order, {})[0].order for order in ("group", "sequential", "contiguous")]
+    assert found == ["sequential", "sequential", "contiguous"]
+    with pytest.raises(OptionError, match="goes from record to record"):
+        strategies.parse("lmdb@group", "group", {})
 
 
 def test_every_pylmdb_program_comes_with_read_ahead_on_and_off():
@@ -263,7 +273,7 @@ ALL = (
 
 def test_rows_hand_out_the_same_samples_and_their_times_add_up(capsys, data):
     status, result = run_json(
-        capsys, data, "--ranks", 3, "--batch-size", 16, "--epochs", 2, "--repetitions", 2, "--compute", "2ms",
+        capsys, data, "--ranks", 3, "--batch-size", 16, "--epochs", 2, "--repetitions", 1, "--compute", "2ms",
         "--strategies", ALL, "--launcher", "processes",
     )  # fmt: skip
     rows = rows_of(result)
@@ -271,7 +281,7 @@ def test_rows_hand_out_the_same_samples_and_their_times_add_up(capsys, data):
     assert rows.pop("h5py@sequential")["status"] == "skipped"
     steps = -(-SAMPLES // 48)
     for row in rows.values():
-        assert len(row["repetitions"]) == 2
+        assert len(row["repetitions"]) == 1
         for repetition in row["repetitions"]:
             for rank in repetition["ranks"]:
                 assert sum(rank[key] for key in PARTS) == pytest.approx(rank["wall_seconds"], rel=0.01)
@@ -290,6 +300,9 @@ def test_rows_hand_out_the_same_samples_and_their_times_add_up(capsys, data):
     assert [(one["what"], len(one["rows"]), one["equal"]) for one in result["verified"]] == [
         ("steps", 4, True), ("steps", 2, True), ("epoch", 7, True),
     ]  # fmt: skip
+    assert set(documented_keys("`forebay bench --json`")) == set(result)
+    assert set(documented_keys("A row")) == set(rows["forebay@group"])
+    assert set(documented_keys("A repetition")) == set(rows["forebay@group"]["repetitions"][0])
     readers = rows["forebay@group"]["repetitions"][0]["readers"]
     assert [reader["rank"] for reader in readers] == [0, 1, 2]
     assert rows["pylmdb-skipping@sequential"]["repetitions"][0]["readers"] == []
@@ -423,6 +436,80 @@ def test_samples_of_hdf5_files_are_read_by_h5py(capsys, tmp_path):
     assert "hdf5" in rows["forebay@group"]["error"]
 
 
+# --- emulated nodes -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def all_unmounted(tmp_path, monkeypatch):
+    """Make temporary directories below the test's own, and see that nothing stays mounted there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield
+    left = emulator.ours(tmp_path)
+    emulator.remove_all(tmp_path)
+    assert left == []
+
+
+@emulator.needs_fuse
+def test_nodes_are_mounted_for_the_run_and_begin_cold(capsys, data, all_unmounted, tmp_path):
+    status, result = run_json(
+        capsys, data, "--ranks", 3, "--nodes", 2, "--cold", "--pfs", "lustre-ssd", "--targets", 2, "--slow-down", 4,
+        "--repetitions", 2, "--batch-size", 16, "--compute", "1ms", "--launcher", "processes",
+        "--strategies", "pylmdb-skipping,pylmdb-ownlock,forebay@sequential,forebay",
+    )  # fmt: skip
+    assert status == 0, [row["error"] for row in result["rows"]]
+    assert all(one["equal"] for one in result["verified"])
+    assert [one["what"] for one in result["verified"]] == ["steps", "epoch"]
+    assert (result["pfs"]["slow_down"], result["pfs"]["spec"]["targets"]) == (4, 2)
+    assert result["pfs"]["limit_mib_s"] > 0
+    for row in result["rows"]:
+        assert [rank["node"] for rank in row["repetitions"][0]["ranks"]] == [0, 1, 1]
+        for repetition in row["repetitions"]:
+            nodes = repetition["pfs"]["nodes"]
+            assert len(nodes) == 2
+            # Sequential ranks of both nodes need pages all over the file.
+            assert all(node["read_bytes"] > result["dataset"]["bytes"] / 4 for node in nodes)
+            assert {event[1] for event in repetition["events"]} == {0, 1}
+            assert repetition["events"][0][0] == 0
+            # Stretched in real time, and taken back to the model's: a step computes 1 ms.
+            assert repetition["compute_seconds"] >= result["steps"] * 0.001
+    assert list(tmp_path.glob("forebay-bench*")) == []
+    # No sidecar of a mount that is gone stays in the user's cache; the one of the data set itself may.
+    assert len(list(Path(os.environ["FOREBAY_CACHE_DIR"]).glob("*.forebay"))) <= 1
+
+
+@emulator.needs_fuse
+def test_further_nodes_join_a_mount_that_was_there_and_it_stays(capsys, data, all_unmounted, tmp_path):
+    point = tmp_path / "mount"
+    point.mkdir()
+    server = pfs.Server.start(data.parent, [point], preset="lustre-ssd")
+    try:
+        status, result = run_json(
+            capsys, point / data.name, "--ranks", 2, "--nodes", 2, "--repetitions", 1, "--launcher", "processes",
+            "--strategies", "forebay,pylmdb-contiguous",
+        )  # fmt: skip
+        assert status == 0, [row["error"] for row in result["rows"]]
+        assert result["pfs"]["spec"]["name"] == "lustre-ssd"
+        assert server.mounts == [point]
+        status, _, err = run(capsys, point / data.name, "--pfs", "fefs")
+        assert status == 2
+        assert "lies on the emulator's mount" in err
+    finally:
+        server.end()
+
+
+@emulator.needs_fuse
+def test_an_interrupted_bench_unmounts_its_nodes(data, own_baselines, all_unmounted, tmp_path):
+    interrupted(data, own_baselines, tmp_path / "scratch", "--pfs", "lustre-ssd", "--slow-down", "1")
+
+
+@emulator.needs_fuse
+def test_an_unknown_file_system_is_refused(capsys, data, all_unmounted):
+    status, _, err = run(capsys, data, "--pfs", "tape")
+    assert status == 2
+    assert "tape" in err
+    assert "lustre-hdd" in err
+
+
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -467,10 +554,14 @@ def test_records_that_are_no_samples_are_told_by_the_program_that_would_hand_the
 
 @pytest.mark.parametrize("launcher", ["processes", pytest.param("mpi", marks=pytest.mark.mpi)])
 def test_an_interrupted_bench_leaves_nothing(data, own_baselines, tmp_path, launcher):
-    scratch = tmp_path / "scratch"
+    interrupted(data, own_baselines, tmp_path / "scratch", "--launcher", launcher)
+
+
+def interrupted(data, own_baselines, scratch, *arguments):
+    """Start a bench that hangs, interrupt it, look for what it left."""
     scratch.mkdir()
     command = [sys.executable, "-m", "forebay", "bench", str(data), "--ranks", "2", "--batch-size", "16"]
-    command += ["--launcher", launcher, "--baseline", str(own_baselines), "--strategies", "hangs"]
+    command += ["--baseline", str(own_baselines), "--strategies", "hangs", *arguments]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(scratch)}
     )

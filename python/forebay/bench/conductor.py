@@ -1,8 +1,9 @@
 """Runs a bench: rows interleaved and repeated, each run in new processes, so that none inherits another's memory or mappings.
 
-In order: the nodes (`nodes`); the storage's own limit; for every row a verification run, which also warms up what is not the
-file system's business; then, repetition after repetition, every row once. A row whose processes die is reported with the end of
-their output and left out from then on; the others go on. Interrupted, it ends the ranks, unmounts and removes what it made.
+In order: the nodes (`nodes`); the index, if the engine runs; the storage's own limit; for every row a verification run, which
+also warms up what is not the file system's business; then, repetition after repetition, every row once. A row whose processes
+die is reported with the end of their output and left out from then on; the others go on. Interrupted, it ends the ranks,
+unmounts and removes what it made.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import platform
 import secrets
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +26,7 @@ import forebay
 from forebay import _native, launch
 from forebay._core import ForebayError
 from forebay.bench import processes, timing, verify
-from forebay.bench.facts import Facts
+from forebay.bench.facts import SCHEMA, Facts
 from forebay.bench.nodes import Nodes, nodes
 from forebay.bench.settings import Settings
 from forebay.bench.strategies import Row
@@ -103,6 +105,8 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
     runner = _Runner(facts, settings, report, running)
     load = os.getloadavg()[0]
     with nodes(facts, settings) as where:
+        if any(one.status == "ok" and one.row.baseline is None for one in measured):
+            runner.index(where)
         limit = _limit(where, settings)
         if settings.verify:
             for one in measured:
@@ -133,6 +137,25 @@ class _Runner:
         epochs = settings.repetitions * settings.epochs
         epochs += min(settings.epochs, VERIFIED_EPOCHS) if settings.verify else 0
         self._all = rows * epochs * self._per_epoch
+
+    def index(self, where: Nodes) -> None:
+        """Build the index that the engine's rows will find: it is made once for a data set, not once for a run.
+
+        Raises
+        ------
+        LaunchError
+            If that fails.
+        """
+        for paths in dict.fromkeys(where.paths):
+            with launch.held_interrupts() as interrupts:
+                launch.run(
+                    [sys.executable, "-m", "forebay", "index", "--schema", SCHEMA, *paths],
+                    deadline_s=self._settings.deadline_s,
+                    progress=lambda done: None,
+                    what="index",
+                    interrupts=interrupts,
+                    variables=where.variables,
+                )
 
     def verify(self, one: _Measured, where: Nodes) -> None:
         """Run a row once for its digests."""
@@ -201,6 +224,7 @@ class _Runner:
                 progress=lambda done: self._report("steps", self._done + done, self._all),
                 what=title,
                 interrupts=interrupts,
+                variables=where.variables,
             )
             self._done += epochs * self._per_epoch
             return [_read(Path(directory), rank) for rank in range(settings.ranks)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ class Nodes:
         self.count = count
         self._files = tuple(Path(file) for file in facts.files)
         self.warnings: list[str] = []
+        self.variables: dict[str, str] = {}
+        """Environment of the ranks."""
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -85,8 +88,12 @@ class Nodes:
 class EmulatedNodes(Nodes):
     """Nodes that are mounts of one emulator."""
 
-    def __init__(self, facts: Facts, server: Any, mounts: list[Path], relative: tuple[str, ...]) -> None:
+    def __init__(
+        self, facts: Facts, server: Any, mounts: list[Path], relative: tuple[str, ...], cache: Path
+    ) -> None:
         super().__init__(facts, len(mounts))
+        # A sidecar is tied to a path, and those of the mounts that are made here will never come again.
+        self.variables = {"FOREBAY_CACHE_DIR": str(cache)}
         self.paths = tuple(tuple(str(mount / one) for one in relative) for mount in mounts)
         self._server, self._mounts = server, mounts
         backing = Path(os.path.realpath(server.backing))
@@ -188,17 +195,22 @@ def nodes(facts: Facts, settings: Settings) -> Iterator[Nodes]:
     directory = Path(tempfile.mkdtemp(prefix="forebay-bench-nodes-"))
     try:
         with launch.held_interrupts():
+            cache = directory / "cache"
+            cache.mkdir(mode=0o700)
             made = [directory / f"node{node}" for node in range(settings.nodes)]
             for one in made:
                 one.mkdir()
-            emulated = _start(facts, settings, made) if found is None else _join(facts, found.mount, made[1:])
+            if found is None:
+                emulated = _start(facts, settings, made, cache)
+            else:
+                emulated = _join(facts, found.mount, made[1:], cache)
         yield emulated
     finally:
         with launch.held_interrupts():
             _remove(directory)
 
 
-def _start(facts: Facts, settings: Settings, mounts: list[Path]) -> EmulatedNodes:
+def _start(facts: Facts, settings: Settings, mounts: list[Path], cache: Path) -> EmulatedNodes:
     from forebay import pfs
 
     paths = [Path(os.path.realpath(path)) for path in facts.paths]
@@ -211,10 +223,12 @@ def _start(facts: Facts, settings: Settings, mounts: list[Path]) -> EmulatedNode
         seed=settings.seed,
         overrides={} if settings.targets is None else {"targets": settings.targets},
     )
-    return EmulatedNodes(facts, server, mounts, tuple(str(path.relative_to(backing)) for path in paths))
+    return EmulatedNodes(
+        facts, server, mounts, tuple(str(path.relative_to(backing)) for path in paths), cache
+    )
 
 
-def _join(facts: Facts, mount: Path, further: list[Path]) -> EmulatedNodes:
+def _join(facts: Facts, mount: Path, further: list[Path], cache: Path) -> EmulatedNodes:
     from forebay import pfs
 
     server = pfs.Server.of(mount)
@@ -222,13 +236,14 @@ def _join(facts: Facts, mount: Path, further: list[Path]) -> EmulatedNodes:
     relative = tuple(str(Path(os.path.realpath(path)).relative_to(point)) for path in facts.paths)
     for one in further:
         server.add_mount(one)
-    return EmulatedNodes(facts, server, [mount, *further], relative)
+    return EmulatedNodes(facts, server, [mount, *further], relative, cache)
 
 
 def _remove(directory: Path) -> None:
     """Unmount what is mounted below a directory of ours, and remove it."""
     from forebay import pfs
 
+    shutil.rmtree(directory / "cache", ignore_errors=True)
     for one in sorted(directory.iterdir()):
         found = pfs.find(one)
         if found is not None and Path(os.path.realpath(found.mount)) == Path(os.path.realpath(one)):

@@ -18,12 +18,14 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from forebay._core import ForebayError
 from forebay.bench import baselines
 from forebay.bench.baselines import Place, Source
 from forebay.bench.engine import Engine
@@ -33,6 +35,10 @@ from forebay.launch import PROGRESS_MARK
 from forebay.meeting import Meeting, MpiMeeting, SocketMeeting
 
 PROGRESS_EVERY_S = 0.25
+
+Opener = Callable[[Place], Source]
+Result = tuple[dict[str, Any], dict[str, Any]]
+"""What becomes the rank's JSON, and its arrays."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -51,7 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if meeting.size != run["ranks"]:
         sys.exit(f"bench: expected {run['ranks']} ranks, found {meeting.size}")
     place = _place(run, meeting.rank)
-    measured, arrays = (_verify if run["verify"] else _measure)(run, place, meeting)
+    try:
+        measured, arrays = (_verify if run["verify"] else _measure)(run, place, meeting, _source(run))
+    except ForebayError as error:
+        # Its message says it all; a traceback per rank would bury it.
+        sys.exit(f"bench: rank {meeting.rank}: {type(error).__name__}: {error}")
     files = Path(run["directory"], f"rank-{meeting.rank}")
     np.savez(files.with_suffix(".npz"), **arrays)
     files.with_suffix(".json").write_text(json.dumps(measured), encoding="utf-8")
@@ -76,16 +86,19 @@ def _place(run: dict[str, Any], rank: int) -> Place:
     )
 
 
-def _open(run: dict[str, Any], place: Place) -> Source:
-    if run["baseline"]:
-        return baselines.find(run["baseline_files"])[run["strategy"]].open(place)
-    return Engine(place, run["strategy"], run["order"])
+def _source(run: dict[str, Any]) -> Opener:
+    """Return what opens the source of a rank, with all that it imports imported."""
+    if not run["baseline"]:
+        return partial(Engine, strategy=run["strategy"], order=run["order"])
+    baseline = baselines.find(run["baseline_files"])[run["strategy"]]
+    baseline.load()
+    return baseline.open
 
 
-def _verify(run: dict[str, Any], place: Place, meeting: Meeting) -> tuple[dict[str, Any], dict[str, Any]]:
+def _verify(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Opener) -> Result:
     digests, progress = Digests(), _Progress(meeting.rank)
     meeting.together("the start")
-    source = _open(run, place)
+    source = source_of(place)
     for epoch in range(run["epochs"]):
         for step, (ids, records) in enumerate(source.epoch(epoch)):
             digests.add_step(ids, records)
@@ -98,7 +111,7 @@ def _verify(run: dict[str, Any], place: Place, meeting: Meeting) -> tuple[dict[s
     return {"rank": place.rank}, digests.arrays()
 
 
-def _measure(run: dict[str, Any], place: Place, meeting: Meeting) -> tuple[dict[str, Any], dict[str, Any]]:
+def _measure(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Opener) -> Result:
     clock = time.perf_counter_ns
     compute_ns = round(run["compute_seconds"] * 1e9)
     progress = _Progress(meeting.rank)
@@ -113,7 +126,7 @@ def _measure(run: dict[str, Any], place: Place, meeting: Meeting) -> tuple[dict[
     meeting.together("the start")
     process_before, transfers_before = process_usage(), transfers()
     begin = clock()
-    source = _open(run, place)
+    source = source_of(place)
     for epoch in range(run["epochs"]):
         epochs.append(len(got))
         for step, (ids, records) in enumerate(source.epoch(epoch)):

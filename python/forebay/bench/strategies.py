@@ -19,6 +19,10 @@ __all__ = ["Row", "parse"]
 
 _CONTINUES = re.compile(r"^\w+=")
 
+_WALKS = ("sequential", "contiguous")
+"""Orders that a cursor can take."""
+_DEFAULT_WALK = "sequential"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -43,7 +47,8 @@ def parse(text: str, order: str, baselines: Mapping[str, Baseline]) -> tuple[Row
     text
         ``strategy[@order],…``
     order
-        Order of the engine's rows that name none.
+        Order of the engine's rows that name none; one that walks with a cursor takes ``sequential`` where this is none that a
+        cursor can take.
     baselines
         All there are, by name.
 
@@ -89,7 +94,14 @@ def _row(strategy: str, asked: str, order: str, baselines: Mapping[str, Baseline
             f"of the engine: {', '.join(STRATEGIES)}; other programs: {', '.join(sorted(baselines))}",
         )
     try:
-        resolve({"strategy": strategy, "order": asked or order}, {})
+        found = resolve({"strategy": strategy}, {})["strategy"]
+        if not asked:
+            asked = _DEFAULT_WALK if found.locate == "cursor" and order not in _WALKS else order
+        resolve({"order": asked}, {})
     except OptionError as error:
-        raise option_error(f"--strategies: {strategy}@{asked or order}: {error}") from error
-    return Row(strategy=strategy, order=asked or order)
+        raise option_error(f"--strategies: {strategy}: {error}") from error
+    if found.locate == "cursor" and asked not in _WALKS:
+        raise option_error(
+            f"--strategies: {strategy} goes from record to record, in one of the orders {', '.join(_WALKS)}; found {asked!r}"
+        )
+    return Row(strategy=strategy, order=asked)

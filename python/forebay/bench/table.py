@@ -23,6 +23,9 @@ HEADER = (
 )
 """Defined in docs/bench.md."""
 
+_MOST_LINES = 12
+"""Of the output of a program that died."""
+
 
 def lines_above(result: dict[str, Any]) -> Iterator[str]:
     """Give what stands above the table: what was run."""
@@ -34,6 +37,14 @@ def lines_above(result: dict[str, Any]) -> Iterator[str]:
         f"{result['epochs']} x {_number(result['steps'], 'step')}, compute {result['compute_seconds'] * 1e3:g} ms; "
         f"median of {_number(result['repetitions'], 'run')}"
     )
+
+
+def _shortened(error: str) -> str:
+    """Leave out the middle of a long output; JSON and report have all of it."""
+    lines = [line for line in error.splitlines() if line.strip()]
+    if len(lines) > _MOST_LINES:
+        lines = [lines[0], "...", *lines[2 - _MOST_LINES :]]
+    return "\n    ".join(lines)
 
 
 def _number(count: int, what: str) -> str:
@@ -103,6 +114,6 @@ def lines_below(result: dict[str, Any]) -> Iterator[str]:
         yield f"verified, {what}: {names}" if one["equal"] else f"DIFFERENT: {one['difference']}"
     for row in result["rows"]:
         if row["status"] != "ok":
-            yield f"{row['name']} {row['status']}: {row['error']}"
+            yield f"{row['name']} {row['status']}: {_shortened(row['error'])}"
     for warning in result["warnings"]:
         yield f"warning: {warning}"

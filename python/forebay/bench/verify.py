@@ -29,7 +29,7 @@ _WORD_BITS = 32
 
 def sample_digest(sample: int, record: Any) -> bytes:
     """Digest a sample's id and bytes."""
-    view = memoryview(np.ascontiguousarray(record) if isinstance(record, np.ndarray) else record)
+    view = np.ascontiguousarray(record).data if isinstance(record, np.ndarray) else memoryview(record)
     return hashlib.blake2b(
         view.cast("B") if view.nbytes else b"",
         digest_size=_DIGEST_BYTES,

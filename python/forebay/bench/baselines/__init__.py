@@ -5,8 +5,8 @@ To add one, write a module with a tuple `BASELINES` of `Baseline` objects, here 
 a `Source`: something that walks an epoch and hands out, per step, the sample ids and the records, copied out of the library's
 own memory, as a training script needs them. Everything else (ranks, times, counters, digests) is done around it.
 
-A baseline imports its library inside `open`: most installations lack most of the libraries. `Baseline.missing` says why it
-cannot run here; such a row is reported as skipped.
+A baseline imports its library inside `open`, and names it in `modules`: most installations lack most of the libraries. A row
+whose library or format is not there is reported as skipped.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from forebay._core import option_error
 from forebay.bench.facts import Facts
 
-__all__ = ["Baseline", "Place", "Source", "Step", "find", "needs"]
+__all__ = ["Baseline", "Place", "Source", "Step", "find"]
 
 Step = tuple[Any, Any]
 """Sample ids (integers), and as many records: bytes, memoryviews or arrays, one per sample."""
@@ -84,22 +84,28 @@ class Baseline:
     """
     about: str
     open: Callable[[Place], Source]
-    missing: Callable[[Facts], str | None] = field(default=lambda facts: None)
-    """Why it cannot run on this data set or in this installation; None if it can."""
+    modules: tuple[str, ...] = ()
+    """What it imports. Imported before any clock runs: a library's start is not what storage costs."""
+    formats: tuple[str, ...]
+    """Formats of data sets that it reads, as `Facts.format` names them."""
+    several: bool = False
+    """Whether it reads data sets of several files."""
 
-
-def needs(*modules: str, formats: Sequence[str]) -> Callable[[Facts], str | None]:
-    """Make a `Baseline.missing` for a program that needs modules and reads certain formats, from one file."""
-
-    def missing(facts: Facts) -> str | None:
-        if facts.format not in formats:
-            return f"reads {' or '.join(formats)}, the data set is {facts.format}"
-        for module in modules:
+    def missing(self, facts: Facts) -> str | None:
+        """Say why it cannot run on a data set, or in this installation; None if it can."""
+        if facts.format not in self.formats:
+            return f"reads {' or '.join(self.formats)}, the data set is {facts.format}"
+        if len(facts.paths) > 1 and not self.several:
+            return f"reads one file, the data set has {len(facts.paths)}"
+        for module in self.modules:
             if importlib.util.find_spec(module) is None:
                 return f"the package {module} is not installed"
         return None
 
-    return missing
+    def load(self) -> None:
+        """Import what it needs."""
+        for module in self.modules:
+            importlib.import_module(module)
 
 
 def find(files: Sequence[str] = ()) -> dict[str, Baseline]:

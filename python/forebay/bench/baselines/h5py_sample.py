@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
-from forebay.bench.baselines import Baseline, Place, Step, needs
+from forebay.bench.baselines import Baseline, Place, Step
 from forebay.bench.facts import hdf5_columns
 
 
@@ -58,6 +58,8 @@ BASELINES = (
         order="sequential",
         about="h5py, one sample per read",
         open=Hdf5Samples,
-        missing=needs("h5py", formats=("hdf5",)),
+        modules=("h5py",),
+        formats=("hdf5",),
+        several=True,
     ),
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from forebay.bench.baselines import Baseline, Place, Step, needs
+from forebay.bench.baselines import Baseline, Place, Step
 from forebay.bench.baselines.pylmdb_skipping import open_environment
 
 
@@ -76,7 +76,8 @@ BASELINES = tuple(
         order="contiguous",
         about="py-lmdb, every rank reads a region of its own",
         open=partial(_open, readahead),
-        missing=needs("lmdb", formats=("lmdb",)),
+        modules=("lmdb",),
+        formats=("lmdb",),
     )
     for suffix, readahead in (("", True), ("-noreadahead", False))
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from forebay.bench.baselines import Baseline, Place, needs
+from forebay.bench.baselines import Baseline, Place
 from forebay.bench.baselines.pylmdb_skipping import Skipping, open_environment
 
 
@@ -27,7 +27,8 @@ BASELINES = tuple(
         order="sequential",
         about="py-lmdb, skipping, a lock file of its own for every rank",
         open=partial(_open, readahead),
-        missing=needs("lmdb", formats=("lmdb",)),
+        modules=("lmdb",),
+        formats=("lmdb",),
     )
     for suffix, readahead in (("", True), ("-noreadahead", False))
 )

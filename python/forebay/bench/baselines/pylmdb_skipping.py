@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forebay.bench.baselines import Baseline, Place, Step, needs
+from forebay.bench.baselines import Baseline, Place, Step
 
 
 def open_environment(path: str, readahead: bool) -> Any:
@@ -105,7 +105,8 @@ BASELINES = tuple(
         order="sequential",
         about="py-lmdb, every rank skips over the others' records",
         open=partial(open_skipping, readahead),
-        missing=needs("lmdb", formats=("lmdb",)),
+        modules=("lmdb",),
+        formats=("lmdb",),
     )
     for suffix, readahead in (("", True), ("-noreadahead", False))
 )
