@@ -22,6 +22,11 @@ MIB = 1 << 20
 SERVERS = 4
 # Phases of a rank, in the order in which they add up to its wall.
 PHASES = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
+# Counts of ranks, which a repetition has as sums.
+SUMS = (
+    "asked_bytes", "read_bytes", "reads", "mapped_bytes", "storage_bytes", "minor_faults", "major_faults",
+    "voluntary_switches", "involuntary_switches", "cpu_seconds",
+)  # fmt: skip
 SPEC = {
     "name": "lustre-ssd",
     "targets": SERVERS,
@@ -92,16 +97,13 @@ def _row(dice, name, order, exposed, shape, ranks, nodes, repetitions, steps, pf
         _repetition(dice, exposed * dice.uniform(0.98, 1.02), shape, ranks, nodes, steps, pfs, events)
         for _ in range(repetitions)
     ]
-    scalars = [key for key, value in done[0].items() if isinstance(value, float)]
+    scalars = [key for key, value in done[0].items() if isinstance(value, int | float) and key != "late"]
     median = {key: statistics.median(one[key] for one in done) for key in scalars}
     spread = {
-        key: (max(one[key] for one in done) - min(one[key] for one in done)) / median[key]
-        if median[key]
-        else 0.0
-        for key in scalars
+        key: (max(one[key] for one in done) - min(one[key] for one in done)) / middle
+        for key, middle in median.items()
+        if middle
     }
-    for key in ("reads", "read_bytes", "asked_bytes", "minor_faults", "major_faults", "voluntary_switches"):
-        median[key] = statistics.median(sum(rank[key] for rank in one["ranks"]) for one in done)
     return {
         "name": f"{name}@{order}", "strategy": name, "order": order, "status": "ok", "error": None,
         "repetitions": done, "median": median, "spread": spread, "digest_steps": "ab12", "digest_epoch": "cd34",
@@ -125,12 +127,17 @@ def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):
             }
             for rank in range(0, ranks, ranks // nodes)
         ]
+    startup = max(rank["startup_seconds"] for rank in own)
+    total = startup + wall
     return {
         "wall_seconds": wall,
-        "samples_per_second": ranks * 8 * steps / wall,
-        "rate_mib_s": asked / MIB / wall,
+        "startup_seconds": startup,
+        "total_seconds": total,
+        "samples_per_second": ranks * 8 * steps / total,
+        "rate_mib_s": asked / MIB / total,
         "accelerator_utilisation": 0.02 * steps / wall,
-        "startup_seconds": max(rank["startup_seconds"] for rank in own),
+        **{key: statistics.fmean(rank[key] for rank in own) for key in PHASES},
+        **{key: sum(rank[key] for rank in own) for key in SUMS},
         "ranks": own,
         "readers": readers,
         "pfs": _counters(dice, found, nodes, wall) if pfs else None,
@@ -153,6 +160,7 @@ def _rank(dice, rank, node, exposed, steps, shape):
     return {
         "rank": rank, "node": node, "wall_seconds": wall, "startup_seconds": dice.uniform(0.05, 0.3), **parts,
         "asked_bytes": asked, "read_bytes": 0 if mapped else asked, "reads": 0 if mapped else steps * 2,
+        "mapped_bytes": 0, "storage_bytes": 0,
         "minor_faults": dice.randrange(900, 1100), "major_faults": dice.randrange(4000, 4100) if mapped else 3,
         "voluntary_switches": dice.randrange(3000, 3300), "involuntary_switches": dice.randrange(50, 90),
         "cpu_seconds": steps * 0.004,

@@ -93,17 +93,15 @@ def test_the_numbers_of_the_table_are_those_of_the_result(result, rendered):
         for key, value in row["median"].items():
             assert cells[row["name"], key] == value, (row["name"], key)
     shown = {key for _, key in cells}
-    assert {column.key for column in columns.COLUMNS} - shown == {
-        "total_seconds",
-        "mapped_bytes",
-        "storage_bytes",
-    }
+    assert {column.key for column in columns.COLUMNS} == shown
 
 
 def test_what_the_median_lacks_is_made_from_the_ranks():
     result = bench_result(ranks=2, nodes=1, repetitions=3)
     row = result["rows"][0]
-    del row["median"]["reads"]
+    for key in ("reads", "exposed_seconds", "cpu_seconds"):
+        for values in (row["median"], *row["repetitions"]):
+            del values[key]
     for at, one in enumerate(row["repetitions"]):
         for rank in one["ranks"]:
             rank |= {"exposed_seconds": 1.0 + at, "cpu_seconds": 2.0, "reads": 10 + at}
@@ -135,10 +133,10 @@ def test_the_phases_of_a_picture_add_up_to_the_wall(result):
     assert {key for key, _, _ in phases.PHASES} == set(PHASES)
 
 
-def test_pictures_show_the_repetition_with_the_median_wall(result):
+def test_pictures_show_the_repetition_with_the_median_time(result):
     for row, given in zip(data.from_bench(result, "test").rows, result["rows"], strict=True):
-        walls = sorted(one["wall_seconds"] for one in given["repetitions"])
-        assert row.shown["wall_seconds"] == walls[2] == given["median"]["wall_seconds"]
+        totals = sorted(one["total_seconds"] for one in given["repetitions"])
+        assert row.shown["total_seconds"] == totals[2] == given["median"]["total_seconds"]
 
 
 def test_shares_of_sizes_are_those_of_the_counters():
@@ -272,6 +270,16 @@ def test_several_files_stand_one_above_the_other():
     for at, event in enumerate(result["rows"][0]["repetitions"][0]["events"]):
         event[2] = f"part-{at % 5}"
     assert "5 files stand one above the other" in Page(report.render(result)).text("offsets")
+
+
+def test_files_that_are_tiny_beside_the_data_are_named_and_not_drawn():
+    result = bench_result(ranks=2, nodes=1, strategies=STRATEGIES[:1], repetitions=1, events=20)
+    events = result["rows"][0]["repetitions"][0]["events"]
+    events[0][2:5] = ["imagenet.lmdb/lock.mdb", 0, 8192]
+    section = report.render(result).split('<section id="offsets"')[1].split("</section>")[0]
+    assert "Too small to be seen: imagenet.lmdb/lock.mdb." in section
+    assert len(re.findall(r"M[\d.]+ [\d.]+v", section)) == len(events) - 1
+    assert "20 of 800 requests" in section
 
 
 # Numbers.

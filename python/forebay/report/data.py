@@ -1,6 +1,6 @@
 """What figures draw from: a bench result or an event log, checked and with the same access to both.
 
-A bench result has rows; each was repeated, and its pictures show the repetition whose wall time is the median. An event
+A bench result has rows; each was repeated, and its pictures show the repetition whose total time is the median. An event
 log of the emulator becomes a result of one row, whose request sizes are counted from all events, while the picture over
 time shows an evenly thinned part of them.
 
@@ -61,7 +61,7 @@ class Row:
     median: dict[str, Any]
     spread: dict[str, Any]
     shown: dict[str, Any]
-    """The repetition that pictures show: its wall time is the median. Empty where none ended."""
+    """The repetition that pictures show: its total time is the median. Empty where none ended."""
     events: list[Event]
     event_count: int
     """Events of which those are a part."""
@@ -271,15 +271,11 @@ def _event(values: object, where: str) -> Event:
 
 
 def _row(row: dict[str, Any], repetitions: list[dict[str, Any]], where: str) -> Row:
-    walls = [
-        (wall, at)
-        for at, one in enumerate(repetitions)
-        if (wall := number(one.get("wall_seconds"))) is not None
-    ]
+    times = [(time, at) for at, one in enumerate(repetitions) if (time := _time(one)) is not None]
     shown: dict[str, Any] = {}
-    if walls:
-        middle = statistics.median_low(wall for wall, _ in walls)
-        shown = repetitions[next(at for wall, at in walls if wall == middle)]
+    if times:
+        middle = statistics.median_low(time for time, _ in times)
+        shown = repetitions[next(at for time, at in times if time == middle)]
     elif repetitions:
         shown = repetitions[0]
     given = shown.get("events") or []
@@ -304,6 +300,12 @@ def _row(row: dict[str, Any], repetitions: list[dict[str, Any]], where: str) -> 
         sizes=dict(sizes),
         late=sum(bool(one.get("late")) for one in repetitions),
     )
+
+
+def _time(repetition: dict[str, Any]) -> float | None:
+    """Return what repetitions are compared by: start-up and wall together."""
+    total = number(repetition.get("total_seconds"))
+    return number(repetition.get("wall_seconds")) if total is None else total
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
+_SMALL = 0.01
+"""Files below this share of the largest one are not drawn: less than three units of the picture's height."""
+
 
 def draw(result: Result) -> Drawing | Missing:
     """Draw one panel per row."""
@@ -30,17 +33,22 @@ def draw(result: Result) -> Drawing | Missing:
     for row in rows:
         for event in row.events:
             ends[event.file] = max(ends.get(event.file, 0), event.offset + event.length)
+    largest = max(ends.values())
+    small = sorted(file for file in ends if ends[file] < _SMALL * largest)
     starts: dict[str, int] = {}
     whole = 0
-    for file in sorted(ends):
+    for file in sorted(ends.keys() - set(small)):
         starts[file] = whole
         whole += ends[file]
     wide = len(rows) == 1
     panels = [panel(_title(row, result), _note(row), _panel(row, starts, whole, wide)) for row in rows]
     nodes = {event.node for row in rows for event in row.events}
-    several = f" {len(ends):,} files stand one above the other, in the order of their names." * (
-        len(ends) > 1
-    )
+    several = ""
+    if len(starts) > 1:
+        several = f" {len(starts):,} files stand one above the other, in the order of their names."
+    if small:
+        more = f" and {len(small) - 3:,} more" if len(small) > 3 else ""
+        several += f" Too small to be seen: {', '.join(small[:3])}{more}."
     without = [row.name for row in result.drawn if not row.events]
     missing = f" Nothing reached the file system in: {', '.join(without)}." * bool(without)
     lead = (
@@ -62,6 +70,7 @@ def _note(row: Row) -> str:
 
 
 def _panel(row: Row, starts: dict[str, int], whole: int, wide: bool) -> str:
+    drawn = [event for event in row.events if event.file in starts]
     first = min(event.time_s for event in row.events)
     last = max(event.time_s for event in row.events)
     plot = Plot(
@@ -75,7 +84,7 @@ def _panel(row: Row, starts: dict[str, int], whole: int, wide: bool) -> str:
         whole, numbers.choose("bytes", [whole]), "file offset" if len(starts) == 1 else "offset in all files"
     )
     strokes: defaultdict[int, list[str]] = defaultdict(list)
-    for event in row.events:
+    for event in drawn:
         strokes[event.node].append(_stroke(plot, event, first, starts))
     for node in sorted(strokes):
         tip = f"node {node}: {len(strokes[node]):,} requests shown"

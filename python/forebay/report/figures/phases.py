@@ -91,7 +91,7 @@ def draw_rows(result: Result) -> Drawing | Missing:
         wall = sum(values[key] for key, _, _ in PHASES)
         picture.text(end + 8, y + height / 2 + 5, unit.text(wall), "soft")
     lead = (
-        "Wall time of the mean rank, in the repetition whose wall time is the median. The number behind a bar is the wall: "
+        "Wall time of the mean rank, in the repetition whose total time is the median. The number behind a bar is the wall: "
         "exposed, compute, communication and skew together; start-up, in grey, comes on top."
     )
     return Drawing(lead, picture.render() + _legend())
