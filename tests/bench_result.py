@@ -1,7 +1,8 @@
-"""A bench result as `forebay bench --json` prints it, made up from a few numbers per strategy; repeatable."""
+"""What reports are made of: a bench result as `forebay bench --json` prints it, made up and repeatable; an event log; bad texts."""
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 
@@ -22,6 +23,7 @@ MIB = 1 << 20
 SERVERS = 4
 # Phases of a rank, in the order in which they add up to its wall.
 PHASES = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
+HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;${evil}$title"
 # Counts of ranks, which a repetition has as sums.
 SUMS = (
     "asked_bytes", "read_bytes", "reads", "mapped_bytes", "storage_bytes", "minor_faults", "major_faults",
@@ -90,6 +92,22 @@ def failed_row(name="h5py@sequential", error="ImportError: no h5py"):
         "name": name, "strategy": "h5py", "order": "sequential", "status": "failed", "error": error, "repetitions": [],
         "median": {}, "spread": {}, "digest_steps": None, "digest_epoch": None,
     }  # fmt: skip
+
+
+def hostile(value):
+    """The same structure with every text made hostile, but for what the format prescribes."""
+    if isinstance(value, dict):
+        return {key: one if key == "status" else hostile(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [hostile(one) for one in value]
+    return f"{value}{HOSTILE}" if isinstance(value, str) else value
+
+
+def event_log(path, events, header=None):
+    spec = {"name": "lustre-hdd", "targets": 2, "target_bytes_per_second": 1e8, "latency_us": 500.0}
+    lines = [header or {"forebay_events": 1, "spec": spec, "slow_down": 4.0}, *events]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
 
 
 def _row(dice, name, order, exposed, shape, ranks, nodes, repetitions, steps, pfs, events):

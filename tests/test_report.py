@@ -5,21 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from bench_result import PHASES, STRATEGIES, bench_result, failed_row
+from bench_result import HOSTILE, PHASES, STRATEGIES, bench_result, event_log, failed_row, hostile
 from forebay import FormatError, StorageError, cli, report
 from forebay.report import columns, data, numbers, page
 from forebay.report.figures import FIGURES, Missing, phases, sizes
 from support import ROOT
 
-HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;${evil}$title"
 FIGURE_IDS = [figure.id for figure in FIGURES]
 VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
 
@@ -224,15 +221,6 @@ def test_warnings_late_replies_command_and_verification_are_told(result):
     assert "the machine took 18 times as long" in found.text()
 
 
-def hostile(value):
-    """The same structure with every text made hostile, but for what the format prescribes."""
-    if isinstance(value, dict):
-        return {key: one if key == "status" else hostile(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [hostile(one) for one in value]
-    return f"{value}{HOSTILE}" if isinstance(value, str) else value
-
-
 def test_hostile_texts_are_escaped_everywhere():
     result = bench_result(ranks=4, nodes=2, events=50)
     result["rows"].append(failed_row())
@@ -328,13 +316,6 @@ def test_ticks_are_few_round_and_within_the_axis(largest):
 
 
 # Event logs.
-
-
-def event_log(path, events, header=None):
-    spec = {"name": "lustre-hdd", "targets": 2, "target_bytes_per_second": 1e8, "latency_us": 500.0}
-    lines = [header or {"forebay_events": 1, "spec": spec, "slow_down": 4.0}, *events]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 def test_an_event_log_becomes_offsets_sizes_and_nodes(tmp_path):
@@ -487,101 +468,3 @@ def test_every_column_is_described_in_the_docs():
         assert column.key in described, column.key
     for figure in FIGURES:
         assert f"| {figure.title} |" in text
-
-
-# A real browser.
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A headless Chromium, started once."""
-    sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install 'forebay[test]'"
-    )
-    names = ("chromium-headless-shell", "chromium", "google-chrome")
-    executable = next(filter(None, map(shutil.which, names)), None)
-    if executable is None:
-        pytest.skip("no Chromium: apt-get install chromium-headless-shell")
-    with sync_api.sync_playwright() as playwright:
-        # As root Chromium refuses to start with its sandbox.
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=executable, args=arguments)
-        yield started
-        started.close()
-
-
-OVERLAPS = """() => {
-  // Texts of one picture that cover each other, by more than the slack of a line box.
-  const found = [];
-  for (const svg of document.querySelectorAll('svg')) {
-    const boxes = [...svg.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect()]);
-    const frame = svg.getBoundingClientRect();
-    boxes.forEach(([text, a], i) => {
-      if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.bottom > frame.bottom + 3) found.push(['outside', text]);
-      for (const [other, b] of boxes.slice(i + 1))
-        if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4)
-          found.push([text, other]);
-    });
-  }
-  return found;
-}"""
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 420)])
-@pytest.mark.parametrize("source", ["wide", "small", "plain", "events"])
-def test_a_browser_shows_the_page_without_a_network_an_error_or_an_overlap(
-    browser, tmp_path, source, scheme, width
-):
-    if source == "events":
-        events = [
-            [at * 0.01, at % 4, f"part-{at % 3}", at * 4096, 4096 << at % 3, 0.0005] for at in range(300)
-        ]
-        text = page.render(data.read(event_log(tmp_path / "events.jsonl", events)))
-    elif source == "wide":
-        text = report.render(bench_result())
-    elif source == "small":
-        text = report.render(
-            bench_result(ranks=2, nodes=1, strategies=STRATEGIES[-1:], repetitions=1, events=3)
-        )
-    else:
-        text = report.render(bench_result(pfs=False, ranks=4, nodes=1, strategies=STRATEGIES[:3]))
-    path = tmp_path / "page.html"
-    path.write_text(text)
-    view = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
-    messages, requests = [], []
-    view.on("console", lambda message: messages.append(message.text))
-    view.on("pageerror", lambda error: messages.append(str(error)))
-    view.on("request", lambda request: requests.append(request.url))
-    try:
-        view.goto(path.as_uri())
-        assert messages == []
-        assert requests == [path.as_uri()]
-        shown = [one.get_attribute("id") for one in view.query_selector_all("section.figure")]
-        assert {"sizes", "offsets"} <= set(shown) or source == "plain"
-        for key in shown:
-            picture = view.locator(f"#{key} svg").first
-            box = picture.bounding_box()
-            assert box["width"] > 200
-            assert box["height"] > 10
-        assert view.evaluate(OVERLAPS) == []
-        # Nothing but the table of rows may be wider than the window, and that scrolls by itself.
-        assert view.evaluate("document.documentElement.scrollWidth") <= width
-        background = view.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert background == {"light": "rgb(251, 250, 247)", "dark": "rgb(20, 24, 28)"}[scheme]
-    finally:
-        view.close()
-
-
-def test_a_browser_runs_nothing_of_a_hostile_result(browser, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(report.render(hostile(bench_result(ranks=2, nodes=1, events=20))))
-    view = browser.new_page()
-    dialogs = []
-    view.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-    try:
-        view.goto(path.as_uri())
-        assert dialogs == []
-        assert "<img src=x onerror=alert(2)>" in view.inner_text("h1")
-        assert view.query_selector_all("script, img") == []
-    finally:
-        view.close()
