@@ -1,4 +1,4 @@
-"""What reports are made of: a bench result as `forebay bench --json` prints it, made up and repeatable; an event log; bad texts."""
+"""What reports are made of: a bench result as `forebay bench --json` prints it, an event log, bad texts; all repeatable."""
 
 from __future__ import annotations
 
