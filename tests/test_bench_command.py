@@ -345,6 +345,18 @@ def test_a_program_that_dies_is_reported_with_its_last_words_and_the_others_go_o
     assert "samples were not verified" in out
 
 
+@pytest.mark.mpi
+def test_a_rank_that_dies_under_mpi_takes_its_row_along_and_no_other(capsys, data, own_baselines):
+    status, result = run_json(
+        capsys, data, "--ranks", 2, "--repetitions", 1, "--batch-size", 16, "--launcher", "mpi",
+        "--baseline", own_baselines, "--strategies", "dies,pylmdb-contiguous",
+    )  # fmt: skip
+    rows = rows_of(result)
+    assert status == 1
+    assert "the disk is on fire" in rows["dies@sequential"]["error"]
+    assert rows["pylmdb-contiguous@contiguous"]["status"] == "ok"
+
+
 def test_a_program_that_hangs_is_ended_after_the_timeout(capsys, data, own_baselines):
     status, result = run_json(
         capsys, data, "--ranks", 2, "--repetitions", 1, "--batch-size", 16, "--timeout", 4,
@@ -597,6 +609,11 @@ def test_a_dropped_file_is_not_resident_and_a_read_one_is(tmp_path):
     assert share == 0
     file.read_bytes()
     assert page_cache.resident_share(file) == 1
+
+
+def test_a_pattern_stands_for_the_files_that_it_matches(data):
+    found = facts.look((str(data.parent / "tr*.lmdb"),))
+    assert (found.paths, found.samples) == ((str(data),), SAMPLES)
 
 
 def test_formats_are_told_apart(data, tmp_path):

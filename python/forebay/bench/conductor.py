@@ -38,8 +38,11 @@ Report = Callable[[str, int, int], None]
 VERIFIED_EPOCHS = 2
 """Epochs of a verification run, at most: the second shows that epochs are told apart, or walked alike."""
 
-LIMIT_SECONDS, LIMIT_BLOCK_BYTES, LIMIT_THREADS = 0.5, 1 << 20, 4
-"""Of a figure of the limit; a bench takes two, sequential and direct."""
+LIMIT_SECONDS, LIMIT_BLOCK_BYTES = 0.5, 4 << 20
+LIMIT_KINDS = (("sequential", 1), ("direct", 1), ("direct", 4))
+"""Kind and threads of the figures of the limit. One stream is best on disks that seek, several on what has latency only."""
+LONGEST_STRETCH = 4.0
+"""A figure takes as much longer as the emulator is slowed down, up to this factor."""
 
 
 @dataclass(slots=True)
@@ -256,20 +259,21 @@ def _limit(where: Nodes, settings: Settings) -> dict[str, Any]:
     """Measure what the storage gives to plain readers of one file, in the same state of its caches."""
     file = where.limit_file()
     figures = []
-    for kind in ("sequential", "direct"):
+    for kind, threads in LIMIT_KINDS:
         try:
             figure = _native.limit(
                 file,
                 block_bytes=LIMIT_BLOCK_BYTES,
-                seconds=LIMIT_SECONDS * min(where.slow_down, LIMIT_THREADS),
+                seconds=LIMIT_SECONDS * min(where.slow_down, LONGEST_STRETCH),
                 kind=kind,
-                threads=LIMIT_THREADS,
+                threads=threads,
                 cold=settings.cold,
             )
         except (ForebayError, OSError) as error:
             # O_DIRECT is refused by some file systems; that says nothing about the others.
-            where.warnings.append(f"limit of {file} ({kind}): {error}")
+            where.warnings.append(f"limit of {file} ({kind}, {threads} threads): {error}")
             continue
+        figure["threads"] = threads
         figure["rate_mib_s"] *= where.slow_down
         for key in ("seconds", "latency_p50_us", "latency_p99_us"):
             figure[key] /= where.slow_down

@@ -13,6 +13,7 @@ from typing import Any
 
 import forebay
 from forebay._core import FormatError, StorageError
+from forebay.dataset import _expand as expand_paths
 
 __all__ = ["Facts", "hdf5_columns", "look"]
 
@@ -54,7 +55,7 @@ class Facts:
 
 
 def look(paths: tuple[str, ...]) -> Facts:
-    """Find out what a data set is.
+    """Find out what a data set is; a path may be a pattern, as for `forebay.open`.
 
     Raises
     ------
@@ -63,6 +64,7 @@ def look(paths: tuple[str, ...]) -> Facts:
     FormatError
         If it is nothing that can be read.
     """
+    paths = tuple(expand_paths(paths))
     for path in paths:
         if not Path(path).exists():
             raise StorageError(f"bench: there is no data set {path}")
