@@ -309,6 +309,38 @@ def test_rows_hand_out_the_same_samples_and_their_times_add_up(capsys, data):
     assert "sample" not in json.dumps(result["warnings"])
 
 
+def test_the_program_in_the_documentation_hands_out_what_its_order_says(capsys, data, tmp_path):
+    example = (support.ROOT / "docs/bench.md").read_text().split("```python\n")[1].split("```")[0]
+    (tmp_path / "lookup.py").write_text(example)
+    status, result = run_json(
+        capsys, data, "--ranks", 2, "--repetitions", 1, "--launcher", "processes",
+        "--baseline", tmp_path / "lookup.py", "--strategies", "pylmdb-lookup,forebay@sequential",
+    )  # fmt: skip
+    assert status == 0, [row["error"] for row in result["rows"]]
+    assert [(one["what"], one["equal"]) for one in result["verified"]] == [("steps", True), ("epoch", True)]
+
+
+def test_a_torch_dataloader_hands_out_every_sample(capsys, data):
+    pytest.importorskip("torch", reason="torch is not installed")
+    status, result = run_json(
+        capsys, data, "--ranks", 2, "--repetitions", 1, "--launcher", "processes",
+        "--strategies", "torch-dataloader,forebay@shuffle",
+    )  # fmt: skip
+    assert status == 0, [row["error"] for row in result["rows"]]
+    assert [(one["what"], one["equal"]) for one in result["verified"]] == [("epoch", True)]
+
+
+def test_tf_data_hands_out_every_sample_of_tfrecord_files(capsys, tmp_path):
+    pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    status, result = run_json(
+        capsys, "--workload", "cosmoflow", "--scale", 2e-5, "--data", tmp_path, "--compute", "0s",
+        "--ranks", 2, "--repetitions", 1, "--launcher", "processes", "--strategies", "tfdata",
+    )  # fmt: skip
+    (row,) = result["rows"]
+    assert (status, row["status"]) == (0, "ok"), row["error"]
+    assert row["digest_epoch"] is not None
+
+
 @pytest.mark.mpi
 def test_both_launchers_hand_out_the_same_and_count_the_same(capsys, data):
     found = {}
