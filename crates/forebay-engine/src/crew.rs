@@ -1,5 +1,5 @@
-//! The threads of a pass: one planner, the readers that this process hosts, and gather threads. Where every rank walks by
-//! itself there is nothing to plan or to read for others, and one gather thread does it all.
+//! The threads of a pass: one planner, the readers that this process hosts, and gather threads. Where every
+//! rank gets its samples alone there is nothing to plan or to read for others, and the gather threads do it all.
 
 use std::sync::Arc;
 
@@ -20,13 +20,14 @@ pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64) -> Result<Arc<
     publish_position(&shared.slot().position, number, start);
     shared.buffers.ring.restart();
     shared.buffers.ring.resume(start);
-    if shared.settings.locate == Locate::Cursor {
-        // One thread: a cursor goes one way.
-        pass.spawn("gather", |pass| gather::run(pass))?;
-        return Ok(pass);
+    if !shared.settings.alone {
+        pass.spawn("planner", |pass| planner::run(pass, &|| host_readers(pass)))?;
     }
-    pass.spawn("planner", |pass| planner::run(pass, &|| host_readers(pass)))?;
-    for _ in 0..gather_threads(shared.region.layout().ranks, shared.region.layout().buffers) {
+    let gatherers = match shared.settings.locate {
+        Locate::Index => gather_threads(shared.region.layout().ranks, shared.region.layout().buffers),
+        Locate::Cursor => 1, // it goes one way
+    };
+    for _ in 0..gatherers {
         pass.spawn("gather", |pass| gather::run(pass))?;
     }
     if number == 1 && shared.me() == 0 && !shared.settings.warm {

@@ -82,6 +82,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// An engine thread panicked and has printed where.
+    pub(crate) fn panicked() -> Self {
+        Self::System("go on", "an engine thread panicked; this is a bug in Forebay".into())
+    }
+
     /// Advice that goes below the message, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {

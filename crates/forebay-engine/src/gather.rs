@@ -2,17 +2,18 @@
 //!
 //! A gather thread claims the next step with a free buffer, waits until the step is planned, and goes through its
 //! samples in slot order (`sample.rs` says where their bytes come from). Steps whose landing bytes may be gone (the
-//! rank was away) are planned again without any landing memory: that is the plain one-process path, and it is always
-//! right.
+//! rank was away), and all steps where every rank gets its samples alone, are found again without any landing memory:
+//! that is the plain one-process path, and it is always right.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use std::time::Instant;
 
-use forebay_plan::{Landing, Need, Plan, Tranche, plan_into};
-use forebay_types::{Located, Rank, SampleId};
+use forebay_plan::{Need, Plan, Tranche};
+use forebay_types::{Located, Piece, Rank, SampleId};
 
 use crate::batch::{Batch, BatchLayout};
 use crate::error::Error;
@@ -32,11 +33,13 @@ pub(crate) fn run(pass: &Pass) {
     let mut scratch = Scratch::default();
     while !pass.is_stopped() {
         let Some(claim) = ring.claim(PATIENCE) else { continue };
-        if !pass.plans.covers(claim.step) {
+        if !shared.settings.alone && !pass.plans.covers(claim.step) {
             shared.region.planning().ring();
         }
         let mut buffer = claim.buffer;
-        let filled = fill(pass, &claim, &mut buffer, &mut scratch);
+        // A claim that is never answered would be waited for.
+        let filled = catch_unwind(AssertUnwindSafe(|| fill(pass, &claim, &mut buffer, &mut scratch)));
+        let filled = filled.unwrap_or_else(|_| Err(Error::panicked()));
         if let Some(unused) = buffer {
             ring.give_back(unused);
         }
@@ -65,12 +68,18 @@ fn fill(
     let shared = &pass.shared;
     let begun = Instant::now();
     let step = Step { pass, claim, idle: Cell::new(Duration::ZERO) };
-    let planned = || pass.plans.covers(claim.step);
-    let walks = shared.settings.locate == Locate::Cursor;
-    if !walks && !step.wait_until(|| format!("the plan of step {}", claim.step), planned) {
+    let alone = shared.settings.alone;
+    let known = || {
+        if alone {
+            shared.knows_order(claim.step / shared.order.steps_per_epoch())
+        } else {
+            pass.plans.covers(claim.step)
+        }
+    };
+    if !step.wait_until(|| format!("the plan of step {}", claim.step), known) {
         return Ok(None);
     }
-    let kept = !walks && claim.step >= pass.first_safe.load(Ordering::Acquire);
+    let kept = !alone && claim.step >= pass.first_safe.load(Ordering::Acquire);
     let tranches = match kept.then(|| pass.plans.at(claim.step)).flatten() {
         Some(tranches) => tranches,
         None => vec![Arc::new(plain(pass, claim.step)?)],
@@ -114,7 +123,7 @@ fn layout(shared: &Shared, picks: &[(u32, Pick<'_>)]) -> Arc<BatchLayout> {
         .map_or_else(|| Arc::clone(&shared.layout), Arc::new)
 }
 
-/// Plans one step of this rank without landing memory: everything is read in place.
+/// Finds the samples of one step of this rank, to be copied or read in place.
 fn plain(pass: &Pass, step: u64) -> Result<Planned, Error> {
     let shared = &pass.shared;
     let (epoch, within) = (step / shared.order.steps_per_epoch(), step % shared.order.steps_per_epoch());
@@ -130,21 +139,31 @@ fn plain(pass: &Pass, step: u64) -> Result<Planned, Error> {
     let tranche =
         Tranche { first_step: step, last_step: step, needs: ids.iter().enumerate().map(need).collect() };
     let mut located = Located::default();
-    match (shared.settings.locate, &shared.mappings) {
-        (Locate::Cursor, Some(mappings)) => {
-            let begun = Instant::now();
-            let mut cursor = pass.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-            let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
-            let dataset = shared.source.dataset();
-            dataset.locate_by_cursor(&mut cursor, &shared.index, &ids, &bytes, &mut located)?;
-            count_since(shared.slot(), Counter::SeekNs, begun);
-        }
-        _ => shared.index.locate(&ids, &mut located)?,
+    let begun = Instant::now();
+    if let (Locate::Cursor, Some(mappings)) = (shared.settings.locate, &shared.mappings) {
+        let mut cursor = pass.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
+        let dataset = shared.source.dataset();
+        dataset.locate_by_cursor(&mut cursor, &shared.index, &ids, &bytes, &mut located)?;
+    } else {
+        shared.index.locate(&ids, &mut located)?;
+        announce(shared, &located);
     }
-    let shard_bytes: Vec<u64> = shared.index.shards().iter().map(|shard| shard.bytes).collect();
-    let mut plan = Plan::default();
-    plan_into(&tranche, &located, &shard_bytes, &shared.traits, &mut Landing::new(0, 0), &mut plan);
+    count_since(shared.slot(), Counter::SeekNs, begun);
+    let plan = Plan::in_place(&located);
     Ok(Planned::new(tranche, located, plan, shared.options.local_rank))
+}
+
+/// Asks the kernel to fetch what is missing of the samples, all of it at once, before the first of them is waited for.
+fn announce(shared: &Shared, located: &Located) {
+    let Some(mappings) = shared.mappings.as_ref().filter(|_| !shared.settings.direct) else { return };
+    for piece in located.pieces() {
+        if let Piece::Extent(extent) = piece
+            && !mappings.resident(extent.shard, extent.offset, extent.length)
+        {
+            shared.files.will_need(extent.shard, extent.offset, extent.length);
+        }
+    }
 }
 
 /// Publishes where a rank that was away goes on, and reads what it may rely on from there (protocol.rs).

@@ -21,6 +21,19 @@ pub enum AccessChoice {
     IoUring,
 }
 
+impl AccessChoice {
+    /// The name that users give.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Mmap => "mmap",
+            Self::Pread => "pread",
+            Self::IoUring => "io_uring",
+        }
+    }
+}
+
 /// How samples are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -65,10 +65,7 @@ impl Pass {
             .spawn(move || {
                 // A panic has printed where; without this the consumer would wait for a batch that never comes.
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&pass))).is_err() {
-                    pass.fail(Error::System(
-                        "go on",
-                        "an engine thread panicked; this is a bug in Forebay".into(),
-                    ));
+                    pass.fail(Error::panicked());
                 }
             })
             .map_err(Error::system("start an engine thread"))?;

@@ -67,6 +67,9 @@ pub struct Settings {
     pub warm: bool,
     /// How samples are found.
     pub locate: Locate,
+    /// Whether every rank gets its samples by itself, with nothing planned or read for others: where it walks with a
+    /// cursor, and where the samples are in the page cache, from which a copy costs less than a plan.
+    pub alone: bool,
     /// How storage is touched.
     pub access: AccessChoice,
     /// Whether reads go around the page cache.
@@ -194,8 +197,8 @@ pub fn decide(
     };
     reasons.push(match (options.access, warm) {
         (AccessChoice::Auto, true) => {
-            "access: the file is local and in the page cache, so samples are copied from a mapping of it; what is \
-             missing there is read by pread"
+            "access: the file is local and in the page cache, so every rank copies its samples from a mapping of it; what \
+             is missing there is read by pread"
                 .into()
         }
         (AccessChoice::Auto, false) => format!(
@@ -204,7 +207,7 @@ pub fn decide(
             files.file_system_name(),
             if direct { ", around the page cache: the data set is larger than half the memory" } else { "" },
         ),
-        (choice, _) => format!("access: {choice:?}, as asked"),
+        (choice, _) => format!("access: {}, as asked", choice.name()),
     });
     let gap_bytes = match (warm, files.is_local()) {
         (true, _) => WARM_GAP_BYTES,
@@ -326,6 +329,7 @@ pub fn decide(
         steps_per_tranche,
         warm,
         locate: options.locate,
+        alone: options.locate == Locate::Cursor || (warm && options.access == AccessChoice::Auto && !direct),
         access,
         direct,
         depth: DEPTH,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use forebay_format::Index;
-use forebay_plan::{Order, Traits};
+use forebay_plan::{Kind, Order, Traits};
 use forebay_types::{Rank, ShardId};
 
 use crate::access::{Mappings, ShardFiles};
@@ -68,6 +68,11 @@ impl Shared {
             .map(|step| (nominal + step) % ranks)
             .find(|rank| self.region.ranks()[*rank].left.load(Ordering::Acquire) == 0)
             .unwrap_or(nominal % ranks)
+    }
+
+    /// Whether the order of an epoch is known: one that the user gives may still be missing.
+    pub(crate) fn knows_order(&self, epoch: u64) -> bool {
+        self.order.spec().kind != Kind::Given || self.given.get(epoch).is_some()
     }
 
     /// The file of a shard, for messages.

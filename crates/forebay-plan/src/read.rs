@@ -103,6 +103,20 @@ impl Plan {
         &self.parts[self.part_starts[piece] as usize..self.part_starts[piece + 1] as usize]
     }
 
+    /// A plan without blocks: every piece is read in place by whoever needs it.
+    #[must_use]
+    pub fn in_place(located: &Located) -> Self {
+        let mut plan = Self::default();
+        plan.part_starts.push(0);
+        for piece in located.pieces() {
+            if let Piece::Extent(extent) = piece {
+                plan.parts.push(Found::in_place(0, *extent).part);
+            }
+            plan.part_starts.push(plan.parts.len() as u32);
+        }
+        plan
+    }
+
     /// Sorts what was found, in file order, by piece: a counting sort, as most pieces have one part.
     fn sort_parts(&mut self, found: &[Found], pieces: usize) {
         self.part_starts.resize(pieces + 1, 0);

@@ -10,12 +10,13 @@
 
 use std::fmt;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use forebay_types::ShardId;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags};
+use rustix::fs::{Advice, AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags};
 use rustix::io::DupFlags;
 
 use super::error::ReadError;
@@ -181,6 +182,15 @@ impl ShardFiles {
         match &shard.direct {
             Some(descriptor) if direct => descriptor.as_fd(),
             _ => shard.buffered.as_fd(),
+        }
+    }
+
+    /// Asks the kernel to fetch a range into the page cache. May do nothing.
+    pub(crate) fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
+        // No length would mean "up to the end of the file".
+        if let Some(length) = NonZeroU64::new(length) {
+            let file = &self.shard(shard).buffered;
+            let _ = rustix::fs::fadvise(file, offset, Some(length), Advice::WillNeed);
         }
     }
 
