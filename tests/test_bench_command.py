@@ -546,6 +546,10 @@ def test_an_interrupted_bench_unmounts_its_nodes(data, own_baselines, all_unmoun
     interrupted(data, own_baselines, tmp_path / "scratch", "--pfs", "lustre-ssd", "--slow-down", "1")
 
 
+def test_a_bench_that_is_told_to_end_leaves_nothing_either(data, own_baselines, tmp_path):
+    interrupted(data, own_baselines, tmp_path / "scratch", "--launcher", "processes", by=signal.SIGTERM)
+
+
 @emulator.needs_fuse
 def test_an_unknown_file_system_is_refused(capsys, data, all_unmounted):
     status, _, err = run(capsys, data, "--pfs", "tape")
@@ -601,7 +605,7 @@ def test_an_interrupted_bench_leaves_nothing(data, own_baselines, tmp_path, laun
     interrupted(data, own_baselines, tmp_path / "scratch", "--launcher", launcher)
 
 
-def interrupted(data, own_baselines, scratch, *arguments):
+def interrupted(data, own_baselines, scratch, *arguments, by=signal.SIGINT):
     """Start a bench that hangs, interrupt it, look for what it left."""
     scratch.mkdir()
     command = [sys.executable, "-m", "forebay", "bench", str(data), "--ranks", "2", "--batch-size", "16"]
@@ -613,7 +617,7 @@ def interrupted(data, own_baselines, scratch, *arguments):
     while not list(scratch.glob("forebay-bench-*/scratch-1")):
         assert time.monotonic() < end
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(by)
     assert process.stderr is not None
     assert "interrupted" in process.stderr.read()
     process.stderr.close()

@@ -25,6 +25,7 @@ from forebay._core import ForebayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
 
 PROGRESS_MARK = "@step"
 """Begins a line of progress on a rank's standard output: the mark, a space, steps done."""
@@ -162,6 +163,27 @@ def held_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
     if held:
         raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def terminations_as_interrupts() -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C, so that being ended by a batch system or a `timeout` leaves as little behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    # Whoever holds interrupts back holds this one back, too.
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(number, frame)
 
 
 def _relay(

@@ -166,9 +166,10 @@ def command(
     from forebay.bench.settings import Settings
     from forebay.bench.strategies import parse
     from forebay.cli.output import print_json, print_table, progress
+    from forebay.launch import terminations_as_interrupts
 
     rows = parse(strategies, order, programs.find(baselines))
-    with progress() as show:
+    with progress() as show, terminations_as_interrupts():
         prepared: Prepared | None = None
         if workload is not None:
             from forebay.bench.workload import prepare
