@@ -9,6 +9,8 @@ import tempfile
 import pytest
 
 import support
+from ranks import plain
+from ranks.pool import Pool
 
 # A shell starts background jobs with SIGINT ignored, and Python then leaves it so; tests that interrupt need the usual handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -57,3 +59,23 @@ def datum_lmdb(tmp_path_factory):
     """An LMDB directory of 64 Caffe Datum samples of 3x8x8, label = number."""
     values = [support.datum(number) for number in range(64)]
     return support.write_lmdb(tmp_path_factory.mktemp("datum") / "datum.lmdb", values)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Processes that play the ranks of a node."""
+    pool = Pool()
+    yield pool
+    pool.end()
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """An LMDB directory of records from no byte to 150 KB."""
+    return plain.write_mixed(tmp_path_factory.mktemp("mixed"))
+
+
+@pytest.fixture(scope="module")
+def even(tmp_path_factory):
+    """An LMDB directory of records of one length."""
+    return plain.write_even(tmp_path_factory.mktemp("even"))

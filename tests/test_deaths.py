@@ -12,20 +12,13 @@ import pytest
 
 import support
 from ranks import work
-from ranks.pool import Killed, Pool, Raised
+from ranks.pool import Killed, Raised
 
 # A death is told within 10 s; this is a watchdog on a machine that may be busy.
 TOLD_WITHIN_S = 20
 
 OPTIONS = {"batch_size": 4, "order": "shuffle"}
 READERS = {"access": "pread", "readers": 3}
-
-
-@pytest.fixture(scope="module")
-def pool():
-    pool = Pool()
-    yield pool
-    pool.end()
 
 
 @pytest.fixture(scope="module")

@@ -8,24 +8,7 @@ import pytest
 import forebay
 import support
 from ranks import plain, work
-from ranks.pool import Pool, Raised
-
-
-@pytest.fixture(scope="module")
-def pool():
-    pool = Pool()
-    yield pool
-    pool.end()
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory):
-    return plain.write_mixed(tmp_path_factory.mktemp("mixed"))
-
-
-@pytest.fixture(scope="module")
-def even(tmp_path_factory):
-    return plain.write_even(tmp_path_factory.mktemp("even"))
+from ranks.pool import Raised
 
 
 @pytest.fixture(scope="module")
