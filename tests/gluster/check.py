@@ -194,8 +194,8 @@ def main() -> None:
 
     if "bench" in COMMANDS:
         say("forebay bench")
-        # py-lmdb with a lock file per rank: where ranks share one on GlusterFS (10.3), the second waits in fcntl(F_SETLKW) until
-        # the first closes, although LMDB has long turned its lock into a shared one; ranks that meet at a barrier wait for ever.
+        # py-lmdb with a lock file per rank: where ranks share one on GlusterFS (10.3), the second waits in F_SETLKW until the
+        # first closes, although LMDB has long turned its lock into a shared one; ranks that meet at a barrier wait for ever.
         strategies = "pylmdb-ownlock,pylmdb-ownlock-noreadahead,lmdb,forebay"
         bench = ["bench", dataset, "--ranks", 2, "--strategies", strategies, "--cold", "--json"]
         # It shows that the strategies run here; figures need more repetitions than a test has time for.
