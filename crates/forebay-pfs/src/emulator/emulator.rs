@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::emulator::calibration::Calibration;
 use crate::emulator::clock::Clock;
 use crate::emulator::error::{EmulatorError, doing};
 use crate::emulator::filesystem::MountFileSystem;
@@ -53,7 +54,7 @@ pub struct Configuration {
     /// Where to write all reads as they come.
     #[serde(default)]
     pub events: Option<PathBuf>,
-    /// Threads that take the requests of one mount.
+    /// Threads that take the requests of one mount; one where the modelled disks seek, to keep the order.
     #[serde(default = "two")]
     pub loop_threads: usize,
     /// Threads that send replies at their time.
@@ -155,6 +156,7 @@ impl Emulator {
             errands,
             mounts: RwLock::default(),
             in_flight: InFlight::default(),
+            calibration: Calibration::default(),
         });
         let emulator = Emulator {
             configuration,
@@ -223,7 +225,10 @@ impl Emulator {
         let mounted = Arc::new(Mounted::new(node, path.clone(), self.shared.root.clone()).map_err(failed)?);
         let filesystem = MountFileSystem::new(self.shared.clone(), mounted.clone());
         let source = mounting::text(self.configuration.socket.as_os_str());
-        let options = mounting::options(&source, self.configuration.loop_threads);
+        // Two threads may book two requests in the other order than they came; where disks seek, that would make them.
+        let seeks = self.configuration.spec.seek_us > 0.0;
+        let loop_threads = if seeks { 1 } else { self.configuration.loop_threads };
+        let options = mounting::options(&source, loop_threads);
         let session = Session::new(filesystem, &path, &options).map_err(failed)?;
         let _ = mounted.notifier.set(session.notifier());
         if let Some(device) = mounting::device_of(&path) {
@@ -249,6 +254,10 @@ impl Emulator {
         let thread = thread::Builder::new().name(format!("pfs-mount-{}", node.0)).spawn(run);
         let thread = thread.map_err(failed)?;
         running.push(Running { mount: mounted, thread });
+        if running.len() == 1 && !self.configuration.spec.is_free() {
+            self.shared.calibration.measure(&path);
+            self.shared.timers.reset();
+        }
         Ok(())
     }
 

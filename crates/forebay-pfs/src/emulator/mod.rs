@@ -16,6 +16,7 @@
 //! the modelled file system's read-ahead for mappings as its window (`read_ahead_kb`): what a page fault fetches decides the ratios between
 //! access patterns more than anything else, and Linux has one window for both mappings and `read()`.
 mod backing;
+mod calibration;
 mod clock;
 mod control;
 mod emulator;

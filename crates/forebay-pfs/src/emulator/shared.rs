@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use fuser::Notifier;
 
 use crate::counters::{Counters, Transfer};
+use crate::emulator::calibration::Calibration;
 use crate::emulator::clock::{Clock, RealTime};
 use crate::emulator::errands::Errands;
 use crate::emulator::nodes::{Identities, Nodes};
@@ -88,6 +89,7 @@ pub(crate) struct Shared {
     pub(crate) errands: Errands,
     pub(crate) mounts: RwLock<Vec<Arc<Mounted>>>,
     pub(crate) in_flight: InFlight,
+    pub(crate) calibration: Calibration,
 }
 
 impl Shared {
@@ -111,7 +113,7 @@ impl Shared {
             bad = faults.first_bad(file, offset, length);
         }
         drop(state);
-        Booking { due: self.clock.real(due), bad }
+        Booking { due: self.real_due(time, due), bad }
     }
 
     /// Books an operation of the metadata server that comes now.
@@ -121,7 +123,14 @@ impl Shared {
         state.counters.metadata(node);
         let due = state.model.metadata(time, node);
         drop(state);
-        self.clock.real(due)
+        self.real_due(time, due)
+    }
+
+    /// When a reply must have left, so that it is there in time.
+    fn real_due(&self, came: ModelTime, due: ModelTime) -> RealTime {
+        // What the model lets take less than the way to and fro cannot be had; half of it is what is left for the reply.
+        let taken = self.clock.real(due.saturating_sub(came)) / 2;
+        self.clock.real(due) - self.calibration.way().min(taken)
     }
 
     /// All mounts that are there now.

@@ -97,6 +97,7 @@ pub(crate) fn json(shared: &Shared, cpu_seconds: f64) -> Value {
             "max": model_us(lateness.max()),
         },
         "lateness_exceeds_latency": !shared.spec.is_free() && p99_us > shared.spec.latency_us,
+        "way_us": model_us(shared.calibration.way()),
         "max_in_flight": shared.in_flight.most(),
         "nodes": nodes,
         "servers": servers,

@@ -1,0 +1,202 @@
+//! What the emulator itself costs, and how near its times are to the model's.
+//!
+//! `cargo run --release -p forebay-pfs --example floor [floor|accuracy|all]`
+//!
+//! Floor: with a file system that costs nothing, reads through the mount beside reads of the backing file from the page cache, alternating;
+//! medians and ratios. Accuracy: two access patterns alternate on a modelled file system; each median beside what the model says in virtual
+//! time, and the spread of their ratio.
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Instant;
+
+use forebay_pfs::emulator::{Configuration, Emulator};
+use forebay_pfs::virtual_time::{Action, Scenario, Stream, run};
+use forebay_pfs::{How, Rules, Spec};
+
+const FILE_BYTES: u64 = 256 << 20;
+const MIB: usize = 1 << 20;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// Standard deviation over mean, and (max - min) over median, in percent.
+fn spread(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    (100.0 * variance.sqrt() / mean, 100.0 * (most - least) / median(values))
+}
+
+fn open(path: &Path, direct: bool) -> std::io::Result<File> {
+    let flags = if direct { libc::O_DIRECT } else { 0 };
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// Seconds that it takes to read these ranges, one after the other.
+fn read_all(file: &File, ranges: &[(u64, usize)]) -> std::io::Result<f64> {
+    // Page-aligned, as O_DIRECT wants it: one page more would make a second request of each MiB.
+    let longest = ranges.iter().map(|range| range.1).max().unwrap_or(0);
+    let mut room = vec![0; longest + 4096];
+    let skipped = room.as_ptr().align_offset(4096);
+    let buffer = &mut room[skipped..];
+    let begun = Instant::now();
+    for &(offset, length) in ranges {
+        file.read_exact_at(&mut buffer[..length], offset)?;
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+fn sequential(count: u64, length: usize) -> Vec<(u64, usize)> {
+    (0..count).map(|number| (number * length as u64, length)).collect()
+}
+
+/// Page-aligned places all over the file, never one right behind the other; the same ones each time.
+fn scattered(count: u64, length: usize) -> Vec<(u64, usize)> {
+    let pages = (FILE_BYTES - length as u64) / 4096;
+    (0..count).map(|number| ((number * 40_503 + 17) * 2_654_435_761 % pages * 4096, length)).collect()
+}
+
+fn start(room: &Path, spec: Spec, slow_down: f64, read_ahead_kb: u64) -> Result<Emulator, Failure> {
+    let threads = std::env::var("LOOP_THREADS").ok().and_then(|text| text.parse().ok());
+    let mut configuration = Configuration::new(room.join("backing"), vec![room.join("mount")], spec);
+    configuration.slow_down = slow_down;
+    configuration.read_ahead_kb = Some(read_ahead_kb);
+    configuration.loop_threads = threads.unwrap_or(configuration.loop_threads);
+    Ok(Emulator::start(&configuration).map_err(|error| error.text())?)
+}
+
+fn floor(room: &Path) -> Result<(), Failure> {
+    let emulator = start(room, Spec::free(), 1.0, 1024)?;
+    let (backing, mounted) = (room.join("backing/file"), room.join("mount/file"));
+    let whole = sequential(FILE_BYTES / MIB as u64, MIB);
+    for (name, direct) in [("buffered, 1 MiB", false), ("O_DIRECT, 1 MiB", true)] {
+        let (mut plain, mut through) = (Vec::new(), Vec::new());
+        for _ in 0..7 {
+            emulator.cold(&room.join("mount"))?;
+            plain.push(FILE_BYTES as f64 / 1e6 / read_all(&open(&backing, false)?, &whole)?);
+            through.push(FILE_BYTES as f64 / 1e6 / read_all(&open(&mounted, direct)?, &whole)?);
+        }
+        let (plain, through) = (median(&plain), median(&through));
+        println!(
+            "{name}: {through:.0} MB/s, backing file from the page cache {plain:.0} MB/s: {:.2}",
+            through / plain
+        );
+    }
+    for threads in [1, 4] {
+        let mut rates = Vec::new();
+        for _ in 0..5 {
+            let begun = Instant::now();
+            let count = 20_000;
+            std::thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(|| {
+                        let read =
+                            open(&mounted, true).and_then(|file| read_all(&file, &scattered(count, 4096)));
+                        read.expect("the mount answers");
+                    });
+                }
+            });
+            rates.push(threads as f64 * count as f64 / begun.elapsed().as_secs_f64());
+        }
+        println!("O_DIRECT, 4 KiB, random, {threads} threads: {:.0} reads/s", median(&rates));
+    }
+    Ok(())
+}
+
+/// Model seconds that the model says these reads take.
+fn predicted(spec: &Spec, ranges: &[(u64, usize)]) -> Result<f64, Failure> {
+    let touch = |&(offset, length): &(u64, usize)| Action::Touch {
+        file: 0,
+        offset,
+        length: length as u64,
+        how: How::Direct,
+    };
+    let scenario = Scenario {
+        rules: Rules::Linux { read_ahead_bytes: 0 },
+        files: vec![FILE_BYTES],
+        streams: vec![Stream { node: 0, actions: ranges.iter().map(touch).collect() }],
+        ..Scenario::default()
+    };
+    Ok(run(spec, &scenario)?.end_ns as f64 / 1e9)
+}
+
+fn accuracy(room: &Path, name: &str, spec: Spec, slow_down: f64) -> Result<(), Failure> {
+    let emulator = start(room, spec.clone(), slow_down, 1024)?;
+    let file = open(&room.join("mount/file"), true)?;
+    let patterns = [("sequential 1 MiB", sequential(40, MIB)), ("random 4 KiB", scattered(200, 4096))];
+    let mut found = [Vec::new(), Vec::new()];
+    for _ in 0..9 {
+        for (pattern, times) in patterns.iter().zip(&mut found) {
+            emulator.reset();
+            times.push(read_all(&file, &pattern.1)? / slow_down);
+        }
+    }
+    println!("{name}, slow-down {slow_down}:");
+    let mut models = [0.0; 2];
+    for (place, (label, ranges)) in patterns.iter().enumerate() {
+        let model = predicted(&spec, ranges)?;
+        let (middle, (deviation, width)) = (median(&found[place]), spread(&found[place]));
+        models[place] = model;
+        println!(
+            "  {label}: {:.1} ms, model {:.1} ms: {:+.1} %; cv {deviation:.1} %, max-min {width:.1} %",
+            middle * 1e3,
+            model * 1e3,
+            100.0 * (middle / model - 1.0)
+        );
+    }
+    let ratios: Vec<f64> =
+        found[1].iter().zip(&found[0]).map(|(random, sequential)| random / sequential).collect();
+    let (deviation, width) = spread(&ratios);
+    let (middle, model) = (median(&ratios), models[1] / models[0]);
+    println!(
+        "  ratio of pairs: {middle:.3}, model {model:.3}: {:+.1} %; cv {deviation:.1} %, max-min {width:.1} %",
+        100.0 * (middle / model - 1.0)
+    );
+    let stats = emulator.stats();
+    let lateness = &stats["lateness_us"];
+    println!(
+        "  lateness of the last run [model us]: p50 {}, p99 {}, max {}",
+        lateness["p50"], lateness["p99"], lateness["max"]
+    );
+    Ok(())
+}
+
+fn main() -> Result<(), Failure> {
+    let wanted = std::env::args().nth(1).unwrap_or_else(|| "all".to_owned());
+    let room = tempfile::tempdir()?;
+    for name in ["backing", "mount"] {
+        std::fs::create_dir(room.path().join(name))?;
+    }
+    let bytes: Vec<u8> = (0..FILE_BYTES).map(|place| (place % 251) as u8).collect();
+    std::fs::write(room.path().join("backing/file"), bytes)?;
+    if wanted != "accuracy" {
+        floor(room.path())?;
+    }
+    if wanted != "floor" {
+        let disks = Spec {
+            name: "disks".to_owned(),
+            targets: 4,
+            target_bytes_per_second: 100e6,
+            latency_us: 500.0,
+            seek_us: 4000.0,
+            stripe_count: 4,
+            ..Spec::free()
+        };
+        let flash = Spec { name: "flash".to_owned(), seek_us: 0.0, ..disks.clone() };
+        accuracy(room.path(), "disks: 4 x 100 MB/s, 0.5 ms, seek 4 ms", disks, 1.0)?;
+        accuracy(room.path(), "flash: 4 x 100 MB/s, 0.5 ms", flash.clone(), 1.0)?;
+        accuracy(room.path(), "flash: 4 x 100 MB/s, 0.5 ms", flash, 4.0)?;
+        let fefs = Spec::preset("fefs")?.with_targets(3);
+        let factor = fefs.suggested_slow_down();
+        accuracy(room.path(), "fefs with 3 targets", fefs, factor)?;
+    }
+    Ok(())
+}
