@@ -24,7 +24,7 @@ import support
 from emulator import SPEC, backing, needs_fuse, points, read_direct  # noqa: F401 - two are fixtures
 from forebay import pfs
 from forebay._core import OptionError, StorageError
-from forebay.pfs import start
+from forebay.pfs import mounts, start
 
 # A watchdog against hangs [s], never a measurement.
 WITHIN_S = 60
@@ -246,6 +246,19 @@ def test_a_dead_mount_is_an_error_there_and_nowhere_else(backing, points, mounte
     assert pfs.unmount(points[0]) == points[0]
     assert mounted.mounts == [points[1]]
     (points[0]).rmdir()
+
+
+@needs_fuse
+def test_a_server_whose_dead_mount_somebody_unmounted_can_still_be_ended(points, mounted):
+    mounted.unmount(points[1])
+    mounted.cut_off(points[0])
+    if pfs.find(points[0]):
+        mounts.remove(points[0])
+    process = os.pidfd_open(mounted.pid)
+    assert pfs.unmount(points[0]) == points[0]
+    emulator.wait_for(process)
+    with pytest.raises(StorageError, match="found none"):
+        pfs.unmount(points[0])
 
 
 @needs_fuse

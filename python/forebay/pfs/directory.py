@@ -17,7 +17,7 @@ from pathlib import Path
 
 from forebay._core import StorageError
 
-__all__ = ["forget", "is_ours", "locked", "log_of", "runtime_directory", "socket_of"]
+__all__ = ["forget", "is_ours", "locked", "log_of", "runtime_directory", "socket_of", "sockets"]
 
 VARIABLE = "FOREBAY_RUNTIME_DIR"
 
@@ -86,6 +86,11 @@ def socket_of(directory: Path, backing: Path) -> Path:
             f"set {VARIABLE} to a shorter path",
         )
     return socket
+
+
+def sockets() -> list[Path]:
+    """Return the sockets of our servers, those that were killed included."""
+    return [path for path in sorted(_choose().glob("pfs-*.sock")) if is_ours(path)]
 
 
 def log_of(socket: Path) -> Path:

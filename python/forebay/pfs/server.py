@@ -11,13 +11,14 @@ import select
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from forebay._core import StorageError, option_error
 from forebay.pfs import checks, start
 from forebay.pfs.control import GoneError, ask
-from forebay.pfs.directory import forget
+from forebay.pfs.directory import forget, sockets
 from forebay.pfs.mounts import TYPE, entries, find, remove
 
 __all__ = ["Server", "unmount"]
@@ -193,11 +194,7 @@ class Server:
 
     def unmount(self, mount: str | os.PathLike[str]) -> None:
         """Unmount one node. The server ends with the last one; this waits until it has."""
-        point = self._point(mount)
-        if [os.fspath(one) for one in self.mounts] == [point]:
-            self._wait_for_end({"command": "unmount", "mount": point})
-        else:
-            self.command("unmount", mount=point)
+        self._take_away(self._point(mount))
 
     def end(self) -> None:
         """Unmount all nodes, end the server and wait until it has ended."""
@@ -249,6 +246,13 @@ class Server:
             )
         return os.fspath(found.mount)
 
+    def _take_away(self, point: str) -> None:
+        request = {"command": "unmount", "mount": point}
+        if [os.fspath(one) for one in self.mounts] == [point]:
+            self._wait_for_end(request)
+        else:
+            ask(self.socket, request)
+
     def _wait_for_end(self, request: dict[str, Any]) -> None:
         try:
             process: int | None = os.pidfd_open(self.pid)
@@ -298,10 +302,17 @@ def unmount(mount: str | os.PathLike[str]) -> Path:
     StorageError
         If it is no mount of the emulator, or if unmounting is refused.
     """
-    found = find(mount)
+    found, path = find(mount), Path(os.path.realpath(mount))
     if found is None:
+        # Somebody may have unmounted a mount that was cut off, which its server does not learn.
+        for socket in sockets():
+            with suppress(GoneError):
+                server = Server.connect(socket)
+                if path in server.mounts:
+                    server._take_away(os.fspath(path))
+                    return path
         raise _not_a_mount(mount)
-    if found.mount != Path(os.path.realpath(mount)):
+    if found.mount != path:
         raise StorageError(
             f"{os.fspath(mount)}: expected a mount, found a path on {found.mount}\n"
             f"hint: forebay pfs unmount {found.mount}"
