@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -14,7 +15,7 @@ import pytest
 import support
 from forebay import _native, pfs
 from forebay._core import ForebayError
-from forebay.pfs import mounts
+from forebay.pfs import directory, mounts
 from forebay.pfs.mounts import entries
 
 # A watchdog against hangs [s], never a measurement.
@@ -68,6 +69,11 @@ def remove_all(below: Path) -> None:
         except (ForebayError, OSError):
             if point in ours(below):
                 mounts.remove(point)
+    for socket in directory.sockets():
+        with contextlib.suppress(ForebayError):
+            server = pfs.Server.connect(socket)
+            if server.backing.is_relative_to(below):
+                server.end()
 
 
 def write_spec(path: Path, **changes: object) -> Path:
