@@ -22,12 +22,19 @@ from forebay.cli.commands import as_json
     help="The page to write.",
 )
 @click.option("--keep", is_flag=True, help="Keep the data set for the next time.")
+@click.option(
+    "--pfs", "preset", metavar="PRESET", help="File system to emulate (forebay pfs presets).  [default: nfs, with FUSE]"
+)
+@click.option("--no-pfs", is_flag=True, help="Read the local disk.")
 @as_json
-def command(ranks: int, samples: int, output: Path, keep: bool, as_json: bool) -> int:
+def command(
+    ranks: int, samples: int, output: Path, keep: bool, preset: str | None, no_pfs: bool, as_json: bool
+) -> int:
     """Train a small model on MPI ranks of this machine from a real LMDB file, three ways.
 
     With py-lmdb and Caffe's skipping pattern, with Forebay in the same order (the losses are identical), and with
-    Forebay's group order. Prints a table and writes a page. Needs `pip install 'forebay[demo]'`.
+    Forebay's group order. The file is read through an emulated NFS server where FUSE can be used, else from the local
+    disk. Prints a table and writes a page. Needs `pip install 'forebay[demo]'`.
     """
     try:
         from forebay.demo import main
@@ -36,4 +43,12 @@ def command(ranks: int, samples: int, output: Path, keep: bool, as_json: bool) -
             f"{error.name} is not installed\nhint: pip install 'forebay[demo]'"
         ) from error
 
-    return main(json=as_json, keep=keep, ranks=ranks, samples=samples, output=output)
+    return main(
+        json=as_json,
+        keep=keep,
+        ranks=ranks,
+        samples=samples,
+        output=output,
+        preset=preset,
+        emulate=not no_pfs,
+    )

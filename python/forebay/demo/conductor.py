@@ -10,8 +10,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay import launch, page_cache
-from forebay.demo import page, results
+from forebay import launch
+from forebay._core import ForebayError, OptionError
+from forebay.demo import page, results, storage
 from forebay.demo.data import DataSet, DemoError, Spec, prepare
 
 RANKS, SAMPLES, EPOCHS = 4, 200_000, 2
@@ -48,6 +49,8 @@ def main(
     samples: int = SAMPLES,
     output: Path = OUTPUT,
     data: Path = DATA,
+    preset: str | None = None,
+    emulate: bool = True,
 ) -> int:
     """Run the demo.
 
@@ -65,6 +68,10 @@ def main(
         The page to write.
     data
         Directory of the data set.
+    preset
+        File system to emulate; by default `storage.PRESET` where FUSE is there, else the local disk is read.
+    emulate
+        False: read the local disk.
 
     Returns
     -------
@@ -79,11 +86,12 @@ def main(
         )
         return 2
     try:
-        outcome = _demo(keep, ranks, samples, data)
-        output.write_text(page.render(outcome), encoding="utf-8")
-    except (DemoError, launch.LaunchError, OSError) as error:
+        with launch.terminations_as_interrupts():
+            outcome = _demo(keep, ranks, samples, data, storage.choose(preset, emulate))
+            output.write_text(page.render(outcome), encoding="utf-8")
+    except (DemoError, ForebayError, OSError) as error:
         print(f"forebay demo: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, OptionError) else 1
     except KeyboardInterrupt:
         print("forebay demo: interrupted; ranks ended, nothing left behind", file=sys.stderr)
         return 1
@@ -95,7 +103,7 @@ def main(
     return 0 if outcome.identical else 1
 
 
-def _demo(keep: bool, ranks: int, samples: int, data: Path) -> results.Outcome:
+def _demo(keep: bool, ranks: int, samples: int, data: Path, choice: storage.Choice) -> results.Outcome:
     program = launch.command(ranks, ())  # A missing MPI should show before the data set is made.
     bar = _Progress()
     begin = time.perf_counter()
@@ -104,7 +112,10 @@ def _demo(keep: bool, ranks: int, samples: int, data: Path) -> results.Outcome:
     prepared_seconds = time.perf_counter() - begin
     batch_size = GLOBAL_BATCH // ranks
     try:
-        runs = [_run(program, run, dataset, batch_size, ranks, bar) for run in RUNS]
+        with storage.opened(dataset, choice) as place:
+            told, reason = place.describe(), place.reason
+            bar.end(results.storage_line(told, reason))
+            runs = [_run(program, run, dataset, place, batch_size, ranks, bar) for run in RUNS]
     finally:
         if dataset.made and not keep:
             shutil.rmtree(dataset.directory, ignore_errors=True)
@@ -117,14 +128,22 @@ def _demo(keep: bool, ranks: int, samples: int, data: Path) -> results.Outcome:
         prepared_seconds=prepared_seconds,
         held_out_samples=dataset.held_out_samples,
         runs=tuple(runs),
+        pfs=told,
+        pfs_reason=reason,
     )
 
 
 def _run(
-    program: list[str], run: Run, dataset: DataSet, batch_size: int, ranks: int, bar: _Progress
+    program: list[str],
+    run: Run,
+    dataset: DataSet,
+    place: storage.Storage,
+    batch_size: int,
+    ranks: int,
+    bar: _Progress,
 ) -> results.RunResult:
     steps = EPOCHS * -(-dataset.samples // (batch_size * ranks))
-    page_cache.drop(dataset.file)
+    place.cool()
     begin = time.perf_counter()
     with (
         launch.held_interrupts() as interrupts,
@@ -135,17 +154,20 @@ def _run(
             [
                 *program,
                 *("-m", "forebay.demo.train", *run.arguments),
-                *("--data", str(dataset.directory.resolve()), "--result", str(result)),
+                *("--data", str(place.directory.resolve()), "--result", str(result)),
+                # Not from where the data is: it would be counted there.
+                *("--held-out", str(dataset.held_out.resolve())),
                 *("--epochs", str(EPOCHS), "--batch-size", str(batch_size), "--seed", str(SEED)),
             ],
             deadline_s=DEADLINE_S,
             progress=lambda done: bar.show(run.title, done, steps),
             interrupts=interrupts,
-            variables={"FOREBAY_CACHE_DIR": str(dataset.cache.resolve())},
+            variables={"FOREBAY_CACHE_DIR": str(place.cache.resolve())},
         )
         if not result.exists():
             raise DemoError(f"training run {run.title}: expected a result from rank 0, found none")
-        found = results.RunResult.read(run.name, run.title, json_module.loads(result.read_text()))
+        job = json_module.loads(result.read_text())
+    found = results.RunResult.read(run.name, run.title, job, place.counted())
     bar.end(
         f"{run.title}: {steps} steps, {time.perf_counter() - begin:.1f} s with start and end of the ranks"
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from forebay.demo.results import CAVEAT, FIGURES, PHASES
+from forebay.demo.results import FIGURES, PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,7 +46,7 @@ def render(outcome: Outcome) -> str:
         cards=_cards(outcome),
         time_bars=_time_bars(runs),
         time_legend=_legend((_phase_colour(key), name) for key, name, _ in PHASES),
-        caveat=html.escape(CAVEAT),
+        caveat=html.escape(outcome.caveat()),
         counter_bars="".join(_counter_bars(figure, runs) for figure in FIGURES if figure.key in _PICTURED),
         run_legend=_legend((f"var(--run{i})", run.title) for i, run in enumerate(runs)),
         base=html.escape(runs[0].title),

@@ -3,7 +3,8 @@
 Times are means over the ranks, per epoch; counters are sums over the ranks and all epochs. A counter covers
 what the process did from opening the data set to the end of the last epoch, less what its main thread did
 while it computed and passed messages (faults, switches, processor time) — so the loader's own threads are in,
-the training is out.
+the training is out. On an emulated file system its own counters stand beside them: what has really reached it,
+page faults of mappings included, from the start of a run to its end.
 """
 
 from __future__ import annotations
@@ -23,10 +24,15 @@ PHASES = (
 )
 """Key, name and meaning of the parts of a rank's wall time."""
 
-CAVEAT = (
+DISK_CAVEAT = (
     "Times on a local disk, cached by this machine and perhaps by its host, say little about shared storage, "
     "and ranks that outnumber cores wait for each other. The counters are the claim here; the times are "
     "printed for completeness."
+)
+
+LATE = (
+    "The machine was late: replies of the emulated file system came later than the latency it imitates. "
+    "Run it again when less else is running."
 )
 
 
@@ -40,12 +46,14 @@ class RunResult:
     accuracies: tuple[float, ...]
     ranks: tuple[dict[str, Any], ...]
     facts: dict[str, Any]
+    pfs: dict[str, Any] | None = None
+    """Counters of the emulated file system; see `storage.Emulated.counted`."""
 
     @classmethod
-    def read(cls, name: str, title: str, job: dict[str, Any]) -> RunResult:
-        """From what rank 0 wrote."""
+    def read(cls, name: str, title: str, job: dict[str, Any], pfs: dict[str, Any] | None) -> RunResult:
+        """From what rank 0 wrote, and what the emulated file system counted."""
         return cls(
-            name, title, tuple(job["losses"]), tuple(job["accuracies"]), tuple(job["ranks"]), job["facts"]
+            name, title, tuple(job["losses"]), tuple(job["accuracies"]), tuple(job["ranks"]), job["facts"], pfs
         )
 
     @property
@@ -61,6 +69,15 @@ class RunResult:
     def startup_seconds(self) -> float:
         """Longest start-up of a rank: opening, index, first batch."""
         return max(float(rank["epochs"][0]["startup_seconds"]) for rank in self.ranks)
+
+    def training_seconds(self) -> float:
+        """From the start of the ranks' clocks to the end of the last epoch: start-up and all epochs of the mean rank."""
+        return self.phase("startup_seconds", 0) + self.wall_seconds() * len(self.accuracies)
+
+    def counted(self, key: str) -> float:
+        """Return a counter of the emulated file system."""
+        assert self.pfs is not None, "figures of the emulated file system are for runs on it"
+        return float(self.pfs[key])
 
     def usage(self, key: str) -> float:
         """Sum over the ranks of a `getrusage` counter."""
@@ -91,6 +108,10 @@ class Outcome:
     prepared_seconds: float
     held_out_samples: int
     runs: tuple[RunResult, ...]
+    pfs: dict[str, Any] | None = None
+    """The emulated file system; see `storage.Storage.describe`."""
+    pfs_reason: str | None = None
+    """Why there is none."""
 
     @property
     def identical(self) -> bool:
@@ -115,6 +136,28 @@ class Outcome:
         return f"DIFFERENT from step {step} on: {found[0]!r} and {found[1]!r}"
 
 
+    @property
+    def late(self) -> bool:
+        """Whether replies of the emulated file system came so late that its times are not to be trusted."""
+        return any(run.pfs is not None and run.pfs["late"] for run in self.runs)
+
+    def caveat(self) -> str:
+        """Say what the times are worth."""
+        if self.pfs is None:
+            return DISK_CAVEAT
+        factor, name = f"{self.pfs['slow_down']:g}", self.pfs["spec"]["name"]
+        return (
+            f"Times are real seconds on an emulated file system that is {factor} times slower than {name} would be, so "
+            "that a small machine can carry it. Computing, copying and page faults are not slowed down with it: beside "
+            "waiting for storage they look that much cheaper than they are. Ranks that outnumber cores wait for each "
+            "other, and the emulator takes its processor time from the same cores."
+        )
+
+    def figures(self) -> tuple[Figure, ...]:
+        """Rows of the table: those that mean something on this storage."""
+        return tuple(figure for figure in FIGURES if figure.emulated in (None, self.pfs is not None))
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One row of the table."""
@@ -127,6 +170,8 @@ class Figure:
     digits: int = 0
     counter: bool = False
     """Counters are the claim; times are not."""
+    emulated: bool | None = None
+    """Where it means something: on the emulated file system, only elsewhere, or (None) everywhere."""
 
     def text(self, run: RunResult) -> str:
         """Format the value as it is shown."""
@@ -140,6 +185,7 @@ def _phase_figure(key: str, title: str, meaning: str) -> Figure:
 FIGURES = (
     Figure("wall_seconds", "epoch", "s", "mean epoch of the mean rank, start-up told apart", RunResult.wall_seconds, 2),
     *(_phase_figure(*phase) for phase in PHASES),
+    Figure("training_seconds", "all epochs", "s", "mean rank, from the opening of the data set on, start-up included", RunResult.training_seconds, 2),
     Figure("startup_seconds", "start-up", "s", "slowest rank: opening, index, first batch", RunResult.startup_seconds, 2),
     Figure(
         "cpu_seconds", "processor time for data", "s", "all threads: getting and decoding batches",
@@ -167,7 +213,28 @@ FIGURES = (
     ),
     Figure(
         "storage_bytes", "bytes from storage", "MB", "/proc/self/io read_bytes",
-        lambda run: run.total("storage_bytes") / 1e6, 1, counter=True,
+        lambda run: run.total("storage_bytes") / 1e6, 1, counter=True, emulated=False,
+    ),
+    Figure(
+        "pfs_reads", "file system: requests", "", "reads that left the node, page faults of mappings included",
+        lambda run: run.counted("reads"), counter=True, emulated=True,
+    ),
+    Figure(
+        "pfs_read_bytes", "file system: bytes fetched", "MB", "what they asked for; the page cache hides the rest",
+        lambda run: run.counted("read_bytes") / 1e6, 1, counter=True, emulated=True,
+    ),
+    Figure(
+        "pfs_mean_read_bytes", "file system: mean request", "KB", "the kernel cuts and joins what the ranks ask for",
+        lambda run: run.counted("mean_read_bytes") / 1e3, 1, counter=True, emulated=True,
+    ),
+    Figure(
+        "pfs_max_in_flight", "file system: requests at once", "", "at most: how deep the queue was",
+        lambda run: run.counted("max_in_flight"), counter=True, emulated=True,
+    ),
+    Figure(
+        "pfs_queue_seconds", "file system: queued", "model s",
+        "what requests waited for the server and its link, summed over all of them",
+        lambda run: run.counted("queue_seconds"), 2, counter=True, emulated=True,
     ),
     Figure(
         "thread_switches", "context switches, training", "", "of the training thread while it got batches",
@@ -184,10 +251,24 @@ FIGURES = (
 )  # fmt: skip
 
 
+def storage_line(pfs: dict[str, Any] | None, reason: str | None) -> str:
+    """Say in one or two lines what the ranks read from."""
+    if pfs is None:
+        return f"storage: the local disk, not an emulated file system: {reason}"
+    spec, factor = pfs["spec"], pfs["slow_down"]
+    limit, latency = pfs["limit_mib_s"] * (1 << 20) / 1e6 / factor, spec["latency_us"] * factor / 1e3
+    return (
+        f"storage: the emulated file system {spec['name']}, {factor:g} times slower: "
+        f"{limit:,.0f} MB/s, {latency:.2g} ms a request"
+    )
+
+
 def table(outcome: Outcome) -> str:
     """Format the table as plain text."""
     head = ["", "", *(run.title for run in outcome.runs)]
-    rows = [[figure.title, figure.unit, *(figure.text(run) for run in outcome.runs)] for figure in FIGURES]
+    rows = [
+        [figure.title, figure.unit, *(figure.text(run) for run in outcome.runs)] for figure in outcome.figures()
+    ]
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [
         "  ".join(
@@ -202,11 +283,13 @@ def table(outcome: Outcome) -> str:
         [
             f"{outcome.samples:,} Datum samples ({megabytes:.0f} MB of LMDB), {outcome.ranks} ranks, batches "
             f"of {outcome.batch_size} per rank, {outcome.epochs} epochs",
+            storage_line(outcome.pfs, outcome.pfs_reason),
             "",
             *lines,
             "",
             f"Losses of {outcome.runs[0].title} and {outcome.runs[1].title}: {outcome.verdict()}.",
-            CAVEAT,
+            outcome.caveat(),
+            *([LATE] if outcome.late else []),
         ]
     )
 
@@ -227,15 +310,19 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "prepared_seconds": outcome.prepared_seconds,
         "held_out_samples": outcome.held_out_samples,
         "losses_identical": outcome.identical,
+        "pfs": outcome.pfs,
+        "pfs_reason": outcome.pfs_reason,
         "runs": [
             {
                 "name": run.name,
                 **{key: run.phase(key) for key, _, _ in PHASES},
                 "wall_seconds": run.wall_seconds(),
                 "startup_seconds": run.startup_seconds(),
+                "training_seconds": run.training_seconds(),
                 **{key: _plain(key, run.usage(key)) for key in run.ranks[0]["usage"]},
                 "training_thread": {key: _plain(key, run.thread(key)) for key in run.ranks[0]["thread"]},
                 **{key: run.total(key) for key in ("read_calls", "asked_bytes", "storage_bytes")},
+                "pfs": run.pfs,
                 "accuracies": run.accuracies,
                 "losses": run.losses,
                 "facts": run.facts,

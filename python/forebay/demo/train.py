@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) -> dict[str, Any]:
     model = Model(options.batch_size, comm.size, options.seed)
-    with np.load(options.data / "held-out.npz") as file:
+    with np.load(options.held_out) as file:
         held_out = file["image"], file["label"]
     total = np.zeros_like(model.gradient)
     losses: list[float] = []
@@ -169,6 +169,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--reader", choices=("pylmdb", "forebay"), required=True)
     parser.add_argument("--order", default="sequential")
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--held-out", type=Path, required=True)
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
