@@ -163,8 +163,8 @@ fn accuracy(room: &Path, name: &str, spec: Spec, slow_down: f64) -> Result<(), F
     let stats = emulator.stats();
     let lateness = &stats["lateness_us"];
     println!(
-        "  lateness of the last run [model us]: p50 {}, p99 {}, max {}",
-        lateness["p50"], lateness["p99"], lateness["max"]
+        "  last run [model us]: lateness p50 {}, p99 {}, max {}; way {}",
+        lateness["p50"], lateness["p99"], lateness["max"], stats["way_us"]
     );
     Ok(())
 }

@@ -65,7 +65,7 @@ impl Faults {
 
     /// Remembers a slow server; factor 1 forgets it.
     pub fn slow(&mut self, server: ServerId, factor: f64) {
-        if factor == 1.0 {
+        if (factor - 1.0).abs() < f64::EPSILON {
             self.slow.remove(&server);
         } else {
             self.slow.insert(server, factor);

@@ -113,7 +113,7 @@ pub(crate) fn open_directory(parent: impl AsFd, name: &OsStr) -> io::Result<Owne
 
 /// What of the flags of an `open` reaches the backing file.
 ///
-/// O_DIRECT is between the program and the mount: the kernel bypasses its cache, and the backing file should come from memory. O_APPEND is
+/// `O_DIRECT` is between the program and the mount: the kernel bypasses its cache, and the backing file should come from memory. `O_APPEND` is
 /// done by the kernel, which sends offsets. The kernel truncates by itself.
 pub(crate) fn open_flags(flags: i32) -> OFlags {
     let mode = OFlags::from_bits_retain(flags as u32) & OFlags::RWMODE;

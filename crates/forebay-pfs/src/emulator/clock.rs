@@ -36,13 +36,13 @@ impl Clock {
 
     /// Real as model time.
     pub(crate) fn model(&self, real: RealTime) -> ModelTime {
-        // Exact without stretching, and to the nanosecond for 104 days with it.
-        if self.slow_down == 1.0 { real } else { (real as f64 / self.slow_down).round() as u64 }
+        // To the nanosecond for 104 days, which is 2^53 ns.
+        (real as f64 / self.slow_down).round() as u64
     }
 
     /// Model as real time.
     pub(crate) fn real(&self, model: ModelTime) -> RealTime {
-        if self.slow_down == 1.0 { model } else { (model as f64 * self.slow_down).round() as u64 }
+        (model as f64 * self.slow_down).round() as u64
     }
 
     /// A span of model time as a span of real time.

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::emulator::emulator::Emulator;
 use crate::emulator::error::EmulatorError;
+use crate::emulator::running::Emulator;
 use crate::faults::Fault;
 
 /// Longest request: a path has at most 4096 bytes, six times that when all of it is escaped.
@@ -105,7 +105,7 @@ fn answer(emulator: &Emulator, line: &str) -> Result<(Value, After), EmulatorErr
 }
 
 /// Answers all requests of one connection. `end` ends the server and returns once it has; what it returns is its error.
-pub(crate) fn converse(emulator: &Emulator, stream: &UnixStream, end: impl Fn() -> Option<String>) {
+pub(crate) fn converse(emulator: &Emulator, stream: &UnixStream, end: impl Fn() -> Result<(), String>) {
     let mut reader = BufReader::new(stream);
     let mut out = stream;
     loop {
@@ -123,8 +123,8 @@ pub(crate) fn converse(emulator: &Emulator, stream: &UnixStream, end: impl Fn() 
             Ok((other, after)) => (json!({"ok": true, "answer": other}), after),
             Err(error) => (json!({"ok": false, "error": error.text()}), After::Nothing),
         };
-        let failed = if after == After::End { end() } else { None };
-        let value = failed.map_or(value, |error| json!({"ok": false, "error": error}));
+        let ended = if after == After::End { end() } else { Ok(()) };
+        let value = ended.map_or_else(|error| json!({"ok": false, "error": error}), |()| value);
         let mut line = value.to_string();
         line.push('\n');
         if out.write_all(line.as_bytes()).is_err() || after == After::End {

@@ -3,9 +3,9 @@
 //! From the outside in:
 //!
 //! - [`serve`](fn@serve) is a server that runs until it is told to end; `control` is the socket over which it is told.
-//! - [`Emulator`] has the mounts. Each is a node of the model with a page cache of its own (the kernel's); all share one model, so they
+//! - [`Emulator`], in `running`, has the mounts. Each is a node of the model with a page cache of its own (the kernel's); all share one model, so they
 //!   queue for the same servers. `mounting` checks, finds and removes mounts.
-//! - `filesystem` answers the kernel's requests: it books their cost with the model and gives the reply to `timers`, which send it at its time.
+//! - `filesystem` answers the kernel's requests, `operations` is what they do: it books their cost with the model and gives the reply to `timers`, which send it at its time.
 //!   `nodes` knows which file the kernel means, `backing` reaches it, `errands` does what takes long.
 //! - `stats` reports what was counted; `clock` stretches time.
 //!
@@ -19,18 +19,19 @@ mod backing;
 mod calibration;
 mod clock;
 mod control;
-mod emulator;
 mod errands;
 mod error;
 mod filesystem;
 mod mounting;
 mod nodes;
+mod operations;
+mod running;
 mod serve;
 mod shared;
 mod stats;
 mod system;
 mod timers;
 
-pub use emulator::{Configuration, Emulator};
 pub use error::EmulatorError;
+pub use running::{Configuration, Emulator};
 pub use serve::serve;

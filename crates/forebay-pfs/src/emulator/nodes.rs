@@ -151,19 +151,16 @@ impl Nodes {
         status: &Status,
         identity: Identity,
     ) -> io::Result<()> {
-        let node = match self.0.get_mut(&identity.inode) {
-            Some(node) => node,
-            None => {
-                let directory = match status.kind() {
-                    FileType::Directory => Some(Arc::new(open_directory(self.directory(parent)?, name)?)),
-                    _ => None,
-                };
-                let (key, stamp) = (status.key(), status.stamp());
-                let places = Vec::new();
-                let node = Node { key, identity, directory, places, lookups: 0, stamp };
-                self.0.entry(identity.inode).or_insert(node)
-            }
-        };
+        if !self.0.contains_key(&identity.inode) {
+            let directory = match status.kind() {
+                FileType::Directory => Some(Arc::new(open_directory(self.directory(parent)?, name)?)),
+                _ => None,
+            };
+            let (key, stamp) = (status.key(), status.stamp());
+            let node = Node { key, identity, directory, places: Vec::new(), lookups: 0, stamp };
+            self.0.insert(identity.inode, node);
+        }
+        let Some(node) = self.0.get_mut(&identity.inode) else { return Ok(()) };
         node.lookups += 1;
         if identity.inode != ROOT && !node.places.iter().any(|place| place.0 == parent && place.1 == name) {
             if node.directory.is_some() {

@@ -16,8 +16,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::Mode;
 
 use crate::emulator::control::{converse, is_allowed};
-use crate::emulator::emulator::{Configuration, Emulator};
 use crate::emulator::error::{EmulatorError, doing};
+use crate::emulator::running::{Configuration, Emulator};
 use crate::emulator::shared::locked;
 use crate::emulator::system::EndSignals;
 
@@ -29,7 +29,7 @@ struct Bell {
     rung: std::os::fd::OwnedFd,
     end: AtomicBool,
     /// The result of the end, once it is done.
-    done: Mutex<Option<Option<String>>>,
+    done: Mutex<Option<Result<(), String>>>,
     told: Condvar,
 }
 
@@ -44,7 +44,7 @@ impl Bell {
     }
 
     /// Asks for the end and waits for it.
-    fn end(&self) -> Option<String> {
+    fn end(&self) -> Result<(), String> {
         self.end.store(true, Ordering::SeqCst);
         self.ring();
         let mut done = locked(&self.done);
@@ -56,7 +56,7 @@ impl Bell {
         }
     }
 
-    fn tell(&self, result: Option<String>) {
+    fn tell(&self, result: Result<(), String>) {
         *locked(&self.done) = Some(result);
         self.told.notify_all();
     }
@@ -123,7 +123,7 @@ pub fn serve(configuration: &Configuration) -> Result<(), EmulatorError> {
 
     let result = emulator.end();
     drop(socket);
-    bell.tell(result.as_ref().err().map(EmulatorError::text));
+    bell.tell(result.as_ref().map_err(EmulatorError::text).copied());
     for (stream, thread) in connections {
         // Who is about to answer does; who waits for a request does not any more.
         if let Some(stream) = stream {
