@@ -3,7 +3,7 @@
 //! `cargo run --release -p forebay-pfs --example floor [floor|accuracy|all]`
 //!
 //! Floor: with a file system that costs nothing, reads through the mount beside reads of the backing file from the page cache, alternating;
-//! medians and ratios. Accuracy: two access patterns alternate on a modelled file system; each median beside what the model says in virtual
+//! medians and ratios, once into one buffer again and again (which stays in the processor's cache) and once into new memory. Accuracy: two access patterns alternate on a modelled file system; each median beside what the model says in virtual
 //! time, and the spread of their ratio.
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -54,6 +54,17 @@ fn read_all(file: &File, ranges: &[(u64, usize)]) -> std::io::Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
+/// Seconds that it takes to read the whole file into memory that was never used before, 1 MiB at a time.
+fn read_into_new_memory(file: &File) -> std::io::Result<f64> {
+    let mut room = vec![0; FILE_BYTES as usize + 4096];
+    let skipped = room.as_ptr().align_offset(4096);
+    let begun = Instant::now();
+    for (offset, piece) in (0..).step_by(MIB).zip(room[skipped..][..FILE_BYTES as usize].chunks_mut(MIB)) {
+        file.read_exact_at(piece, offset)?;
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}
+
 fn sequential(count: u64, length: usize) -> Vec<(u64, usize)> {
     (0..count).map(|number| (number * length as u64, length)).collect()
 }
@@ -65,11 +76,9 @@ fn scattered(count: u64, length: usize) -> Vec<(u64, usize)> {
 }
 
 fn start(room: &Path, spec: Spec, slow_down: f64, read_ahead_kb: u64) -> Result<Emulator, Failure> {
-    let threads = std::env::var("LOOP_THREADS").ok().and_then(|text| text.parse().ok());
     let mut configuration = Configuration::new(room.join("backing"), vec![room.join("mount")], spec);
     configuration.slow_down = slow_down;
     configuration.read_ahead_kb = Some(read_ahead_kb);
-    configuration.loop_threads = threads.unwrap_or(configuration.loop_threads);
     Ok(Emulator::start(&configuration).map_err(|error| error.text())?)
 }
 
@@ -77,12 +86,22 @@ fn floor(room: &Path) -> Result<(), Failure> {
     let emulator = start(room, Spec::free(), 1.0, 1024)?;
     let (backing, mounted) = (room.join("backing/file"), room.join("mount/file"));
     let whole = sequential(FILE_BYTES / MIB as u64, MIB);
-    for (name, direct) in [("buffered, 1 MiB", false), ("O_DIRECT, 1 MiB", true)] {
+    let rate = |seconds: f64| FILE_BYTES as f64 / 1e6 / seconds;
+    for (name, direct, fresh) in [
+        ("buffered, 1 MiB", false, false),
+        ("O_DIRECT, 1 MiB", true, false),
+        ("buffered, 1 MiB, into new memory", false, true),
+        ("O_DIRECT, 1 MiB, into new memory", true, true),
+    ] {
+        let read = |path: &Path, direct| {
+            let file = open(path, direct)?;
+            if fresh { read_into_new_memory(&file) } else { read_all(&file, &whole) }
+        };
         let (mut plain, mut through) = (Vec::new(), Vec::new());
         for _ in 0..7 {
             emulator.cold(&room.join("mount"))?;
-            plain.push(FILE_BYTES as f64 / 1e6 / read_all(&open(&backing, false)?, &whole)?);
-            through.push(FILE_BYTES as f64 / 1e6 / read_all(&open(&mounted, direct)?, &whole)?);
+            plain.push(rate(read(&backing, false)?));
+            through.push(rate(read(&mounted, direct)?));
         }
         let (plain, through) = (median(&plain), median(&through));
         println!(
@@ -90,7 +109,7 @@ fn floor(room: &Path) -> Result<(), Failure> {
             through / plain
         );
     }
-    for threads in [1, 4] {
+    for threads in [1_u64, 4] {
         let mut rates = Vec::new();
         for _ in 0..5 {
             let begun = Instant::now();
@@ -128,7 +147,7 @@ fn predicted(spec: &Spec, ranges: &[(u64, usize)]) -> Result<f64, Failure> {
     Ok(run(spec, &scenario)?.end_ns as f64 / 1e9)
 }
 
-fn accuracy(room: &Path, name: &str, spec: Spec, slow_down: f64) -> Result<(), Failure> {
+fn accuracy(room: &Path, name: &str, spec: &Spec, slow_down: f64) -> Result<(), Failure> {
     let emulator = start(room, spec.clone(), slow_down, 1024)?;
     let file = open(&room.join("mount/file"), true)?;
     let patterns = [("sequential 1 MiB", sequential(40, MIB)), ("random 4 KiB", scattered(200, 4096))];
@@ -142,7 +161,7 @@ fn accuracy(room: &Path, name: &str, spec: Spec, slow_down: f64) -> Result<(), F
     println!("{name}, slow-down {slow_down}:");
     let mut models = [0.0; 2];
     for (place, (label, ranges)) in patterns.iter().enumerate() {
-        let model = predicted(&spec, ranges)?;
+        let model = predicted(spec, ranges)?;
         let (middle, (deviation, width)) = (median(&found[place]), spread(&found[place]));
         models[place] = model;
         println!(
@@ -191,12 +210,12 @@ fn main() -> Result<(), Failure> {
             ..Spec::free()
         };
         let flash = Spec { name: "flash".to_owned(), seek_us: 0.0, ..disks.clone() };
-        accuracy(room.path(), "disks: 4 x 100 MB/s, 0.5 ms, seek 4 ms", disks, 1.0)?;
-        accuracy(room.path(), "flash: 4 x 100 MB/s, 0.5 ms", flash.clone(), 1.0)?;
-        accuracy(room.path(), "flash: 4 x 100 MB/s, 0.5 ms", flash, 4.0)?;
+        accuracy(room.path(), "disks: 4 x 100 MB/s, 0.5 ms, seek 4 ms", &disks, 1.0)?;
+        accuracy(room.path(), "flash: 4 x 100 MB/s, 0.5 ms", &flash, 1.0)?;
+        accuracy(room.path(), "flash: 4 x 100 MB/s, 0.5 ms", &flash, 4.0)?;
         let fefs = Spec::preset("fefs")?.with_targets(3);
         let factor = fefs.suggested_slow_down();
-        accuracy(room.path(), "fefs with 3 targets", fefs, factor)?;
+        accuracy(room.path(), "fefs with 3 targets", &fefs, factor)?;
     }
     Ok(())
 }
