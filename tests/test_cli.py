@@ -223,7 +223,20 @@ def test_the_demo_passes_its_options_on(monkeypatch):
     from forebay.cli.commands import cli as group
 
     outcome = CliRunner().invoke(
-        group, ["demo", "--ranks", "2", "--samples", "900", "--output", "o.html", "--keep", "--json"]
+        group,
+        [
+            "demo",
+            "--ranks",
+            "2",
+            "--samples",
+            "900",
+            "--output",
+            "o.html",
+            "--keep",
+            "--pfs",
+            "gpfs",
+            "--json",
+        ],
     )
     assert outcome.exit_code == 0
     assert {**seen, "output": str(seen["output"])} == {
@@ -232,4 +245,6 @@ def test_the_demo_passes_its_options_on(monkeypatch):
         "ranks": 2,
         "samples": 900,
         "output": "o.html",
+        "preset": "gpfs",
+        "emulate": True,
     }

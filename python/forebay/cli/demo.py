@@ -23,7 +23,10 @@ from forebay.cli.commands import as_json
 )
 @click.option("--keep", is_flag=True, help="Keep the data set for the next time.")
 @click.option(
-    "--pfs", "preset", metavar="PRESET", help="File system to emulate (forebay pfs presets).  [default: nfs, with FUSE]"
+    "--pfs",
+    "preset",
+    metavar="PRESET",
+    help="File system to emulate (forebay pfs presets).  [default: nfs, with FUSE]",
 )
 @click.option("--no-pfs", is_flag=True, help="Read the local disk.")
 @as_json

@@ -24,6 +24,11 @@ PHASES = (
 )
 """Key, name and meaning of the parts of a rank's wall time."""
 
+STARTUP = ("startup_seconds", "start-up", "opening, index, first batch")
+"""The same of what comes before, in the first epoch only."""
+
+_PFS = "file system: "
+
 DISK_CAVEAT = (
     "Times on a local disk, cached by this machine and perhaps by its host, say little about shared storage, "
     "and ranks that outnumber cores wait for each other. The counters are the claim here; the times are "
@@ -53,7 +58,13 @@ class RunResult:
     def read(cls, name: str, title: str, job: dict[str, Any], pfs: dict[str, Any] | None) -> RunResult:
         """From what rank 0 wrote, and what the emulated file system counted."""
         return cls(
-            name, title, tuple(job["losses"]), tuple(job["accuracies"]), tuple(job["ranks"]), job["facts"], pfs
+            name,
+            title,
+            tuple(job["losses"]),
+            tuple(job["accuracies"]),
+            tuple(job["ranks"]),
+            job["facts"],
+            pfs,
         )
 
     @property
@@ -135,7 +146,6 @@ class Outcome:
         found = [run.losses[step] if step < len(run.losses) else None for run in self.runs[:2]]
         return f"DIFFERENT from step {step} on: {found[0]!r} and {found[1]!r}"
 
-
     @property
     def late(self) -> bool:
         """Whether replies of the emulated file system came so late that its times are not to be trusted."""
@@ -173,6 +183,11 @@ class Figure:
     emulated: bool | None = None
     """Where it means something: on the emulated file system, only elsewhere, or (None) everywhere."""
 
+    @property
+    def short(self) -> str:
+        """The title where a heading says already what it is of."""
+        return self.title.removeprefix(_PFS)
+
     def text(self, run: RunResult) -> str:
         """Format the value as it is shown."""
         return f"{self.value(run):,.{self.digits}f}"
@@ -185,7 +200,7 @@ def _phase_figure(key: str, title: str, meaning: str) -> Figure:
 FIGURES = (
     Figure("wall_seconds", "epoch", "s", "mean epoch of the mean rank, start-up told apart", RunResult.wall_seconds, 2),
     *(_phase_figure(*phase) for phase in PHASES),
-    Figure("training_seconds", "all epochs", "s", "mean rank, from the opening of the data set on, start-up included", RunResult.training_seconds, 2),
+    Figure("training_seconds", "all epochs", "s", "mean rank, start-up included", RunResult.training_seconds, 2),
     Figure("startup_seconds", "start-up", "s", "slowest rank: opening, index, first batch", RunResult.startup_seconds, 2),
     Figure(
         "cpu_seconds", "processor time for data", "s", "all threads: getting and decoding batches",
@@ -216,23 +231,23 @@ FIGURES = (
         lambda run: run.total("storage_bytes") / 1e6, 1, counter=True, emulated=False,
     ),
     Figure(
-        "pfs_reads", "file system: requests", "", "reads that left the node, page faults of mappings included",
+        "pfs_reads", _PFS + "requests", "", "reads that left the node, page faults of mappings included",
         lambda run: run.counted("reads"), counter=True, emulated=True,
     ),
     Figure(
-        "pfs_read_bytes", "file system: bytes fetched", "MB", "what they asked for; the page cache hides the rest",
+        "pfs_read_bytes", _PFS + "bytes fetched", "MB", "what they asked for; the page cache hides the rest",
         lambda run: run.counted("read_bytes") / 1e6, 1, counter=True, emulated=True,
     ),
     Figure(
-        "pfs_mean_read_bytes", "file system: mean request", "KB", "the kernel cuts and joins what the ranks ask for",
+        "pfs_mean_read_bytes", _PFS + "mean request", "KB", "the kernel cuts and joins what the ranks ask for",
         lambda run: run.counted("mean_read_bytes") / 1e3, 1, counter=True, emulated=True,
     ),
     Figure(
-        "pfs_max_in_flight", "file system: requests at once", "", "at most: how deep the queue was",
+        "pfs_max_in_flight", _PFS + "requests at once", "", "at most: how deep the queue was",
         lambda run: run.counted("max_in_flight"), counter=True, emulated=True,
     ),
     Figure(
-        "pfs_queue_seconds", "file system: queued", "model s",
+        "pfs_queue_seconds", _PFS + "queued", "model s",
         "what requests waited for the server and its link, summed over all of them",
         lambda run: run.counted("queue_seconds"), 2, counter=True, emulated=True,
     ),
@@ -267,7 +282,8 @@ def table(outcome: Outcome) -> str:
     """Format the table as plain text."""
     head = ["", "", *(run.title for run in outcome.runs)]
     rows = [
-        [figure.title, figure.unit, *(figure.text(run) for run in outcome.runs)] for figure in outcome.figures()
+        [figure.title, figure.unit, *(figure.text(run) for run in outcome.runs)]
+        for figure in outcome.figures()
     ]
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [
@@ -319,6 +335,10 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
                 "wall_seconds": run.wall_seconds(),
                 "startup_seconds": run.startup_seconds(),
                 "training_seconds": run.training_seconds(),
+                "by_epoch": [
+                    {key: run.phase(key, epoch) for key, _, _ in PHASES}
+                    for epoch in range(len(run.accuracies))
+                ],
                 **{key: _plain(key, run.usage(key)) for key in run.ranks[0]["usage"]},
                 "training_thread": {key: _plain(key, run.thread(key)) for key in run.ranks[0]["thread"]},
                 **{key: run.total(key) for key in ("read_calls", "asked_bytes", "storage_bytes")},

@@ -115,6 +115,8 @@ def opened(dataset: DataSet, choice: Choice) -> Iterator[Storage]:
 
     Raises
     ------
+    OptionError
+        The data set is mounted through the emulator already, or lies on such a mount.
     StorageError
         The file system was named and cannot be mounted, or could not be unmounted.
     """
@@ -196,7 +198,15 @@ class Emulated:
                 f"training run on {self.directory}: expected reads of the emulated file system, found none; "
                 "the page cache was not empty"
             )
-        kept = ("reads", "read_bytes", "sequential_reads", "queue_seconds", "max_in_flight", "metadata", "sizes")
+        kept = (
+            "reads",
+            "read_bytes",
+            "sequential_reads",
+            "queue_seconds",
+            "max_in_flight",
+            "metadata",
+            "sizes",
+        )
         return {
             **{key: node[key] for key in kept},
             "mean_read_bytes": node["read_bytes"] / node["reads"],
@@ -215,6 +225,11 @@ def _mount(dataset: DataSet, preset: str, stack: contextlib.ExitStack) -> Emulat
         # A sidecar is tied to a path, and that of this mount will never come again.
         cache.mkdir(mode=0o700)
         server = pfs.Server.start(dataset.directory, [node], preset=preset, slow_down="auto")
+        if others := [str(one) for one in server.mounts if one != node]:
+            raise option_error(
+                f"{dataset.directory} is mounted already, at {', '.join(others)}, and its counters would be set to zero",
+                "forebay pfs unmount it first, or --no-pfs",
+            )
     _warm(dataset.file)
     return Emulated(dataset, node, cache, server)
 
