@@ -103,11 +103,14 @@ fn a_dead_mount_fails_at_once_for_those_who_wait_and_leaves_the_others_alone() {
     assert!(matches!(result, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{result:?}");
     let again = errno(dead.read_at(Aligned::new(4096).bytes(4096), 4096));
     assert!(matches!(again, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{again:?}");
+    drop(dead);
+    // Nobody uses it any more, and still it is there and dead: a mount goes when it is taken away.
+    let refused = errno(fs::read(room.on(0, "other")));
+    assert!(matches!(refused, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{refused:?}");
     emulator.fault(&Fault::Clear).unwrap();
     let mut buffer = Aligned::new(4096);
     alive.read_exact_at(buffer.bytes(4096), 8192).unwrap();
     assert!(*buffer.bytes(4096) == data[8192..12288]);
-    drop(dead);
     assert!(!emulator.unmount(&room.at("0")).unwrap());
     assert!(emulator.unmount(&room.at("1")).unwrap());
 }

@@ -147,7 +147,14 @@ fn a_server_ends_when_its_last_mount_is_gone_whoever_took_it() {
     let server = std::thread::spawn(move || serve(&configuration).map_err(|error| error.text()));
     let mut stream = connect(&socket);
     assert_eq!(ask(&mut stream, &json!({"command": "ping"}))["ok"], true);
-    rustix::mount::unmount(room.at("0"), rustix::mount::UnmountFlags::empty()).unwrap();
+    let point = room.at("0");
+    match rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()) {
+        Err(rustix::io::Errno::PERM) => {
+            let status = std::process::Command::new("fusermount3").arg("-u").arg(&point).status().unwrap();
+            assert!(status.success());
+        }
+        result => result.unwrap(),
+    }
     server.join().unwrap().unwrap();
     assert!(!socket.exists());
 }

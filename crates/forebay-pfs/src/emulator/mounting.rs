@@ -2,17 +2,20 @@
 //!
 //! Nothing in here looks *into* a mount of an emulator: a server that asks itself waits for itself. What is mounted where is read from
 //! `/proc/self/mountinfo`, and mount points are only looked at before something is mounted on them.
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use fuser::{Config, MountOption, SessionACL};
+use fuser::{Config, SessionACL};
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::emulator::error::EmulatorError;
 
@@ -145,18 +148,72 @@ pub(crate) fn check_backing(backing: &Path) -> Result<PathBuf, EmulatorError> {
     }
 }
 
-/// How a mount is made.
-pub(crate) fn options(source: &str, loop_threads: usize) -> Config {
+/// How the requests of a mount are taken.
+pub(crate) fn session_options(loop_threads: usize) -> (SessionACL, Config) {
     let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(format!("forebay-pfs:{source}")),
-        // The kernel's own option: fuser leaves its `Subtype` to fusermount.
-        MountOption::CUSTOM(format!("subtype={SUBTYPE}")),
-        MountOption::DefaultPermissions,
-    ];
-    config.acl = SessionACL::Owner;
     config.n_threads = Some(loop_threads);
-    config
+    (SessionACL::Owner, config)
+}
+
+/// Mounts: directly where that is allowed, else through fusermount3. Answers the descriptor over which requests come.
+///
+/// Done here and not by fuser, whose sessions unmount by path when they end: by then something else may be mounted there, and a mount
+/// whose connection was cut on purpose shall stay.
+pub(crate) fn mount(path: &Path, source: &str) -> io::Result<OwnedFd> {
+    let source = format!("forebay-pfs:{source}");
+    let device = OpenOptions::new().read(true).write(true).open(DEVICE)?;
+    let data = format!(
+        "fd={},rootmode={:o},user_id={},group_id={},default_permissions,subtype={SUBTYPE}",
+        device.as_raw_fd(),
+        std::fs::metadata(path)?.mode(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    match rustix::mount::mount(&source, path, "fuse", flags, CString::new(data)?.as_c_str()) {
+        Ok(()) => Ok(device.into()),
+        Err(rustix::io::Errno::PERM) => mount_by_helper(path, &source),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Lets fusermount3 mount: it sends the descriptor over a socket, here its standard input, whose number is in its environment.
+fn mount_by_helper(path: &Path, source: &str) -> io::Result<OwnedFd> {
+    let program = find_fusermount().ok_or_else(|| io::Error::from_raw_os_error(libc::EPERM))?;
+    let (ours, theirs) = UnixStream::pair()?;
+    let name = source.replace('\\', "\\\\").replace(',', "\\,");
+    let helper = Command::new(program)
+        .arg("-o")
+        .arg(format!("fsname={name},subtype={SUBTYPE},default_permissions,nosuid,nodev"))
+        .arg("--")
+        .arg(path)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let received = receive_descriptor(&ours);
+    let output = helper.wait_with_output()?;
+    match received {
+        Ok(Some(descriptor)) => Ok(descriptor),
+        Ok(None) => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim_end().to_owned())),
+        Err(error) => Err(error),
+    }
+}
+
+fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    rustix::io::retry_on_intr(|| {
+        recvmsg(socket, &mut [io::IoSliceMut::new(&mut byte)], &mut control, flags)
+    })?;
+    let rights = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(rights)
 }
 
 /// Turns a failed mount into what a person can do about it.
@@ -183,7 +240,7 @@ pub(crate) fn explain(mount: &Path, error: &io::Error) -> EmulatorError {
             let hint = "install fuse3, or work inside `unshare -Urm`, where you are root";
             return EmulatorError::mount(mount, problem, hint);
         }
-        if error.kind() == io::ErrorKind::NotFound {
+        if error.raw_os_error() == Some(libc::EPERM) {
             let problem = "mounting is refused: root here, but without the right to mount (CAP_SYS_ADMIN)";
             let hint = "start the container with --cap-add SYS_ADMIN --device /dev/fuse";
             return EmulatorError::mount(mount, problem, hint);

@@ -228,17 +228,22 @@ impl Emulator {
         // Two threads may book two requests in the other order than they came; where disks seek, that would make them.
         let seeks = self.configuration.spec.seek_us > 0.0;
         let loop_threads = if seeks { 1 } else { self.configuration.loop_threads };
-        let options = mounting::options(&source, loop_threads);
-        let session = Session::new(filesystem, &path, &options).map_err(failed)?;
+        let (acl, options) = mounting::session_options(loop_threads);
+        let descriptor = mounting::mount(&path, &source).map_err(failed)?;
+        let device = mounting::device_of(&path).unwrap_or_default();
+        // Whatever fails from here on takes the mount along.
+        let unmount = |error: std::io::Error| {
+            let _ = mounting::unmount(&path, &device);
+            failed(error)
+        };
+        let session = Session::from_fd(filesystem, descriptor, acl, options).map_err(unmount)?;
         let _ = mounted.notifier.set(session.notifier());
-        if let Some(device) = mounting::device_of(&path) {
-            let wanted_kb = self.configuration.read_ahead_kb;
-            let wanted_kb = wanted_kb.unwrap_or(self.configuration.spec.read_ahead_mmap_bytes / 1024);
-            if let Some(kb) = mounting::set_read_ahead(&device, wanted_kb) {
-                let _ = mounted.read_ahead_kb.set(kb);
-            }
-            let _ = mounted.device.set(device);
+        let wanted_kb = self.configuration.read_ahead_kb;
+        let wanted_kb = wanted_kb.unwrap_or(self.configuration.spec.read_ahead_mmap_bytes / 1024);
+        if let Some(kb) = mounting::set_read_ahead(&device, wanted_kb) {
+            let _ = mounted.read_ahead_kb.set(kb);
         }
+        let _ = mounted.device.set(device.clone());
         write(&self.shared.mounts).push(mounted.clone());
         let (shared, on_end, ending) = (self.shared.clone(), self.on_end.clone(), mounted.clone());
         let run = move || {
@@ -252,7 +257,10 @@ impl Emulator {
             on_end();
         };
         let thread = thread::Builder::new().name(format!("pfs-mount-{}", node.0)).spawn(run);
-        let thread = thread.map_err(failed)?;
+        let thread = thread.map_err(|error| {
+            write(&self.shared.mounts).retain(|other| !Arc::ptr_eq(other, &mounted));
+            unmount(error)
+        })?;
         running.push(Running { mount: mounted, thread });
         if running.len() == 1 && !self.configuration.spec.is_free() {
             self.shared.calibration.measure(&path);
@@ -290,6 +298,9 @@ impl Emulator {
     fn take_away(&self, mounted: &Arc<Mounted>) -> Result<(), EmulatorError> {
         let device = mounted.device.get().map_or("", String::as_str);
         mounting::unmount(&mounted.path, device).map_err(doing("unmounting", &mounted.path))?;
+        // Where a program holds the mount and the connection may not be cut, requests go on coming.
+        mounted.dead.store(true, Ordering::SeqCst);
+        self.shared.timers.hurry(mounted.node);
         write(&self.shared.mounts).retain(|other| !Arc::ptr_eq(other, mounted));
         Ok(())
     }

@@ -222,6 +222,12 @@ impl Drop for Timers {
 impl Shared {
     fn insert(&self, at: RealTime, due: RealTime, node: NodeId, step: Step) {
         let mut queue = locked(&self.queue);
+        if queue.stopping {
+            drop(queue);
+            // A reply that is dropped answers with an error.
+            drop(step);
+            return;
+        }
         let first = queue.heap.peek().is_none_or(|Reverse(first)| at < first.at);
         let order = queue.order;
         queue.order += 1;
