@@ -30,7 +30,7 @@ pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64) -> Result<Arc<
     for _ in 0..gatherers {
         pass.spawn("gather", |pass| gather::run(pass))?;
     }
-    if number == 1 && shared.me() == 0 && !shared.settings.warm {
+    if number == 1 && !shared.settings.warm {
         pass.spawn("touch", |pass| touch_landing(pass))?;
     }
     shared.ring_all();
@@ -49,7 +49,8 @@ fn host_readers(pass: &Arc<Pass>) {
     }
 }
 
-/// Touches the landing ring ahead of the readers: reading into untouched shared memory costs seven times the copy.
+/// Touches the landing ring ahead of readers and gatherers: reading into untouched shared memory costs seven times the copy,
+/// and every process has page tables of its own.
 fn touch_landing(pass: &Pass) {
     let region = &pass.shared.region;
     // Untouched pages are slower, not wrong.

@@ -24,8 +24,11 @@ const BUFFERS: usize = 4;
 const SMALL_BUFFERS: usize = 8;
 /// Size up to which a batch buffer is small \[bytes\].
 const SMALL_BUFFER_BYTES: u64 = 2 * MIB;
-/// Readers per node: one fills storage up to 0.8 GB/s, two give 1.5 times that on warm data (facts: readers).
-const READERS: usize = 2;
+/// Readers per node on a local disk: one fills storage up to 0.8 GB/s, two give 1.5 times that on warm data (facts: readers).
+const LOCAL_READERS: usize = 2;
+/// The same on a file system of other nodes, whose latency only requests side by side can hide: as many as a Lustre client has
+/// under way per server. They sleep nearly all the time.
+const NETWORK_READERS: usize = 8;
 /// Size of a read \[bytes\]: below 64 KiB the rate halves, above 1 MiB nothing is gained (buffered).
 const READ_BYTES: u64 = MIB;
 /// The same around the page cache, where every request pays the full latency.
@@ -39,8 +42,11 @@ const NETWORK_GAP_BYTES: u64 = 512 * KIB;
 /// A sample at least this large is read straight into its batch where nothing else shares the read: from here on the
 /// second copy costs more than the lost coalescing.
 const IN_PLACE_BYTES: u64 = 64 * KIB;
-/// Bytes of one tranche of a step-wise order: larger ones coalesce better, smaller ones stay in the cache.
+/// Bytes of one tranche of a step-wise order: larger ones coalesce better and cover longer stalls of the storage.
 const TRANCHE_BYTES: u64 = 16 * MIB;
+/// The same where neighbours are read together anyway and the disk is local: smaller ones stay in the processor's cache, and cost
+/// fewer page faults at the start.
+const LOCAL_FORWARD_TRANCHE_BYTES: u64 = 4 * MIB;
 /// Tranches that the landing ring holds at once: gathered, filled, being planned, and one for the ring's seam.
 const TRANCHES: u64 = 4;
 /// The landing ring is a multiple of this \[bytes\]; as many blocks of this size are alive at most.
@@ -215,7 +221,11 @@ pub fn decide(
         (false, false) => NETWORK_GAP_BYTES,
     };
     let read_bytes = if direct { DIRECT_READ_BYTES } else { READ_BYTES };
-    let readers = options.readers.map_or(READERS, |readers| readers as usize);
+    let default_readers = if files.is_local() { LOCAL_READERS } else { NETWORK_READERS };
+    let readers = options.readers.map_or(default_readers, |readers| readers as usize);
+    let is_forward = matches!(kind, forebay_plan::Kind::Sequential | forebay_plan::Kind::Contiguous);
+    let tranche_bytes =
+        if is_forward && files.is_local() { LOCAL_FORWARD_TRANCHE_BYTES } else { TRANCHE_BYTES };
 
     let ragged_bytes = ragged_capacity(options.batch_size, mean_bytes, summary.longest_record_bytes);
     let layout =
@@ -247,8 +257,8 @@ pub fn decide(
         let window = (least / (order.lanes() * ranks as u64 / u64::from(options.size)).max(1)).max(MIB);
         (least, least + least / 8 + 3 * window)
     } else {
-        let tranche = step_bytes.max(TRANCHE_BYTES);
-        (step_bytes.min(TRANCHE_BYTES), tranche * TRANCHES)
+        let tranche = step_bytes.max(tranche_bytes);
+        (step_bytes.min(tranche_bytes), tranche * TRANCHES)
     };
     // More than the data set twice (this epoch and the next) is never read ahead.
     let whole = (2.0 * landed_bytes * samples as f64) as u64 + 2 * read_bytes;
@@ -308,7 +318,7 @@ pub fn decide(
                 .into()
         }
     });
-    let steps_per_tranche = (TRANCHE_BYTES.min(region.landing_bytes / TRANCHES) / step_bytes.max(1)).max(1);
+    let steps_per_tranche = (tranche_bytes.min(region.landing_bytes / TRANCHES) / step_bytes.max(1)).max(1);
     let least_memory = region.control_bytes() + up(least_landing) + 2 * region.buffer_bytes * ranks as u64;
     reasons.push(format!(
         "memory: the least that works for these options is {} MiB",
