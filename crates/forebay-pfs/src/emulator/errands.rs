@@ -16,8 +16,6 @@ pub(crate) enum Errand {
     Changed { by: NodeId, inode: u64, offset: u64, length: u64 },
     /// A name has changed through one mount: the others look again.
     Renamed { by: NodeId, parent: u64, name: OsString },
-    /// The attributes of a file are not what one mount believes.
-    Stale { on: NodeId, inode: u64 },
     /// Anything slow.
     Slow(Box<dyn FnOnce() + Send>),
     /// Nothing more will come.
@@ -43,14 +41,6 @@ pub(crate) fn run(shared: &Shared, errands: &Receiver<Errand>) {
                 for other in shared.mounts().iter().filter(|mount| mount.node != by) {
                     if let Some(notifier) = other.notifier.get() {
                         let _ = notifier.inval_entry(INodeNo(parent), &name);
-                    }
-                }
-            }
-            Errand::Stale { on, inode } => {
-                for mount in shared.mounts().iter().filter(|mount| mount.node == on) {
-                    if let Some(notifier) = mount.notifier.get() {
-                        // A negative offset keeps the pages.
-                        let _ = notifier.inval_inode(INodeNo(inode), -1, 0);
                     }
                 }
             }

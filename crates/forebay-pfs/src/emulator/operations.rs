@@ -193,7 +193,11 @@ impl MountFileSystem {
         let mut answer = FopenFlags::FOPEN_KEEP_CACHE;
         if locked(&self.mount.nodes).restamp(inode, status.stamp()) {
             answer = FopenFlags::empty();
-            let _ = self.shared.errands.send(Errand::Stale { on: self.mount.node, inode });
+            if let Some(notifier) = self.mount.notifier.get() {
+                // Now and not as an errand: a read must not see the old size. A negative offset keeps the pages, so this waits for
+                // none; they go with the answer.
+                let _ = notifier.inval_inode(INodeNo(inode), -1, 0);
+            }
         }
         Ok((self.keep_handle(Handle { descriptor, file }), answer))
     }

@@ -251,7 +251,7 @@ impl Emulator {
             // Ends without error when the mount goes, and with one when its connection is cut.
             let _ = session.run();
             system::yield_precedence();
-            if !ending.is_dead() {
+            if !ending.cut.load(Ordering::SeqCst) {
                 write(&shared.mounts).retain(|other| !Arc::ptr_eq(other, &ending));
             }
             on_end();
@@ -356,7 +356,10 @@ impl Emulator {
                 let mounted = self.find(Path::new(mount))?;
                 mounted.dead.store(true, Ordering::SeqCst);
                 // Where we may not cut the connection, all that comes is refused, and all that waits is answered now.
-                mounting::cut(&mounted.path, mounted.device.get().map_or("", String::as_str));
+                // Said before it is done, as the end of its session is the first to ask.
+                mounted.cut.store(true, Ordering::SeqCst);
+                let device = mounted.device.get().map_or("", String::as_str);
+                mounted.cut.store(mounting::cut(&mounted.path, device), Ordering::SeqCst);
                 self.shared.timers.hurry(mounted.node);
             }
             Fault::Clear => {
@@ -367,7 +370,8 @@ impl Emulator {
                 }
                 drop(state);
                 for mount in self.shared.mounts() {
-                    mount.dead.store(false, Ordering::SeqCst);
+                    let cut = mount.cut.load(Ordering::SeqCst);
+                    mount.dead.store(cut, Ordering::SeqCst);
                 }
             }
         }

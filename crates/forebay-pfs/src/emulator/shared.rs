@@ -174,6 +174,8 @@ pub(crate) struct Mounted {
     pub(crate) last_handle: AtomicU64,
     /// Answers nothing any more but ENOTCONN.
     pub(crate) dead: AtomicBool,
+    /// Its connection was cut: it will never answer again.
+    pub(crate) cut: AtomicBool,
     pub(crate) in_flight: InFlight,
 }
 
@@ -190,6 +192,7 @@ impl Mounted {
             directories: RwLock::default(),
             last_handle: AtomicU64::new(0),
             dead: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
             in_flight: InFlight::default(),
         })
     }
