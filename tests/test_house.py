@@ -47,6 +47,9 @@ def test_arrows_between_rooms_run_one_way():
     for place, crate in enumerate(order):
         later = set(order[place:])
         assert not allowed[crate] & later
+    # The emulator stands beside the path: it may use the plan one day, never the engine, and only the bindings use it.
+    assert not allowed["forebay-pfs"] & {"forebay-format", "forebay-engine", "forebay-py"}
+    assert [crate for crate in allowed if "forebay-pfs" in allowed[crate]] == ["forebay-py"]
     assert "forebay-format" not in allowed["forebay-plan"]
     assert "forebay-plan" not in allowed["forebay-format"]
 
