@@ -115,5 +115,10 @@ def lines_below(result: dict[str, Any]) -> Iterator[str]:
     for row in result["rows"]:
         if row["status"] != "ok":
             yield f"{row['name']} {row['status']}: {_shortened(row['error'])}"
+    workload = result.get("workload")
+    if workload is not None and workload["utilisation_line"] is not None:
+        yield f"{workload['name']} passes the benchmark it is from with an AU of {workload['utilisation_line']:g} or more"
+    for note in () if workload is None else workload["notes"]:
+        yield f"note: {note}"
     for warning in result["warnings"]:
         yield f"warning: {warning}"

@@ -42,6 +42,9 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
 @click.option(
     "--workload", metavar="NAME", help="Make the data of a published workload, scaled, and run that."
 )
+@click.option(
+    "--case", metavar="NAME", help="Which published run of the workload, h100 for example. Its first."
+)
 @click.option("--scale", default=0.001, show_default=True, type=float, help="Factor on the workload's size.")
 @click.option(
     "--container", metavar="NAME", help="Write the workload in this format: lmdb, hdf5, tfrecord, npz."
@@ -138,6 +141,7 @@ def command(
     dataset: tuple[str, ...],
     workload: str | None,
     scale: float,
+    case: str | None,
     container: str | None,
     data: Path,
     batch_size: int | None,
@@ -174,7 +178,7 @@ def command(
         if workload is not None:
             from forebay.bench.workload import prepare
 
-            prepared = prepare(workload, scale, data, container, progress=show)
+            prepared = prepare(workload, scale, data, container, case=case, progress=show)
             dataset = tuple(str(path) for path in prepared.paths)
         settings = Settings(
             batch_size=batch_size or (prepared.batch_size if prepared else 32),
@@ -189,8 +193,8 @@ def command(
         )
         result = bench(facts.look(dataset), rows, settings, show)
     if prepared is not None:
-        result["workload"] = {"name": prepared.name, "case": prepared.case, "scale": prepared.scale}
-        result["warnings"] += prepared.notes
+        facts_of = ("name", "case", "scale", "utilisation_line", "notes")
+        result["workload"] = {name: getattr(prepared, name) for name in facts_of}
     if report is not None:
         from forebay.report import write
 
