@@ -26,13 +26,26 @@ SHAPE = ("--job-ranks", "16", "--batch-size", "8", "--cold")
 PATTERNS = "pylmdb-skipping,pylmdb-contiguous,pylmdb-ownlock,lmdb,forebay@sequential,forebay"
 FEFS = ("--pfs", "fefs", "--targets", "3")
 
+# File systems, narrowed to so many targets (0: as they are).
+PRESETS = {
+    "fefs": 3,
+    "fefs-hdd": 2,
+    "lustre-ssd": 2,
+    "lustre-hdd": 4,
+    "gpfs": 2,
+    "beegfs": 2,
+    "nfs": 0,
+    "blues": 2,
+    "local-nvme": 0,
+}
+
 Result = dict[str, Any]
 MIB = 1 << 20
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments: str, quiet: bool = False) -> Result:
     """Run a command of forebay; return its JSON."""
-    print(f"\n    forebay {shlex.join(arguments)}\n", flush=True)
+    print(f"\n    forebay {shlex.join(arguments)}\n", file=sys.stderr if quiet else sys.stdout, flush=True)
     command = [sys.executable, "-m", "forebay", *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -148,6 +161,45 @@ def epochs() -> None:
         print(f"| {first['name']} | {before / asked:.2f} | {(after - before) / asked:.2f} |")
 
 
+def presets() -> None:
+    """All ranks on one node, one cold epoch: the default against the best of the others on every file system."""
+    shape = (
+        "--ranks",
+        "4",
+        "--batch-size",
+        "16",
+        "--steps",
+        "40",
+        "--cold",
+        "--no-verify",
+        "--repetitions",
+        "3",
+    )
+    rows = ("--strategies", "pylmdb-contiguous,lmdb,forebay@sequential,forebay")
+    print(f"\n    forebay bench DATASET {shlex.join([*shape, '--pfs', 'PRESET', *rows])}\n")
+    print(
+        "| file system | k | limit, MiB/s | best other row | its total | forebay@sequential | forebay@group | of the limit |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for preset, targets in PRESETS.items():
+        place = ("--pfs", preset, *(("--targets", str(targets)) if targets else ()))
+        result = run("bench", str(dataset()), *shape, *place, *rows, quiet=True)
+        total = {
+            row["name"]: row["median"]["total_seconds"] for row in result["rows"] if row["status"] == "ok"
+        }
+        other = min((name for name in total if not name.startswith("forebay")), key=total.__getitem__)
+        group = next(row for row in result["rows"] if row["name"] == "forebay@group")
+        rate = fetched(group)[1] / MIB / total["forebay@group"]
+        pfs = result["pfs"]
+        name = f"{preset}, {targets} targets" if targets else preset
+        print(
+            f"| {name} | {pfs['slow_down']:g} | {pfs['limit_mib_s']:,.0f} | {other} "
+            f"| {total[other]:.3f} s | {total[other] / total['forebay@sequential']:.2f}× "
+            f"| {total[other] / total['forebay@group']:.2f}× | {100 * rate / pfs['limit_mib_s']:.0f} % |",
+            flush=True,
+        )
+
+
 def blocks() -> None:
     """Reads against page faults, by the size of what is read at once, each byte cold."""
     with mounted("--preset", "local-nvme", "--slow-down", "1") as mount:
@@ -197,7 +249,8 @@ def small_memory(limit_bytes: int) -> Iterator[None]:
 
 
 SECTIONS: dict[str, Callable[[], None]] = {
-    section.__name__: section for section in (patterns, disks, read_ahead, nodes, stripes, epochs, blocks)
+    section.__name__: section
+    for section in (patterns, disks, read_ahead, nodes, stripes, epochs, presets, blocks)
 }
 
 
