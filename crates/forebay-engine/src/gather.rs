@@ -5,15 +5,13 @@
 //! rank was away), and all steps where every rank gets its samples alone, are found again without any landing memory:
 //! that is the plain one-process path, and it is always right.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 use std::time::Instant;
 
 use forebay_plan::{Need, Plan, Tranche};
-use forebay_types::{Located, Piece, Rank, SampleId};
+use forebay_types::{Located, Rank, SampleId};
 
 use crate::batch::{Batch, BatchLayout};
 use crate::error::Error;
@@ -67,7 +65,7 @@ fn fill(
 ) -> Result<Option<Batch>, Error> {
     let shared = &pass.shared;
     let begun = Instant::now();
-    let step = Step { pass, claim, idle: Cell::new(Duration::ZERO) };
+    let step = Step::new(pass, claim);
     let alone = shared.settings.alone;
     let known = || {
         if alone {
@@ -105,6 +103,7 @@ fn fill(
     }
     let idle = step.idle.get();
     count(shared.slot(), Counter::AskedBytes, scratch.asked_bytes());
+    count(shared.slot(), Counter::MappedBytes, step.mapped_bytes.get());
     count(shared.slot(), Counter::GatherIdleNs, idle.as_nanos() as u64);
     count(shared.slot(), Counter::GatherNs, begun.elapsed().saturating_sub(idle).as_nanos() as u64);
     Ok(Some(batch))
@@ -147,23 +146,10 @@ fn plain(pass: &Pass, step: u64) -> Result<Planned, Error> {
         dataset.locate_by_cursor(&mut cursor, &shared.index, &ids, &bytes, &mut located)?;
     } else {
         shared.index.locate(&ids, &mut located)?;
-        announce(shared, &located);
     }
     count_since(shared.slot(), Counter::SeekNs, begun);
     let plan = Plan::in_place(&located);
     Ok(Planned::new(tranche, located, plan, shared.options.local_rank))
-}
-
-/// Asks the kernel to fetch what is missing of the samples, all of it at once, before the first of them is waited for.
-fn announce(shared: &Shared, located: &Located) {
-    let Some(mappings) = shared.mappings.as_ref().filter(|_| !shared.settings.direct) else { return };
-    for piece in located.pieces() {
-        if let Piece::Extent(extent) = piece
-            && !mappings.resident(extent.shard, extent.offset, extent.length)
-        {
-            shared.files.will_need(extent.shard, extent.offset, extent.length);
-        }
-    }
 }
 
 /// Publishes where a rank that was away goes on, and reads what it may rely on from there (protocol.rs).

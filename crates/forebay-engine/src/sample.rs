@@ -97,9 +97,19 @@ pub(crate) struct Step<'a> {
     pub(crate) claim: &'a Claim,
     /// Time spent waiting, which is not gathering.
     pub(crate) idle: Cell<Duration>,
+    /// Bytes copied from the mapping outside blocks; counted once per step, as threads would fight for the counter.
+    pub(crate) mapped_bytes: Cell<u64>,
+    /// Whether what is missing of the step was announced to the kernel.
+    pub(crate) announced: Cell<bool>,
 }
 
 impl<'a> Step<'a> {
+    /// A step at its beginning.
+    pub(crate) fn new(pass: &'a Pass, claim: &'a Claim) -> Self {
+        let (idle, mapped_bytes, announced) = Default::default();
+        Self { pass, claim, idle, mapped_bytes, announced }
+    }
+
     fn shared(&self) -> &'a Shared {
         &self.pass.shared
     }
@@ -301,7 +311,11 @@ impl<'a> Step<'a> {
     fn part(&self, planned: &'a Planned, part: Part, extent: Extent) -> Option<Bytes<'a>> {
         let shared = self.shared();
         if part.is_in_place() {
-            return Some(self.resident(extent).map_or(Bytes::InFile, Bytes::There));
+            let found = self.resident(extent);
+            if found.is_none() && shared.settings.alone && !self.announced.replace(true) {
+                announce(shared, &planned.located);
+            }
+            return Some(found.map_or(Bytes::InFile, Bytes::There));
         }
         let block = &planned.plan.blocks[part.block as usize];
         let word = shared.region.block_word(block.sequence);
@@ -344,7 +358,7 @@ impl<'a> Step<'a> {
             AccessChoice::Pread | AccessChoice::IoUring => false,
         };
         let bytes = may.then(|| mappings.bytes(extent.shard, extent.offset, extent.length)).flatten()?;
-        count(shared.slot(), Counter::MappedBytes, extent.length);
+        self.mapped_bytes.set(self.mapped_bytes.get() + extent.length);
         Some(bytes)
     }
 
@@ -467,5 +481,17 @@ fn bad_length(shared: &Shared, pick: Pick<'_>, expected: u64, found: u64) -> Err
         what: "length of the record".into(),
         expected: format!("{expected} bytes as in all other records"),
         found: format!("{found} bytes"),
+    }
+}
+
+/// Asks the kernel to fetch what is missing of the samples, all of it at once, before the first of it is waited for.
+fn announce(shared: &Shared, located: &Located) {
+    let Some(mappings) = shared.mappings.as_ref().filter(|_| !shared.settings.direct) else { return };
+    for piece in located.pieces() {
+        if let Piece::Extent(extent) = piece
+            && !mappings.resident(extent.shard, extent.offset, extent.length)
+        {
+            shared.files.will_need(extent.shard, extent.offset, extent.length);
+        }
     }
 }
