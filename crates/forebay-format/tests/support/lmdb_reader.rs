@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_format::Error;
-use forebay_format::lmdb::{Database, Source, Value, WalkOptions, check_overflow_header};
+use forebay_format::lmdb::{Cursor, Database, Source, Value, WalkOptions, check_overflow_header};
 
 use super::lmdb_writer::Records;
 
@@ -42,5 +42,27 @@ pub fn read_batched(bytes: &[u8], database: Option<&str>, options: &WalkOptions)
         records.push((record.key.to_vec(), value.to_vec()));
         Ok(())
     })?;
+    Ok(records)
+}
+
+/// Reads all records by going from one to the next with a cursor, from a file in memory.
+pub fn read_by_cursor(bytes: &[u8], database: Option<&str>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    let opened = Database::from_source(Arc::new(bytes.to_vec()), Path::new("memory.mdb"), database)?;
+    let pages = |offset: u64, length: u64| {
+        usize::try_from(offset).ok().and_then(|start| bytes.get(start..start.checked_add(length as usize)?))
+    };
+    let mut cursor = Cursor::default();
+    let mut records = Vec::new();
+    while let Some((key, value)) = cursor.next(&opened, &pages)? {
+        let (offset, length) = match value {
+            Value::Inline { offset, length } => (offset, length),
+            Value::Big { page, length } => {
+                (page * u64::from(opened.page_bytes()) + u64::from(opened.header_bytes()), length)
+            }
+        };
+        let value = &bytes[offset as usize..(offset + length) as usize];
+        records.push((key.to_vec(), value.to_vec()));
+        assert!(records.len() as u64 <= opened.entries(), "a cursor ends");
+    }
     Ok(records)
 }
