@@ -46,7 +46,7 @@ pub fn read_batched(bytes: &[u8], database: Option<&str>, options: &WalkOptions)
 }
 
 /// Reads all records by going from one to the next with a cursor, from a file in memory.
-pub fn read_by_cursor(bytes: &[u8], database: Option<&str>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+pub fn read_by_cursor(bytes: &[u8], database: Option<&str>) -> Result<Records, Error> {
     let opened = Database::from_source(Arc::new(bytes.to_vec()), Path::new("memory.mdb"), database)?;
     let pages = |offset: u64, length: u64| {
         usize::try_from(offset).ok().and_then(|start| bytes.get(start..start.checked_add(length as usize)?))
