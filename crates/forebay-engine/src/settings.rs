@@ -86,6 +86,8 @@ pub struct Settings {
     pub gap_bytes: u64,
     /// Largest read \[bytes\].
     pub read_bytes: u64,
+    /// No read crosses a multiple of this in its file \[bytes\].
+    pub boundary_bytes: Option<u64>,
     /// Smallest sample that is read straight into its batch \[bytes\].
     pub in_place_bytes: Option<u64>,
     /// Mean record \[bytes\], for laying out batches of ragged fields.
@@ -103,6 +105,7 @@ impl Settings {
             gap_bytes: self.gap_bytes,
             max_read_bytes: self.read_bytes,
             align_bytes: if self.direct { ALIGN } else { 1 },
+            boundary_bytes: self.boundary_bytes,
             in_place_bytes: self.in_place_bytes,
             block_bytes: self.read_bytes,
             reads_per_block: READS_PER_BLOCK,
@@ -345,6 +348,8 @@ pub fn decide(
         depth: DEPTH,
         gap_bytes,
         read_bytes,
+        // Stripes are a power of two from 64 KiB on, nearly always of 1 MiB or more, and so are reads.
+        boundary_bytes: (!files.is_local()).then_some(read_bytes),
         in_place_bytes: (!direct).then_some(IN_PLACE_BYTES),
         ragged_bytes,
         memory_bytes,

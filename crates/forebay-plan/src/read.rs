@@ -2,7 +2,7 @@
 //!
 //! 1. The extents of all units are sorted by shard and offset; what overlaps is read once.
 //! 2. Neighbours become one read when the gap between them is at most `gap_bytes` and the read stays within
-//!    `max_read_bytes`; a longer extent is cut.
+//!    `max_read_bytes`; a longer extent is cut. With `boundary_bytes` reads are cut at multiples of it instead.
 //! 3. Reads are packed into blocks (one reader, one word): up to `block_bytes` and `reads_per_block`.
 //! 4. Each block is placed in the landing ring. What finds no place there, and a large sample that shares its read with
 //!    nobody, is read *in place*: by the rank that needs it, straight from the file.
@@ -24,6 +24,9 @@ pub struct Traits {
     pub max_read_bytes: u64,
     /// Alignment of offsets and lengths \[bytes\]: 1, or the page for `O_DIRECT`.
     pub align_bytes: u64,
+    /// No read crosses a multiple of this in its file \[bytes\]: a stripe is one server's, and two halves of a read cost two
+    /// requests, on disks two seeks. `None`: reads begin where a unit begins.
+    pub boundary_bytes: Option<u64>,
     /// Smallest sample that is read in place where nobody shares its read \[bytes\]; `None`: never.
     pub in_place_bytes: Option<u64>,
     /// Size up to which small reads share a block \[bytes\].
@@ -281,7 +284,9 @@ fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], traits: &Traits) -> V
             let joined = end.max(run_end) - run.extent.offset;
             // What overlaps must be read once, however long it gets; it is cut again later.
             let overlaps = start < run_end;
-            if overlaps || (start - run_end <= traits.gap_bytes && joined <= traits.max_read_bytes) {
+            // Where reads end at boundaries a run is cut there later, however long it gets.
+            let fits = traits.boundary_bytes.is_some() || joined <= traits.max_read_bytes;
+            if overlaps || (start - run_end <= traits.gap_bytes && fits) {
                 run.extent.length = joined;
                 run.pieces += 1;
                 continue;
@@ -318,7 +323,9 @@ impl Packer<'_> {
     fn run(&mut self, run: Run, mut pieces: &[(Extent, u32)]) {
         let mut start = run.extent.offset;
         while start < run.extent.end() {
-            let length = (run.extent.end() - start).min(self.traits.max_read_bytes.max(1));
+            let most = self.traits.max_read_bytes.max(1);
+            let boundary = self.traits.boundary_bytes.map_or(most, |bytes| bytes - start % bytes);
+            let length = (run.extent.end() - start).min(most).min(boundary);
             let read = Extent { offset: start, length, ..run.extent };
             let begun = pieces.partition_point(|(extent, _)| extent.offset < read.end());
             self.read(read, &pieces[..begun]);
@@ -392,6 +399,7 @@ mod tests {
         gap_bytes: 100,
         max_read_bytes: 10_000,
         align_bytes: 1,
+        boundary_bytes: None,
         in_place_bytes: None,
         block_bytes: 10_000,
         reads_per_block: 4,
@@ -449,6 +457,17 @@ mod tests {
     }
 
     #[test]
+    fn reads_end_at_boundaries_and_are_whole_between_them() {
+        let traits = Traits { boundary_bytes: Some(10_000), ..TRAITS };
+        let (_, plan) =
+            planned(&[(0, 3_000, 5_000), (0, 8_000, 4_000), (0, 12_000, 30_000)], &traits, 1 << 20);
+        let reads: Vec<_> = plan.reads.iter().map(|read| (read.file_offset, read.length)).collect();
+        let whole = [(10_000, 10_000), (20_000, 10_000), (30_000, 10_000)];
+        assert_eq!(reads, [&[(3_000, 7_000)], &whole[..], &[(40_000, 2_000)]].concat());
+        assert_eq!(plan.parts(1).iter().map(|part| part.length).collect::<Vec<_>>(), [2_000, 2_000]);
+    }
+
+    #[test]
     fn what_finds_no_room_is_read_in_place() {
         let (_, plan) = planned(&[(0, 10, 3_000), (0, 90_000, 9_000)], &TRAITS, 8192);
         assert_eq!(plan.parts(0), [Part { block: 0, offset: 0, length: 3_000 }]);
@@ -499,18 +518,22 @@ mod tests {
             0_u64..300,
             1_u64..4000,
             prop_oneof![Just(1_u64), Just(512)],
+            proptest::option::of(1_u64..6000),
             proptest::option::of(1_u64..600),
             1_u64..5000,
             1_u32..5,
         )
             .prop_map(
-                |(gap_bytes, read, align_bytes, in_place_bytes, block_bytes, reads_per_block)| Traits {
-                    gap_bytes,
-                    max_read_bytes: read.next_multiple_of(align_bytes),
-                    align_bytes,
-                    in_place_bytes,
-                    block_bytes,
-                    reads_per_block,
+                |(gap_bytes, read, align_bytes, boundary, in_place_bytes, block_bytes, reads_per_block)| {
+                    Traits {
+                        gap_bytes,
+                        max_read_bytes: read.next_multiple_of(align_bytes),
+                        align_bytes,
+                        boundary_bytes: boundary.map(|bytes: u64| bytes.next_multiple_of(align_bytes)),
+                        in_place_bytes,
+                        block_bytes,
+                        reads_per_block,
+                    }
                 },
             )
     }
@@ -530,6 +553,9 @@ mod tests {
                 prop_assert!(block.reads <= traits.reads_per_block.max(1));
                 for one in &plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize] {
                     prop_assert!(one.length <= traits.max_read_bytes);
+                    if let Some(boundary) = traits.boundary_bytes {
+                        prop_assert!(one.file_offset / boundary == (one.file_offset + one.length - 1) / boundary);
+                    }
                     for at in 0..one.length {
                         bytes[(one.block_offset + at) as usize] = byte(one.shard, one.file_offset + at);
                     }
