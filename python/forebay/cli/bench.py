@@ -192,9 +192,8 @@ def command(
             **options,
         )
         result = bench(facts.look(dataset), rows, settings, show)
-    if prepared is not None:
-        facts_of = ("name", "case", "scale", "utilisation_line", "notes")
-        result["workload"] = {name: getattr(prepared, name) for name in facts_of}
+    keys = ("name", "case", "scale", "utilisation_line", "notes")
+    result["workload"] = None if prepared is None else {key: getattr(prepared, key) for key in keys}
     if report is not None:
         from forebay.report import write
 
