@@ -76,6 +76,16 @@ def test_values_that_do_not_fit_half_of_the_memory_are_not_kept(server, points, 
 
 
 @needs_fuse
+def test_a_second_loader_with_less_memory_than_the_kept_values_is_told_so(server, points):
+    dataset = forebay.open(points[0] / "inline.lmdb")
+    with forebay.Loader(dataset, 50, order="sequential", memory="8MiB") as first:
+        assert "kept in memory" in first.explain()
+        # Less than the kept values alone, which the data set has brought along.
+        with pytest.raises(forebay.OptionError, match="too little"):
+            forebay.Loader(dataset, 50, order="sequential", memory="1MiB", name="second")
+
+
+@needs_fuse
 def test_all_ranks_of_a_node_read_what_their_leader_kept(pool, server, points, records):
     path = str(points[0] / "inline.lmdb")
     options = {"batch_size": 40, "order": "sequential"}

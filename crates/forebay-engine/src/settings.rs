@@ -236,7 +236,8 @@ pub fn decide(
             message: format!("a batch of {} samples is larger than 64 bits can say", options.batch_size),
             hint: String::new(),
         })?;
-    let memory_bytes = budget_bytes - kept_bytes;
+    // Less than nothing for a second loader of data that a first one, with more memory, kept.
+    let memory_bytes = budget_bytes.saturating_sub(kept_bytes);
     let mut region = RegionLayout {
         ranks,
         readers,
