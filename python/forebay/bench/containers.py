@@ -222,19 +222,9 @@ def _columns(sample: Sample, block: Block) -> list[NDArray[Any] | list[NDArray[A
     ]
 
 
-def _varint(value: int) -> bytes:
-    """Base-128 encoding of a non-negative integer, least significant group first."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _message(field: int, *parts: bytes) -> bytes:
     """Write a length-delimited protobuf field."""
-    return b"".join((_varint(field << 3 | 2), _varint(sum(map(len, parts))), *parts))
+    return b"".join((datum.varint(field << 3 | 2), datum.varint(sum(map(len, parts))), *parts))
 
 
 def _example(sample: Sample, number: int, payload: NDArray[np.uint8]) -> bytes:
@@ -243,7 +233,7 @@ def _example(sample: Sample, number: int, payload: NDArray[np.uint8]) -> bytes:
     for field, values in zip(sample.fields, _fields(sample, payload), strict=True):
         feature = _message(1, _message(1, values.tobytes()))
         entries.append(_message(1, _message(1, field.name.encode()), _message(2, feature)))
-    label = _message(3, _message(1, _varint(number % LABELS)))
+    label = _message(3, _message(1, datum.varint(number % LABELS)))
     entries.append(_message(1, _message(1, b"label"), _message(2, label)))
     return _message(1, *entries)
 

@@ -16,7 +16,7 @@ _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL = 1, 2, 3, 4, 5
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
     """Base-128 encoding of a non-negative integer, least significant group first."""
     out = bytearray()
     while value > 0x7F:
@@ -29,13 +29,13 @@ def _varint(value: int) -> bytes:
 def head(channels: int, height: int, width: int) -> bytes:
     """All bytes of a `Datum` that stand before the pixels; the same for every image of one shape."""
     fields = ((_CHANNELS, channels), (_HEIGHT, height), (_WIDTH, width))
-    shape = b"".join(_varint(number << 3 | _VARINT) + _varint(value) for number, value in fields)
-    return shape + _varint(_DATA << 3 | _BYTES) + _varint(channels * height * width)
+    shape = b"".join(varint(number << 3 | _VARINT) + varint(value) for number, value in fields)
+    return shape + varint(_DATA << 3 | _BYTES) + varint(channels * height * width)
 
 
 def tail(label: int) -> bytes:
     """All bytes of a `Datum` that stand behind the pixels."""
-    return _varint(_LABEL << 3 | _VARINT) + _varint(label)
+    return varint(_LABEL << 3 | _VARINT) + varint(label)
 
 
 def encode(pixels: bytes, label: int, *, channels: int, height: int, width: int) -> bytes:

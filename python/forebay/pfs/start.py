@@ -123,10 +123,7 @@ def start(backing: str | os.PathLike[str], points: list[Any], wanted: Wanted) ->
     """Mount a backing directory at empty directories; see :meth:`forebay.pfs.Server.start`."""
     directory = runtime_directory()
     with locked(directory):
-        removed = remove_stale()
-        checks.check_fuse()
-        whole = checks.check_backing(backing)
-        found = checks.check_points(whole, points)
+        removed, whole, found = _examine(backing, points)
         socket, facts = _running(directory, whole)
         if facts is not None:
             _compare(wanted, facts)
@@ -148,10 +145,7 @@ def prepare(
     """
     directory = runtime_directory()
     with locked(directory):
-        removed = remove_stale()
-        checks.check_fuse()
-        whole = checks.check_backing(backing)
-        found = checks.check_points(whole, points)
+        removed, whole, found = _examine(backing, points)
         socket, facts = _running(directory, whole)
         if facts is not None:
             raise option_error(
@@ -160,6 +154,14 @@ def prepare(
             )
         socket.unlink(missing_ok=True)
         return _configure(whole, found, socket, wanted), removed
+
+
+def _examine(backing: str | os.PathLike[str], points: list[Any]) -> tuple[list[Path], Path, list[Path]]:
+    """Remove stale mounts and check what is to be mounted where; return those removed, the backing directory, the points."""
+    removed = remove_stale()
+    checks.check_fuse()
+    whole = checks.check_backing(backing)
+    return removed, whole, checks.check_points(whole, points)
 
 
 def _running(directory: Path, backing: Path) -> tuple[Path, dict[str, Any] | None]:
