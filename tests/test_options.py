@@ -39,6 +39,7 @@ def test_every_option_can_stand_in_the_environment():
         "world": ("single", "single"),
         "strategy": ("pread", forebay.Strategy(access="pread")),
         "memory": ("64MiB", 64 * 2**20),
+        "epochs": ("3", 3),
         "last": ("short", "short"),
         "bad_samples": ("raise", "raise"),
         "timeout": ("12.5", 12.5),

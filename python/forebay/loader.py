@@ -141,6 +141,10 @@ class Loader:
         quarter of the memory limit.
     tiers
         Not in this version.
+    epochs : int
+        Number of epochs that will be asked for, counted from the first, so that nothing is read ahead beyond them. Asking for
+        more is allowed; each of them is then read when it is asked for. By default unknown: the loader reads ahead into the
+        next epoch.
     last : {"wrap", "drop", "short", "carry"}
         What happens when the samples of an epoch do not fill the last step: samples from the start stand in, the rest is left
         out, the step is shorter (a rank's part may be empty), or the next epoch starts where this one ended (``sequential``
@@ -175,6 +179,7 @@ class Loader:
         strategy: str | Strategy | None = None,
         memory: int | str | None = None,
         tiers: Sequence[str] | None = None,
+        epochs: int | None = None,
         last: str | None = None,
         bad_samples: str | None = None,
         decode: Callable[[Batch], Any] | None = None,
@@ -194,6 +199,7 @@ class Loader:
                 "strategy": strategy,
                 "memory": memory,
                 "tiers": tiers,
+                "epochs": epochs,
                 "last": last,
                 "bad_samples": bad_samples,
                 "timeout": timeout,
@@ -234,6 +240,7 @@ class Loader:
             "order": self._order,
             "seed": self._options["seed"],
             "last": self._options["last"],
+            "epochs": self._options["epochs"],
             "memory_bytes": self._options["memory"],
             "readers": strategy.readers,
             "locate": strategy.locate,

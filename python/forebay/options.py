@@ -302,6 +302,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("strategy", Strategy(), _strategy, "how samples are fetched: " + ", ".join(STRATEGIES)),
     Option("memory", None, parse_bytes, "landing blocks and batch buffers of a node, in bytes or as 2GiB"),
     Option("tiers", None, _tiers, "not in this version"),
+    Option("epochs", None, _count, "epochs that will be asked for; nothing is read ahead beyond them"),
     Option("last", "wrap", _choose(LASTS), "what the end of an epoch does: " + ", ".join(LASTS)),
     Option("bad_samples", "raise", _bad_samples, "what a sample that cannot be read does: raise"),
     Option(

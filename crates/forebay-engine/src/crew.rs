@@ -13,12 +13,13 @@ use crate::{gather, planner, reader};
 /// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are shared by its ranks.
 const GATHER_THREADS: usize = 4;
 
-/// Begins pass `number` at an absolute step; the ring must be paused and every rank at rest.
-pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64) -> Result<Arc<Pass>, Error> {
+/// Begins pass `number` at an absolute step of the epoch that ends at step `end`; the ring must be paused and every rank at rest.
+pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> Result<Arc<Pass>, Error> {
     let pass = Arc::new(Pass::new(shared, number, start));
     let shared = &pass.shared;
     publish_position(&shared.slot().position, number, start);
     shared.buffers.ring.restart();
+    shared.buffers.ring.claim_up_to(shared.wanted_end(end));
     shared.buffers.ring.resume(start);
     if !shared.settings.alone {
         pass.spawn("planner", |pass| planner::run(pass, &|| host_readers(pass)))?;

@@ -88,6 +88,9 @@ pub struct Options {
     pub seed: u64,
     /// What happens at the end of an epoch: `wrap`, `drop`, `short`, `carry`.
     pub last: String,
+    /// Epochs that will be asked for, counted from the first; nothing is read ahead beyond them.
+    #[serde(default)]
+    pub epochs: Option<u64>,
     /// Memory per node \[bytes\].
     #[serde(default)]
     pub memory_bytes: Option<u64>,

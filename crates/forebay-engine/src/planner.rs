@@ -86,6 +86,9 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
 
 /// Whether a tranche should be planned now: the gatherers need it, or the readers are about to run out.
 fn is_wanted(pass: &Pass, tranche: &Tranche) -> bool {
+    if tranche.first_step >= wanted_end(pass) {
+        return false;
+    }
     let claim = pass.shared.buffers.ring.next_claim();
     if claim.is_some_and(|step| step >= tranche.first_step) {
         return true;
@@ -104,6 +107,14 @@ fn is_wanted(pass: &Pass, tranche: &Tranche) -> bool {
         .max()
         .unwrap_or(0);
     pass.plans.ahead_of(begun, claim) < AHEAD
+}
+
+/// First step that no rank of the node will ask for, as far as that was said: none of it is located or read.
+fn wanted_end(pass: &Pass) -> u64 {
+    let reached =
+        pass.shared.active().map(|(_, slot)| Position::from_word(slot.reached.load(Ordering::Acquire)));
+    let reached = reached.filter(|position| position.pass() == pass.number).map(Position::step).max();
+    pass.shared.wanted_end(reached.unwrap_or(0))
 }
 
 /// First step that is not read ahead: the end of the epoch behind the one in which the last rank is.

@@ -44,6 +44,8 @@ struct State<T, E> {
     paused: bool,
     stopped: bool,
     next: u64,
+    /// First step that is not claimed.
+    end: u64,
     filling: usize,
     gathered: u64,
     done: BTreeSet<u64>,
@@ -62,6 +64,7 @@ impl<T, E> State<T, E> {
     fn is_claimable(&self, buffers: usize) -> bool {
         let in_work = self.filling + self.ready.len();
         !self.paused
+            && self.next < self.end
             && in_work < buffers
             && (!self.free.is_empty() || self.keeps_all || (self.starving && in_work == 0))
     }
@@ -87,6 +90,7 @@ impl<T, E> Ring<T, E> {
                 paused: true,
                 stopped: false,
                 next: 0,
+                end: u64::MAX,
                 filling: 0,
                 gathered: 0,
                 done: BTreeSet::new(),
@@ -149,6 +153,13 @@ impl<T, E> Ring<T, E> {
                 return None;
             }
         }
+    }
+
+    /// Lets steps before `end` be claimed, and no others.
+    pub fn claim_up_to(&self, end: u64) {
+        let mut state = self.lock();
+        state.end = end;
+        self.offer(&state);
     }
 
     /// Whether a claim has been made void by `pause` or `stop`.
@@ -328,6 +339,17 @@ mod tests {
         assert!(ring.claim(NOW).is_none());
         ring.resume(40);
         assert_eq!(ring.claim(NOW).unwrap().step, 40);
+    }
+
+    #[test]
+    fn nothing_is_claimed_behind_the_end_until_it_is_moved() {
+        let ring = ring(3);
+        ring.claim_up_to(6);
+        assert_eq!(ring.claim(NOW).unwrap().step, 5);
+        assert!(ring.claim(NOW).is_none());
+        ring.claim_up_to(7);
+        assert_eq!(ring.claim(NOW).unwrap().step, 6);
+        assert!(ring.claim(NOW).is_none());
     }
 
     #[test]

@@ -192,6 +192,10 @@ pub fn decide(
         ));
     }
 
+    if let Some(epochs) = options.epochs {
+        reasons.push(format!("epochs: {epochs} will be asked for, and nothing is read ahead beyond them"));
+    }
+
     let ranks = options.local_ranks.len();
     let warm = mappings.is_some_and(|mappings| mostly_resident(mappings, index));
     let memory_total = memory::limit_bytes();

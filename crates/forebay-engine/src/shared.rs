@@ -70,6 +70,13 @@ impl Shared {
             .unwrap_or(nominal % ranks)
     }
 
+    /// First step that nobody will ask for, as far as that was said: behind the epochs of the options, and behind `end`, where
+    /// an epoch ends that was asked for all the same.
+    pub(crate) fn wanted_end(&self, end: u64) -> u64 {
+        let said = |epochs: u64| epochs.saturating_mul(self.order.steps_per_epoch()).max(end);
+        self.options.epochs.map_or(u64::MAX, said)
+    }
+
     /// Whether the order of an epoch is known: one that the user gives may still be missing.
     pub(crate) fn knows_order(&self, epoch: u64) -> bool {
         self.order.spec().kind != Kind::Given || self.given.get(epoch).is_some()

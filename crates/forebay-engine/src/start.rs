@@ -72,6 +72,7 @@ impl Engine {
             let want = Position::from_word(slot.want.load(Ordering::SeqCst));
             return Err(self.elsewhere(target, local, want.step()));
         }
+        self.shared.buffers.ring.claim_up_to(self.shared.wanted_end(end));
         if consumer.away {
             // The node went on in the same pass while this rank was away.
             come_back(pass, target);
@@ -138,7 +139,7 @@ impl Engine {
         let (target, end) = agreed;
         self.wait_for_ranks(caller, |slot| slot.quiet.load(Ordering::Acquire) >= number, "to come to rest")?;
         self.publish_reached(number, end);
-        consumer.pass = Some(crew::begin(Arc::clone(shared), number, target)?);
+        consumer.pass = Some(crew::begin(Arc::clone(shared), number, target, end)?);
         consumer.agreed = None;
         consumer.away = false;
         consumer.filling = true;

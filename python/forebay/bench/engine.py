@@ -15,7 +15,7 @@ from forebay.bench.facts import SCHEMA
 class Engine:
     """Batches of one rank from a loader."""
 
-    def __init__(self, place: Place, strategy: str, order: str) -> None:
+    def __init__(self, place: Place, strategy: str, order: str, epochs: int) -> None:
         world = forebay.World(
             rank=place.rank,
             size=place.ranks,
@@ -30,6 +30,7 @@ class Engine:
             order=order,
             seed=place.seed,
             strategy=strategy,
+            epochs=epochs,
             last="wrap",
             world=world,
             name="bench",

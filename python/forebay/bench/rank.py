@@ -89,7 +89,7 @@ def _place(run: dict[str, Any], rank: int) -> Place:
 def _source(run: dict[str, Any]) -> Opener:
     """Return what opens the source of a rank, with all that it imports imported."""
     if not run["baseline"]:
-        return partial(Engine, strategy=run["strategy"], order=run["order"])
+        return partial(Engine, strategy=run["strategy"], order=run["order"], epochs=run["epochs"])
     baseline = baselines.find(run["baseline_files"])[run["strategy"]]
     baseline.load()
     return baseline.open
