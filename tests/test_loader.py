@@ -477,6 +477,21 @@ def test_explain_and_stats_tell_what_was_done(make):
     assert "rank 0 of 1" in loader.explain()
 
 
+def test_where_every_rank_copies_alone_there_are_no_readers_and_no_landing_blocks(make):
+    loader = make(order="group", memory="4MiB")
+    ids(loader)
+    if "in the page cache, so" not in loader.explain():
+        pytest.skip("the file just written is not in the page cache of a local file system")
+    assert "reads: none ahead of time" in loader.explain()
+    assert "no landing blocks" in loader.explain()
+    assert "reader(s)" not in loader.explain()
+    assert loader.facts["readers"] == loader.facts["landing_bytes"] == 0
+    assert loader.stats()["reads"] == loader.stats()["reader_idle_seconds"] == 0
+    reading = make(order="group", memory="4MiB", strategy="pread", name="reading")
+    assert "2 reader(s)" in reading.explain()
+    assert reading.facts["region_bytes"] > loader.facts["region_bytes"]
+
+
 def test_a_closed_loader_says_so(make):
     with make() as loader:
         iteration = iter(loader)

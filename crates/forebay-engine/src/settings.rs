@@ -228,8 +228,13 @@ pub fn decide(
         (false, false) => NETWORK_GAP_BYTES,
     };
     let read_bytes = if direct { DIRECT_READ_BYTES } else { READ_BYTES };
-    let default_readers = if files.is_local() { LOCAL_READERS } else { NETWORK_READERS };
-    let readers = options.readers.map_or(default_readers, |readers| readers as usize);
+    let alone = options.locate == Locate::Cursor || (warm && options.access == AccessChoice::Auto && !direct);
+    let readers = match options.readers {
+        _ if alone => 0,
+        Some(readers) => readers as usize,
+        None if files.is_local() => LOCAL_READERS,
+        None => NETWORK_READERS,
+    };
     let is_forward = matches!(kind, forebay_plan::Kind::Sequential | forebay_plan::Kind::Contiguous);
     let tranche_bytes =
         if is_forward && files.is_local() { LOCAL_FORWARD_TRANCHE_BYTES } else { TRANCHE_BYTES };
@@ -257,8 +262,8 @@ pub fn decide(
     let step_bytes = ((options.batch_size * ranks as u64) as f64 * landed_bytes) as u64;
     let node_ranks: Vec<Rank> = options.local_ranks.iter().map(|rank| Rank(*rank)).collect();
     let grouped = matches!(kind, forebay_plan::Kind::Group { .. });
-    let (least_landing, wanted_landing) = if options.locate == Locate::Cursor {
-        // Every rank copies from its own mapping.
+    let (least_landing, wanted_landing) = if alone {
+        // Nothing lands: every rank copies from its own mapping.
         (0, 0)
     } else if grouped {
         let least = order.least_landing_bytes(landed_bytes, node_ranks.len());
@@ -274,7 +279,8 @@ pub fn decide(
     let size = |region: &mut RegionLayout, landing: u64| {
         region.landing_bytes = up(landing);
         // A block holds one read of at least a page.
-        region.blocks = (region.landing_bytes / LANDING_STEP_BYTES).clamp(256, 1 << 20) as usize;
+        let blocks = (region.landing_bytes / LANDING_STEP_BYTES).clamp(256, 1 << 20) as usize;
+        region.blocks = if alone { 0 } else { blocks };
         region.total_bytes()
     };
     let mut fits = size(&mut region, wanted_landing) <= memory_bytes;
@@ -306,25 +312,32 @@ pub fn decide(
             size(&mut region, less);
         }
     }
+    let landing = match region.landing_bytes {
+        0 => "no landing blocks".into(),
+        bytes => format!("{} MiB of landing blocks", bytes / MIB),
+    };
     reasons.push(format!(
-        "memory: {} MiB of {} MiB on this node: {} MiB of landing blocks, {} batch buffers of {} KiB for each of {ranks} rank(s)",
+        "memory: {} MiB of {} MiB on this node: {landing}, {} batch buffers of {} KiB for each of {ranks} rank(s)",
         region.total_bytes() / MIB,
         memory_bytes / MIB,
-        region.landing_bytes / MIB,
         region.buffers,
         region.buffer_bytes / KIB,
     ));
-    reasons.push(match options.locate {
-        Locate::Index => format!(
+    if options.locate == Locate::Cursor {
+        reasons.push(
+            "locate: every rank walks from record to record by itself and copies from its own mapping; a page that is \
+             missing is a page fault"
+                .into(),
+        );
+    }
+    reasons.push(if alone {
+        "reads: none ahead of time or for other ranks, so there are no readers".into()
+    } else {
+        format!(
             "reads: up to {} KiB, joined over gaps of {} KiB, by {readers} reader(s) on this node",
             read_bytes / KIB,
             gap_bytes / KIB
-        ),
-        Locate::Cursor => {
-            "locate: every rank walks from record to record by itself and copies from its own mapping; \
-                           a page that is missing is a page fault"
-                .into()
-        }
+        )
     });
     let steps_per_tranche = (tranche_bytes.min(region.landing_bytes / TRANCHES) / step_bytes.max(1)).max(1);
     let least_memory = region.control_bytes() + up(least_landing) + 2 * region.buffer_bytes * ranks as u64;
@@ -347,7 +360,7 @@ pub fn decide(
         steps_per_tranche,
         warm,
         locate: options.locate,
-        alone: options.locate == Locate::Cursor || (warm && options.access == AccessChoice::Auto && !direct),
+        alone,
         access,
         direct,
         depth: DEPTH,
