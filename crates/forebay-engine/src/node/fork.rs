@@ -4,10 +4,12 @@
 //! it is not the process that the other ranks know. So everything that belongs to a loader remembers the
 //! [`generation`] in which it was made; the number grows by one in every child (a handler of `pthread_atfork`), and
 //! [`in_forked_child`] compares. Children made by a bare `clone` system call do not run such handlers; no library that
-//! Python programs use does that without `exec`.
+//! Python programs use does that without `exec`. The same handler closes what must not stay open in a child
+//! ([`ClosedInChild`]).
 
+use std::os::fd::RawFd;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// 0 until the handler is installed.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -42,6 +44,46 @@ fn install() -> u64 {
 
 extern "C" fn grow() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    for place in &CLOSED_IN_CHILDREN {
+        let descriptor = place.swap(FREE, Ordering::Relaxed);
+        if descriptor != FREE {
+            // SAFETY: close(2) may be called in the child of a process with several threads. The descriptor is the child's
+            // copy of one that an owner in the parent's thread holds; that thread is not in the child, so nobody closes
+            // it a second time.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+}
+
+/// Descriptors at once; one for each link to another node.
+const PLACES: usize = 1024;
+const FREE: RawFd = -1;
+static CLOSED_IN_CHILDREN: [AtomicI32; PLACES] = [const { AtomicI32::new(FREE) }; PLACES];
+
+/// Sees to it that a descriptor is closed in forked children, as long as this lives: a connection that a child keeps open does not
+/// end when this process does.
+///
+/// The owner of the descriptor must live on the stack of a thread that never forks, so that the child has no owner.
+#[derive(Debug)]
+pub struct ClosedInChild(Option<usize>);
+
+impl ClosedInChild {
+    /// Notes the descriptor. With more than a thousand of them the rest are kept open in children, which is later news of a death.
+    pub fn new(descriptor: RawFd) -> Self {
+        generation(); // the handler is installed
+        let take = |place: &AtomicI32| {
+            place.compare_exchange(FREE, descriptor, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        Self(CLOSED_IN_CHILDREN.iter().position(take))
+    }
+}
+
+impl Drop for ClosedInChild {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            CLOSED_IN_CHILDREN[place].store(FREE, Ordering::Relaxed);
+        }
+    }
 }
 
 #[cfg(test)]
