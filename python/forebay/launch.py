@@ -5,6 +5,9 @@ never from PATH: the launcher of another MPI would start N worlds of one rank. T
 their own; on Ctrl-C, a deadline or an error the launcher is asked to end (it takes its ranks along), and
 whatever is left of the session is killed. Output is captured; lines that begin with `PROGRESS_MARK` report
 progress.
+
+On an emulated cluster the launcher runs in the hub and starts its ranks on the nodes through the cluster's stand-in for ssh; a
+rank that outlives a launcher that was killed ends with `Cluster.clear`, or with the cluster.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from forebay._core import ForebayError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
+
+    from forebay.cluster import Cluster
 
 PROGRESS_MARK = "@step"
 """Begins a line of progress on a rank's standard output: the mark, a space, steps done."""
@@ -49,8 +54,21 @@ def missing_mpi(ranks: int) -> str | None:
     return None
 
 
-def command(ranks: int, program: Sequence[str]) -> list[str]:
+def command(
+    ranks: int, program: Sequence[str], cluster: Cluster | None = None, per_node: Sequence[int] = ()
+) -> list[str]:
     """Give the command that starts `ranks` copies of ``python -m mpi4py PROGRAM``.
+
+    Parameters
+    ----------
+    ranks
+        How many.
+    program
+        What Python runs.
+    cluster
+        Start them on its nodes.
+    per_node
+        With it: ranks of each node; they are numbered node by node.
 
     Raises
     ------
@@ -60,12 +78,30 @@ def command(ranks: int, program: Sequence[str]) -> list[str]:
     if (missing := missing_mpi(ranks)) is not None:
         raise LaunchError(f"{missing}\n{_HINT}")
     mpiexec = _mpiexec()
-    flags: list[str] = []
-    if not _is_hydra(mpiexec):
-        # More ranks than cores is the normal case here; ob1 with shared memory starts 1 s faster than the
-        # defaults.
-        flags = ["--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp"]
-    return [str(mpiexec), *flags, "-n", str(ranks), sys.executable, "-m", "mpi4py", *program]
+    hydra = _is_hydra(mpiexec)
+    flags = [] if hydra else _OPEN_MPI_FLAGS
+    if cluster is not None:
+        hosts = ",".join(f"{name}:{count}" for name, count in zip(cluster.names, per_node, strict=True))
+        flags = [*flags, *_places(hydra, cluster.shell, hosts)]
+    whole = [str(mpiexec), *flags, "-n", str(ranks), sys.executable, "-m", "mpi4py", *program]
+    if cluster is not None:
+        # Files of the launcher and of MPI go into the memory of hub and nodes, and with them.
+        whole = cluster.in_hub(["env", "TMPDIR=/dev/shm", *whole])
+    return whole
+
+
+# More ranks than cores is the normal case here; ob1 with shared memory starts 1 s faster than the defaults.
+_OPEN_MPI_FLAGS = [
+    "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp",
+]  # fmt: skip
+
+
+def _places(hydra: bool, shell: str, hosts: str) -> list[str]:
+    """Give the launcher's flags for a cluster: how to reach a node, and how many ranks each takes."""
+    if hydra:
+        return ["-launcher", "ssh", "-launcher-exec", shell, "-hosts", hosts]
+    # Open MPI looks for this program on every node; the shell is there, the stand-in only in the hub.
+    return ["--prtemca", "plm_ssh_agent", f"/bin/sh {shell}", "--host", hosts]
 
 
 def environment() -> dict[str, str]:
@@ -75,8 +111,8 @@ def environment() -> dict[str, str]:
     }
     for library in ("OMP", "OPENBLAS", "MKL", "BLIS"):
         variables[f"{library}_NUM_THREADS"] = "1"
-    if os.geteuid() == 0:
-        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    # On an emulated cluster whoever runs it is root there.
+    variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     # MPICH waits busily by default, 100 times slower than this where ranks outnumber cores.
     variables |= {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_POSIX_POLL_FREQUENCY": "1"}
     return variables

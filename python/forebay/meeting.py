@@ -73,14 +73,14 @@ class MpiMeeting:
         from mpi4py import MPI
 
         check_world(MPI.COMM_WORLD)
-        self._comm = MPI.COMM_WORLD
-        self.rank, self.size = self._comm.rank, self._comm.size
+        self.comm = MPI.COMM_WORLD
+        self.rank, self.size = self.comm.rank, self.comm.size
         self._deadline_s = deadline_s
         self._sent, self._received = np.ones(1), np.zeros(1)
 
     def together(self, what: str) -> None:
         """Sum ones over the ranks."""
-        wait(self._comm.Iallreduce(self._sent, self._received), what, self._deadline_s)
+        wait(self.comm.Iallreduce(self._sent, self._received), what, self._deadline_s)
 
 
 class SocketMeeting:

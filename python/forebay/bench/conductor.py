@@ -26,7 +26,9 @@ import forebay
 from forebay import _native, launch
 from forebay._core import ForebayError
 from forebay.bench import processes, timing, verify
+from forebay.bench.emulation import Emulation, emulate
 from forebay.bench.facts import SCHEMA, Facts
+from forebay.bench.needed import needed_bytes
 from forebay.bench.nodes import Nodes, nodes
 from forebay.bench.settings import Settings
 from forebay.bench.strategies import Row
@@ -55,6 +57,7 @@ class _Measured:
     verified: verify.Verified | None = None
     repetitions: list[dict[str, Any]] = field(default_factory=list)
     explain: str = ""
+    needed_bytes: int | None = None
 
     def fail(self, error: Exception) -> None:
         self.status, self.error = "failed", str(error)
@@ -70,6 +73,7 @@ class _Measured:
             "repetitions": self.repetitions,
             "median": medians,
             "spread": None if medians is None else timing.spread(self.repetitions, medians),
+            "needed_bytes": self.needed_bytes,
             "digest_steps": self.verified.digest_steps if self.verified else None,
             "digest_epoch": self.verified.digest_epoch if self.verified else None,
             "explain": self.explain,
@@ -107,7 +111,8 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
     running = sum(one.status == "ok" for one in measured)
     runner = _Runner(facts, settings, report, running)
     load = os.getloadavg()[0]
-    with nodes(facts, settings) as where:
+    with nodes(facts, settings) as where, emulate(settings, where.mounts) as emulation:
+        runner.emulation = emulation
         if any(one.status == "ok" and one.row.baseline is None for one in measured):
             runner.index(where)
         limit = _limit(where, settings)
@@ -119,7 +124,13 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
                 runner.measure(one, where, number)
         emulator, warnings = where.describe(), [*where.warnings]
     return _result(
-        facts, settings, runner, measured, limit, emulator, warnings + _warnings(facts, settings, load)
+        facts,
+        settings,
+        runner,
+        measured,
+        limit,
+        emulator,
+        warnings + _warnings(facts, settings, load, runner.emulation),
     )
 
 
@@ -135,6 +146,7 @@ class _Runner:
     def __init__(self, facts: Facts, settings: Settings, report: Report, rows: int) -> None:
         self._facts, self._settings, self._report = facts, settings, report
         self.launcher = _launcher(settings)
+        self.emulation = Emulation(None)
         self._per_epoch = settings.steps_per_epoch(facts.samples)
         self._done = 0
         epochs = settings.repetitions * settings.epochs
@@ -190,7 +202,11 @@ class _Runner:
         except (launch.LaunchError, ValueError) as error:
             one.fail(error)
             return
-        one.repetitions.append(found | where.end(settings.cold))
+        found |= where.end(settings.cold)
+        if one.needed_bytes is None and self._facts.for_engine:
+            one.needed_bytes = needed_bytes(self._facts.paths, (rank.arrays["ids"] for rank in ranks))
+        found["fetched_needed_ratio"] = _fetched_needed_ratio(found["pfs"], one.needed_bytes)
+        one.repetitions.append(found)
         one.explain = ranks[0].measured["explain"]
 
     def _run(self, row: Row, where: Nodes, title: str, *, verify: bool, epochs: int) -> list[timing.Rank]:
@@ -207,6 +223,7 @@ class _Runner:
                 "baseline_files": [os.path.abspath(file) for file in settings.baseline_files],  # noqa: PTH100
                 "paths": [[os.path.abspath(path) for path in paths] for paths in where.paths],  # noqa: PTH100
                 "nodes": settings.ranks_of_nodes(),
+                "enter": [self._enter(node) for node in range(settings.nodes)],
                 "ranks": settings.ranks,
                 "world_ranks": settings.world_ranks,
                 "samples": facts.samples,
@@ -221,21 +238,39 @@ class _Runner:
             }
             path = Path(directory, "run.json")
             path.write_text(json.dumps(run), encoding="utf-8")
-            launch.run(
-                self._command(path),
-                deadline_s=settings.deadline_s,
-                progress=lambda done: self._report("steps", self._done + done, self._all),
-                what=title,
-                interrupts=interrupts,
-                variables=where.variables,
-            )
+            try:
+                launch.run(
+                    self._command(path),
+                    deadline_s=settings.deadline_s,
+                    progress=lambda done: self._report("steps", self._done + done, self._all),
+                    what=title,
+                    interrupts=interrupts,
+                    variables=where.variables,
+                )
+            except BaseException:
+                # What the launcher started on other nodes may have outlived it.
+                if self.emulation.cluster is not None:
+                    self.emulation.cluster.clear()
+                raise
             self._done += epochs * self._per_epoch
             return [_read(Path(directory), rank) for rank in range(settings.ranks)]
 
     def _command(self, run: Path) -> list[str]:
         if self.launcher == "processes":
             return processes.command(run)
-        return launch.command(self._settings.ranks, ("-m", "forebay.bench.rank", str(run)))
+        per_node = [len(ranks) for ranks in self._settings.ranks_of_nodes()]
+        program = ("-m", "forebay.bench.rank", str(run))
+        return launch.command(self._settings.ranks, program, self.emulation.cluster, per_node)
+
+    def _enter(self, node: int) -> list[str]:
+        cluster = self.emulation.cluster
+        return [] if cluster is None else cluster.on(node, ())
+
+
+def _fetched_needed_ratio(pfs: dict[str, Any] | None, needed: int | None) -> float | None:
+    if pfs is None or not needed:
+        return None
+    return float(sum(node["read_bytes"] for node in pfs["nodes"])) / needed
 
 
 def _launcher(settings: Settings) -> str:
@@ -281,8 +316,12 @@ def _limit(where: Nodes, settings: Settings) -> dict[str, Any]:
     return {"rate_mib_s": max((figure["rate_mib_s"] for figure in figures), default=None), "figures": figures}
 
 
-def _warnings(facts: Facts, settings: Settings, load: float) -> list[str]:
+def _warnings(facts: Facts, settings: Settings, load: float, emulation: Emulation) -> list[str]:
     found = []
+    if emulation.by == "environment" and settings.node_emulation == "auto":
+        found.append(
+            f"the nodes are processes of this machine, told apart by the environment: {emulation.reason}"
+        )
     cores = len(os.sched_getaffinity(0))
     if load > cores:
         found.append(f"the machine was busy: a load of {load:.1f} on {cores} cores when the bench began")
@@ -324,7 +363,10 @@ def _result(
         "ranks": settings.ranks,
         "job_ranks": settings.world_ranks,
         "nodes": settings.nodes,
+        "per_node": [len(ranks) for ranks in settings.ranks_of_nodes()],
+        "node_emulation": runner.emulation.as_json(),
         "batch_size": settings.batch_size,
+        "global_batch": settings.batch_size * settings.world_ranks,
         "steps": settings.steps_per_epoch(facts.samples),
         "epochs": settings.epochs,
         "repetitions": settings.repetitions,

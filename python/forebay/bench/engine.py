@@ -15,7 +15,7 @@ from forebay.bench.facts import SCHEMA
 class Engine:
     """Batches of one rank from a loader."""
 
-    def __init__(self, place: Place, strategy: str, order: str, epochs: int) -> None:
+    def __init__(self, place: Place, strategy: str, order: str, epochs: int, comm: Any = None) -> None:
         world = forebay.World(
             rank=place.rank,
             size=place.ranks,
@@ -23,6 +23,7 @@ class Engine:
             local_size=place.local_ranks,
             node=f"node{place.node}",
             job=place.job,
+            comm=comm,
         )
         self._loader = forebay.Loader(
             forebay.open(list(place.paths), schema=SCHEMA),

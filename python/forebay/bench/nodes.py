@@ -49,6 +49,8 @@ class Nodes:
         self.warnings: list[str] = []
         self.variables: dict[str, str] = {}
         """Environment of the ranks."""
+        self.mounts: list[Path] = []
+        """Of the emulated file system, by node; none without it."""
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -95,7 +97,7 @@ class EmulatedNodes(Nodes):
         # A sidecar is tied to a path, and those of the mounts that are made here will never come again.
         self.variables = {"FOREBAY_CACHE_DIR": str(cache)}
         self.paths = tuple(tuple(str(mount / one) for one in relative) for mount in mounts)
-        self._server, self._mounts = server, mounts
+        self._server, self.mounts = server, mounts
         backing = Path(os.path.realpath(server.backing))
         own = Path(os.path.realpath(mounts[0]))
         inside = [Path(os.path.realpath(file)) for file in self._files]
@@ -117,7 +119,7 @@ class EmulatedNodes(Nodes):
 
     def cool(self) -> None:
         """Empty the page cache of every node."""
-        for mount in self._mounts:
+        for mount in self.mounts:
             self._server.cold(mount)
 
     def begin(self) -> None:
@@ -158,7 +160,7 @@ class EmulatedNodes(Nodes):
 
     def _check_cold(self, stats: dict[str, Any]) -> None:
         reads = {os.path.realpath(node["mount"]): node["reads"] for node in stats["nodes"]}
-        for mount in self._mounts:
+        for mount in self.mounts:
             if reads.get(os.path.realpath(mount), 0) == 0:
                 raise StorageError(
                     f"--cold: expected node {mount} to ask the emulator for data, found no read; "

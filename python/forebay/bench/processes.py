@@ -30,14 +30,17 @@ def command(run: Path) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start the ranks, serve their meetings, wait for their end."""
     (path,) = sys.argv[1:] if arguments is None else arguments
-    ranks = json.loads(Path(path).read_text("utf-8"))["ranks"]
+    run = json.loads(Path(path).read_text("utf-8"))
+    ranks = run["ranks"]
+    # On an emulated cluster: what runs a program on the rank's node.
+    enter = [run["enter"][node] for node, of_node in enumerate(run["nodes"]) for _ in of_node]
     # Python leaves a killed parent's children alone; this turns the usual way of ending into an exit that does not.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     pairs = [socket.socketpair() for _ in range(ranks)]
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank, (_, theirs) in enumerate(pairs):
-            program = [sys.executable, "-m", "forebay.bench.rank", path]
+            program = [*enter[rank], sys.executable, "-m", "forebay.bench.rank", path]
             program += ["--rank", str(rank), "--meeting", str(theirs.fileno())]
             processes.append(subprocess.Popen(program, pass_fds=[theirs.fileno()]))
             theirs.close()

@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"bench: expected {run['ranks']} ranks, found {meeting.size}")
     place = _place(run, meeting.rank)
     try:
-        measured, arrays = (_verify if run["verify"] else _measure)(run, place, meeting, _source(run))
+        measured, arrays = (_verify if run["verify"] else _measure)(
+            run, place, meeting, _source(run, meeting)
+        )
     except ForebayError as error:
         # Its message says it all; a traceback per rank would bury it.
         sys.exit(f"bench: rank {meeting.rank}: {type(error).__name__}: {error}")
@@ -86,10 +88,13 @@ def _place(run: dict[str, Any], rank: int) -> Place:
     )
 
 
-def _source(run: dict[str, Any]) -> Opener:
+def _source(run: dict[str, Any], meeting: Meeting) -> Opener:
     """Return what opens the source of a rank, with all that it imports imported."""
     if not run["baseline"]:
-        return partial(Engine, strategy=run["strategy"], order=run["order"], epochs=run["epochs"])
+        # The engine gets what a training script would give it: MPI's world, where the job is all there.
+        whole = len(run["nodes"]) > 1 and run["world_ranks"] == run["ranks"]
+        comm = meeting.comm if whole and isinstance(meeting, MpiMeeting) else None
+        return partial(Engine, strategy=run["strategy"], order=run["order"], epochs=run["epochs"], comm=comm)
     baseline = baselines.find(run["baseline_files"])[run["strategy"]]
     baseline.load()
     return baseline.open
@@ -120,6 +125,7 @@ def _measure(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Ope
     together: list[int] = []
     sizes: list[int] = []
     samples: list[int] = []
+    numbers: list[Any] = []
     epochs: list[int] = []
     busy: list[tuple[Usage, Usage]] = []
     ready = 0
@@ -137,6 +143,7 @@ def _measure(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Ope
                 meeting.together("the first batch")
                 ready = now = clock()
             samples.append(len(ids))
+            numbers.append(ids)
             sizes.append(_size(records))
             _sleep_until(now + compute_ns)
             arrived.append(clock())
@@ -164,6 +171,7 @@ def _measure(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Ope
         "together": np.array(together),
         "sizes": np.array(sizes),
         "samples": np.array(samples),
+        "ids": np.concatenate(numbers).astype(np.int64),
         "epochs": np.array(epochs),
     }
     return measured, arrays
@@ -178,6 +186,7 @@ def _read(done: Transfers, facts: dict[str, Any]) -> dict[str, Any]:
             "read_bytes": done.asked_bytes,
             "storage_bytes": done.storage_bytes,
             "mapped_bytes": 0,
+            "messages": None,
             "reader": None,
             "explain": "",
         }
@@ -186,6 +195,7 @@ def _read(done: Transfers, facts: dict[str, Any]) -> dict[str, Any]:
         "read_bytes": stats["read_bytes"],
         "storage_bytes": done.storage_bytes,
         "mapped_bytes": stats["mapped_bytes"],
+        "messages": stats.get("messages_sent"),
         "reader": {
             "locate_seconds": stats["seek_seconds"],
             "read_seconds": stats["io_seconds"],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
 from forebay._core import option_error
 
 LAUNCHERS = ("auto", "mpi", "processes")
+EMULATIONS = ("auto", "namespaces", "environment")
 
 LEAST_REPETITIONS, REPETITIONS = 1, 3
 DEADLINE_S = 900.0
@@ -20,6 +22,9 @@ class Settings:
 
     ranks: int
     nodes: int = 1
+    per_node: tuple[int, ...] | None = None
+    """Ranks of each node; None: blocks that differ by one at most."""
+    node_emulation: str = "auto"
     job_ranks: int | None = None
     """Walk as the first `ranks` ranks of a job of this many; None: as all of them."""
     batch_size: int = 32
@@ -52,6 +57,13 @@ class Settings:
             raise option_error(
                 f"--nodes: expected at most as many nodes as ranks ({self.ranks}), found {self.nodes}"
             )
+        if self.per_node is not None and (
+            (len(self.per_node), sum(self.per_node)) != (self.nodes, self.ranks) or min(self.per_node) < 1
+        ):
+            raise option_error(
+                f"--per-node: expected {self.nodes} numbers of at least 1 that add up to {self.ranks} ranks, "
+                f"found {','.join(map(str, self.per_node))}"
+            )
         if self.job_ranks is not None and self.job_ranks < self.ranks:
             raise option_error(
                 f"--job-ranks: expected at least --ranks ({self.ranks}), found {self.job_ranks}"
@@ -60,6 +72,10 @@ class Settings:
             raise option_error(f"--compute: expected seconds from 0 to an hour, found {self.compute_seconds}")
         if self.launcher not in LAUNCHERS:
             raise option_error(f"--launcher: expected one of {', '.join(LAUNCHERS)}; found {self.launcher!r}")
+        if self.node_emulation not in EMULATIONS:
+            raise option_error(
+                f"--node-emulation: expected one of {', '.join(EMULATIONS)}; found {self.node_emulation!r}"
+            )
 
     @staticmethod
     def _at_least_one(name: str, value: Any) -> None:
@@ -74,8 +90,11 @@ class Settings:
         return self.job_ranks or self.ranks
 
     def ranks_of_nodes(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks by node, in blocks that differ by one at most."""
-        edges = [node * self.ranks // self.nodes for node in range(self.nodes + 1)]
+        """Ranks by node, in blocks."""
+        if self.per_node is not None:
+            edges = [0, *itertools.accumulate(self.per_node)]
+        else:
+            edges = [node * self.ranks // self.nodes for node in range(self.nodes + 1)]
         return tuple(tuple(range(edges[node], edges[node + 1])) for node in range(self.nodes))
 
     def whole_epoch(self, samples: int) -> int:

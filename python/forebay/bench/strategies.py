@@ -2,7 +2,8 @@
 
 A row is ``strategy@order``. A strategy is a preset of the engine, whatever ``forebay.Loader(strategy=)`` takes, or a baseline,
 which has one order and no other. A comma also stands inside ``forebay:access=pread,readers=2`` and
-``group:samples=512,window=4``: a part that begins with ``name=`` belongs to the one before it.
+``group:samples=512,window=4``: a part that begins with ``name=`` belongs to the one before it. ``ladder`` stands for the rows
+of the paper on LMDBIO, each of which removes one cost of the one before, with the default last.
 """
 
 from __future__ import annotations
@@ -13,15 +14,31 @@ from dataclasses import dataclass
 
 from forebay._core import OptionError, option_error
 from forebay.bench.baselines import Baseline
-from forebay.options import STRATEGIES, resolve
+from forebay.options import STRATEGIES, Strategy, resolve
 
-__all__ = ["Row", "parse"]
+__all__ = ["LADDER", "Row", "parse"]
 
 _CONTINUES = re.compile(r"^\w+=")
+
+_CURSORS = ("cursor", "handoff")
+"""Ways of finding records that go from one to the next."""
 
 _WALKS = ("sequential", "contiguous")
 """Orders that a cursor can take."""
 _DEFAULT_WALK = "sequential"
+
+LADDER = (
+    "pylmdb-skipping",
+    "lmdb",
+    "lmm",
+    "lmm-dm",
+    "lmm-dio",
+    "lmm-dio-prov",
+    "lmm-dio-prov-coal",
+    "lmm-dio-prov-coal-stag",
+    "forebay",
+)
+"""What ``ladder`` stands for, all in the order of the paper's figures (Pumma et al., Sec. 5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +87,24 @@ def parse(text: str, order: str, baselines: Mapping[str, Baseline]) -> tuple[Row
     return tuple(rows)
 
 
+def _is_of_the_paper(name: str, strategy: Strategy) -> bool:
+    return strategy.locate in _CURSORS or name in LADDER[1:-1]
+
+
 def _parts(text: str) -> list[str]:
     parts: list[str] = []
     for piece in (piece.strip() for piece in text.split(",")):
-        if _CONTINUES.match(piece) and parts:
+        if piece == "ladder":
+            parts += [f"{name}@{_DEFAULT_WALK}" for name in LADDER]
+        elif _CONTINUES.match(piece) and parts:
             parts[-1] += f",{piece}"
         elif piece:
             parts.append(piece)
     return parts
+
+
+def _built() -> list[str]:
+    return [name for name in LADDER if name in STRATEGIES]
 
 
 def _row(strategy: str, asked: str, order: str, baselines: Mapping[str, Baseline]) -> Row:
@@ -89,6 +116,10 @@ def _row(strategy: str, asked: str, order: str, baselines: Mapping[str, Baseline
         return Row(strategy=strategy, order=baseline.order, baseline=baseline)
     name = strategy.partition(":")[0]
     if name not in STRATEGIES:
+        if name in LADDER:
+            raise option_error(
+                f"--strategies: {name} is not in this build", f"of the ladder it has: {', '.join(_built())}"
+            )
         raise option_error(
             f"--strategies: there is none called {strategy!r}",
             f"of the engine: {', '.join(STRATEGIES)}; other programs: {', '.join(sorted(baselines))}",
@@ -96,11 +127,11 @@ def _row(strategy: str, asked: str, order: str, baselines: Mapping[str, Baseline
     try:
         found = resolve({"strategy": strategy}, {})["strategy"]
         if not asked:
-            asked = _DEFAULT_WALK if found.locate == "cursor" and order not in _WALKS else order
+            asked = _DEFAULT_WALK if _is_of_the_paper(name, found) and order not in _WALKS else order
         resolve({"order": asked}, {})
     except OptionError as error:
         raise option_error(f"--strategies: {strategy}: {error}") from error
-    if found.locate == "cursor" and asked not in _WALKS:
+    if found.locate in _CURSORS and asked not in _WALKS:
         raise option_error(
             f"--strategies: {strategy} goes from record to record, in one of the orders {', '.join(_WALKS)}; found {asked!r}"
         )

@@ -3,23 +3,64 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HEADER", "lines_above", "lines_below", "rows"]
+__all__ = ["header", "lines_above", "lines_below", "rows"]
 
-HEADER = (
-    "row",
-    "total s",
-    "start-up s",
-    "exposed s",
-    "AU",
-    "MiB/s",
-    "reads",
-    "fetched",
-    "faults",
-    "× first",
-    "spread",
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its title, and its cell from a row's median, its spread and the whole result."""
+
+    title: str
+    cell: Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], str]
+    key: str | None = None
+    """Left out where no row has this key of the median."""
+
+
+def _scalar(key: str, form: str, title: str) -> Column:
+    def cell(row: dict[str, Any], middle: dict[str, Any], result: dict[str, Any]) -> str:
+        del row, result
+        value = middle.get(key)
+        return "-" if value is None else format(value, form)
+
+    return Column(title, cell, key)
+
+
+def _utilisation(row: dict[str, Any], middle: dict[str, Any], result: dict[str, Any]) -> str:
+    del row
+    value = middle["accelerator_utilisation"]
+    return "-" if value is None or result["compute_seconds"] == 0 else f"{value:.3f}"
+
+
+def _times_first(row: dict[str, Any], middle: dict[str, Any], result: dict[str, Any]) -> str:
+    del row
+    first = next(one["median"] for one in result["rows"] if one["median"])
+    return f"{first['total_seconds'] / middle['total_seconds']:.2f}"
+
+
+_COLUMNS = (
+    _scalar("total_seconds", ".3f", "total s"),
+    _scalar("startup_seconds", ".3f", "start-up s"),
+    _scalar("exposed_seconds", ".3f", "exposed s"),
+    _scalar("seek_seconds", ".3f", "seek s"),
+    _scalar("reading_seconds", ".3f", "reading s"),
+    _scalar("skew_seconds", ".3f", "skew s"),
+    Column("AU", _utilisation),
+    _scalar("rate_mib_s", ".1f", "MiB/s"),
+    Column("reads", lambda row, middle, result: f"{_fetched(row)[0]:,.0f}"),
+    Column("fetched", lambda row, middle, result: _bytes_text(_fetched(row)[1])),
+    _scalar("fetched_needed_ratio", ".2f", "/ needed"),
+    Column("faults", lambda row, middle, result: f"{middle['minor_faults'] + middle['major_faults']:,.0f}"),
+    Column(
+        "switches",
+        lambda row, middle, result: f"{middle['voluntary_switches'] + middle['involuntary_switches']:,.0f}",
+    ),
+    _scalar("messages_per_step", ".2f", "messages"),
+    Column("× first", _times_first),
+    Column("spread", lambda row, middle, result: f"{row['spread'].get('total_seconds', 0):.1%}"),
 )
 """Defined in docs/bench.md."""
 
@@ -31,6 +72,9 @@ def lines_above(result: dict[str, Any]) -> Iterator[str]:
     """Give what stands above the table: what was run."""
     dataset = result["dataset"]
     ranks, nodes = _number(result["ranks"], "rank"), _number(result["nodes"], "node")
+    if (emulated := result["node_emulation"]["by"]) is not None:
+        uneven = len(set(result["per_node"])) > 1
+        nodes += f" ({emulated}{': ' + '+'.join(map(str, result['per_node'])) if uneven else ''})"
     yield f"{dataset['samples']:,} samples ({dataset['format']}), {dataset['mean_bytes']:,.0f} bytes each"
     yield (
         f"{ranks} ({result['launcher']}) on {nodes}, batches of {result['batch_size']} per rank, "
@@ -51,30 +95,31 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
+def _shown(result: dict[str, Any]) -> list[Column]:
+    middles = [row["median"] for row in result["rows"] if row["median"]]
+    return [
+        column
+        for column in _COLUMNS
+        if column.key is None or any(middle.get(column.key) is not None for middle in middles)
+    ]
+
+
+def header(result: dict[str, Any]) -> tuple[str, ...]:
+    """Give the titles of the columns that have something to show."""
+    return ("row", *(column.title for column in _shown(result)))
+
+
 def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Give the cells of each row; a row that did not run says so."""
-    first = next((row["median"] for row in result["rows"] if row["median"]), None)
+    columns = _shown(result)
     for row in result["rows"]:
         middle = row["median"]
         if middle is None:
-            yield (row["name"], row["status"], *[""] * (len(HEADER) - 2))
+            cells = [row["status"], *[""] * len(columns)]
+            yield (row["name"], *cells[: len(columns)])
             continue
-        reads, fetched = _fetched(row)
-        utilisation = middle["accelerator_utilisation"]
-        assert first is not None
-        yield (
-            row["name"] + ("" if row["status"] == "ok" else f" ({row['status']})"),
-            f"{middle['total_seconds']:.3f}",
-            f"{middle['startup_seconds']:.3f}",
-            f"{middle['exposed_seconds']:.3f}",
-            "-" if utilisation is None or result["compute_seconds"] == 0 else f"{utilisation:.3f}",
-            f"{middle['rate_mib_s']:.1f}",
-            f"{reads:,.0f}",
-            _bytes_text(fetched),
-            f"{middle['minor_faults'] + middle['major_faults']:,.0f}",
-            f"{first['total_seconds'] / middle['total_seconds']:.2f}",
-            f"{row['spread'].get('total_seconds', 0):.1%}",
-        )
+        name = row["name"] + ("" if row["status"] == "ok" else f" ({row['status']})")
+        yield (name, *(column.cell(row, middle, result) for column in columns))
 
 
 def _fetched(row: dict[str, Any]) -> tuple[float, float]:

@@ -26,6 +26,10 @@ SCALARS = (
     "samples_per_second",
     "rate_mib_s",
     "accelerator_utilisation",
+    "seek_seconds",
+    "reading_seconds",
+    "messages_per_step",
+    "fetched_needed_ratio",
 )
 MEANS = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
 """Of a rank's wall; a repetition has the mean over the ranks."""
@@ -90,7 +94,25 @@ def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
         for rank in ranks
         if (reader := rank.measured["reader"]) is not None
     ]
+    found |= _reading(readers)
+    found["messages_per_step"] = _messages_per_step(ranks)
     return found | {"ranks": rows, "readers": readers}
+
+
+def _reading(readers: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """Tell what bringing samples into batches took the rank that it took longest, waiting left out."""
+    if not readers:
+        return {"seek_seconds": None, "reading_seconds": None}
+    parts = ("locate_seconds", "read_seconds", "decode_seconds")
+    return {
+        "seek_seconds": max(reader["locate_seconds"] for reader in readers),
+        "reading_seconds": max(sum(reader[part] for part in parts) for reader in readers),
+    }
+
+
+def _messages_per_step(ranks: Sequence[Rank]) -> float | None:
+    sent = [rank.measured["messages"] for rank in ranks]
+    return None if None in sent else sum(sent) / ranks[0].steps
 
 
 def _rank(rank: Rank, last: npt.NDArray[np.int64], real: float) -> dict[str, Any]:
@@ -150,7 +172,7 @@ def median(repetitions: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the median of every number of a repetition."""
     return {
         key: None
-        if any(one[key] is None for one in repetitions)
+        if any(one.get(key) is None for one in repetitions)
         else statistics.median(one[key] for one in repetitions)
         for key in (*SCALARS, *MEANS, *SUMS)
     }

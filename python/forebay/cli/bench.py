@@ -30,6 +30,15 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     return float(match.group(1)) * _UNITS[match.group(2)]
 
 
+def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"expected numbers such as 5,3,1, found {text!r}") from None
+
+
 def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     try:
         return text if text == "auto" else float(text)
@@ -61,6 +70,19 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     "--nodes", default=1, show_default=True, type=click.IntRange(1), help="Nodes that they are split into."
 )
 @click.option(
+    "--per-node",
+    metavar="N,N,...",
+    callback=_numbers,
+    help="Ranks of each node, in place of --ranks and --nodes: 5,3,1 for example.",
+)
+@click.option(
+    "--node-emulation",
+    default="auto",
+    show_default=True,
+    type=click.Choice(("auto", "namespaces", "environment")),
+    help="How several nodes are emulated; auto takes namespaces where they can be made.",
+)
+@click.option(
     "--job-ranks",
     type=click.IntRange(1),
     help="Walk as the first ranks of a job of this many: the pattern of a large job on few processes.",
@@ -70,7 +92,7 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     default=STRATEGIES,
     show_default=True,
     metavar="LIST",
-    help="Rows, strategy or strategy@order, with commas in between.",
+    help="Rows, strategy or strategy@order, with commas in between; ladder for those of the LMDBIO paper.",
 )
 @click.option(
     "--order", default="group", show_default=True, help="Order of the engine's rows that name none."
@@ -84,6 +106,11 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
 )
 @click.option(
     "--batch-size", type=click.IntRange(1), help="Samples per rank and step: 32, or the workload's."
+)
+@click.option(
+    "--global-batch",
+    type=click.IntRange(1),
+    help="Samples of all ranks and step, in place of --batch-size: a multiple of the ranks of the job.",
 )
 @click.option("--steps", type=click.IntRange(1), help="Most steps per epoch. All.")
 @click.option("--epochs", default=1, show_default=True, type=click.IntRange(1), help="Epochs of a run.")
@@ -145,6 +172,10 @@ def command(
     container: str | None,
     data: Path,
     batch_size: int | None,
+    global_batch: int | None,
+    ranks: int,
+    nodes: int,
+    per_node: tuple[int, ...] | None,
     compute: float | None,
     strategies: str,
     order: str,
@@ -172,6 +203,10 @@ def command(
     from forebay.cli.output import print_json, print_table, progress
     from forebay.launch import terminations_as_interrupts
 
+    if per_node is not None:
+        ranks, nodes = sum(per_node), len(per_node)
+    if global_batch is not None:
+        batch_size = _share(global_batch, batch_size, options["job_ranks"] or ranks)
     rows = parse(strategies, order, programs.find(baselines))
     with progress() as show, terminations_as_interrupts():
         prepared: Prepared | None = None
@@ -181,6 +216,9 @@ def command(
             prepared = prepare(workload, scale, data, container, case=case, progress=show)
             dataset = tuple(str(path) for path in prepared.paths)
         settings = Settings(
+            ranks=ranks,
+            nodes=nodes,
+            per_node=per_node,
             batch_size=batch_size or (prepared.batch_size if prepared else 32),
             compute_seconds=compute
             if compute is not None
@@ -207,6 +245,15 @@ def command(
     return 0 if _is_good(result) else 1
 
 
+def _share(global_batch: int, batch_size: int | None, ranks: int) -> int:
+    """Return the samples per rank of a batch of all ranks."""
+    if batch_size is not None:
+        raise click.UsageError("expected --batch-size or --global-batch, found both")
+    if global_batch % ranks:
+        raise click.UsageError(f"--global-batch: expected a multiple of {ranks} ranks, found {global_batch}")
+    return global_batch // ranks
+
+
 def _typed() -> list[str]:
     return sys.argv[1:] if sys.argv[1:2] == ["bench"] else ["bench"]
 
@@ -216,7 +263,7 @@ def _print(result: dict[str, Any], print_table: Any) -> None:
 
     for line in table.lines_above(result):
         click.echo(line)
-    print_table(table.HEADER, table.rows(result))
+    print_table(table.header(result), table.rows(result))
     for line in table.lines_below(result):
         click.echo(line)
 
