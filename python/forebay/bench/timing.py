@@ -105,13 +105,13 @@ def _reading(readers: Sequence[dict[str, Any]]) -> dict[str, float | None]:
         return {"seek_seconds": None, "reading_seconds": None}
     parts = ("locate_seconds", "read_seconds", "decode_seconds")
     return {
-        "seek_seconds": max(reader["locate_seconds"] for reader in readers),
-        "reading_seconds": max(sum(reader[part] for part in parts) for reader in readers),
+        "seek_seconds": max(reader.get("locate_seconds", 0.0) for reader in readers),
+        "reading_seconds": max(sum(reader.get(part, 0.0) for part in parts) for reader in readers),
     }
 
 
 def _messages_per_step(ranks: Sequence[Rank]) -> float | None:
-    sent = [rank.measured["messages"] for rank in ranks]
+    sent = [rank.measured.get("messages") for rank in ranks]
     return None if None in sent else sum(sent) / ranks[0].steps
 
 
