@@ -80,6 +80,11 @@ def test_a_second_loader_with_less_memory_than_the_kept_values_is_told_so(server
     dataset = forebay.open(points[0] / "inline.lmdb")
     with forebay.Loader(dataset, 50, order="sequential", memory="8MiB") as first:
         assert "kept in memory" in first.explain()
+        with forebay.Loader(dataset, 50, order="sequential", memory="8MiB", name="equal") as second:
+            # The values are counted once for both.
+            kept = (8 << 20) - first.facts["memory_bytes"]
+            assert kept >= RECORDS * RECORD_BYTES
+            assert second.facts["memory_bytes"] == (8 << 20) - kept - first.facts["region_bytes"]
         # Less than the kept values alone, which the data set has brought along.
         with pytest.raises(forebay.OptionError, match="too little"):
             forebay.Loader(dataset, 50, order="sequential", memory="1MiB", name="second")

@@ -323,8 +323,20 @@ def test_large_samples_in_little_memory_are_read_in_place(pool, large, strategy,
         )
 
 
-def test_a_second_loader_gets_what_the_first_left_of_the_memory(even):
-    with forebay.Loader(even, 4, memory="12MiB") as first:
-        taken = first.facts["region_bytes"]
-        with forebay.Loader(even, 4, memory="12MiB", name="second") as second:
-            assert second.facts["region_bytes"] + taken <= 12 << 20
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_second_loader_gets_what_the_first_left_of_the_memory(pool, even, ranks):
+    # Samples of 3 KB are read ahead twice over at most, which alone takes more than half of this.
+    memory = 4 << 20
+    options = {"batch_size": 4, "memory": memory, "strategy": "pread"}
+    for first, second, alone in pool.run(ranks, work.made_beside, path=even, options=options):
+        assert alone["region_bytes"] == first["region_bytes"] > memory / 2
+        assert 0 < second["region_bytes"] <= memory - first["region_bytes"]
+
+
+def test_the_refusal_of_a_second_loader_tells_what_the_first_holds(even):
+    with forebay.Loader(even, 4, memory="8MiB", strategy="pread") as first:
+        held = first.facts["region_bytes"]
+        with pytest.raises(
+            forebay.OptionError, match=f"of which other loaders and kept data hold {held}, is too"
+        ):
+            forebay.Loader(even, 4, memory="1MiB", strategy="pread", name="second")

@@ -137,8 +137,8 @@ class Loader:
     strategy : {"forebay", "mmap", "pread", "io_uring"} or Strategy
         How samples are fetched; never which. Default ``"forebay"``.
     memory : int or str
-        Bytes of landing blocks and batch buffers of the node, for example ``"2GiB"``. Default: the smaller of 2.5 GiB and a
-        quarter of the memory limit.
+        Bytes of landing blocks, batch buffers and kept data of the node, for example ``"2GiB"``; shared by the loaders of a
+        job, or of a process that is alone. Default: the smaller of 2.5 GiB and a quarter of the memory limit.
     tiers
         Not in this version.
     epochs : int
@@ -262,6 +262,7 @@ class Loader:
         engine = _native.Engine(self._dataset.native, json.dumps(shared | own))
         # Runs when the loader is collected, and at exit if it still lives then.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._generation)
+        self._facts, self._steps = engine.facts, engine.steps
         return engine
 
     # --- what it is ---------------------------------------------------------------------------------------------------
@@ -294,11 +295,11 @@ class Loader:
     @property
     def facts(self) -> Mapping[str, Any]:
         """What was decided for the options that were left open; docs/metrics.md lists the keys."""
-        return self._engine.facts
+        return dict(self._facts)
 
     def __len__(self) -> int:
         """Return the steps of an epoch, the same on every rank."""
-        return self._engine.steps
+        return self._steps
 
     def __repr__(self) -> str:
         identity = self._identity
@@ -374,7 +375,7 @@ class Loader:
             ``version``, ``kind``, ``last``, ``seed``, ``epoch``, ``step`` (batches handed out), ``global_batch``, ``lanes``,
             ``group_samples``, ``group_window`` and ``fingerprint`` (of the data set).
         """
-        facts = self._engine.facts
+        facts = self._facts
         return {
             "version": STATE_VERSION,
             "kind": self._order["kind"],
@@ -408,7 +409,7 @@ class Loader:
         self._move(int(state["epoch"]), int(state["step"]))
 
     def _order_of_engine(self) -> dict[str, Any]:
-        facts = self._engine.facts
+        facts = self._facts
         return {
             "samples": facts.get("group_samples"),
             "window": facts.get("group_window"),
@@ -462,11 +463,10 @@ class Loader:
                     f"load_state_dict: {key} is {value} in the state, this loader was made with {asked}",
                     f"make it with forebay.Group({key}={value}), or leave that out",
                 )
-        self._leave()
-        self._turn += 1
-        self._finalizer()
+        self.close()
         self._order = {**self._order, **wanted}
         self._engine = self._make_engine()
+        self._closed_stats = self._closed_explanation = None
 
     # --- looking inside -----------------------------------------------------------------------------------------------
 
@@ -510,6 +510,8 @@ class Loader:
         self._inside = False
         self._turn += 1
         self._finalizer()
+        # With the engine goes its memory, as soon as no batch or iterator of it is held.
+        del self._engine
 
     def __enter__(self) -> Self:
         return self

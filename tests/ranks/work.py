@@ -155,6 +155,19 @@ def made(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: 
         return dict(loader.facts)
 
 
+def made_beside(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any
+) -> list[dict[str, Any]]:
+    """Make a loader, one beside it, and one after both; return what each decided. Closed ones are still referred to."""
+    with (
+        make(path, world, {**options, "name": "first"}) as first,
+        make(path, world, {**options, "name": "second"}) as second,
+    ):
+        pass
+    with make(path, world, {**options, "name": "third"}) as third:
+        return [dict(loader.facts) for loader in (first, second, third)]
+
+
 def walk(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, stop: int | None = None
 ) -> dict[str, Any]:

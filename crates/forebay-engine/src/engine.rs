@@ -28,7 +28,7 @@ use crate::protocol::publish_position;
 use crate::region::{RankSlot, Region};
 use crate::registry;
 use crate::ring::Taken;
-use crate::settings::{self, Budget, Settings};
+use crate::settings::{self, Settings};
 use crate::shared::{GivenOrders, Shared};
 use crate::source::{Loaded, Source};
 use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
@@ -496,20 +496,21 @@ fn lead(
     options: &Options,
     caller: &dyn Caller,
 ) -> Result<(Vec<u8>, Vec<OwnedFd>, registry::Share), Error> {
-    let mut reasons = Vec::new();
-    let budget_bytes = settings::budget(options, &mut reasons)?;
-    let Loaded { index, bytes, kept } = source.index_keeping(budget_bytes / KEPT_SHARE, caller)?;
+    let mut budget = settings::budget(options)?;
+    let Loaded { index, bytes, kept } = source.index_keeping(budget.left_bytes() / KEPT_SHARE, caller)?;
     if index.samples() == 0 {
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
     }
-    let kept_bytes = kept.as_ref().map_or(0, |kept| kept.bytes());
+    if let Some(kept) = &kept {
+        budget.kept_bytes = kept.bytes();
+        budget.held_bytes += kept.take_from(options.budget_owner());
+    }
     let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
     let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
     let mappings = open_mappings(options.access, &files);
-    let budget = Budget { bytes: budget_bytes, kept_bytes, reasons };
     let settings = settings::decide(options, &index, &files, mappings.as_ref(), budget)?;
     let total = settings.region.total_bytes();
-    let share = registry::take(&options.job, total + kept_bytes);
+    let share = registry::take(options.budget_owner(), total);
     let region = memory::sealed_memfd("forebay-region", total as usize)?;
     let index = memory::sealed_copy("forebay-index", &bytes)?;
     let reply = Reply { settings, kept: kept.is_some() };

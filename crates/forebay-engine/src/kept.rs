@@ -6,13 +6,14 @@
 //! files. On a local file system the page cache does the same for nothing.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_format::{Dataset, Keep};
 
 use crate::node::NodeError;
 use crate::node::memory::Draft;
+use crate::registry;
 
 /// Most shards that are kept: their descriptors travel in one message, which holds 253.
 const MOST_SHARDS: usize = 200;
@@ -23,11 +24,23 @@ pub struct Kept {
     shards: Vec<OwnedFd>,
     /// Memory that they take \[bytes\].
     bytes: u64,
+    /// What they take of each budget: once, however many loaders use them, and for as long as the data set lives.
+    shares: Mutex<Vec<registry::Share>>,
 }
 
 impl Kept {
     /// Memory that the shards take \[bytes\].
     pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes the memory from a budget, unless that was done before. Returns what was taken now \[bytes\].
+    pub fn take_from(&self, owner: &str) -> u64 {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        if shares.iter().any(|share| share.owner() == owner) {
+            return 0;
+        }
+        shares.push(registry::take(owner, self.bytes));
         self.bytes
     }
 
@@ -67,7 +80,7 @@ impl Keeping {
             return None;
         }
         let shards = self.shards.into_iter().map(Draft::seal).collect::<Result<_, _>>().ok()?;
-        Some(Kept { shards, bytes: self.bytes })
+        Some(Kept { shards, bytes: self.bytes, shares: Mutex::default() })
     }
 }
 
@@ -105,6 +118,16 @@ mod tests {
         assert_eq!(pread(&shared[0], &mut bytes[..150], 50).unwrap(), 150);
         assert_eq!((&bytes[..50], &bytes[50..150]), (&[0; 50][..], &[1; 100][..]));
         assert_eq!(rustix::io::pwrite(&shared[0], b"x", 0), Err(rustix::io::Errno::PERM));
+    }
+
+    #[test]
+    fn kept_bytes_are_taken_from_a_budget_once_until_they_go() {
+        let kept = keeping(300).finish().unwrap();
+        assert_eq!((kept.take_from("kept-test"), kept.take_from("kept-test")), (300, 0));
+        assert_eq!(kept.take_from("kept-test-other"), 300);
+        assert_eq!(registry::taken_bytes("kept-test"), 300);
+        drop(kept);
+        assert_eq!(registry::taken_bytes("kept-test"), 0);
     }
 
     #[test]

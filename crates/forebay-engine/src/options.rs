@@ -175,6 +175,11 @@ impl Options {
         Ok(())
     }
 
+    /// Whose loaders share one budget on a node: those of the job, or those of this process where it is a job by itself.
+    pub fn budget_owner(&self) -> &str {
+        if self.size == 1 { "this process" } else { &self.job }
+    }
+
     /// The kind of order; `samples` and `window` stand in for what the user left open.
     pub fn kind(&self, samples: u64, window: u64) -> Result<Kind, Error> {
         Ok(match self.order.kind.as_str() {

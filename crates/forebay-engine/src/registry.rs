@@ -1,29 +1,37 @@
 //! The loaders of this process that lead a node: what of the job's memory they hold.
 //!
 //! `memory=` is per job and node and shared by its loaders. The leader of a node is the same process for all loaders
-//! of a job, so a table in that process is enough.
+//! of a job, so a table in that process is enough. A loader of one rank alone is a job by itself (two of them must never
+//! meet); those of one process share all the same, under one owner.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 static HELD: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
-/// Bytes held for a loader of a job until it is dropped.
+/// Bytes of a budget that are held until this is dropped.
 #[derive(Debug)]
 pub struct Share {
-    job: String,
+    owner: String,
     bytes: u64,
 }
 
-/// Bytes that loaders of this job hold, as far as this process leads them.
-pub fn taken_bytes(job: &str) -> u64 {
-    held().get(job).copied().unwrap_or(0)
+impl Share {
+    /// Whose budget it is a share of ([`crate::Options::budget_owner`]).
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+}
+
+/// Bytes that loaders of this owner hold, as far as this process leads them.
+pub fn taken_bytes(owner: &str) -> u64 {
+    held().get(owner).copied().unwrap_or(0)
 }
 
 /// Takes a share.
-pub fn take(job: &str, bytes: u64) -> Share {
-    *held().entry(job.to_owned()).or_default() += bytes;
-    Share { job: job.to_owned(), bytes }
+pub fn take(owner: &str, bytes: u64) -> Share {
+    *held().entry(owner.to_owned()).or_default() += bytes;
+    Share { owner: owner.to_owned(), bytes }
 }
 
 fn held() -> std::sync::MutexGuard<'static, BTreeMap<String, u64>> {
@@ -33,10 +41,10 @@ fn held() -> std::sync::MutexGuard<'static, BTreeMap<String, u64>> {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut held = held();
-        if let Some(bytes) = held.get_mut(&self.job) {
+        if let Some(bytes) = held.get_mut(&self.owner) {
             *bytes = bytes.saturating_sub(self.bytes);
             if *bytes == 0 {
-                held.remove(&self.job);
+                held.remove(&self.owner);
             }
         }
     }

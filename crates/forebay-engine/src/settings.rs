@@ -116,12 +116,21 @@ impl Settings {
 /// What a loader may use on its node.
 #[derive(Debug)]
 pub struct Budget {
-    /// All of it \[bytes\].
-    pub bytes: u64,
-    /// The part that is taken by data which came with the index \[bytes\].
+    /// What was asked for, or is the default \[bytes\].
+    pub asked_bytes: u64,
+    /// What other loaders and kept data hold of it \[bytes\].
+    pub held_bytes: u64,
+    /// Data that came with the index and are kept in memory; among what is held \[bytes\].
     pub kept_bytes: u64,
     /// Why it is so much, in words.
     pub reasons: Vec<String>,
+}
+
+impl Budget {
+    /// What is left for this loader \[bytes\]: nothing where others, which were given more, hold more than was asked for.
+    pub fn left_bytes(&self) -> u64 {
+        self.asked_bytes.saturating_sub(self.held_bytes)
+    }
 }
 
 /// The order that the options ask for, with these group sizes.
@@ -154,7 +163,8 @@ pub fn decide(
     mappings: Option<&Mappings>,
     budget: Budget,
 ) -> Result<Settings, Error> {
-    let Budget { bytes: budget_bytes, kept_bytes, mut reasons } = budget;
+    let memory_bytes = budget.left_bytes();
+    let Budget { asked_bytes, held_bytes, kept_bytes, mut reasons } = budget;
     if kept_bytes > 0 {
         reasons.push(format!(
             "data: the values lie among the tree's pages, all of which the index build read; {} MiB of them are kept in \
@@ -245,8 +255,6 @@ pub fn decide(
             message: format!("a batch of {} samples is larger than 64 bits can say", options.batch_size),
             hint: String::new(),
         })?;
-    // Less than nothing for a second loader of data that a first one, with more memory, kept.
-    let memory_bytes = budget_bytes.saturating_sub(kept_bytes);
     let mut region = RegionLayout {
         ranks,
         readers,
@@ -291,9 +299,13 @@ pub fn decide(
     if !fits {
         let least = size(&mut region, least_landing);
         if least > memory_bytes {
+            let held = match held_bytes {
+                0 => String::new(),
+                held => format!(", of which other loaders and kept data hold {held},"),
+            };
             return Err(Error::Options {
                 message: format!(
-                    "memory={memory_bytes} bytes is too little for {ranks} rank(s) of this node with batches of {}: \
+                    "memory={asked_bytes} bytes{held} is too little for {ranks} rank(s) of this node with batches of {}: \
                      the least that works is {least} bytes ({} for batch buffers, {} for landing blocks)",
                     options.batch_size,
                     region.buffer_bytes * (region.buffers * ranks) as u64,
@@ -301,7 +313,7 @@ pub fn decide(
                 ),
                 hint: format!(
                     "give memory=\"{}MiB\", a smaller batch, or a smaller group",
-                    least.div_ceil(MIB)
+                    (held_bytes + least).div_ceil(MIB)
                 ),
             });
         }
@@ -383,20 +395,21 @@ fn ragged_capacity(batch: u64, mean_bytes: f64, max_bytes: u64) -> u64 {
 }
 
 /// What a loader may use: what was asked for or is the default, less what other loaders of the job hold.
-pub fn budget(options: &Options, reasons: &mut Vec<String>) -> Result<u64, Error> {
+pub fn budget(options: &Options) -> Result<Budget, Error> {
     let available = memory::available_bytes();
     let asked = options.memory_bytes.unwrap_or_else(memory::default_memory_bytes);
-    let taken = crate::registry::taken_bytes(&options.job);
+    let taken = crate::registry::taken_bytes(options.budget_owner());
     if options.memory_bytes.is_some() && asked > available {
         return Err(Error::Options {
             message: format!("memory={asked} bytes, but this job may use only {available} bytes more on this node"),
             hint: "the limit of the control group counts; ask the scheduler for more memory, or give memory= less".into(),
         });
     }
+    let mut reasons = Vec::new();
     if taken > 0 {
         reasons.push(format!("memory: other loaders of this job hold {} MiB of the budget", taken / MIB));
     }
-    Ok(asked.min(available).saturating_sub(taken))
+    Ok(Budget { asked_bytes: asked.min(available), held_bytes: taken, kept_bytes: 0, reasons })
 }
 
 /// Whether nearly all of a few dozen spots, spread over the shards, are in the page cache.
