@@ -21,7 +21,7 @@ import numpy.typing as npt
 from forebay import _core, _mpi, _native
 from forebay._core import ForebayError, option_error
 from forebay.dataset import Dataset, PathLike, open
-from forebay.options import Group, Resolved, Strategy, per_rank_batch, resolve
+from forebay.options import ROOTS, Group, Resolved, Strategy, per_rank_batch, resolve
 from forebay.world import Identity, World, identify
 
 __all__ = ["Batch", "Loader"]
@@ -134,8 +134,8 @@ class Loader:
         With the epoch, decides every shuffle. Default 0.
     world : {"auto", "mpi", "torchrun", "slurm", "single"} or World
         Who is in the job. Default ``"auto"``.
-    strategy : {"forebay", "mmap", "pread", "io_uring"} or Strategy
-        How samples are fetched; never which. Default ``"forebay"``.
+    strategy : {"forebay", "mmap", "pread", "io_uring", "lmdb", "lmm"} or Strategy
+        How samples are fetched; never which. Default ``"forebay"``; the last two are here to compare with.
     memory : int or str
         Bytes of landing blocks, batch buffers and kept data of the node, for example ``"2GiB"``; shared by the loaders of a
         job, or of a process that is alone. Default: the smaller of 2.5 GiB and a quarter of the memory limit.
@@ -242,7 +242,9 @@ class Loader:
             "last": self._options["last"],
             "epochs": self._options["epochs"],
             "memory_bytes": self._options["memory"],
-            "readers": strategy.readers,
+            "readers": None if strategy.readers == ROOTS else strategy.readers,
+            "roots": strategy.readers == ROOTS,
+            "coalesce": strategy.coalesce,
             "locate": strategy.locate,
             "access": strategy.access,
             "direct": strategy.direct,

@@ -30,13 +30,17 @@ ORDERS = ("sequential", "contiguous", "shuffle", "group")
 LASTS = ("wrap", "drop", "short", "carry")
 ACCESSES = ("auto", "mmap", "pread", "io_uring")
 LOCATES = ("index", "cursor")
-# Presets: what each is short for.
-PRESETS: Mapping[str, Mapping[str, str]] = {
+# Those that go from record to record while samples are needed.
+WALKS = ("cursor",)
+ROOTS = "roots"
+# Presets: what each is short for. The rungs of LMDBIO, from `lmm` on, are in the order of the paper.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
     "forebay": {},
     "mmap": {"access": "mmap"},
     "pread": {"access": "pread"},
     "io_uring": {"access": "io_uring"},
     "lmdb": {"locate": "cursor", "access": "mmap"},
+    "lmm": {"locate": "cursor", "access": "mmap", "readers": ROOTS, "coalesce": 1},
 }
 STRATEGIES = tuple(PRESETS)
 WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
@@ -103,15 +107,20 @@ class Strategy:
     Parameters
     ----------
     locate : {"index", "cursor"}
-        How the place of a sample is found. ``index``: by the sidecar. ``cursor``: every rank walks through the container from
-        record to record and copies from its own mapping, as programs do that use LMDB's library; it takes ``access="mmap"`` and
-        the orders ``sequential`` and ``contiguous``, and is here to compare with.
+        How the place of a sample is found. ``index``: by the sidecar. ``cursor``: by walking through the container from record
+        to record, as programs do that use LMDB's library: the readers of a node for all its ranks, or, where ``readers`` is not
+        given, every rank for itself, which then copies from its own mapping. It takes ``access="mmap"`` and the orders
+        ``sequential`` and ``contiguous``, and is here to compare with.
     access : {"auto", "mmap", "pread", "io_uring"}
         How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a local file, known to be
         resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;
         :meth:`Loader.explain` says so.
-    readers : int, optional
-        Reader threads per node. By default chosen from the number of cores.
+    readers : int or "roots", optional
+        Reader threads per node. By default 2 on a local file system and 8 on one of other nodes. ``"roots"``: 1 per node, 2
+        above 16 ranks, and they alone touch storage, as LMDBIO's roots do; without it large samples are read straight into the
+        batch by the rank that gets them.
+    coalesce : int, optional
+        Steps that one read may span, where the order goes step by step (all but ``group``). By default chosen from the memory.
     direct : bool, optional
         Whether to read with O_DIRECT, past the page cache. By default chosen from the file system.
     buffers : int, optional
@@ -126,22 +135,25 @@ class Strategy:
 
     locate: str = "index"
     access: str = "auto"
-    readers: int | None = None
+    readers: int | str | None = None
     direct: bool | None = None
     buffers: int | None = None
+    coalesce: int | None = None
 
     def __post_init__(self) -> None:
         _choice("Strategy(locate=)", self.locate, LOCATES)
         _choice("Strategy(access=)", self.access, ACCESSES)
-        if self.readers is not None:
+        if self.readers is not None and self.readers != ROOTS:
             _positive("Strategy(readers=)", self.readers)
+        if self.coalesce is not None:
+            _positive("Strategy(coalesce=)", self.coalesce)
         if self.buffers is not None and _positive("Strategy(buffers=)", self.buffers) < 2:
             raise option_error(f"Strategy(buffers=): expected at least 2, found {self.buffers}")
         if self.direct is not None and not isinstance(self.direct, bool):
             raise option_error(f"Strategy(direct=): expected True, False or None; found {self.direct!r}")
-        if self.locate == "cursor" and self.access != "mmap":
+        if self.locate in WALKS and self.access != "mmap":
             raise option_error(
-                f"Strategy(locate='cursor', access={self.access!r}): a cursor walks through a mapping",
+                f"Strategy(locate={self.locate!r}, access={self.access!r}): a cursor walks through a mapping",
                 "add access='mmap', or take strategy='lmdb'",
             )
         if self.direct and self.access == "mmap":
@@ -177,6 +189,10 @@ def _integer(name: str, value: object) -> int:
 
 def _count(name: str, value: object) -> int:
     return _positive(name, _integer(name, value))
+
+
+def _readers(name: str, value: object) -> int | str:
+    return ROOTS if value == ROOTS else _count(name, value)
 
 
 def _seed(name: str, value: object) -> int:
@@ -257,7 +273,14 @@ def _strategy(name: str, value: object) -> Strategy:
         value = details.pop("name", "forebay")
     elif isinstance(value, str) and ":" in value:
         value, _, text = value.partition(":")
-        kinds = {"locate": _text, "access": _text, "readers": _count, "direct": _boolean, "buffers": _count}
+        kinds = {
+            "locate": _text,
+            "access": _text,
+            "readers": _readers,
+            "direct": _boolean,
+            "buffers": _count,
+            "coalesce": _count,
+        }
         details = _details(name, text, kinds)
     return Strategy(**{**PRESETS[_choice(name, value, STRATEGIES)], **details})
 

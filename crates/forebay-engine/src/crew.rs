@@ -1,10 +1,10 @@
-//! The threads of a pass: one planner, the readers that this process hosts, and gather threads. Where every
+//! The threads of a pass: one planner, the readers and roots that this process hosts, and gather threads. Where every
 //! rank gets its samples alone there is nothing to plan or to read for others, and the gather threads do it all.
 
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::options::Locate;
+use crate::locate::run_root;
 use crate::pass::Pass;
 use crate::protocol::publish_position;
 use crate::shared::Shared;
@@ -24,9 +24,10 @@ pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> R
     if !shared.settings.alone {
         pass.spawn("planner", |pass| planner::run(pass, &|| host_readers(pass)))?;
     }
-    let gatherers = match shared.settings.locate {
-        Locate::Index => gather_threads(shared.region.layout().ranks, shared.region.layout().buffers),
-        Locate::Cursor => 1, // it goes one way
+    let gatherers = if shared.settings.walks_alone() {
+        1 // a cursor goes one way
+    } else {
+        gather_threads(shared.region.layout().ranks, shared.region.layout().buffers)
     };
     for _ in 0..gatherers {
         pass.spawn("gather", |pass| gather::run(pass))?;
@@ -38,11 +39,16 @@ pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> R
     Ok(pass)
 }
 
-/// Starts the readers that this process hosts now and that do not run here yet.
+/// Starts the readers that this process hosts now and that do not run here yet, each with its root where samples are found
+/// by walking.
 fn host_readers(pass: &Arc<Pass>) {
     for number in 0..pass.shared.region.layout().readers {
         if pass.take_in(number) {
-            let spawned = pass.spawn(&format!("reader-{number}"), move |pass| reader::run(pass, number));
+            let mut spawned = pass.spawn(&format!("reader-{number}"), move |pass| reader::run(pass, number));
+            if pass.shared.settings.has_finds() {
+                let root = || pass.spawn(&format!("root-{number}"), move |pass| run_root(pass, number));
+                spawned = spawned.and_then(|()| root());
+            }
             if let Err(error) = spawned {
                 pass.fail(error);
             }

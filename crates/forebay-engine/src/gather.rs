@@ -15,7 +15,6 @@ use forebay_types::{Located, Rank, SampleId};
 
 use crate::batch::{Batch, BatchLayout};
 use crate::error::Error;
-use crate::options::Locate;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
 use crate::protocol::{first_safe_step, publish_position};
@@ -139,7 +138,7 @@ fn plain(pass: &Pass, step: u64) -> Result<Planned, Error> {
         Tranche { first_step: step, last_step: step, needs: ids.iter().enumerate().map(need).collect() };
     let mut located = Located::default();
     let begun = Instant::now();
-    if let (Locate::Cursor, Some(mappings)) = (shared.settings.locate, &shared.mappings) {
+    if let Some(mappings) = shared.mappings.as_ref().filter(|_| shared.settings.walks_alone()) {
         let mut cursor = pass.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
         let dataset = shared.source.dataset();

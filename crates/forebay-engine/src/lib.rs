@@ -4,7 +4,7 @@
 //!
 //! - [`Source`] is an opened data set with its index (and, in `kept`, data that came with it); [`Engine`] is a loader of one rank; `start` is where its iterations begin.
 //! - `node` brings the ranks of a node together, `links` the leaders of the nodes of a job; `region` is the memory they share; `protocol` says who may touch it when.
-//! - `crew` starts the threads of a `pass`: `planner` (order → `plans`), `reader` (reads → landing blocks), `gather` (→ batch
+//! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks), `gather` (→ batch
 //!   buffers; `sample` and `decode` do one sample).
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
 //! - `settings` are the leader's decisions; `stats` what is counted.
@@ -28,6 +28,8 @@ mod gather;
 mod kept;
 #[cfg(not(loom))]
 pub mod links;
+#[doc(hidden)]
+pub mod locate;
 pub mod node;
 #[cfg(not(loom))]
 mod options;

@@ -41,8 +41,20 @@ pub enum Locate {
     /// By the index.
     #[default]
     Index,
-    /// By every rank for itself, which walks the container from record to record.
+    /// By walking the container from record to record: the roots of the node for all its ranks, or every rank for itself.
     Cursor,
+    /// By the index that one process of the job makes by such a walk when the loader is made.
+    Scan,
+    /// By the index that is computed from the recipe of the container's layout.
+    Provenance,
+}
+
+impl Locate {
+    /// Whether samples are found while they are needed, by going over those in between.
+    #[must_use]
+    pub fn walks(self) -> bool {
+        matches!(self, Self::Cursor)
+    }
 }
 
 /// The order, as the user names it.
@@ -97,6 +109,12 @@ pub struct Options {
     /// Readers per node.
     #[serde(default)]
     pub readers: Option<u32>,
+    /// Whether the readers alone touch storage, and as few of them as the papers have: 1, or 2 above 16 ranks per node.
+    #[serde(default)]
+    pub roots: bool,
+    /// Steps that one read may span, where the order goes step by step.
+    #[serde(default)]
+    pub coalesce: Option<u32>,
     /// How samples are found.
     #[serde(default)]
     pub locate: Locate,
@@ -158,14 +176,17 @@ impl Options {
                 "use 2 to 64 batch buffers per rank",
             );
         }
-        if self.locate == Locate::Cursor && self.access != AccessChoice::Mmap {
+        if self.coalesce == Some(0) {
+            return wrong("coalesce is 0".into(), "a read spans at least one step");
+        }
+        if self.locate.walks() && self.access != AccessChoice::Mmap {
             return wrong(
                 format!("locate is cursor and access {:?}", self.access),
                 "a cursor walks through a mapping: use access=\"mmap\"",
             );
         }
-        let walks = matches!(self.kind(1, 1)?, Kind::Sequential | Kind::Contiguous);
-        if self.locate == Locate::Cursor && !walks {
+        let forward = matches!(self.kind(1, 1)?, Kind::Sequential | Kind::Contiguous);
+        if self.locate.walks() && !forward {
             return wrong(
                 format!("locate is cursor and order {}", self.order.kind),
                 "a cursor goes from record to record, so it takes order=\"sequential\" or \"contiguous\"",

@@ -12,6 +12,7 @@ use forebay_plan::{Landing, Next, Plan, Schedule, Tranche, plan_into};
 use forebay_types::{Located, SampleId};
 
 use crate::error::Error;
+use crate::locate;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
 use crate::position::{AWAY, Position};
@@ -58,12 +59,12 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
             pass.plans.lack(lacking);
             region.filled().ring();
         }
-        let wanted = waiting.as_ref().is_some_and(|tranche| is_wanted(pass, tranche));
-        if !wanted {
+        let ready = |tranche: &Tranche| is_wanted(pass, tranche) && locate::is_found(pass, tranche);
+        if !waiting.as_ref().is_some_and(ready) {
             region.planning().wait(
                 || {
                     pass.is_stopped()
-                        || waiting.as_ref().is_some_and(|tranche| is_wanted(pass, tranche))
+                        || waiting.as_ref().is_some_and(ready)
                         || lacking.is_some_and(|epoch| shared.given.get(epoch).is_some())
                 },
                 PATIENCE,
@@ -72,10 +73,8 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
         }
         let Some(tranche) = waiting.take() else { continue };
         let begun = Instant::now();
-        ids.clear();
-        ids.extend(tranche.needs.iter().map(|need| need.sample));
         let (mut located, mut plan) = spare.pop().unwrap_or_default();
-        shared.index.locate(&ids, &mut located)?;
+        locate::locate(pass, &tranche, &mut ids, &mut located)?;
         let begun = count_since(shared.slot(), Counter::SeekNs, begun);
         plan_into(&tranche, &located, &shard_bytes, &shared.traits, &mut landing, &mut plan);
         pass.plans.push(Planned::new(tranche, located, plan, shared.options.local_rank));
@@ -110,7 +109,7 @@ fn is_wanted(pass: &Pass, tranche: &Tranche) -> bool {
 }
 
 /// First step that no rank of the node will ask for, as far as that was said: none of it is located or read.
-fn wanted_end(pass: &Pass) -> u64 {
+pub(crate) fn wanted_end(pass: &Pass) -> u64 {
     let reached =
         pass.shared.active().map(|(_, slot)| Position::from_word(slot.reached.load(Ordering::Acquire)));
     let reached = reached.filter(|position| position.pass() == pass.number).map(Position::step).max();

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use forebay_plan::{Block, Read};
 
-use crate::access::{self, ReadCounters, Reader, Transfer};
+use crate::access::{self, Mappings, ReadCounters, Reader, Transfer};
 use crate::options::AccessChoice;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
@@ -135,15 +135,34 @@ fn fill(pass: &Pass, reader: &mut Reader, planned: &Planned, block: &Block) -> F
         rest = behind;
         at = read.block_offset + read.length;
     }
-    match reader.fill(&mut transfers) {
-        Ok(()) => Filled::Landed,
-        Err(_) => Filled::Failed,
-    }
+    let filled = match &shared.mappings {
+        Some(mappings) if shared.settings.access == AccessChoice::Mmap => {
+            let begun = Instant::now();
+            let copied = copy(mappings, &mut transfers);
+            count(
+                shared.slot(),
+                Counter::MappedBytes,
+                transfers.iter().map(|one| one.into.len() as u64).sum(),
+            );
+            count_since(shared.slot(), Counter::IoNs, begun);
+            copied
+        }
+        _ => reader.fill(&mut transfers).is_ok(),
+    };
+    if filled { Filled::Landed } else { Filled::Failed }
+}
+
+/// Copies from the mappings, so that missing pages are faults of this thread alone; false where the file has shrunk.
+fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
+    transfers.iter_mut().all(|transfer| {
+        let bytes = mappings.bytes(transfer.shard, transfer.offset, transfer.into.len() as u64);
+        bytes.map(|bytes| transfer.into.copy_from_slice(bytes)).is_some()
+    })
 }
 
 fn is_mapped(pass: &Pass, reads: &[Read]) -> bool {
     match (&pass.shared.mappings, pass.shared.settings.access) {
-        (Some(_), AccessChoice::Mmap) => true,
+        (Some(_), AccessChoice::Mmap) => !pass.shared.settings.roots,
         (Some(mappings), AccessChoice::Auto) => {
             reads.iter().all(|read| mappings.resident(read.shard, read.file_offset, read.length))
         }

@@ -1,7 +1,7 @@
 //! The shared region of a node: one sealed memfd, laid out the same way in every process.
 //!
 //! ```text
-//! header (bells) | a slot per rank | a slot per reader | a word per block | landing ring | batch buffers per rank
+//! header (bells) | a slot per rank | a slot per reader | a word per block | finds | landing ring | batch buffers per rank
 //! ```
 //!
 //! All of it begins as zeros. The control part holds atomics only; landing bytes and batch buffers are plain memory
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::locate::Finds;
 use crate::node::{Bell, Map};
 
 /// Alignment of everything that is read into or handed out \[bytes\]: a page, which `O_DIRECT` needs.
@@ -31,6 +32,10 @@ pub struct RegionLayout {
     pub readers: usize,
     /// Block words, which is how many blocks can be alive at once.
     pub blocks: usize,
+    /// Steps whose finds are kept (`locate/finds.rs`); 0 where every process finds samples for itself.
+    pub find_steps: u64,
+    /// Samples of all ranks of the node in one step.
+    pub step_needs: u64,
     /// Size of the landing ring \[bytes\].
     pub landing_bytes: u64,
     /// Size of one batch buffer \[bytes\].
@@ -64,6 +69,8 @@ pub struct RankSlot {
     pub quiet: AtomicU64,
     /// Position word (`protocol.rs`).
     pub position: AtomicU64,
+    /// Position word: this process's planner has taken the finds of all steps before it (`locate/finds.rs`).
+    pub taken: AtomicU64,
     /// Steps handed to the user since the loader was made; index of `arrivals`.
     pub handed_out: AtomicU64,
     /// Digests of the orders given for the last two epochs, by parity: (epoch + 1) in the upper half, digest in the lower.
@@ -97,28 +104,46 @@ pub struct ReaderSlot {
     pub begun: AtomicU64,
     /// Position word of (pass, how often the reader was handed on to the next rank).
     pub moves: AtomicU64,
+    /// Position word: the root of this number has found all samples of its steps before it (`locate/finds.rs`).
+    pub found: AtomicU64,
+}
+
+/// Where the parts begin \[bytes\].
+#[derive(Clone, Copy)]
+struct Offsets {
+    ranks: usize,
+    readers: usize,
+    words: usize,
+    finds: usize,
+    landing: usize,
+    buffers: usize,
 }
 
 impl RegionLayout {
-    fn offsets(&self) -> (usize, usize, usize, usize, usize) {
+    fn offsets(&self) -> Offsets {
         let ranks = size_of::<Header>();
         let readers = ranks + self.ranks * size_of::<RankSlot>();
         let words = readers + self.readers * size_of::<ReaderSlot>();
-        let landing = (words + self.blocks * 8).next_multiple_of(ALIGN as usize);
+        let finds = words + self.blocks * 8;
+        let landing = (finds + self.find_words() * 8).next_multiple_of(ALIGN as usize);
         let buffers = landing + self.landing_bytes as usize;
-        (ranks, readers, words, landing, buffers)
+        Offsets { ranks, readers, words, finds, landing, buffers }
+    }
+
+    fn find_words(&self) -> usize {
+        Finds::words(self.find_steps, self.step_needs)
     }
 
     /// Size of the control part \[bytes\].
     #[must_use]
     pub fn control_bytes(&self) -> u64 {
-        self.offsets().3 as u64
+        self.offsets().landing as u64
     }
 
     /// Size of everything \[bytes\].
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.offsets().4 as u64 + self.buffer_bytes * (self.buffers * self.ranks) as u64
+        self.offsets().buffers as u64 + self.buffer_bytes * (self.buffers * self.ranks) as u64
     }
 }
 
@@ -126,10 +151,7 @@ impl RegionLayout {
 pub struct Region {
     map: Map,
     layout: RegionLayout,
-    readers_at: usize,
-    words_at: usize,
-    landing_at: usize,
-    buffers_at: usize,
+    at: Offsets,
 }
 
 impl Region {
@@ -137,8 +159,8 @@ impl Region {
     pub fn map(fd: impl AsFd, layout: RegionLayout) -> Result<Self, Error> {
         assert!(layout.landing_bytes.is_multiple_of(ALIGN) && layout.buffer_bytes.is_multiple_of(ALIGN));
         let map = Map::shared(fd.as_fd(), layout.total_bytes() as usize)?;
-        let (_, readers_at, words_at, landing_at, buffers_at) = layout.offsets();
-        Ok(Self { map, layout, readers_at, words_at, landing_at, buffers_at })
+        let at = layout.offsets();
+        Ok(Self { map, layout, at })
     }
 
     /// The sizes.
@@ -151,7 +173,7 @@ impl Region {
         &self.map
     }
 
-    fn at<T>(&self, offset: usize) -> *const T {
+    fn pointer<T>(&self, offset: usize) -> *const T {
         debug_assert!(offset + size_of::<T>() <= self.map.len());
         // SAFETY: `offset` lies inside the mapping: all callers compute it from the layout whose total is the mapping's length.
         unsafe { self.map.as_ptr().add(offset).cast::<T>() }
@@ -159,7 +181,7 @@ impl Region {
 
     fn header(&self) -> &Header {
         // SAFETY: the header is at the start of the page-aligned mapping; it is made of atomics for which zeros are valid.
-        unsafe { &*self.at::<Header>(0) }
+        unsafe { &*self.pointer::<Header>(0) }
     }
 
     /// Where gatherers wait for blocks and plans.
@@ -181,25 +203,33 @@ impl Region {
     pub fn ranks(&self) -> &[RankSlot] {
         // SAFETY: the slots lie inside the mapping at a multiple of their alignment (the header is 128-aligned and a
         // multiple of 128 long); they are made of atomics for which zeros are valid.
-        unsafe { std::slice::from_raw_parts(self.at(size_of::<Header>()), self.layout.ranks) }
+        unsafe { std::slice::from_raw_parts(self.pointer(self.at.ranks), self.layout.ranks) }
     }
 
     /// All readers' slots.
     pub fn readers(&self) -> &[ReaderSlot] {
         // SAFETY: as for `ranks`.
-        unsafe { std::slice::from_raw_parts(self.at(self.readers_at), self.layout.readers) }
+        unsafe { std::slice::from_raw_parts(self.pointer(self.at.readers), self.layout.readers) }
     }
 
     /// The word of the block with this sequence number.
     pub fn block_word(&self, sequence: u64) -> &AtomicU64 {
         let slot = (sequence % self.layout.blocks as u64) as usize;
         // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of 128).
-        unsafe { &*self.at::<AtomicU64>(self.words_at + slot * 8) }
+        unsafe { &*self.pointer::<AtomicU64>(self.at.words + slot * 8) }
+    }
+
+    /// What roots found for the planners of the node.
+    pub fn finds(&self) -> Finds<'_> {
+        // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of 8).
+        let words =
+            unsafe { std::slice::from_raw_parts(self.pointer(self.at.finds), self.layout.find_words()) };
+        Finds::new(words, self.layout.find_steps, self.layout.step_needs)
     }
 
     /// Where the landing ring lies in the mapping \[bytes\].
     pub fn landing_range(&self) -> std::ops::Range<usize> {
-        self.landing_at..self.buffers_at
+        self.at.landing..self.at.buffers
     }
 
     /// Landing bytes, to read.
@@ -209,7 +239,9 @@ impl Region {
     pub unsafe fn landing(&self, offset: u64, length: u64) -> &[u8] {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.landing_bytes));
         // SAFETY: inside the mapping by the assertion; nobody writes them by the caller's promise.
-        unsafe { std::slice::from_raw_parts(self.at(self.landing_at + offset as usize), length as usize) }
+        unsafe {
+            std::slice::from_raw_parts(self.pointer(self.at.landing + offset as usize), length as usize)
+        }
     }
 
     /// Landing bytes, to fill.
@@ -222,7 +254,7 @@ impl Region {
         // SAFETY: inside the mapping by the assertion; exclusive by the caller's promise.
         unsafe {
             std::slice::from_raw_parts_mut(
-                self.at::<u8>(self.landing_at + offset as usize).cast_mut(),
+                self.pointer::<u8>(self.at.landing + offset as usize).cast_mut(),
                 length as usize,
             )
         }
@@ -232,6 +264,6 @@ impl Region {
     pub fn buffer(&self, rank: usize, number: usize) -> *mut u8 {
         assert!(rank < self.layout.ranks && number < self.layout.buffers);
         let index = rank * self.layout.buffers + number;
-        self.at::<u8>(self.buffers_at + index * self.layout.buffer_bytes as usize).cast_mut()
+        self.pointer::<u8>(self.at.buffers + index * self.layout.buffer_bytes as usize).cast_mut()
     }
 }

@@ -29,6 +29,10 @@ const LOCAL_READERS: usize = 2;
 /// The same on a file system of other nodes, whose latency only requests side by side can hide: as many as a Lustre client has
 /// under way per server. They sleep nearly all the time.
 const NETWORK_READERS: usize = 8;
+/// Ranks of a node that one root serves (Pumma et al.: one root per node, two on nodes with more ranks than this).
+const RANKS_PER_ROOT: usize = 16;
+/// Steps that the roots find samples ahead of the slowest planner: as many as are planned ahead of the readers, and two more.
+const FIND_AHEAD_TRANCHES: u64 = 4;
 /// Size of a read \[bytes\]: below 64 KiB the rate halves, above 1 MiB nothing is gained (buffered).
 const READ_BYTES: u64 = MIB;
 /// The same around the page cache, where every request pays the full latency.
@@ -58,6 +62,7 @@ const DEPTH: u32 = 16;
 
 /// The decisions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, not a state in disguise
 pub struct Settings {
     /// Sizes of the shared region.
     pub region: RegionLayout,
@@ -73,6 +78,8 @@ pub struct Settings {
     pub warm: bool,
     /// How samples are found.
     pub locate: Locate,
+    /// Whether the readers are the node's roots: they alone touch storage, for all its ranks.
+    pub roots: bool,
     /// Whether every rank gets its samples by itself, with nothing planned or read for others: where it walks with a
     /// cursor, and where the samples are in the page cache, from which a copy costs less than a plan.
     pub alone: bool,
@@ -99,6 +106,18 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether roots tell the planners where samples lie.
+    #[must_use]
+    pub fn has_finds(&self) -> bool {
+        self.region.find_steps > 0
+    }
+
+    /// Whether every rank walks through the container for itself.
+    #[must_use]
+    pub fn walks_alone(&self) -> bool {
+        self.alone && self.locate.walks()
+    }
+
     /// Traits of the storage for the plan.
     pub fn traits(&self) -> Traits {
         Traits {
@@ -209,7 +228,9 @@ pub fn decide(
     let ranks = options.local_ranks.len();
     let warm = mappings.is_some_and(|mappings| mostly_resident(mappings, index));
     let memory_total = memory::limit_bytes();
-    let direct = options.direct.unwrap_or(!warm && file_bytes > memory_total / 2) && files.direct_works();
+    let direct = options.access != AccessChoice::Mmap
+        && options.direct.unwrap_or(!warm && file_bytes > memory_total / 2)
+        && files.direct_works();
     if options.direct == Some(true) && !direct {
         let why = files.direct_refused().unwrap_or("this file system refuses O_DIRECT");
         reasons.push(format!("direct: {why}; reads go through the page cache"));
@@ -238,16 +259,25 @@ pub fn decide(
         (false, false) => NETWORK_GAP_BYTES,
     };
     let read_bytes = if direct { DIRECT_READ_BYTES } else { READ_BYTES };
-    let alone = options.locate == Locate::Cursor || (warm && options.access == AccessChoice::Auto && !direct);
+    // With a cursor, whoever is given readers wants roots; else every rank walks for itself.
+    let roots = options.roots || (options.locate.walks() && options.readers.is_some());
+    let alone = if options.locate.walks() {
+        !roots
+    } else {
+        !roots && warm && options.access == AccessChoice::Auto && !direct
+    };
     let readers = match options.readers {
         _ if alone => 0,
         Some(readers) => readers as usize,
+        None if roots => ranks.div_ceil(RANKS_PER_ROOT).min(2),
         None if files.is_local() => LOCAL_READERS,
         None => NETWORK_READERS,
     };
     let is_forward = matches!(kind, forebay_plan::Kind::Sequential | forebay_plan::Kind::Contiguous);
+    let step_bytes = ((options.batch_size * ranks as u64) as f64 * landed_bytes) as u64;
     let tranche_bytes =
-        if is_forward && files.is_local() { LOCAL_FORWARD_TRANCHE_BYTES } else { TRANCHE_BYTES };
+        if is_forward && files.is_local() { LOCAL_FORWARD_TRANCHE_BYTES } else { TRANCHE_BYTES }
+            .max(step_bytes.saturating_mul(u64::from(options.coalesce.unwrap_or(0))));
 
     let ragged_bytes = ragged_capacity(options.batch_size, mean_bytes, summary.longest_record_bytes);
     let layout =
@@ -258,6 +288,8 @@ pub fn decide(
     let mut region = RegionLayout {
         ranks,
         readers,
+        find_steps: 0,
+        step_needs: options.batch_size * ranks as u64,
         blocks: 0,
         landing_bytes: 0,
         buffer_bytes: layout.bytes,
@@ -267,7 +299,6 @@ pub fn decide(
             None => BUFFERS,
         },
     };
-    let step_bytes = ((options.batch_size * ranks as u64) as f64 * landed_bytes) as u64;
     let node_ranks: Vec<Rank> = options.local_ranks.iter().map(|rank| Rank(*rank)).collect();
     let grouped = matches!(kind, forebay_plan::Kind::Group { .. });
     let (least_landing, wanted_landing) = if alone {
@@ -279,16 +310,23 @@ pub fn decide(
         (least, least + least / 8 + 3 * window)
     } else {
         let tranche = step_bytes.max(tranche_bytes);
-        (step_bytes.min(tranche_bytes), tranche * TRANCHES)
+        (step_bytes.min(tranche_bytes), tranche.saturating_mul(TRANCHES))
     };
     // More than the data set twice (this epoch and the next) is never read ahead.
     let whole = (2.0 * landed_bytes * samples as f64) as u64 + 2 * read_bytes;
     let up = |bytes: u64| bytes.min(whole).next_multiple_of(LANDING_STEP_BYTES);
+    let steps_per_tranche = |landing: u64| {
+        let fitting = (tranche_bytes.min(landing / TRANCHES) / step_bytes.max(1)).max(1);
+        options.coalesce.map_or(fitting, |steps| fitting.min(u64::from(steps)))
+    };
     let size = |region: &mut RegionLayout, landing: u64| {
         region.landing_bytes = up(landing);
         // A block holds one read of at least a page.
         let blocks = (region.landing_bytes / LANDING_STEP_BYTES).clamp(256, 1 << 20) as usize;
         region.blocks = if alone { 0 } else { blocks };
+        if options.locate.walks() && !alone {
+            region.find_steps = FIND_AHEAD_TRANCHES * steps_per_tranche(region.landing_bytes);
+        }
         region.total_bytes()
     };
     let mut fits = size(&mut region, wanted_landing) <= memory_bytes;
@@ -335,23 +373,34 @@ pub fn decide(
         region.buffers,
         region.buffer_bytes / KIB,
     ));
-    if options.locate == Locate::Cursor {
-        reasons.push(
+    if options.locate.walks() {
+        reasons.push(if alone {
             "locate: every rank walks from record to record by itself and copies from its own mapping; a page that is \
              missing is a page fault"
-                .into(),
-        );
+                .into()
+        } else {
+            format!(
+                "locate: {readers} root(s) of this node walk from record to record through a mapping and tell the other \
+                 ranks what they find"
+            )
+        });
     }
     reasons.push(if alone {
         "reads: none ahead of time or for other ranks, so there are no readers".into()
     } else {
         format!(
-            "reads: up to {} KiB, joined over gaps of {} KiB, by {readers} reader(s) on this node",
+            "reads: up to {} KiB, joined over gaps of {} KiB, by {readers} reader(s) on this node{}",
             read_bytes / KIB,
-            gap_bytes / KIB
+            gap_bytes / KIB,
+            if roots { ", which alone touch storage" } else { "" },
         )
     });
-    let steps_per_tranche = (tranche_bytes.min(region.landing_bytes / TRANCHES) / step_bytes.max(1)).max(1);
+    match options.coalesce {
+        Some(_) if grouped => reasons
+            .push("coalesce: the order group is read a window at a time, whatever coalesce= says".into()),
+        Some(steps) => reasons.push(format!("coalesce: a read spans up to {steps} step(s), as asked")),
+        None => {}
+    }
     let least_memory = region.control_bytes() + up(least_landing) + 2 * region.buffer_bytes * ranks as u64;
     reasons.push(format!(
         "memory: the least that works for these options is {} MiB",
@@ -359,6 +408,7 @@ pub fn decide(
     ));
 
     Ok(Settings {
+        steps_per_tranche: steps_per_tranche(region.landing_bytes),
         region,
         group_samples: match kind {
             forebay_plan::Kind::Group { samples, .. } => samples,
@@ -369,9 +419,9 @@ pub fn decide(
             _ => group_window,
         },
         lanes: order.lanes(),
-        steps_per_tranche,
         warm,
         locate: options.locate,
+        roots,
         alone,
         access,
         direct,
@@ -380,7 +430,7 @@ pub fn decide(
         read_bytes,
         // Stripes are a power of two from 64 KiB on, nearly always of 1 MiB or more, and so are reads.
         boundary_bytes: (!files.is_local()).then_some(read_bytes),
-        in_place_bytes: (!direct).then_some(IN_PLACE_BYTES),
+        in_place_bytes: (!direct && !roots).then_some(IN_PLACE_BYTES),
         ragged_bytes,
         memory_bytes,
         reasons,

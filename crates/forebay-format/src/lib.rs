@@ -19,7 +19,7 @@ pub mod sidecar;
 
 pub use dataset::{
     BadSample, BuiltIndex, CachePolicy, Dataset, Found, IndexReport, Keep, Lookup, OpenOptions, Place,
-    Progress, SampleCursor, Shard, ShardBytes, Verification,
+    Progress, SampleCursor, SamplePlace, Shard, ShardBytes, Verification,
 };
 pub use error::Error;
 pub use index::Index;

@@ -22,6 +22,17 @@ pub struct SampleCursor {
     next: u64,
 }
 
+/// Where a sample of one piece lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SamplePlace {
+    /// The header in front of the value, and the value.
+    pub extent: Extent,
+    /// Length of that header \[bytes\].
+    pub head_bytes: u32,
+    /// What the header is checked against, or 0.
+    pub guard: u64,
+}
+
 impl Dataset {
     /// Like [`Index::locate`], by walking on from where `cursor` stands. The index is asked for the number of samples of
     /// each shard alone.
@@ -35,33 +46,42 @@ impl Dataset {
     ) -> Result<(), Error> {
         out.clear(1);
         for id in ids {
-            let (shard, first) = shard_of(index, id.0)?;
-            if shard != cursor.shard || id.0 < cursor.next {
-                *cursor = SampleCursor { shard, cursor: lmdb::Cursor::default(), next: first };
-            }
-            let database = &self.databases[shard];
-            let pages = |offset, length| bytes(ShardId(shard as u32), offset, length);
-            loop {
-                let Some((key, value)) = cursor.cursor.next(database, &pages)? else {
-                    return Err(Error::Modified {
-                        path: self.shards[shard].path.clone(),
-                        what: "number of samples".to_owned(),
-                        expected: format!("sample {}", id.0),
-                        found: format!("{} samples up to here", cursor.next),
-                    });
-                };
-                if !is_sample(key) {
-                    continue;
-                }
-                cursor.next += 1;
-                if cursor.next > id.0 {
-                    let (offset, length) = place_of(value, database);
-                    push(value, database, ShardId(shard as u32), offset, length, out);
-                    break;
-                }
-            }
+            self.find_by_cursor(cursor, index, *id, bytes)?.push(out);
         }
         Ok(())
+    }
+
+    /// Walks on from where `cursor` stands over the sample `id`, and tells where it lies.
+    pub fn find_by_cursor(
+        &self,
+        cursor: &mut SampleCursor,
+        index: &Index,
+        id: SampleId,
+        bytes: &ShardBytes<'_>,
+    ) -> Result<SamplePlace, Error> {
+        let (shard, first) = shard_of(index, id.0)?;
+        if shard != cursor.shard || id.0 < cursor.next {
+            *cursor = SampleCursor { shard, cursor: lmdb::Cursor::default(), next: first };
+        }
+        let database = &self.databases[shard];
+        let pages = |offset, length| bytes(ShardId(shard as u32), offset, length);
+        loop {
+            let Some((key, value)) = cursor.cursor.next(database, &pages)? else {
+                return Err(Error::Modified {
+                    path: self.shards[shard].path.clone(),
+                    what: "number of samples".to_owned(),
+                    expected: format!("sample {}", id.0),
+                    found: format!("{} samples up to here", cursor.next),
+                });
+            };
+            if !is_sample(key) {
+                continue;
+            }
+            cursor.next += 1;
+            if cursor.next > id.0 {
+                return Ok(SamplePlace::new(value, database, ShardId(shard as u32)));
+            }
+        }
     }
 }
 
@@ -80,19 +100,22 @@ fn shard_of(index: &Index, sample: u64) -> Result<(usize, u64), Error> {
     })
 }
 
-fn push(
-    value: lmdb::Value,
-    database: &lmdb::Database,
-    shard: ShardId,
-    offset: u64,
-    length: u64,
-    out: &mut Located,
-) {
-    let (head, guard) = match value {
-        lmdb::Value::Inline { .. } => (0, 0),
-        lmdb::Value::Big { page, .. } => (u64::from(database.header_bytes()), page),
-    };
-    let unit = out.push_stored_unit(Extent { shard, offset: offset - head, length: length + head }, guard);
-    out.push_slice(Slice { unit, offset: head, length });
-    out.end_column();
+impl SamplePlace {
+    fn new(value: lmdb::Value, database: &lmdb::Database, shard: ShardId) -> Self {
+        let (offset, length) = place_of(value, database);
+        let (head_bytes, guard) = match value {
+            lmdb::Value::Inline { .. } => (0, 0),
+            lmdb::Value::Big { page, .. } => (database.header_bytes(), page),
+        };
+        let head = u64::from(head_bytes);
+        Self { extent: Extent { shard, offset: offset - head, length: length + head }, head_bytes, guard }
+    }
+
+    /// Adds the sample to those that were located.
+    pub fn push(&self, out: &mut Located) {
+        let unit = out.push_stored_unit(self.extent, self.guard);
+        let head = u64::from(self.head_bytes);
+        out.push_slice(Slice { unit, offset: head, length: self.extent.length - head });
+        out.end_column();
+    }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use build::{BuiltIndex, IndexReport};
-pub use cursor::{SampleCursor, ShardBytes};
+pub use cursor::{SampleCursor, SamplePlace, ShardBytes};
 pub use keep::Keep;
 pub use place::{CachePolicy, Found, Lookup, Place};
 pub use verify::{BadSample, Verification};

@@ -1,0 +1,87 @@
+//! Model check of the ring of finds: a root that writes over steps, and a planner that reads them.
+//!
+//! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test 'loom_*'`.
+#![cfg(loom)]
+
+use forebay_engine::locate::{Find, Finds};
+use forebay_engine::protocol::{is_behind, publish_position};
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU64;
+use loom::thread;
+
+const PASS: u64 = 1;
+const STEPS: u64 = 2;
+
+/// A ring of one step of one sample.
+struct Shared {
+    words: Vec<AtomicU64>,
+    found: AtomicU64,
+    taken: AtomicU64,
+}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        let words = (0..Finds::words(1, 1)).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { words, found: AtomicU64::new(0), taken: AtomicU64::new(0) })
+    }
+
+    fn finds(&self) -> Finds<'_> {
+        Finds::new(&self.words, 1, 1)
+    }
+
+    fn find(step: u64) -> Find {
+        Find { shard: step as u32, head_bytes: 16, offset: 100 + step, length: 200 + step, guard: 300 + step }
+    }
+
+    /// Finds the samples of all steps, as a root does.
+    fn walk(&self) {
+        for step in 0..STEPS {
+            if let Some(lost) = self.finds().overwrites(step, 0) {
+                while !is_behind(&self.taken, PASS, lost) {
+                    thread::yield_now();
+                }
+            }
+            self.finds().put(step, 0, Some(Self::find(step)));
+            publish_position(&self.found, PASS, step + 1);
+        }
+    }
+
+    /// Takes the finds of all steps, as a planner does.
+    fn take(&self) {
+        for step in 0..STEPS {
+            while !is_behind(&self.found, PASS, step) {
+                thread::yield_now();
+            }
+            assert_eq!(self.finds().get(step, 0), Some(Self::find(step)));
+            publish_position(&self.taken, PASS, step + 1);
+        }
+    }
+}
+
+#[test]
+fn a_planner_sees_the_finds_of_its_step_and_of_no_other() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let planner = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.take())
+        };
+        shared.walk();
+        planner.join().unwrap();
+    });
+}
+
+#[test]
+fn a_root_that_goes_on_where_another_ended_changes_no_find() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let planner = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.take())
+        };
+        // The first root wrote a step and left before it published it; the next one writes it again.
+        shared.finds().put(0, 0, Some(Shared::find(0)));
+        shared.walk();
+        planner.join().unwrap();
+    });
+}

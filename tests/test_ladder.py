@@ -1,0 +1,210 @@
+"""The rungs of LMDBIO on one node: each delivers what the plain reader does, also when ranks jump, break, leave or die."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+import forebay
+import support
+from forebay.options import PRESETS
+from ranks import plain, work
+from ranks.pool import Killed
+
+RUNGS = ["lmdb", *(name for name in PRESETS if name.startswith("lmm"))]
+ROOTED = RUNGS[1:]
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """Records on several hundred leaf pages, inline and in pages of their own, and two that are no samples."""
+    rng = random.Random(7)
+    values = [support.record(number, rng.choice([200, 700, 1900, 5000])) for number in range(1200)]
+    return str(support.write_lmdb(tmp_path_factory.mktemp("several") / "several.lmdb", values))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("order", ["sequential", "contiguous"])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_every_rung_delivers_what_the_plain_reader_does(pool, mixed, rung, order, ranks):
+    last = random.Random(f"{rung} {order} {ranks}").choice(["wrap", "drop", "short"])
+    options = {"batch_size": 3, "order": order, "last": last}
+    expected = plain.expected(mixed, options, ranks, 3, last)
+    found = pool.run(ranks, work.deliver, path=mixed, options={**options, "strategy": rung}, epochs=3)
+    assert [plain.together(found, epoch) for epoch in range(3)] == expected
+
+
+@pytest.mark.parametrize("rung", ROOTED)
+def test_a_circular_database_goes_on_where_the_epoch_before_ended(pool, mixed, rung):
+    options = {"batch_size": 4, "order": "sequential", "last": "carry"}
+    expected = plain.expected(mixed, options, 3, 4, "carry")
+    found = pool.run(3, work.deliver, path=mixed, options={**options, "strategy": rung}, epochs=4)
+    assert [plain.together(found, epoch) for epoch in range(4)] == expected
+
+
+@pytest.mark.parametrize("coalesce", [1, 3, 7, None])
+@pytest.mark.parametrize("locate", [{"locate": "cursor", "access": "mmap"}, {"access": "pread"}])
+def test_reads_may_span_any_number_of_steps(pool, several, locate, coalesce):
+    options = {"batch_size": 5, "order": "sequential", "memory": "4MiB"}
+    expected = plain_steps(1200, 5, 3)
+    for readers in ("roots", 2, 3):
+        strategy = {**locate, "readers": readers, "coalesce": coalesce, "buffers": 2}
+        found = pool.run(3, work.deliver, path=several, options={**options, "strategy": strategy}, epochs=2)
+        assert [plain.together(found, epoch) for epoch in range(2)] == [expected] * 2
+
+
+def plain_steps(samples, batch, ranks):
+    """The steps of an epoch of the sequential order that fits, by rank."""
+    starts = range(0, samples, batch * ranks)
+    return [
+        [list(range(start + rank * batch, start + (rank + 1) * batch)) for rank in range(ranks)]
+        for start in starts
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rung", ROOTED)
+def test_ranks_break_jump_and_come_back_as_they_like(pool, mixed, rung, seed):
+    rng = random.Random(f"{rung} {seed}")
+    ranks = rng.choice([2, 3, 5])
+    options = {"batch_size": 3, "order": rng.choice(["sequential", "contiguous"]), "strategy": rung}
+    expected = plain.expected(mixed, options, ranks, 9)
+    epochs = []
+    for _ in range(6):
+        epochs.append(rng.choice([None, None, rng.randrange(9)]) if epochs else None)
+    scripts = [
+        [
+            {
+                "epoch": epoch,
+                "stop": rng.choice([None, None, 1, 2, 4]),
+                "keep": rng.choice([0, 0, 2]),
+                "pause": rng.choice([0, 0, 0.002]),
+            }
+            for epoch in epochs
+        ]
+        for _ in range(ranks)
+    ]
+    found = pool.run(ranks, work.act, lambda rank: {"actions": scripts[rank]}, path=mixed, options=options)
+    for rank, passes in enumerate(found):
+        for epoch, _, steps in passes:
+            assert steps == [step[rank] for step in expected[epoch % len(expected)][: len(steps)]]
+
+
+@pytest.mark.parametrize("rung", ROOTED)
+def test_a_state_is_resumed_on_another_rung_and_another_number_of_ranks(pool, mixed, rung):
+    options = {"order": "sequential", "strategy": rung}
+    one = pool.run(3, work.deliver, path=mixed, options={**options, "batch_size": 4}, stop=5)
+    state = one[0]["state"]
+    other = {**options, "batch_size": 6, "strategy": "lmdb"}
+    rest = pool.run(2, work.deliver, path=mixed, options=other, state=state)
+    whole = plain.expected(mixed, {"batch_size": 12, "order": "sequential"}, 1, 1)[0]
+    joined = plain.joined(plain.together(one, 0)) + plain.joined(plain.together(rest, 0))
+    assert joined == plain.joined(whole)
+
+
+@pytest.mark.parametrize("leaves", [0, 1])
+@pytest.mark.parametrize("rung", ROOTED)
+def test_the_root_moves_when_its_rank_says_goodbye(pool, several, rung, leaves):
+    options = {"batch_size": 5, "order": "sequential", "memory": "4MiB", "strategy": rung}
+    each = lambda rank: {"stop": 3 if rank == leaves else None, "epochs": 2}  # noqa: E731
+    found = pool.run(3, work.deliver, each, path=several, options=options)
+    expected = plain_steps(1200, 5, 3)
+    for rank, one in enumerate(found):
+        steps = [step[rank] for step in expected]
+        assert one["found"] == ([steps[:3]] if rank == leaves else [steps, steps])
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("rung", ROOTED)
+def test_the_death_of_any_rank_is_told_to_the_others(pool, several, rung, victim):
+    options = {"batch_size": 5, "order": "sequential", "memory": "4MiB", "strategy": rung}
+    ranks = pool.begin(3, work.walk, path=several, options=options)
+    for rank in ranks:
+        assert rank.hear() == "made"
+        assert rank.hear() == "walking"
+    ranks[victim].kill()
+    for number, outcome in enumerate(pool.outcomes(ranks)):
+        if number == victim:
+            assert isinstance(outcome, Killed)
+        else:
+            assert f"rank {victim}" in outcome["message"]
+            assert outcome["memory"] == []
+
+
+@pytest.mark.parametrize("rung", ROOTED)
+def test_the_roots_alone_touch_storage_and_read_each_page_once(pool, several, rung):
+    found = pool.run(
+        3, work.deliver, path=several, options={"batch_size": 5, "order": "sequential", "strategy": rung}
+    )
+    fetched = [one["stats"]["read_bytes"] + one["stats"]["mapped_bytes"] for one in found]
+    asked = sum(one["stats"]["asked_bytes"] for one in found)
+    assert found[0]["facts"]["readers"] == 1
+    # The rank of the root reads ahead into the next epoch, the others read nothing.
+    assert fetched[0] >= asked
+    assert fetched[1:] == [0, 0]
+    assert [one["stats"]["in_place_bytes"] for one in found] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("rung", ["lmm"])
+def test_the_root_alone_walks_through_the_container(pool, several, rung):
+    found = pool.run(
+        3, work.deliver, path=several, options={"batch_size": 5, "order": "sequential", "strategy": rung}
+    )
+    seeks = [one["stats"]["seek_seconds"] for one in found]
+    assert seeks[0] > 0
+    assert "1 root(s) of this node walk" in explain(several, rung)
+
+
+def test_what_the_root_cannot_find_comes_from_the_index(pool, several, tmp_path):
+    options = {"batch_size": 5, "order": "sequential", "strategy": "lmm"}
+    explain(several, "lmm")  # keeps the index
+    file = Path(several) / "data.mdb"
+    whole, status = file.read_bytes(), file.stat()
+    # The root of the tree, from the meta page of the last transaction.
+    metas = [(read_word(whole, page * 4096 + 144), read_word(whole, page * 4096 + 128)) for page in (0, 1)]
+    root = max(metas)[1]
+    damaged = whole[: root * 4096] + bytes(4096) + whole[(root + 1) * 4096 :]
+    try:
+        replace(file, damaged, status)
+        found = pool.run(2, work.deliver, path=several, options=options)
+        with work.make(several, {}, options) as loader:
+            next(iter(loader))
+            told = loader.explain()
+    finally:
+        replace(file, whole, status)
+    assert plain.joined(plain.together(found, 0)) == plain.joined(plain_steps(1200, 5, 2))
+    assert "fallback: the walk through the container failed, so places come from the index" in told
+
+
+def read_word(file, offset):
+    return int.from_bytes(file[offset : offset + 8], "little")
+
+
+def replace(file, contents, status):
+    """Write other contents into a file in a way that its size and time do not tell."""
+    file.write_bytes(contents)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def explain(path, strategy):
+    with work.make(path, {}, {"batch_size": 4, "order": "sequential", "strategy": strategy}) as loader:
+        return loader.explain()
+
+
+def test_roots_are_two_where_a_node_has_more_than_sixteen_ranks(pool, even):
+    options = {"batch_size": 2, "order": "sequential", "strategy": "lmm"}
+    found = pool.run(17, work.deliver, path=even, options=options, epochs=2)
+    assert found[0]["facts"]["readers"] == 2
+    assert [plain.together(found, epoch) for epoch in range(2)] == plain.expected(even, options, 17, 2)
+
+
+def test_options_of_the_rungs_are_checked():
+    with pytest.raises(
+        forebay.OptionError, match=r"Strategy\(coalesce=\): expected an integer of at least 1"
+    ):
+        forebay.Strategy(coalesce=0)
+    with pytest.raises(forebay.OptionError, match=r"Strategy\(readers=\): expected an integer of at least 1"):
+        forebay.Strategy(readers="all")
