@@ -1,4 +1,5 @@
-"""Ranks under the embedded MPI: found by themselves, every sample once together, a death or an error ends the job."""
+"""Ranks under MPI, Open MPI's wheel and MPICH's: found by themselves on one node and on several, every sample once together; a
+death or an error ends the job, and a launcher of another MPI is an error."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ import sys
 
 import pytest
 
+import cluster as nodes
 import support
+from cluster import mpi
+from cluster.mpi import emitted
 
 pytestmark = pytest.mark.mpi
 
@@ -22,14 +26,6 @@ def records(tmp_path_factory):
     return support.write_lmdb(tmp_path_factory.mktemp("mpi") / "records.lmdb", values)
 
 
-PRELUDE = """
-import json, os, sys
-import forebay
-def emit(value):
-    # One write call per line, so that lines of several ranks do not mix.
-    os.write(1, f"EMIT {json.dumps(value)}\\n".encode())
-"""
-
 EPOCHS = """
 options = json.loads(sys.argv[2])
 with forebay.Loader(sys.argv[1], memory="32MiB", **options) as loader:
@@ -39,25 +35,20 @@ with forebay.Loader(sys.argv[1], memory="32MiB", **options) as loader:
 """
 
 
+@pytest.fixture(scope="module")
+def mpich(tmp_path_factory):
+    return mpi.install_mpich(tmp_path_factory.mktemp("mpich"))
+
+
+@pytest.fixture(params=["Open MPI", "MPICH"])
+def either(request):
+    """Open MPI's wheel, then MPICH's."""
+    return mpi.open_mpi() if request.param == "Open MPI" else request.getfixturevalue("mpich")
+
+
 def start(path, ranks, code, *arguments):
-    """Run code as ``python -m mpi4py`` under the mpiexec beside this Python; killed when it hangs."""
-    script = path / "rank.py"
-    script.write_text(PRELUDE + code)
-    command = ["timeout", "-s", "KILL", str(support.DEADLINE_S), str(support.MPIEXEC), *support.MPI_OPTIONS]
-    command += ["-n", str(ranks), sys.executable, "-m", "mpi4py", str(script), *map(str, arguments)]
-    return subprocess.run(
-        command,
-        env={**os.environ, **support.MPI_ENVIRONMENT},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def emitted(done):
-    lines = [line for line in done.stdout.splitlines() if line.startswith("EMIT ")]
-    return sorted((json.loads(line.removeprefix("EMIT ")) for line in lines), key=json.dumps)
+    """Run code on ranks of one node under the embedded MPI."""
+    return mpi.open_mpi().run(path, [ranks], code, *arguments)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -77,6 +68,96 @@ def test_ranks_find_each_other_and_get_every_sample_once_together(tmp_path, reco
         steps = [one[-1][epoch] for one in found]
         assert len({len(own) for own in steps}) == 1
         assert sorted(number for own in steps for step in own for number in step) == list(range(SAMPLES))
+
+
+# On several nodes; each rank tells where it is.
+ON_NODES = """
+import socket
+options = json.loads(sys.argv[2])
+with forebay.Loader(sys.argv[1], memory="32MiB", **options) as loader:
+    found = [[[int(number) for number in batch.indices] for batch in loader] for _ in range(2)]
+    world = loader.world
+    emit([world.rank, socket.gethostname(), list(world.local_ranks), found])
+"""
+
+
+@nodes.needs_nodes
+@pytest.mark.parametrize("per_node", [[2, 2], [3, 1, 1]], ids=["2x2", "3+1+1"])
+def test_ranks_on_nodes_find_those_of_their_own_and_get_every_sample_once_together(
+    tmp_path, records, either, per_node
+):
+    options = {"batch_size": 6, "order": "shuffle", "last": "short"}
+    done = either.run(tmp_path, per_node, ON_NODES, records, json.dumps(options))
+    assert done.returncode == 0, done.stderr
+    found = emitted(done)
+    first, expected = 0, []
+    for node, count in enumerate(per_node):
+        local_ranks = list(range(first, first + count))
+        expected += [[rank, f"node{node}", local_ranks] for rank in local_ranks]
+        first += count
+    assert [one[:3] for one in found] == expected
+    for epoch in (0, 1):
+        steps = [one[-1][epoch] for one in found]
+        assert len({len(own) for own in steps}) == 1
+        assert sorted(number for own in steps for step in own for number in step) == list(range(SAMPLES))
+
+
+def test_ranks_under_mpich_find_each_other_on_one_node(tmp_path, records, mpich):
+    options = {"batch_size": 6, "order": "group", "last": "short"}
+    done = mpich.run(tmp_path, [3], EPOCHS, records, json.dumps(options))
+    assert done.returncode == 0, done.stderr
+    found = emitted(done)
+    assert [one[:3] for one in found] == [[rank, 3, [0, 1, 2]] for rank in range(3)]
+    assert all("MPICH" in one[3] for one in found)
+    steps = [one[-1][0] for one in found]
+    assert sorted(number for own in steps for step in own for number in step) == list(range(SAMPLES))
+
+
+def test_the_launcher_of_another_mpi_is_an_error_that_names_both_sizes(tmp_path, records, mpich):
+    script = tmp_path / "rank.py"
+    script.write_text("import sys, forebay\nfrom mpi4py import MPI\nforebay.Loader(sys.argv[1], 4)\n")
+    command = ["timeout", "-s", "KILL", str(support.DEADLINE_S), mpich.mpiexec, "-n", "2", sys.executable]
+    done = subprocess.run(
+        [*command, "-m", "mpi4py", script, records],
+        env={**os.environ, **support.MPI_ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode not in (0, 137)
+    assert "the launcher of MPICH or Intel MPI started 2 ranks" in done.stderr
+    assert "(Open MPI" in done.stderr
+    assert "says 1" in done.stderr
+
+
+@nodes.needs_nodes
+def test_the_bench_starts_its_ranks_with_the_launcher_of_mpich(tmp_path, records, mpich):
+    command = [
+        mpich.python,
+        "-m",
+        "forebay",
+        "bench",
+        records,
+        "--per-node",
+        "2,1",
+        "--batch-size",
+        "4",
+        "--steps",
+        "3",
+    ]
+    done = subprocess.run(
+        [*command, "--repetitions", "1", "--strategies", "forebay@sequential", "--launcher", "mpi", "--json"],
+        env={**os.environ, "PYTHONPATH": str(support.ROOT / "python")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=2 * support.DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert (result["launcher"], result["node_emulation"]["by"]) == ("mpi", "namespaces")
 
 
 def test_an_error_of_one_rank_ends_the_job(tmp_path, records):
@@ -117,7 +198,7 @@ except forebay.PeerLostError as error:
 def test_two_jobs_at_once_do_not_meet(tmp_path, records):
     command = ["timeout", "-s", "KILL", str(support.DEADLINE_S), str(support.MPIEXEC), *support.MPI_OPTIONS]
     script = tmp_path / "rank.py"
-    script.write_text(PRELUDE + EPOCHS)
+    script.write_text(mpi.PRELUDE + EPOCHS)
     jobs = []
     for batch in (5, 6):
         options = {"batch_size": batch, "order": "shuffle", "last": "short", "seed": batch}
