@@ -21,7 +21,7 @@ use crate::batch::{Batch, BatchLayout, Buffers};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::node::{self, Map, Membership, NodeSpec, fork, memory};
-use crate::options::{AccessChoice, Options, compare_greetings};
+use crate::options::{AccessChoice, Locate, Options, compare_greetings};
 use crate::pass::{PATIENCE, Pass};
 use crate::position::AWAY;
 use crate::protocol::publish_position;
@@ -497,7 +497,12 @@ fn lead(
     caller: &dyn Caller,
 ) -> Result<(Vec<u8>, Vec<OwnedFd>, registry::Share), Error> {
     let mut budget = settings::budget(options)?;
-    let Loaded { index, bytes, kept } = source.index_keeping(budget.left_bytes() / KEPT_SHARE, caller)?;
+    let keep_bytes = budget.left_bytes() / KEPT_SHARE;
+    let Loaded { index, bytes, kept, notes } = match options.locate {
+        Locate::Provenance => source.index_by_provenance(keep_bytes, caller)?,
+        _ => source.index_keeping(keep_bytes, caller)?,
+    };
+    budget.reasons.extend(notes);
     if index.samples() == 0 {
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
     }

@@ -72,5 +72,5 @@ pub use {
     error::Error,
     options::{AccessChoice, Options, OrderChoice},
     settings::Settings,
-    source::Source,
+    source::{RecipeReport, Source},
 };

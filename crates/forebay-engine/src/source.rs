@@ -1,15 +1,18 @@
-//! A data set with its index: found as a sidecar or built, once.
+//! A data set with its index: found as a sidecar, computed from a recipe, or built, once.
 //!
 //! The index is always used from the bytes of its sidecar, so that the leader of a node can share those bytes in a
 //! sealed memfd and no process expands more of them than it needs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use forebay_format::provenance::RecipeFile;
 use forebay_format::{
-    CachePolicy, Dataset, FieldOut, Index, IndexReport, OpenOptions, Place, Progress, Verification,
+    CachePolicy, Dataset, FieldOut, FoundRecipe, Index, IndexReport, OpenOptions, Place, Progress,
+    Verification,
 };
 use forebay_types::{Field, Layout, Located, Piece, SampleId};
+use serde::Serialize;
 
 use crate::access::{ShardFiles, file_system_at};
 use crate::caller::Caller;
@@ -25,6 +28,8 @@ const BAD_LISTED: usize = 100;
 pub struct Source {
     dataset: Dataset,
     index: OnceLock<Loaded>,
+    /// The index that was computed, where a loader asked for that.
+    computed: OnceLock<Loaded>,
     loading: Mutex<()>,
 }
 
@@ -37,6 +42,40 @@ pub struct Loaded {
     pub bytes: Arc<Vec<u8>>,
     /// The data themselves, where building the index read all of them and they were to be kept.
     pub kept: Option<Arc<Kept>>,
+    /// How the index was come by, for `explain()`, where that is not plain.
+    pub notes: Vec<String>,
+}
+
+/// What is kept of how a data set was written.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecipeReport {
+    /// Whether it was compared with all records of the data set.
+    pub verified: bool,
+    /// The recipe of each shard in one line.
+    pub recipes: Vec<String>,
+    /// Length of the recipes \[bytes\].
+    pub recipe_bytes: u64,
+    /// Length of the lists of lengths that they name \[bytes\].
+    pub list_bytes: u64,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// An index that was just built, and how the data set was written.
+pub struct BuiltRecorded {
+    /// The index.
+    pub built: Built,
+    /// The recipe, or why there is none.
+    pub recipe: Result<RecipeReport, String>,
+}
+
+/// What a verification found.
+#[derive(Debug)]
+pub struct Verified {
+    /// What was read.
+    pub verification: Verification,
+    /// What became of a stated recipe: the recipe, or what differed. `None` where there was none.
+    pub recipe: Option<Result<RecipeReport, String>>,
 }
 
 /// An index that was just built.
@@ -52,7 +91,12 @@ pub struct Built {
 impl Source {
     /// Opens a data set; reads headers only.
     pub fn open(paths: &[PathBuf], options: &OpenOptions) -> Result<Self, Error> {
-        Ok(Self { dataset: Dataset::open(paths, options)?, index: OnceLock::new(), loading: Mutex::new(()) })
+        Ok(Self {
+            dataset: Dataset::open(paths, options)?,
+            index: OnceLock::new(),
+            computed: OnceLock::new(),
+            loading: Mutex::new(()),
+        })
     }
 
     /// The data set.
@@ -79,9 +123,11 @@ impl Source {
         for warning in &lookup.warnings {
             caller.warn(warning);
         }
-        let mut kept = None;
+        let (mut kept, mut notes) = (None, Vec::new());
         let bytes = if let Some(found) = lookup.found {
             found.bytes
+        } else if let Some(bytes) = self.recorded(&mut notes, caller)? {
+            bytes
         } else if let Some(keeping) = self.keeping(budget_bytes) {
             let built = self.build_from(&self.dataset.kept_by(&(keeping.clone() as _)), None, caller)?;
             kept = Arc::into_inner(keeping).and_then(Keeping::finish).map(Arc::new);
@@ -91,7 +137,117 @@ impl Source {
         };
         let bytes = Arc::new(bytes);
         let index = Arc::new(self.dataset.index(bytes.clone())?);
-        Ok(self.index.get_or_init(|| Loaded { index, bytes, kept }).clone())
+        Ok(self.index.get_or_init(|| Loaded { index, bytes, kept, notes }).clone())
+    }
+
+    /// The index, computed from the recipe that is kept of this data set, be it recorded or stated. Where there is none,
+    /// or it does not lead to these files, the ordinary index serves, and the notes say why.
+    pub fn index_by_provenance(&self, budget_bytes: u64, caller: &dyn Caller) -> Result<Loaded, Error> {
+        if let Some(loaded) = self.computed.get() {
+            return Ok(loaded.clone());
+        }
+        let lookup = self.dataset.find_recipe(&CachePolicy::from_environment());
+        for warning in &lookup.warnings {
+            caller.warn(warning);
+        }
+        let why = match lookup.found {
+            None => "no recipe of this data set is kept (`forebay index --provenance` makes one)".to_owned(),
+            Some(found) => match self.compute(&found, caller) {
+                Ok(bytes) => {
+                    let bytes = Arc::new(bytes);
+                    let index = Arc::new(self.dataset.index(bytes.clone())?);
+                    let loaded = Loaded { index, bytes, kept: None, notes: vec![told(&found)] };
+                    return Ok(self.computed.get_or_init(|| loaded).clone());
+                }
+                Err(error @ forebay_format::Error::Recipe { .. }) => error.to_string(),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        let mut loaded = self.index_keeping(budget_bytes, caller)?;
+        loaded.notes.push(format!("locate: the ordinary index instead of provenance: {why}"));
+        Ok(loaded)
+    }
+
+    /// The index from a recorded recipe, if one is kept and leads to these files.
+    fn recorded(&self, notes: &mut Vec<String>, caller: &dyn Caller) -> Result<Option<Vec<u8>>, Error> {
+        let lookup = self.dataset.find_recipe(&CachePolicy::from_environment());
+        for warning in &lookup.warnings {
+            caller.warn(warning);
+        }
+        // A user's word alone is used where he asks for it.
+        let Some(found) = lookup.found.filter(|found| found.recipe.is_verified()) else { return Ok(None) };
+        match self.compute(&found, caller) {
+            Ok(bytes) => {
+                notes.push(told(&found));
+                Ok(Some(bytes))
+            }
+            Err(error @ forebay_format::Error::Recipe { .. }) => {
+                notes.push(format!("locate: the ordinary index instead of provenance: {error}"));
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn compute(&self, found: &FoundRecipe, caller: &dyn Caller) -> Result<Vec<u8>, forebay_format::Error> {
+        Ok(self.dataset.compute_index(&found.recipe, &|progress| tell(caller, progress))?.bytes)
+    }
+
+    /// Builds the index by a walk, looks for a recipe that leads to the files, and writes both.
+    pub fn build_recorded(&self, place: Place, caller: &dyn Caller) -> Result<BuiltRecorded, Error> {
+        let recorded = self.dataset.build_recorded(INDEX_THREADS, &|progress| tell(caller, progress))?;
+        let policy = CachePolicy::from_environment();
+        let path = self.dataset.write_sidecar(&recorded.index.bytes, place, &policy)?;
+        let recipe = match recorded.recipe {
+            Ok(recipe) => Ok(self.keep_recipe(&recipe, place)?),
+            Err(reason) => Err(reason),
+        };
+        let index = recorded.index;
+        Ok(BuiltRecorded {
+            built: Built { bytes: index.bytes, report: index.report, path: Some(path) },
+            recipe,
+        })
+    }
+
+    /// Takes a user's word for how the data set was written: holds it against meta pages and leaves, and keeps it.
+    pub fn state_recipe(
+        &self,
+        stated: &Path,
+        place: Place,
+        caller: &dyn Caller,
+    ) -> Result<(IndexReport, RecipeReport), Error> {
+        let recipe = self.dataset.state_recipe(stated)?;
+        let computed = self.dataset.compute_index(&recipe, &|progress| tell(caller, progress))?;
+        Ok((computed.report, self.keep_recipe(&recipe, place)?))
+    }
+
+    fn keep_recipe(&self, recipe: &RecipeFile, place: Place) -> Result<RecipeReport, Error> {
+        let path = self.dataset.write_recipe(recipe, place, &CachePolicy::from_environment())?;
+        Ok(report_of(recipe, path))
+    }
+
+    /// Compares a stated recipe, if one is kept, with all records. One that holds is kept as verified, another is not used
+    /// any more.
+    fn settle(
+        &self,
+        threads: usize,
+        caller: &dyn Caller,
+    ) -> Result<Option<Result<RecipeReport, String>>, Error> {
+        let policy = CachePolicy::from_environment();
+        let Some(found) = self.dataset.find_recipe(&policy).found else { return Ok(None) };
+        if found.recipe.is_verified() {
+            let checked = self.dataset.compute_index(&found.recipe, &|progress| tell(caller, progress));
+            return match checked {
+                Ok(_) => Ok(Some(Ok(report_of(&found.recipe, found.path)))),
+                Err(error @ forebay_format::Error::Recipe { .. }) => Ok(Some(Err(error.to_string()))),
+                Err(error) => Err(error.into()),
+            };
+        }
+        match self.dataset.settle_recipe(&found.recipe, threads, &|progress| tell(caller, progress)) {
+            Ok(settled) => Ok(Some(Ok(self.keep_recipe(&settled, found.place)?))),
+            Err(error @ forebay_format::Error::Recipe { .. }) => Ok(Some(Err(error.to_string()))),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Memory for the data, if they are worth keeping.
@@ -210,15 +366,37 @@ impl Source {
         let shards: Vec<_> =
             self.dataset.shards().iter().map(|shard| (shard.path.clone(), shard.bytes)).collect();
         let files = ShardFiles::open(&shards, false)?;
+        let found = self.dataset.find_recipe(&CachePolicy::from_environment()).found;
+        let report = found.map(|found| report_of(&found.recipe, found.path));
+        value["recipe"] = serde_json::to_value(report).unwrap_or_default();
         value["file_system"] = files.file_system_name().into();
         value["file_system_is_local"] = files.is_local().into();
         Ok(value)
     }
 
-    /// Reads and decodes every sample.
-    pub fn verify(&self, threads: usize, caller: &dyn Caller) -> Result<Verification, Error> {
+    /// Reads and decodes every sample, and compares a recipe that is kept with all records.
+    pub fn verify(&self, threads: usize, caller: &dyn Caller) -> Result<Verified, Error> {
         let index = self.index(caller)?.index;
-        Ok(self.dataset.verify(&index, threads, &|progress| tell(caller, progress), BAD_LISTED)?)
+        let progress = |progress| tell(caller, progress);
+        let verification = self.dataset.verify(&index, threads, &progress, BAD_LISTED)?;
+        Ok(Verified { verification, recipe: self.settle(threads, caller)? })
+    }
+}
+
+/// A recipe that served, in one line.
+fn told(found: &FoundRecipe) -> String {
+    let verified = if found.recipe.is_verified() { "recorded" } else { "stated, unverified" };
+    let bytes = found.recipe.recipe_bytes();
+    format!("locate: places computed from a recipe of {bytes} bytes ({verified}), {}", found.path.display())
+}
+
+fn report_of(recipe: &RecipeFile, path: PathBuf) -> RecipeReport {
+    RecipeReport {
+        verified: recipe.is_verified(),
+        recipes: recipe.shards.iter().map(|shard| shard.recipe.describe()).collect(),
+        recipe_bytes: recipe.recipe_bytes(),
+        list_bytes: recipe.list_bytes(),
+        path,
     }
 }
 

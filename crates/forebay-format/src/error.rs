@@ -2,7 +2,7 @@
 //!
 //! Four kinds stay apart: wrong use by the caller ([`Error::Usage`]), data that is not what it claims to be
 //! ([`Error::Corrupt`],
-//! [`Error::Schema`], [`Error::Sidecar`], [`Error::Unsupported`], [`Error::Modified`]), I/O ([`Error::Io`]), and broken invariants, which
+//! [`Error::Schema`], [`Error::Sidecar`], [`Error::Recipe`], [`Error::Unsupported`], [`Error::Modified`]), I/O ([`Error::Io`]), and broken invariants, which
 //! panic.
 
 use std::io;
@@ -72,6 +72,18 @@ pub enum Error {
         /// What is wrong.
         source: Box<SidecarFault>,
     },
+    /// A recipe does not lead to the file.
+    #[error("{}: the recipe does not lead to this file: {what}: expected {expected}, found {found}", path.display())]
+    Recipe {
+        /// The data file.
+        path: PathBuf,
+        /// Which thing differs.
+        what: String,
+        /// What follows from the recipe.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
     /// A writer changed the file while it was in use.
     #[error("{}: the file was modified while it was open: {what}: expected {expected}, found {found}", path.display())]
     Modified {
@@ -108,6 +120,7 @@ impl Error {
         match self {
             Self::Unsupported { hint, .. } | Self::Usage { hint, .. } if !hint.is_empty() => Some(hint),
             Self::Schema { .. } => Some("read the records as they are with schema=\"raw\""),
+            Self::Recipe { .. } => Some("the ordinary index serves instead: build it with `forebay index`"),
             Self::Sidecar { .. } => Some("build it again with `forebay index`"),
             Self::Corrupt { .. } => Some("the file may be truncated or damaged; copy or rebuild it"),
             Self::Modified { .. } => Some("train on a file that nobody writes, for example a copy of it"),

@@ -12,14 +12,17 @@ mod index;
 /// The LMDB reader below the datasets: public for fuzz targets, integration tests and tools, not a stable interface.
 #[doc(hidden)]
 pub mod lmdb;
+/// Layouts computed from recipes: public for tests, fuzz targets and tools, not a stable interface.
+#[doc(hidden)]
+pub mod provenance;
 mod schema;
 /// The file format of indexes: public for tests, fuzz targets and tools, not a stable interface.
 #[doc(hidden)]
 pub mod sidecar;
 
 pub use dataset::{
-    BadSample, BuiltIndex, CachePolicy, Dataset, Found, IndexReport, Keep, Lookup, OpenOptions, Place,
-    Progress, SampleCursor, SamplePlace, Shard, ShardBytes, Verification,
+    BadSample, BuiltIndex, CachePolicy, Dataset, Found, FoundRecipe, IndexReport, Keep, Lookup, OpenOptions,
+    Place, Progress, RecipeLookup, Recorded, SampleCursor, SamplePlace, Shard, ShardBytes, Verification,
 };
 pub use error::Error;
 pub use index::Index;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_engine::Source;
+use forebay_engine::{RecipeReport, Source};
 use forebay_format::{OpenOptions, Place, SchemaChoice};
 use forebay_types::{Field, Layout};
 use pyo3::exceptions::PyIndexError;
@@ -40,6 +40,16 @@ pub(crate) fn describe_fields<'py>(py: Python<'py>, fields: &[Field]) -> PyResul
 
 fn json<'py>(py: Python<'py>, value: &serde_json::Value) -> PyResult<Bound<'py, PyAny>> {
     py.import("json")?.call_method1("loads", (value.to_string(),))
+}
+
+/// Adds a recipe, or why there is none.
+fn recipe_into(value: &mut serde_json::Value, recipe: Result<RecipeReport, String>) {
+    let (recipe, reason) = match recipe {
+        Ok(recipe) => (Some(recipe), None),
+        Err(reason) => (None, Some(reason)),
+    };
+    value["recipe"] = serde_json::to_value(recipe).expect("a report can be written as JSON");
+    value["no_recipe"] = reason.into();
 }
 
 #[pymethods]
@@ -96,6 +106,39 @@ impl Dataset {
         let built = detached(py, progress, |caller| self.source.build(Some(place), caller))?;
         let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
         value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
+        json(py, &value)
+    }
+
+    #[pyo3(signature = (*, beside = false, progress = None))]
+    fn build_recorded<'py>(
+        &self,
+        py: Python<'py>,
+        beside: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = if beside { Place::Beside } else { Place::Cache };
+        let recorded = detached(py, progress, |caller| self.source.build_recorded(place, caller))?;
+        let mut value =
+            serde_json::to_value(&recorded.built.report).expect("a report can be written as JSON");
+        value["sidecar"] = recorded.built.path.map(|path| path.display().to_string()).into();
+        recipe_into(&mut value, recorded.recipe);
+        json(py, &value)
+    }
+
+    #[pyo3(signature = (path, *, beside = false, progress = None))]
+    #[allow(clippy::needless_pass_by_value)] // the binding hands paths over by value
+    fn state_recipe<'py>(
+        &self,
+        py: Python<'py>,
+        path: PathBuf,
+        beside: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = if beside { Place::Beside } else { Place::Cache };
+        let (report, recipe) =
+            detached(py, progress, |caller| self.source.state_recipe(&path, place, caller))?;
+        let mut value = serde_json::to_value(&report).expect("a report can be written as JSON");
+        recipe_into(&mut value, Ok(recipe));
         json(py, &value)
     }
 
@@ -158,7 +201,14 @@ impl Dataset {
             return Err(wrong_option(py, "threads is 0", "use at least one thread"));
         }
         let found = detached(py, progress, |caller| self.source.verify(threads, caller))?;
-        json(py, &serde_json::to_value(&found).expect("a verification can be written as JSON"))
+        let mut value =
+            serde_json::to_value(&found.verification).expect("a verification can be written as JSON");
+        if let Some(recipe) = found.recipe {
+            recipe_into(&mut value, recipe);
+        } else {
+            (value["recipe"], value["no_recipe"]) = (serde_json::Value::Null, serde_json::Value::Null);
+        }
+        json(py, &value)
     }
 }
 

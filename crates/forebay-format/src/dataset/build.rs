@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::{Dataset, Progress, Shard};
-use crate::lmdb::{DataFile, Database, Value, WalkOptions};
+use crate::lmdb::{DataFile, Database, Record, Value, WalkOptions};
 use crate::schema::datum::{self, Look};
 use crate::schema::{Schema, SchemaChoice, SchemaError};
 use crate::sidecar::{Class, Entry, LMDB, ShardInfo, ShardState, Writer};
@@ -22,7 +22,7 @@ const MOST_CLASSES: usize = 16;
 ///
 /// `num-samples`: scene-text sets; the others: tensorpack and its imitators. Left out by exact name only, since a
 /// pattern would drop samples in silence.
-const NOT_SAMPLES: [&str; 4] = ["num-samples", "__keys__", "__len__", "__classnum__"];
+pub(crate) const NOT_SAMPLES: [&str; 4] = ["num-samples", "__keys__", "__len__", "__classnum__"];
 
 /// An index, just built.
 #[derive(Clone, Debug)]
@@ -73,47 +73,40 @@ impl Dataset {
         threads: usize,
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<BuiltIndex, Error> {
-        let started = Instant::now();
-        let (classes, first_classes) = self.classes()?;
-        let mut writer = Writer::new(vec![classes]);
-        let mut report = IndexReport::default();
-        let mut probes = Probes::new(self.databases.iter().map(Database::entries).sum());
+        self.build_observed(threads, progress, &mut |_, _, _| {})
+    }
+
+    /// The same; `observe` sees every record of every shard, with the number of its name in [`NOT_SAMPLES`], if it is one
+    /// of those.
+    pub(super) fn build_observed(
+        &self,
+        threads: usize,
+        progress: &(dyn Fn(Progress) -> bool + Sync),
+        observe: &mut dyn FnMut(usize, &Record<'_>, Option<u8>),
+    ) -> Result<BuiltIndex, Error> {
+        let mut assembly = Assembly::new(self)?;
         let total = self.databases.iter().map(|database| database.identity().tree.leaf_pages).sum();
         let mut leaves_before = 0;
-        let mut names = Vec::new();
-        for (number, (database, shard)) in self.databases.iter().zip(&self.shards).enumerate() {
+        for (number, database) in self.databases.iter().enumerate() {
             let walked = database.walk(
                 &WalkOptions { threads, ..WalkOptions::default() },
                 &|leaves, _| progress(Progress { what: "leaf pages", done: leaves_before + leaves, total }),
                 &mut |record| {
-                    if let Some(name) = NOT_SAMPLES.iter().find(|name| name.as_bytes() == record.key) {
-                        writer.exclude(name);
-                        return Ok(());
-                    }
-                    let (offset, length) = place_of(record.value, database);
-                    probes.see(Probe { sample: writer.samples(), shard: number, offset, length });
-                    writer.push([entry(record.value, database, first_classes[number])]);
+                    let excluded = NOT_SAMPLES.iter().position(|name| name.as_bytes() == record.key);
+                    let excluded = excluded.map(|name| name as u8);
+                    observe(number, &record, excluded);
+                    assembly.push(number, record.value, excluded);
                     Ok(())
                 },
             )?;
-            writer.end_shard(shard.describe(database));
+            assembly.end_shard(number);
             leaves_before += database.identity().tree.leaf_pages;
-            report.named_databases += walked.named_databases;
-            report.read_bytes += walked.read_bytes;
-            report.reads += walked.reads;
-            report.file_bytes += shard.bytes;
-            names.extend(walked.names);
+            assembly.report.named_databases += walked.named_databases;
+            assembly.report.read_bytes += walked.read_bytes;
+            assembly.report.reads += walked.reads;
+            assembly.names.extend(walked.names);
         }
-        if writer.samples() == 0 {
-            return Err(self.without_samples(&names, writer.summary().excluded.keys()));
-        }
-        let schema = self.find_schema(&probes.finish(), &mut report)?;
-        report.samples = writer.samples();
-        report.excluded = writer.summary().excluded.clone();
-        let bytes = writer.finish(LMDB, schema, self.fingerprint);
-        report.sidecar_bytes = bytes.len() as u64;
-        report.seconds = started.elapsed().as_secs_f64();
-        Ok(BuiltIndex { bytes, report })
+        assembly.finish()
     }
 
     /// The classes of records of all shards, and for each shard the number of its first one.
@@ -184,6 +177,68 @@ impl Dataset {
             report.read_bytes += into.len() as u64;
             super::verify::read_exactly(&file, path, probe.offset + at, into)
         })
+    }
+}
+
+/// An index in the making: takes records in order, from wherever their places are known.
+pub(super) struct Assembly<'a> {
+    dataset: &'a Dataset,
+    started: Instant,
+    writer: Writer,
+    first_classes: Vec<u8>,
+    probes: Probes,
+    /// Names of databases among the records.
+    names: Vec<String>,
+    pub(super) report: IndexReport,
+}
+
+impl<'a> Assembly<'a> {
+    pub(super) fn new(dataset: &'a Dataset) -> Result<Self, Error> {
+        let started = Instant::now();
+        let (classes, first_classes) = dataset.classes()?;
+        Ok(Self {
+            dataset,
+            started,
+            writer: Writer::new(vec![classes]),
+            first_classes,
+            probes: Probes::new(dataset.databases.iter().map(Database::entries).sum()),
+            names: Vec::new(),
+            report: IndexReport::default(),
+        })
+    }
+
+    /// Takes the next record of shard `shard`; `excluded` is the number of its name in [`NOT_SAMPLES`].
+    pub(super) fn push(&mut self, shard: usize, value: Value, excluded: Option<u8>) {
+        if let Some(name) = excluded.and_then(|name| NOT_SAMPLES.get(usize::from(name))) {
+            self.writer.exclude(name);
+            return;
+        }
+        let database = &self.dataset.databases[shard];
+        let (offset, length) = place_of(value, database);
+        self.probes.see(Probe { sample: self.writer.samples(), shard, offset, length });
+        self.writer.push([entry(value, database, self.first_classes[shard])]);
+    }
+
+    /// Ends shard `shard`.
+    pub(super) fn end_shard(&mut self, shard: usize) {
+        let (database, shard) = (&self.dataset.databases[shard], &self.dataset.shards[shard]);
+        self.writer.end_shard(shard.describe(database));
+        self.report.file_bytes += shard.bytes;
+    }
+
+    /// Finds the schema, which reads a few records, and makes the sidecar.
+    pub(super) fn finish(self) -> Result<BuiltIndex, Error> {
+        let Self { dataset, started, writer, probes, names, mut report, .. } = self;
+        if writer.samples() == 0 {
+            return Err(dataset.without_samples(&names, writer.summary().excluded.keys()));
+        }
+        let schema = dataset.find_schema(&probes.finish(), &mut report)?;
+        report.samples = writer.samples();
+        report.excluded = writer.summary().excluded.clone();
+        let bytes = writer.finish(LMDB, schema, dataset.fingerprint);
+        report.sidecar_bytes = bytes.len() as u64;
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(BuiltIndex { bytes, report })
     }
 }
 

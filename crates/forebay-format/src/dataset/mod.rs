@@ -1,7 +1,7 @@
 //! A dataset: one or more container files whose samples are counted through.
 //!
 //! [`Dataset::open`] reads headers only. [`build`] walks the containers and makes an index, [`place`] says where
-//! indexes are kept, [`keep`] hands on what a walk reads, [`cursor`] finds samples without an index, [`detect`] tells other formats apart, [`verify`] reads everything once, [`inspect`] tells what
+//! indexes are kept, [`provenance`] computes one from a recipe, [`keep`] hands on what a walk reads, [`cursor`] finds samples without an index, [`detect`] tells other formats apart, [`verify`] reads everything once, [`inspect`] tells what
 //! there is.
 
 mod build;
@@ -10,6 +10,7 @@ mod detect;
 mod inspect;
 mod keep;
 mod place;
+mod provenance;
 mod verify;
 
 use std::fs;
@@ -20,10 +21,12 @@ use std::time::UNIX_EPOCH;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
+pub(crate) use build::NOT_SAMPLES;
 pub use build::{BuiltIndex, IndexReport};
 pub use cursor::{SampleCursor, SamplePlace, ShardBytes};
 pub use keep::Keep;
 pub use place::{CachePolicy, Found, Lookup, Place};
+pub use provenance::{FoundRecipe, RecipeLookup, Recorded};
 pub use verify::{BadSample, Verification};
 
 use crate::lmdb::Database;

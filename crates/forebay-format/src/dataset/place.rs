@@ -28,7 +28,10 @@ use crate::Error;
 use crate::lmdb::Database;
 
 /// Ending of the names of sidecars.
-const ENDING: &str = "forebay";
+pub(super) const SIDECAR_ENDING: &str = "forebay";
+
+/// Ending of the names of recipes.
+pub(super) const RECIPE_ENDING: &str = "forebay-recipe";
 
 /// Largest sidecar that is read, for a dataset of so many records \[bytes\]. Sidecars take 20 bytes per record at worst.
 const fn most_bytes(records: u64) -> u64 {
@@ -170,7 +173,7 @@ impl Dataset {
     pub fn find_sidecar(&self, cache: &CachePolicy) -> Lookup {
         let mut lookup = Lookup::default();
         for place in [Place::Beside, Place::Cache] {
-            let path = match self.sidecar_path(place, cache) {
+            let path = match self.kept_path(place, cache, SIDECAR_ENDING) {
                 Ok(Some(path)) => path,
                 Ok(None) => continue,
                 Err(error) => {
@@ -194,6 +197,17 @@ impl Dataset {
     ///
     /// A cache directory that belongs to somebody else or is open to others is [`Error::Usage`].
     pub fn write_sidecar(&self, bytes: &[u8], place: Place, cache: &CachePolicy) -> Result<PathBuf, Error> {
+        self.write_kept(bytes, place, cache, SIDECAR_ENDING)
+    }
+
+    /// Writes what is kept of this dataset under an ending.
+    pub(super) fn write_kept(
+        &self,
+        bytes: &[u8],
+        place: Place,
+        cache: &CachePolicy,
+        ending: &str,
+    ) -> Result<PathBuf, Error> {
         let (directory, mode) = match place {
             Place::Cache => (cache.open_or_make()?, 0o600),
             Place::Beside => {
@@ -203,12 +217,12 @@ impl Dataset {
                 (directory, 0o644)
             }
         };
-        let path = self.sidecar_path(place, cache)?.ok_or_else(|| Error::Usage {
+        let path = self.kept_path(place, cache, ending)?.ok_or_else(|| Error::Usage {
             message: "there is no cache directory to write to".to_owned(),
             hint: "name one in FOREBAY_CACHE_DIR".to_owned(),
         })?;
         write_whole(&directory, &path, mode, bytes).map_err(|source| Error::Io {
-            action: "write the sidecar".to_owned(),
+            action: "write it".to_owned(),
             path: path.clone(),
             offset: None,
             source,
@@ -224,8 +238,13 @@ impl Dataset {
         }
     }
 
-    /// Where a sidecar of this dataset is kept; `None` without a cache directory.
-    fn sidecar_path(&self, place: Place, cache: &CachePolicy) -> Result<Option<PathBuf>, Error> {
+    /// Where a sidecar of this dataset, or its recipe, is kept; `None` without a cache directory.
+    pub(super) fn kept_path(
+        &self,
+        place: Place,
+        cache: &CachePolicy,
+        ending: &str,
+    ) -> Result<Option<PathBuf>, Error> {
         let OpenOptions { database, schema } = &self.options;
         let mut key = format!("{}\0{database:?}\0{}\0", self.format(), schema.name()).into_bytes();
         match place {
@@ -241,7 +260,7 @@ impl Dataset {
                     name.push(format!(".{:016x}", xxh3_128(&key) as u64));
                 }
                 name.push(".");
-                name.push(ENDING);
+                name.push(ending);
                 Ok(Some(self.data_directory().join(name)))
             }
             Place::Cache => {
@@ -256,7 +275,7 @@ impl Dataset {
                     key.extend(path.as_os_str().as_bytes());
                     key.push(0);
                 }
-                Ok(Some(directory.join(format!("{:032x}.{ENDING}", xxh3_128(&key)))))
+                Ok(Some(directory.join(format!("{:032x}.{ending}", xxh3_128(&key)))))
             }
         }
     }
@@ -268,7 +287,23 @@ impl Dataset {
         cache: &CachePolicy,
         path: &Path,
     ) -> Result<Option<Vec<u8>>, String> {
-        let ignored = |why: String| format!("{}: sidecar ignored: {why}", path.display());
+        let Some(bytes) = self.read_kept(place, cache, path, "sidecar")? else { return Ok(None) };
+        let bytes = Arc::new(bytes);
+        let checked =
+            self.checked_index(Arc::<Vec<u8>>::clone(&bytes)).and_then(|index| index.check_blocks());
+        checked.map_err(|fault| format!("{}: sidecar ignored: {fault}", path.display()))?;
+        Ok(Arc::into_inner(bytes))
+    }
+
+    /// Reads a file that was kept, from a place and of an owner that are believed; its contents are not looked at.
+    pub(super) fn read_kept(
+        &self,
+        place: Place,
+        cache: &CachePolicy,
+        path: &Path,
+        what: &str,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let ignored = |why: String| format!("{}: {what} ignored: {why}", path.display());
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = match place {
             Place::Beside => rustix::fs::open(path, flags, Mode::empty()),
@@ -301,11 +336,7 @@ impl Dataset {
         file.take(most_bytes(records))
             .read_to_end(&mut bytes)
             .map_err(|error| ignored(format!("cannot read it: {error}")))?;
-        let bytes = Arc::new(bytes);
-        let checked =
-            self.checked_index(Arc::<Vec<u8>>::clone(&bytes)).and_then(|index| index.check_blocks());
-        checked.map_err(|fault| ignored(fault.to_string()))?;
-        Ok(Arc::into_inner(bytes))
+        Ok(Some(bytes))
     }
 
     /// A sidecar beside the data must come from somebody who could change the data, or from the user.
@@ -330,7 +361,7 @@ impl Dataset {
 }
 
 /// An error as one line.
-fn warning(error: &Error) -> String {
+pub(super) fn warning(error: &Error) -> String {
     error.hint().map_or_else(|| error.to_string(), |hint| format!("{error}; {hint}"))
 }
 

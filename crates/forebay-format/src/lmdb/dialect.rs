@@ -148,7 +148,7 @@ impl Dialect {
     }
 
     /// Length of one word \[bytes\].
-    pub(super) const fn word_bytes(self) -> usize {
+    pub(crate) const fn word_bytes(self) -> usize {
         match self.word {
             Word::Bits32 => 4,
             Word::Bits64 => 8,
@@ -164,7 +164,7 @@ impl Dialect {
     }
 
     /// Length of the record that describes a tree \[bytes\].
-    pub(super) const fn tree_record_bytes(self) -> usize {
+    pub(crate) const fn tree_record_bytes(self) -> usize {
         8 + 5 * self.word_bytes()
     }
 
@@ -174,7 +174,7 @@ impl Dialect {
     }
 
     /// Length of what a leaf node holds in place of a big value \[bytes\].
-    pub(super) const fn big_payload_bytes(self) -> usize {
+    pub(crate) const fn big_payload_bytes(self) -> usize {
         match self.version {
             Version::V0_9 => self.word_bytes(),
             Version::V1_0 => 3 * self.word_bytes(),
@@ -182,7 +182,7 @@ impl Dialect {
     }
 
     /// Largest page that the library makes \[bytes\].
-    pub(super) const fn largest_page_bytes(self) -> u32 {
+    pub(crate) const fn largest_page_bytes(self) -> u32 {
         match self.version {
             Version::V0_9 => 32768,
             Version::V1_0 => 65536,

@@ -39,6 +39,7 @@ pub use walk::{Record, Value, WalkOptions, WalkReport};
 
 use self::fault::Trouble;
 use self::meta::{Layout, Metas};
+use self::page::Payload;
 use self::source::Meter;
 use self::walk::{Found, Walk};
 use crate::Error;
@@ -220,6 +221,38 @@ impl Database {
             return Err(modified("length", expected, bytes.to_string()));
         }
         Ok(())
+    }
+
+    /// Reads one page as a leaf of the tree: the keys and values of its nodes, in key order.
+    pub(crate) fn leaf(&self, page: u64) -> Result<Vec<(Vec<u8>, Value)>, Error> {
+        self.leaf_nodes(page).map_err(|trouble| trouble.at(&self.path))
+    }
+
+    fn leaf_nodes(&self, page: u64) -> Result<Vec<(Vec<u8>, Value)>, Trouble> {
+        let (mut bytes, mut nodes) = (Vec::new(), Vec::new());
+        self.layout.check_tree_page(page, self.tree_offset)?;
+        meta::read_page(&*self.source, &self.layout, page, &mut bytes, &Meter::default())?;
+        page::decode(&self.layout, page, page::Role::Leaf, &bytes, &mut nodes)?;
+        let start = self.layout.offset(page);
+        let mut found = Vec::with_capacity(nodes.len());
+        for node in &nodes {
+            let at = start + u64::from(node.at);
+            let value = match node.payload {
+                Payload::Inline { at, length } => {
+                    Value::Inline { offset: start + u64::from(at), length: u64::from(length) }
+                }
+                Payload::Big { page, length, pages } => {
+                    self.layout.check_overflow(page, u64::from(length), pages, at)?;
+                    Value::Big { page, length: u64::from(length) }
+                }
+                Payload::Tree { .. } | Payload::Child(_) => {
+                    let what = format!("LMDB page {page}: node flags");
+                    return Err(Fault::new(at, what, "a value", "the record of a database").into());
+                }
+            };
+            found.push((node.key(&bytes).to_vec(), value));
+        }
+        Ok(found)
     }
 
     /// Reads the tree level by level and hands every record to `sink`, in key order.

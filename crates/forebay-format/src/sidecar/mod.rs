@@ -13,7 +13,7 @@
 pub(crate) mod block;
 mod class;
 mod encode;
-mod varint;
+pub(crate) mod varint;
 mod writer;
 
 use std::borrow::Cow;

@@ -37,6 +37,7 @@ pub(crate) fn put_planes(out: &mut Vec<u8>, values: &[u64], width: usize) {
 }
 
 /// Reads from untrusted bytes.
+#[derive(Clone)]
 pub(crate) struct Bytes<'a> {
     rest: &'a [u8],
 }
