@@ -214,10 +214,6 @@ impl Filesystem for MountFileSystem {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        if self.mount.is_dead() {
-            reply.error(Errno::ENOTCONN);
-            return;
-        }
         if inode.0 == calibration::INODE {
             let (timers, now) = (&self.shared.timers, self.shared.clock.real_now());
             Calibration::answer(timers, now, self.mount.node, size as usize, reply);
@@ -269,10 +265,6 @@ impl Filesystem for MountFileSystem {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if self.mount.is_dead() {
-            reply.error(Errno::ENOTCONN);
-            return;
-        }
         let handle = match self.handle(handle) {
             Ok(handle) => handle,
             Err(error) => return reply.error(errno(&error)),
@@ -281,8 +273,7 @@ impl Filesystem for MountFileSystem {
         let booking = self.shared.transfer(self.mount.node, handle.file, offset, length, Kind::Write);
         let result = self.write_file(inode.0, &handle, offset, data);
         let mount = self.mount.clone();
-        let answer = move || match result {
-            _ if mount.is_dead() => reply.error(Errno::ENOTCONN),
+        let answer = move || match mount.check_alive().and(result) {
             Ok(()) => reply.written(length as u32),
             Err(error) => reply.error(errno(&error)),
         };

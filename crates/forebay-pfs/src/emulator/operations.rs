@@ -74,8 +74,7 @@ impl DataReply for ReadReply {
         // Before the reply: whoever gets it may look at the counters at once.
         self.mount.in_flight.leave();
         self.shared.in_flight.leave();
-        match data {
-            _ if self.mount.is_dead() => self.reply.error(Errno::ENOTCONN),
+        match self.mount.check_alive().and(data) {
             Ok(data) => self.reply.data(data),
             Err(error) => self.reply.error(errno(&error)),
         }
@@ -94,9 +93,8 @@ impl MountFileSystem {
         work: impl FnOnce() -> io::Result<T>,
         answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
-        if self.mount.is_dead() {
-            answer(Err(Errno::ENOTCONN));
-            return;
+        if let Err(error) = self.mount.check_alive() {
+            return answer(Err(errno(&error)));
         }
         let due = self.shared.metadata(self.mount.node);
         let result = work().map_err(|error| errno(&error));
@@ -107,7 +105,9 @@ impl MountFileSystem {
         self.shared.timers.push(due, self.mount.node, Task::Answer(Box::new(move || answer(result))));
     }
 
+    /// An open file; refused on a dead mount.
     pub(crate) fn handle(&self, handle: FileHandle) -> io::Result<Arc<Handle>> {
+        self.mount.check_alive()?;
         read_lock(&self.mount.handles).get(&handle.0).cloned().ok_or_else(|| error_number(libc::EBADF))
     }
 

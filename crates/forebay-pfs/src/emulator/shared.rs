@@ -201,6 +201,11 @@ impl Mounted {
         self.dead.load(Ordering::Relaxed)
     }
 
+    /// Refuses what comes to a dead mount, and what would leave it.
+    pub(crate) fn check_alive(&self) -> io::Result<()> {
+        if self.is_dead() { Err(io::Error::from_raw_os_error(libc::ENOTCONN)) } else { Ok(()) }
+    }
+
     /// Drops all pages and attributes that the kernel caches of every file it knows here; answers of how many files.
     pub(crate) fn drop_caches(&self) -> u64 {
         let Some(notifier) = self.notifier.get() else { return 0 };
