@@ -71,7 +71,9 @@ proptest! {
             part.sort();
         }
         let paths = [0, 1, 2].map(|part| scratch.lmdb(&format!("{part}"), &parts[part]));
-        let dataset = open(&[&paths[0], &paths[1], &paths[2]]);
+        // One without samples between them.
+        let none = scratch.lmdb("none", &vec![(b"__len__".to_vec(), vec![0])]);
+        let dataset = open(&[&paths[0], &none, &paths[1], &paths[2]]);
         assert_same(&dataset, &index(&dataset), &lists);
     }
 }

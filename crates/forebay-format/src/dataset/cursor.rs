@@ -59,7 +59,7 @@ impl Dataset {
         id: SampleId,
         bytes: &ShardBytes<'_>,
     ) -> Result<SamplePlace, Error> {
-        let (shard, first) = shard_of(index, id.0)?;
+        let (shard, first) = index.shard_of_sample(id)?;
         if shard != cursor.shard || id.0 < cursor.next {
             *cursor = SampleCursor { shard, cursor: lmdb::Cursor::default(), next: first };
         }
@@ -83,21 +83,6 @@ impl Dataset {
             }
         }
     }
-}
-
-/// The shard that holds a sample, and the first sample of that shard.
-fn shard_of(index: &Index, sample: u64) -> Result<(usize, u64), Error> {
-    let mut first = 0;
-    for (number, shard) in index.shards().iter().enumerate() {
-        if sample < first + shard.samples {
-            return Ok((number, first));
-        }
-        first += shard.samples;
-    }
-    Err(Error::Usage {
-        message: format!("there is no sample {sample}: the data set has {first}"),
-        hint: String::new(),
-    })
 }
 
 impl SamplePlace {

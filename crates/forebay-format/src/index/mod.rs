@@ -184,17 +184,24 @@ impl Index {
         Ok(())
     }
 
-    /// Block (within a column) and index in the block of a sample.
+    /// The shard that holds a sample, and the first sample of that shard.
     #[inline]
-    fn block_of(&self, id: SampleId) -> Result<(u64, u64), Error> {
+    pub(crate) fn shard_of_sample(&self, id: SampleId) -> Result<(usize, u64), Error> {
         if id.0 >= self.samples() {
             return Err(Error::Usage {
                 message: format!("there is no sample {}: the dataset has {} samples", id.0, self.samples()),
                 hint: String::new(),
             });
         }
-        let ShardBlocks { first_sample, first_block } =
-            self.shards[self.shard_of(|shard| shard.first_sample <= id.0)];
+        let shard = self.shard_of(|shard| shard.first_sample <= id.0);
+        Ok((shard, self.shards[shard].first_sample))
+    }
+
+    /// Block (within a column) and index in the block of a sample.
+    #[inline]
+    fn block_of(&self, id: SampleId) -> Result<(u64, u64), Error> {
+        let (shard, first_sample) = self.shard_of_sample(id)?;
+        let first_block = self.shards[shard].first_block;
         let block_records = u64::from(self.contents.header.block_records);
         let within = id.0 - first_sample;
         Ok((first_block + within / block_records, within % block_records))
