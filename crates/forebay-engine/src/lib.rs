@@ -9,6 +9,9 @@
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
 //! - `settings` are the leader's decisions; `stats` what is counted.
 
+// A loom build has the parts that its tests are about, and not most of what uses them.
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+
 pub mod access;
 #[cfg(not(loom))]
 mod batch;
