@@ -456,6 +456,12 @@ impl Engine {
         if let Some(reason) = &*shared.fallback.lock().unwrap_or_else(PoisonError::into_inner) {
             lines.push(format!("fallback: {reason}"));
         }
+        if shared.settings.paced {
+            let width = shared.region.flight().width(shared.region.layout().readers as u64);
+            lines.push(format!(
+                "reads at once: {width} now, found out by trying; more only where that is faster"
+            ));
+        }
         lines.push(if self.huge_pages {
             format!("huge pages: {} MiB of the shared memory", shared.region.memory().huge_bytes() >> 20)
         } else {

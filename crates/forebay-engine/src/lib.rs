@@ -4,7 +4,8 @@
 //!
 //! - [`Source`] is an opened data set with its index (and, in `kept`, data that came with it); [`Engine`] is a loader of one rank; `start` is where its iterations begin.
 //! - `node` brings the ranks of a node together, `links` the leaders of the nodes of a job; `region` is the memory they share; `protocol` says who may touch it when.
-//! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks), `gather` (→ batch
+//! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks; `flight` and
+//!   `pace`: how many at once), `gather` (→ batch
 //!   buffers; `sample` and `decode` do one sample).
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
 //! - `settings` are the leader's decisions; `stats` what is counted.
@@ -26,6 +27,8 @@ mod engine;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod flight;
+#[cfg(not(loom))]
 mod gather;
 #[cfg(not(loom))]
 mod kept;
@@ -36,6 +39,8 @@ pub mod locate;
 pub mod node;
 #[cfg(not(loom))]
 mod options;
+#[cfg(not(loom))]
+mod pace;
 #[cfg(not(loom))]
 mod pass;
 #[cfg(not(loom))]

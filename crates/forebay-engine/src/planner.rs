@@ -31,8 +31,8 @@ pub(crate) fn run(pass: &Pass, host_readers: &dyn Fn()) {
 fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
     let shared = &pass.shared;
     let region = &shared.region;
-    let mut schedule =
-        Schedule::new(&shared.order, &shared.node_ranks, pass.start, shared.settings.steps_per_tranche);
+    let tranche_steps = shared.settings.first_tranche_steps..=shared.settings.tranche_steps;
+    let mut schedule = Schedule::new(&shared.order, &shared.node_ranks, pass.start, tranche_steps);
     let mut landing = Landing::new(region.layout().landing_bytes, region.layout().blocks as u64);
     let shard_bytes: Vec<u64> = shared.index.shards().iter().map(|shard| shard.bytes).collect();
     let mut waiting: Option<Tranche> = None;

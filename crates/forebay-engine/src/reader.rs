@@ -17,7 +17,7 @@ use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
 use crate::position::Position;
 use crate::protocol::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
-use crate::stats::{Counter, count, count_since};
+use crate::stats::{Counter, count, count_since, monotonic_ns};
 
 /// Runs reader `number` of a pass until the pass is stopped.
 pub(crate) fn run(pass: &Pass, number: usize) {
@@ -42,6 +42,9 @@ pub(crate) fn run(pass: &Pass, number: usize) {
     while !pass.is_stopped() {
         let begun = Instant::now();
         let Some((planned, place)) = pass.plans.next_block(sequence, number as u64, readers) else {
+            if shared.settings.paced && may_begin(pass, sequence) {
+                shared.region.flight().starve();
+            }
             let found = shared.region.gathered().wait(
                 || pass.is_stopped() || pass.plans.next_block(sequence, number as u64, readers).is_some(),
                 PATIENCE,
@@ -64,21 +67,28 @@ pub(crate) fn run(pass: &Pass, number: usize) {
         if place < readers as usize {
             shared.region.planning().ring(); // the first of its blocks in this tranche
         }
+        if !wait_for_turn(pass, block.sequence) {
+            return;
+        }
         if let Some(step) = block.after_step {
             publish_overwritten(&slot.overwritten, pass.number, step);
             if !wait_for_room(pass, step) || !wait_for_filled(pass, &planned, place) {
                 return;
             }
-            count_since(shared.slot(), Counter::ReaderIdleNs, begun);
         }
+        count_since(shared.slot(), Counter::ReaderIdleNs, begun);
         let filled = fill(pass, &mut reader, &planned, block);
         publish_block(shared.region.block_word(block.sequence), pass.number, block.sequence, filled);
         shared.region.filled().ring();
 
         let now = reader.counters();
+        let read_bytes = now.read_bytes - counted.read_bytes;
+        if read_bytes > 0 && shared.settings.paced {
+            shared.region.flight().landed(read_bytes, readers, monotonic_ns);
+        }
         let epoch = planned.tranche.first_step / shared.order.steps_per_epoch();
-        shared.epoch_reads.add(epoch, now.read_bytes - counted.read_bytes);
-        count(shared.slot(), Counter::ReadBytes, now.read_bytes - counted.read_bytes);
+        shared.epoch_reads.add(epoch, read_bytes);
+        count(shared.slot(), Counter::ReadBytes, read_bytes);
         count(shared.slot(), Counter::Reads, now.reads - counted.reads);
         count(shared.slot(), Counter::Retries, now.retries - counted.retries);
         count(shared.slot(), Counter::IoNs, now.io_ns - counted.io_ns);
@@ -93,6 +103,7 @@ fn wait_for_room(pass: &Pass, step: u64) -> bool {
         if pass.is_stopped() {
             return false;
         }
+        pass.shared.region.flight().starve();
         pass.shared.region.gathered().wait(|| pass.is_stopped() || ready(), PATIENCE);
     }
     true
@@ -113,6 +124,28 @@ fn wait_for_filled(pass: &Pass, planned: &Planned, place: usize) -> bool {
         region.filled().wait(|| pass.is_stopped() || ready(), PATIENCE);
     }
     true
+}
+
+/// Waits until the block may be begun; false when the pass was stopped.
+fn wait_for_turn(pass: &Pass, sequence: u64) -> bool {
+    if !pass.shared.settings.paced {
+        return true;
+    }
+    while !may_begin(pass, sequence) {
+        if pass.is_stopped() {
+            return false;
+        }
+        pass.shared.region.filled().wait(|| pass.is_stopped() || may_begin(pass, sequence), PATIENCE);
+    }
+    true
+}
+
+/// Whether the blocks before this one are filled, up to as many as may be under way.
+fn may_begin(pass: &Pass, sequence: u64) -> bool {
+    let region = &pass.shared.region;
+    let most = region.layout().readers as u64;
+    let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, sequence);
+    region.flight().may_begin(pass.number, sequence, most, filled)
 }
 
 fn fill(pass: &Pass, reader: &mut Reader, planned: &Planned, block: &Block) -> Filled {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::flight::Flight;
 use crate::locate::Finds;
 use crate::node::{Bell, Map};
 
@@ -54,6 +55,8 @@ struct Header {
     _far_apart: [u8; 56],
     /// Rung when a reader begins another tranche or a gatherer lacks one: planners wait here.
     planning: Bell,
+    /// Which blocks may be read now.
+    flight: Flight,
 }
 
 /// What a rank tells the others.
@@ -197,6 +200,11 @@ impl Region {
     /// Where planners wait for readers and gatherers to need more.
     pub fn planning(&self) -> &Bell {
         &self.header().planning
+    }
+
+    /// Which blocks may be read now.
+    pub(crate) fn flight(&self) -> &Flight {
+        &self.header().flight
     }
 
     /// All ranks' slots, by local rank.

@@ -48,6 +48,11 @@ const NETWORK_GAP_BYTES: u64 = 512 * KIB;
 const IN_PLACE_BYTES: u64 = 64 * KIB;
 /// Bytes of one tranche of a step-wise order: larger ones coalesce better and cover longer stalls of the storage.
 const TRANCHE_BYTES: u64 = 16 * MIB;
+/// The same where every rank walks through a region of its own: the regions are far apart, and on disks every change from
+/// one to the other is a seek.
+const NETWORK_CONTIGUOUS_TRANCHE_BYTES: u64 = 64 * MIB;
+/// Bytes of the first tranche: the first batches should be there soon.
+const FIRST_TRANCHE_BYTES: u64 = 4 * MIB;
 /// The same where neighbours are read together anyway and the disk is local: smaller ones stay in the processor's cache, and cost
 /// fewer page faults at the start.
 const LOCAL_FORWARD_TRANCHE_BYTES: u64 = 4 * MIB;
@@ -72,8 +77,10 @@ pub struct Settings {
     pub group_window: u64,
     /// Lanes.
     pub lanes: u64,
-    /// Steps that are read together, for step-wise orders.
-    pub steps_per_tranche: u64,
+    /// Steps that are read together at the beginning, for step-wise orders.
+    pub first_tranche_steps: u64,
+    /// The same later.
+    pub tranche_steps: u64,
     /// Whether the data set was found in the page cache.
     pub warm: bool,
     /// How samples are found.
@@ -87,6 +94,9 @@ pub struct Settings {
     pub access: AccessChoice,
     /// Whether reads go around the page cache.
     pub direct: bool,
+    /// Whether the readers find out how many of them should read at once, rather than all of them: where the order walks
+    /// forward, so that there are turns to be kept.
+    pub paced: bool,
     /// Requests under way per `io_uring` reader.
     pub depth: u32,
     /// Gap up to which reads are joined \[bytes\].
@@ -275,9 +285,13 @@ pub fn decide(
     };
     let is_forward = matches!(kind, forebay_plan::Kind::Sequential | forebay_plan::Kind::Contiguous);
     let step_bytes = ((options.batch_size * ranks as u64) as f64 * landed_bytes) as u64;
-    let tranche_bytes =
-        if is_forward && files.is_local() { LOCAL_FORWARD_TRANCHE_BYTES } else { TRANCHE_BYTES }
-            .max(step_bytes.saturating_mul(u64::from(options.coalesce.unwrap_or(0))));
+    let paced = is_forward && options.readers.is_none() && !roots && !files.is_local() && readers > 1;
+    let tranche_bytes = match kind {
+        _ if is_forward && files.is_local() => LOCAL_FORWARD_TRANCHE_BYTES,
+        forebay_plan::Kind::Contiguous => NETWORK_CONTIGUOUS_TRANCHE_BYTES,
+        _ => TRANCHE_BYTES,
+    }
+    .max(step_bytes.saturating_mul(u64::from(options.coalesce.unwrap_or(0))));
 
     let ragged_bytes = ragged_capacity(options.batch_size, mean_bytes, summary.longest_record_bytes);
     let layout =
@@ -315,8 +329,8 @@ pub fn decide(
     // More than the data set twice (this epoch and the next) is never read ahead.
     let whole = (2.0 * landed_bytes * samples as f64) as u64 + 2 * read_bytes;
     let up = |bytes: u64| bytes.min(whole).next_multiple_of(LANDING_STEP_BYTES);
-    let steps_per_tranche = |landing: u64| {
-        let fitting = (tranche_bytes.min(landing / TRANCHES) / step_bytes.max(1)).max(1);
+    let tranche_steps = |landing: u64, bytes: u64| {
+        let fitting = (bytes.min(landing / TRANCHES) / step_bytes.max(1)).max(1);
         options.coalesce.map_or(fitting, |steps| fitting.min(u64::from(steps)))
     };
     let size = |region: &mut RegionLayout, landing: u64| {
@@ -325,7 +339,7 @@ pub fn decide(
         let blocks = (region.landing_bytes / LANDING_STEP_BYTES).clamp(256, 1 << 20) as usize;
         region.blocks = if alone { 0 } else { blocks };
         if options.locate.walks() && !alone {
-            region.find_steps = FIND_AHEAD_TRANCHES * steps_per_tranche(region.landing_bytes);
+            region.find_steps = FIND_AHEAD_TRANCHES * tranche_steps(region.landing_bytes, tranche_bytes);
         }
         region.total_bytes()
     };
@@ -408,7 +422,8 @@ pub fn decide(
     ));
 
     Ok(Settings {
-        steps_per_tranche: steps_per_tranche(region.landing_bytes),
+        first_tranche_steps: tranche_steps(region.landing_bytes, FIRST_TRANCHE_BYTES.min(tranche_bytes)),
+        tranche_steps: tranche_steps(region.landing_bytes, tranche_bytes),
         region,
         group_samples: match kind {
             forebay_plan::Kind::Group { samples, .. } => samples,
@@ -425,6 +440,7 @@ pub fn decide(
         alone,
         access,
         direct,
+        paced,
         depth: DEPTH,
         gap_bytes,
         read_bytes,

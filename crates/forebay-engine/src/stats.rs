@@ -85,7 +85,8 @@ pub(crate) fn read(slot: &RankSlot) -> Vec<u64> {
 /// How many steps back the skew is taken, so that usually all ranks have passed there.
 const SKEW_LAG: u64 = 8;
 
-fn monotonic_ns() -> u64 {
+/// The clock that all processes of a node share \[ns\].
+pub(crate) fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

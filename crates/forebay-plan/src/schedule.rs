@@ -1,8 +1,8 @@
 //! The schedule: what a node reads together, and when.
 //!
 //! A [`Tranche`] is the set of samples that are located, planned and read at once. How a schedule makes them, in order:
-//! - Orders without lanes: a tranche is a fixed number of consecutive steps of all ranks of the node, cut at the end of an
-//!   epoch.
+//! - Orders without lanes: a tranche is a number of consecutive steps of all ranks of the node, cut at the end of an epoch;
+//!   the number doubles from a small one, so that the first steps are there soon, up to a largest one.
 //! - `group`: a tranche is one window of one lane that the node serves, cut to what is delivered. The lanes' windows are
 //!   merged by (first step, last step, lane). A window whose samples are repeated at the end of an epoch (`wrap`) is a
 //!   second, small tranche.
@@ -17,6 +17,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use forebay_types::{Rank, SampleId};
@@ -68,26 +69,28 @@ pub struct Schedule {
 
 #[derive(Clone, Debug)]
 enum Flow {
-    Steps { next_step: u64, steps_per_tranche: u64, shuffle: Option<(u64, Permutation)> },
+    Steps { next_step: u64, tranche_steps: u64, most_steps: u64, shuffle: Option<(u64, Permutation)> },
     Lanes(Lanes),
 }
 
 impl Schedule {
-    /// The tranches of the ranks `node_ranks` from absolute step `start` on. `steps_per_tranche` (at least 1) is how many
-    /// steps orders without lanes read together.
+    /// The tranches of the ranks `node_ranks` from absolute step `start` on. `tranche_steps` (both at
+    /// least 1) is how many steps orders without lanes read together at the beginning, and later.
     ///
     /// # Panics
     /// Where one of the ranks does not exist.
     #[must_use]
-    pub fn new(order: &Order, node_ranks: &[Rank], start: u64, steps_per_tranche: u64) -> Self {
+    pub fn new(order: &Order, node_ranks: &[Rank], start: u64, tranche_steps: RangeInclusive<u64>) -> Self {
         let ranks = order.spec().ranks;
         assert!(node_ranks.iter().all(|rank| u64::from(rank.0) < ranks), "ranks {node_ranks:?} of {ranks}");
+        let most_steps = (*tranche_steps.end()).clamp(1, u64::from(u32::MAX));
         // A node without ranks has no lanes, but its steps pass all the same.
         let flow = match order.shape().filter(|_| !node_ranks.is_empty()) {
             // Steps within a tranche are 32-bit words.
             None => Flow::Steps {
                 next_step: start,
-                steps_per_tranche: steps_per_tranche.clamp(1, u64::from(u32::MAX)),
+                tranche_steps: (*tranche_steps.start()).clamp(1, most_steps),
+                most_steps,
                 shuffle: None,
             },
             Some(shape) => Flow::Lanes(Lanes::new(order, *shape, node_ranks, start)),
@@ -100,7 +103,7 @@ impl Schedule {
         let Self { order, node_ranks, flow } = self;
         match flow {
             Flow::Lanes(lanes) => Next::Tranche(lanes.next(order)),
-            Flow::Steps { next_step, steps_per_tranche, shuffle } => {
+            Flow::Steps { next_step, tranche_steps, most_steps, shuffle } => {
                 let steps = order.steps_per_epoch();
                 let epoch = *next_step / steps;
                 let ids = match order.kind() {
@@ -115,9 +118,9 @@ impl Schedule {
                 }
                 let permutation = shuffle.as_ref().map(|(_, permutation)| permutation);
                 let first_step = *next_step;
-                let last_step =
-                    first_step.saturating_add(*steps_per_tranche - 1).min((epoch + 1) * steps - 1);
+                let last_step = first_step.saturating_add(*tranche_steps - 1).min((epoch + 1) * steps - 1);
                 *next_step = last_step + 1;
+                *tranche_steps = (*tranche_steps * 2).min(*most_steps);
                 let steps = first_step..=last_step;
                 let needs = match (ids, permutation) {
                     (Some(ids), _) => step_needs(order, node_ranks, steps, |position| ids[position as usize]),
@@ -139,7 +142,7 @@ impl Schedule {
 fn step_needs(
     order: &Order,
     node_ranks: &[Rank],
-    steps: std::ops::RangeInclusive<u64>,
+    steps: RangeInclusive<u64>,
     sample_at: impl Fn(u64) -> u64,
 ) -> Vec<Need> {
     let per_epoch = order.steps_per_epoch();

@@ -125,7 +125,7 @@ fn order_given_waits_for_its_ids_without_losing_a_step() {
         lanes: None,
     };
     let order = Order::new(spec).unwrap();
-    let mut schedule = Schedule::new(&order, &[Rank(0)], 1, 9);
+    let mut schedule = Schedule::new(&order, &[Rank(0)], 1, 9..=9);
     let only_first = |epoch: u64| -> Option<Arc<[u64]>> { (epoch == 0).then(|| given(&order, 0)) };
     let Next::Tranche(tranche) = schedule.next(only_first) else { panic!("the ids of epoch 0 are there") };
     assert_eq!((tranche.first_step, tranche.last_step, tranche.needs.len()), (1, 1, 5));

@@ -75,7 +75,7 @@ pub fn epoch(order: &Order, epoch: u64) -> Vec<u64> {
 
 /// The tranches from `start` up to the first that begins behind `end`, which is left out.
 pub fn tranches(order: &Order, ranks: &[Rank], start: u64, end: u64, steps_per_tranche: u64) -> Vec<Tranche> {
-    let mut schedule = Schedule::new(order, ranks, start, steps_per_tranche);
+    let mut schedule = Schedule::new(order, ranks, start, steps_per_tranche.div_ceil(4)..=steps_per_tranche);
     let mut found = Vec::new();
     loop {
         match schedule.next(|epoch| Some(given(order, epoch))) {
