@@ -55,6 +55,42 @@ def load(why: str) -> Any:
     return MPI
 
 
+_duplicate_key: int | None = None
+
+
+def private(comm: Any, deadline_s: float) -> Any:
+    """Return the duplicate of ``comm`` on which Forebay talks, made at the first call (then collective).
+
+    What the user does on his own communicator at the same time cannot mix with it. It is kept with the communicator and goes
+    when that is freed.
+
+    Raises
+    ------
+    PeerLostError
+        If not all ranks take part within ``deadline_s`` seconds.
+    """
+    global _duplicate_key
+    if _duplicate_key is None:
+        _duplicate_key = comm.Create_keyval(delete_fn=_free_duplicate)
+    duplicate = comm.Get_attr(_duplicate_key)
+    if duplicate is None:
+        what = "duplicating the communicator"
+        try:
+            duplicate, request = comm.Idup()
+        except Exception as error:
+            raise PeerLostError(f"{what}: MPI reports: {error}") from error
+        _wait(request, comm, what, deadline_s, (duplicate,))
+        comm.Set_attr(_duplicate_key, duplicate)
+    return duplicate
+
+
+def _free_duplicate(comm: Any, _key: int, duplicate: Any) -> None:
+    # Those of MPI itself end with MPI, which frees what is left.
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and comm not in (mpi.COMM_WORLD, mpi.COMM_SELF):
+        duplicate.Free()
+
+
 def gather(comm: Any, payload: bytes, what: str, deadline_s: float) -> list[bytes]:
     """Exchange equally long payloads between all ranks of ``comm``; the result is indexed by rank.
 
@@ -66,10 +102,20 @@ def gather(comm: Any, payload: bytes, what: str, deadline_s: float) -> list[byte
     received = bytearray(len(payload) * comm.size)
     try:
         request = comm.Iallgather(payload, received)
-        end, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
+    except Exception as error:
+        raise PeerLostError(f"{what}: MPI reports: {error}") from error
+    _wait(request, comm, what, deadline_s, (payload, received))
+    length = len(payload)
+    return [bytes(received[length * rank : length * (rank + 1)]) for rank in range(comm.size)]
+
+
+def _wait(request: Any, comm: Any, what: str, deadline_s: float, needed: tuple[object, ...]) -> None:
+    """Wait for a request; what it needs is kept where it is given up."""
+    end, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
+    try:
         while not request.Test():
             if time.monotonic() > end:
-                _abandoned.append((request, payload, received))
+                _abandoned.append((request, needed))
                 raise PeerLostError(
                     f"{what}: not all of the {comm.size} ranks came within {deadline_s:g} s; this is rank {comm.rank}"
                 )
@@ -78,12 +124,10 @@ def gather(comm: Any, payload: bytes, what: str, deadline_s: float) -> list[byte
     except PeerLostError:
         raise
     except KeyboardInterrupt:
-        _abandoned.append((request, payload, received))
+        _abandoned.append((request, needed))
         raise
     except Exception as error:
         raise PeerLostError(f"{what}: MPI reports: {error}") from error
-    length = len(payload)
-    return [bytes(received[length * rank : length * (rank + 1)]) for rank in range(comm.size)]
 
 
 def compare(comm: Any, facts: Mapping[str, Any], deadline_s: float) -> None:

@@ -7,13 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "CARD_BYTES",
     "DEBUG_BUILD",
+    "MOST_NODES",
     "VERSION",
     "Dataset",
     "Engine",
     "ForebayError",
     "FormatError",
     "Lease",
+    "Listener",
     "OptionError",
     "PeerLostError",
     "StorageError",
@@ -28,6 +31,8 @@ __all__ = [
 
 VERSION: str
 DEBUG_BUILD: bool
+CARD_BYTES: int
+MOST_NODES: int
 
 class ForebayError(Exception): ...
 class OptionError(ForebayError, ValueError): ...
@@ -64,7 +69,14 @@ class Dataset:
 
 @final
 class Engine:
-    def __new__(cls, dataset: Dataset, options: str, *, progress: _Progress | None = None) -> Engine: ...
+    def __new__(
+        cls,
+        dataset: Dataset,
+        options: str,
+        *,
+        listener: Listener | None = None,
+        progress: _Progress | None = None,
+    ) -> Engine: ...
     @property
     def steps(self) -> int: ...
     @property
@@ -79,6 +91,13 @@ class Engine:
 
 @final
 class Lease: ...
+
+@final
+class Listener:
+    def __new__(cls, interface: str | None = None) -> Listener: ...
+    @property
+    def card(self) -> bytes: ...
+    def close(self) -> None: ...
 
 def limit(
     path: str,

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from forebay import _core, _mpi, _native
+from forebay import _core, _mpi, _native, _nodes
 from forebay._core import ForebayError, option_error
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import ROOTS, Group, Resolved, Strategy, per_rank_batch, resolve
@@ -251,17 +251,20 @@ class Loader:
             "buffers": strategy.buffers,
             "timeout_s": math.ceil(self._options["timeout"]),
         }
+        links, listener = None, None
         if identity.comm is not None:
             facts = {**shared, "data set": self._dataset.fingerprint}
             _mpi.compare(identity.comm, facts, self._options["timeout"])
+            links, listener = _nodes.meet(identity, self._options["timeout"])
         own = {
             "job": identity.job,
             "node": identity.node,
             "rank": identity.rank,
             "local_rank": identity.local_rank,
             "local_ranks": list(identity.local_ranks),
+            "links": links,
         }
-        engine = _native.Engine(self._dataset.native, json.dumps(shared | own))
+        engine = _native.Engine(self._dataset.native, json.dumps(shared | own), listener=listener)
         # Runs when the loader is collected, and at exit if it still lives then.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._generation)
         self._facts, self._steps = engine.facts, engine.steps

@@ -401,6 +401,7 @@ def _exchange(comm: Any, node: str, deadline_s: float, source: str, job: str | N
     """
     if not hasattr(comm, "Iallgather"):
         raise option_error(f"World(comm=): expected an mpi4py communicator, found {type(comm).__name__}")
+    comm = _mpi.private(comm, deadline_s)
     own = _node_key(node).encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
     token = (job or f"mpi-{secrets.token_hex(16)}").encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
     everyone = _mpi.gather(comm, own + token, "meeting the other ranks", deadline_s)

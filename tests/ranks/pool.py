@@ -127,14 +127,21 @@ class Pool:
         *,
         job: str | None = None,
         absent: Sequence[int] = (),
+        nodes: Sequence[int] | None = None,
         **arguments: Any,
     ) -> list[Rank]:
-        """Start a call on ranks of a new job; ``each(rank)`` gives the arguments that differ, ``absent`` ranks do not come."""
+        """Start a call on ranks of a new job; ``each(rank)`` gives the arguments that differ, ``absent`` ranks do not come.
+
+        ``nodes`` says which node each rank is on; without it they are all on one, and know of no communicator.
+        """
         ranks = self.ranks(size)
         job = job or f"test-{os.getpid()}-{next(_jobs)}"
         for number, rank in enumerate(ranks):
             if number not in absent:
-                world = {"rank": number, "size": size, "job": job}
+                world: dict[str, Any] = {"rank": number, "size": size, "job": job}
+                if nodes is not None:
+                    exchange = os.path.join(os.getcwd(), "exchange", job)  # noqa: PTH109, PTH118
+                    world |= {"node": nodes[number], "exchange": exchange}
                 rank.begin(function, world, {**arguments, **each(number)})
         return ranks
 

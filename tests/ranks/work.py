@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import forebay
+from ranks import nodes
 
 MEMORY = "32MiB"
 
@@ -41,7 +43,7 @@ def make(path: str, world: Mapping[str, Any], options: Mapping[str, Any]) -> for
     if (given := options.pop("given", None)) is not None:
         samples = len(records(path))
         options["order"] = lambda epoch: given_ids(samples, given, epoch)
-    return forebay.Loader(path, world=forebay.World(**world), **options)
+    return forebay.Loader(path, world=forebay.World(**nodes.with_comm(dict(world))), **options)
 
 
 def given_ids(samples: int, seed: int, epoch: int) -> np.ndarray:
@@ -222,10 +224,16 @@ def shared_memory() -> list[str]:
 
 
 def building(
-    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, pause: float = 1.0
+    path: str,
+    options: Mapping[str, Any],
+    world: Mapping[str, Any],
+    pipe: Any,
+    pause: float = 1.0,
+    fails: bool = False,
 ) -> dict[str, Any]:
-    """Make a loader whose leader says "building" in the middle of building the index, and takes his time for it."""
-    native = forebay.loader._native
+    """Make a loader whose leader says "building" in the middle of building the index, and takes his time for it, or fails."""
+    module = importlib.import_module("forebay.loader")
+    native = module._native
     engine = native.Engine
     said = False
 
@@ -235,22 +243,24 @@ def building(
             said = True
             pipe.send("building")
             time.sleep(pause)
+            if fails:
+                raise ValueError("on purpose")
 
     class Native:
         def __getattr__(self, name: str) -> Any:
             return getattr(native, name)
 
         def Engine(self, dataset: Any, text: str, **more: Any) -> Any:  # noqa: N802
-            return engine(dataset, text, progress=progress)
+            return engine(dataset, text, **{**more, "progress": progress})
 
-    forebay.loader._native = Native()
+    module._native = Native()
     try:
         with make(path, world, options) as loader:
             return {"message": "", "steps": sum(1 for _ in loader)}
-    except forebay.PeerLostError as lost:
+    except (forebay.PeerLostError, ValueError) as lost:
         return {"message": str(lost), "steps": 0}
     finally:
-        forebay.loader._native = native
+        module._native = native
 
 
 def meeting(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, Any]:
@@ -389,6 +399,44 @@ def rested(
                     pipe.send("resting")
                     pipe.recv()
         return steps
+
+
+def patient(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any
+) -> dict[str, list[str]]:
+    """Go through epochs until told to end; say "walking" first, and return the warnings."""
+    with warnings.catch_warnings(record=True) as caught, make(path, world, options) as loader:
+        warnings.simplefilter("always")
+        pipe.send("walking")
+        while not pipe.poll():
+            for batch in loader:
+                check(path, batch)
+                time.sleep(0.01)
+        pipe.recv()
+    return {"warnings": [str(one.message) for one in caught]}
+
+
+def walk_with_child(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any
+) -> dict[str, Any]:
+    """Go through epochs for ever, beside a forked child whose process id is told; return the error that ends it."""
+    loader = make(path, world, options)
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    pipe.send(child)
+    message = ""
+    try:
+        while True:
+            for batch in loader:
+                check(path, batch)
+    except forebay.PeerLostError as lost:
+        message = str(lost)
+    loader.close()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return {"message": message}
 
 
 def closing(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> list[str]:

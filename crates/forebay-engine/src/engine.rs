@@ -20,7 +20,9 @@ use crate::access::{Mappings, ShardFiles};
 use crate::batch::{Batch, BatchLayout, Buffers};
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::node::{self, Map, Membership, NodeSpec, fork, memory};
+use crate::links::{Listener, Nodes, Watch};
+use crate::making::{Attentive, Making};
+use crate::node::{self, Dead, Map, NodeSpec, fork, memory};
 use crate::options::{AccessChoice, Locate, Options, compare_greetings};
 use crate::pass::{PATIENCE, Pass};
 use crate::position::AWAY;
@@ -32,6 +34,7 @@ use crate::settings::{self, Settings};
 use crate::shared::{GivenOrders, Shared};
 use crate::source::{Loaded, Source};
 use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
+use crate::ward::Ward;
 
 /// How long ranks of a node wait for each other to come, unless `timeout=` is shorter \[s\].
 const MEETING_S: u64 = 120;
@@ -45,7 +48,7 @@ pub(crate) const STALL_WARNING: Duration = Duration::from_secs(10);
 /// See the module header.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
-    membership: Mutex<Membership>,
+    ward: Arc<Ward>,
     consumer: Mutex<Consumer>,
     generation: u64,
     huge_pages: bool,
@@ -84,11 +87,30 @@ struct Reply {
     settings: Settings,
     /// Whether the data themselves follow the region and the index, a descriptor for each shard.
     kept: bool,
+    /// All nodes, where there are several that are linked.
+    #[serde(default)]
+    nodes: Option<Nodes>,
 }
 
 impl Engine {
-    /// Makes a loader together with the other ranks of the node.
-    pub fn new(source: Arc<Source>, options: Options, caller: &dyn Caller) -> Result<Self, Error> {
+    /// Makes a loader together with the other ranks of the node, and with the other nodes where `options.links` names them;
+    /// a leader listens for those already.
+    pub fn new(
+        source: Arc<Source>,
+        options: Options,
+        listener: Option<Listener>,
+        caller: &dyn Caller,
+    ) -> Result<Self, Error> {
+        let making = Making::new(listener);
+        Self::make(source, options, &making, caller).inspect_err(|error| making.abandon(error))
+    }
+
+    fn make(
+        source: Arc<Source>,
+        options: Options,
+        making: &Making,
+        caller: &dyn Caller,
+    ) -> Result<Self, Error> {
         let spec = NodeSpec {
             job: options.job.clone(),
             node: options.node.clone(),
@@ -101,15 +123,19 @@ impl Engine {
         let fingerprint = source.dataset().fingerprint();
         let mut failure = None;
         let mut share = None;
-        let lead = |greetings: &[Vec<u8>]| {
+        let lead = |greetings: &[Vec<u8>], dead: Dead<'_>| {
+            let attentive = Attentive::new(caller, making, dead);
             compare_greetings(greetings, &options.local_ranks)
                 .map_err(Error::Disagree)
-                .and_then(|()| lead(&source, &options, caller))
+                .and_then(|()| making.link(&options, spec.deadline, &attentive))
+                .and_then(|()| lead(&source, &options, &attentive))
+                .and_then(|led| making.agree(&options, &attentive).map(|()| led))
                 .map(|(reply, fds, held)| {
                     share = Some(held);
                     (reply, fds)
                 })
                 .map_err(|error| {
+                    let error = attentive.reason(error);
                     let text = error.to_wire();
                     failure = Some(error);
                     text
@@ -144,6 +170,16 @@ impl Engine {
         let mappings = open_mappings(settings.access, &files);
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
             .ok_or_else(|| Error::Node("the leader's decisions do not fit the data set".into(), None))?;
+        let ward = Arc::new(Ward {
+            region: Arc::clone(&region),
+            membership,
+            nodes: reply.nodes,
+            loader: options.name.clone(),
+        });
+        let links = making.links().cloned();
+        if let Some(links) = &links {
+            links.attach(&(Arc::clone(&ward) as Arc<dyn Watch>));
+        }
         let shared = Arc::new(Shared {
             traits: settings.traits(),
             node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
@@ -161,10 +197,11 @@ impl Engine {
             files,
             mappings,
             region,
+            links,
         });
         Ok(Self {
             shared,
-            membership: Mutex::new(membership),
+            ward,
             consumer: Mutex::new(Consumer {
                 pass: None,
                 passes: 0,
@@ -227,22 +264,15 @@ impl Engine {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        let membership = self.membership.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(peer) = membership.dead() {
-            let slot = &self.shared.region.ranks()[peer.local_rank as usize];
-            if slot.left.load(Ordering::Acquire) != 0 {
-                membership.forget(peer.local_rank);
-                continue;
-            }
-            return Err(Error::PeerLost {
-                rank: peer.rank,
-                local_rank: peer.local_rank,
-                pid: peer.pid,
-                loader: self.shared.options.name.clone(),
-                what: what(),
-            });
+        let links = self.shared.links.as_ref();
+        for warning in links.map(|links| links.take_warnings()).unwrap_or_default() {
+            caller.warn(&format!("loader \"{}\": {warning}", self.shared.options.name));
         }
-        Ok(())
+        let Some(loss) = self.ward.lost() else { return Ok(()) };
+        if let Some(links) = links {
+            links.tell(loss);
+        }
+        Err(self.ward.error(loss, what()))
     }
 
     /// The next batch, or `None` at the end of the epoch.
@@ -425,10 +455,17 @@ impl Engine {
         drop(self.shared.buffers.ring.pause());
         self.shared.slot().left.store(1, Ordering::Release);
         self.shared.ring_all();
+        if let Some(links) = &self.shared.links {
+            links.close();
+            self.ward.count(links.messages(), links.received());
+        }
     }
 
     /// Counters of this rank by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        if let Some(links) = &self.shared.links {
+            self.ward.count(links.messages(), links.received());
+        }
         let values = stats::read(self.shared.slot());
         COUNTER_NAMES.iter().map(|(_, name)| *name).zip(values).collect()
     }
@@ -524,7 +561,8 @@ fn lead(
     let share = registry::take(options.budget_owner(), total);
     let region = memory::sealed_memfd("forebay-region", total as usize)?;
     let index = memory::sealed_copy("forebay-index", &bytes)?;
-    let reply = Reply { settings, kept: kept.is_some() };
+    let nodes = options.links.as_ref().map(|links| links.nodes.clone());
+    let reply = Reply { settings, kept: kept.is_some(), nodes };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
     fds.extend(share_kept()?.into_iter().flatten());

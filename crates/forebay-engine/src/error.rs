@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::access::ReadError;
+use crate::links::Loss;
 use crate::node::NodeError;
 
 /// Failure of a loader.
@@ -56,6 +57,20 @@ pub enum Error {
         /// What was being waited for.
         what: String,
     },
+    /// A process of another node is lost.
+    #[error(
+        "rank {} (node {node}, process {}) of loader \"{loader}\" {}; {what}", loss.rank, loss.pid, loss.cause.verb()
+    )]
+    RemoteLost {
+        /// Who, and how that was seen.
+        loss: Loss,
+        /// Its node.
+        node: String,
+        /// Name of the loader.
+        loader: String,
+        /// What was being waited for.
+        what: String,
+    },
     /// Nothing moved for as long as the user allowed.
     #[error("no batch for {seconds} s: {what}")]
     Timeout {
@@ -94,7 +109,9 @@ impl Error {
             Self::Options { hint, .. } if !hint.is_empty() => Some(hint),
             Self::Format(_, hint) | Self::Storage(_, hint) | Self::Node(_, hint) => hint.as_deref(),
             Self::BadSample { .. } => Some("schema=\"raw\" delivers the records as they are"),
-            Self::PeerLost { .. } => Some("restart the job; the output of that rank may say why it ended"),
+            Self::PeerLost { .. } | Self::RemoteLost { .. } => {
+                Some("restart the job; the output of that rank may say why it ended")
+            }
             Self::Timeout { .. } => Some("timeout= allows storage to stall for longer"),
             Self::Disagree(_) => {
                 Some("every rank must make its loaders with the same arguments and move them alike")

@@ -3,7 +3,8 @@
 //! From the outside in:
 //!
 //! - [`Source`] is an opened data set with its index (and, in `kept`, data that came with it); [`Engine`] is a loader of one rank; `start` is where its iterations begin.
-//! - `node` brings the ranks of a node together, `links` the leaders of the nodes of a job; `region` is the memory they share; `protocol` says who may touch it when.
+//! - `node` brings the ranks of a node together, `links` the leaders of the nodes of a job (`making` uses both, `ward` knows who is lost);
+//!   `region` is the memory they share; `protocol` says who may touch it when.
 //! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks; `flight` and
 //!   `pace`: how many at once), `gather` (→ batch
 //!   buffers; `sample` and `decode` do one sample).
@@ -36,6 +37,8 @@ mod kept;
 pub mod links;
 #[doc(hidden)]
 pub mod locate;
+#[cfg(not(loom))]
+mod making;
 pub mod node;
 #[cfg(not(loom))]
 mod options;
@@ -71,6 +74,8 @@ mod start;
 #[cfg(not(loom))]
 mod stats;
 pub mod sync;
+#[cfg(not(loom))]
+mod ward;
 
 #[cfg(not(loom))]
 pub use {

@@ -6,6 +6,7 @@ use forebay_plan::{Kind, Last};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::links::LinksSpec;
 
 /// How storage is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,10 +129,13 @@ pub struct Options {
     pub buffers: Option<u32>,
     /// How long storage may stall before it is an error \[s\].
     pub timeout_s: u64,
+    /// The other nodes, for the leader of a node in a job of several.
+    #[serde(default)]
+    pub links: Option<LinksSpec>,
 }
 
 /// What belongs to one rank alone and is left out of the comparison.
-const OWN: [&str; 2] = ["rank", "local_rank"];
+const OWN: [&str; 3] = ["rank", "local_rank", "links"];
 
 impl Options {
     /// Reads the front's JSON and checks what needs no data set.

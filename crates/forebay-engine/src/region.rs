@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::flight::Flight;
+use crate::links::Loss;
 use crate::locate::Finds;
 use crate::node::{Bell, Map};
 
@@ -57,6 +58,8 @@ struct Header {
     planning: Bell,
     /// Which blocks may be read now.
     flight: Flight,
+    /// [`Loss`] word of the first process of the job that was lost; 0 for none.
+    lost: AtomicU64,
 }
 
 /// What a rank tells the others.
@@ -205,6 +208,20 @@ impl Region {
     /// Which blocks may be read now.
     pub(crate) fn flight(&self) -> &Flight {
         &self.header().flight
+    }
+
+    /// The first process of the job that was lost.
+    pub fn loss(&self) -> Option<Loss> {
+        Loss::from_word(self.header().lost.load(Ordering::Acquire))
+    }
+
+    /// Notes a loss unless another one was noted before; returns the one that is noted.
+    pub fn note_loss(&self, loss: Loss) -> Loss {
+        let word = &self.header().lost;
+        match word.compare_exchange(0, loss.to_word(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => loss,
+            Err(noted) => Loss::from_word(noted).unwrap_or(loss),
+        }
     }
 
     /// All ranks' slots, by local rank.

@@ -10,6 +10,7 @@ use forebay_types::{Rank, ShardId};
 
 use crate::access::{Mappings, ShardFiles};
 use crate::batch::{BatchLayout, Buffers};
+use crate::links::Links;
 use crate::options::Options;
 use crate::position::Position;
 use crate::region::{RankSlot, Region};
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) files: Arc<ShardFiles>,
     pub(crate) mappings: Option<Mappings>,
     pub(crate) region: Arc<Region>,
+    /// Links to the leaders of the other nodes: of a leader in a job of several nodes.
+    pub(crate) links: Option<Arc<Links>>,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) layout: Arc<BatchLayout>,
     pub(crate) given: GivenOrders,

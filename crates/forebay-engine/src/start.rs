@@ -35,6 +35,7 @@ impl Engine {
             return wrong(format!("epoch {epoch} is too large"));
         }
         let target = end - steps + step;
+        self.look_around(caller, || "found before an iteration".into())?;
         consumer.last_return = None;
         consumer.failed = None;
         // The rest of a start that was interrupted.

@@ -58,6 +58,10 @@ counters! {
     SkewNs = "skew_ns",
     /// Batches in private memory, because the user kept all buffers or a batch was too large for one.
     PrivateBatches = "private_batches",
+    /// Messages to other nodes, which the leader of a node sends for all its ranks.
+    MessagesSent = "messages_sent",
+    /// Messages from other nodes.
+    MessagesReceived = "messages_received",
 }
 
 const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS);
@@ -65,6 +69,11 @@ const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS);
 /// Adds to a counter of a rank.
 pub(crate) fn count(slot: &RankSlot, counter: Counter, amount: u64) {
     slot.counters[counter as usize].fetch_add(amount, Ordering::Relaxed);
+}
+
+/// Sets a counter that is kept elsewhere.
+pub(crate) fn set(slot: &RankSlot, counter: Counter, value: u64) {
+    slot.counters[counter as usize].store(value, Ordering::Relaxed);
 }
 
 /// Adds the time since `start` to a counter and returns now.

@@ -6,7 +6,7 @@ mod node_support;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use forebay_engine::node::{NodeError, NodeSpec, Peer, join};
+use forebay_engine::node::{Dead, NodeError, NodeSpec, Peer, join};
 use node_support::{Lead, Rank, Script, directory, left_in, pidfds_of, start_all, until};
 
 #[test]
@@ -83,18 +83,18 @@ fn alone() -> NodeSpec {
 
 #[test]
 fn a_rank_alone_needs_no_socket_and_no_file() {
-    let lead = |greetings: &[Vec<u8>]| Ok((greetings[0].clone(), vec![]));
+    let lead = |greetings: &[Vec<u8>], _: Dead<'_>| Ok((greetings[0].clone(), vec![]));
     let membership = join(&alone(), b"hello", lead, &mut || panic!("nothing is waited for")).unwrap();
     assert_eq!(membership.reply, b"hello");
     assert_eq!((membership.dead(), membership.peers().len()), (None, 1));
-    let error = join(&alone(), b"", |_| Err("no data".into()), &mut || true).unwrap_err();
+    let error = join(&alone(), b"", |_, _| Err("no data".into()), &mut || true).unwrap_err();
     assert!(matches!(&error, NodeError::Refused(words) if words == "no data"));
 }
 
 #[test]
 fn a_description_that_contradicts_itself_is_refused_at_once() {
     let refuse = |spec: NodeSpec| {
-        let error = join(&spec, b"", |_| unreachable!(), &mut || true).unwrap_err();
+        let error = join(&spec, b"", |_, _| unreachable!(), &mut || true).unwrap_err();
         assert!(matches!(error, NodeError::Usage { .. }), "{error:?}");
         error.to_string()
     };

@@ -9,6 +9,7 @@ use crate::batch::to_python;
 use crate::caller::detached;
 use crate::dataset::Dataset;
 use crate::errors::raise;
+use crate::listener::Listener;
 
 /// See `python/forebay/_native.pyi`.
 #[pyclass(frozen, module = "forebay._native")]
@@ -19,11 +20,19 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (dataset, options, *, progress = None))]
-    fn new(py: Python<'_>, dataset: &Dataset, options: &str, progress: Option<Py<PyAny>>) -> PyResult<Self> {
+    #[pyo3(signature = (dataset, options, *, listener = None, progress = None))]
+    fn new(
+        py: Python<'_>,
+        dataset: &Dataset,
+        options: &str,
+        listener: Option<&Listener>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
         let options = Options::from_json(options).map_err(|error| raise(py, &error))?;
         let source = dataset.source();
-        let engine = detached(py, progress, |caller| forebay_engine::Engine::new(source, options, caller))?;
+        let listener = listener.and_then(Listener::take);
+        let engine =
+            detached(py, progress, |caller| forebay_engine::Engine::new(source, options, listener, caller))?;
         Ok(Self { engine })
     }
 

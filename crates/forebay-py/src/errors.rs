@@ -77,7 +77,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         Error::Options { .. } | Error::Disagree(_) => &classes.option,
         Error::Format(..) | Error::BadSample { .. } => &classes.format,
         Error::Storage(..) | Error::Timeout { .. } => &classes.storage,
-        Error::PeerLost { .. } | Error::Node(..) => &classes.peer,
+        Error::PeerLost { .. } | Error::RemoteLost { .. } | Error::Node(..) => &classes.peer,
         _ => &classes.base,
     };
     PyErr::from_type(class.bind(py).clone(), text)

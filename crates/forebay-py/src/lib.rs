@@ -9,6 +9,7 @@ mod dataset;
 mod engine;
 mod errors;
 mod limit;
+mod listener;
 mod pfs;
 
 use pyo3::prelude::*;
@@ -16,11 +17,14 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    module.add("CARD_BYTES", forebay_engine::links::CARD_BYTES)?;
+    module.add("MOST_NODES", forebay_engine::links::MOST_NODES)?;
     module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
     errors::register(module)?;
     module.add_class::<dataset::Dataset>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<batch::Lease>()?;
+    module.add_class::<listener::Listener>()?;
     module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_spec, module)?)?;

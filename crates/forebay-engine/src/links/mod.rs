@@ -49,6 +49,8 @@ pub trait Watch: Send + Sync {
     fn lost(&self) -> Option<Loss>;
     /// Tells the ranks of this node of a loss.
     fn note(&self, loss: Loss);
+    /// Hears now and then how many messages were sent and received.
+    fn count(&self, sent: u64, received: u64);
 }
 
 /// The links of a leader. Closed when dropped.

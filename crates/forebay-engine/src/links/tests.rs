@@ -189,6 +189,8 @@ impl Watch for Noted {
     fn note(&self, loss: Loss) {
         self.noted.lock().unwrap().push(loss);
     }
+
+    fn count(&self, _sent: u64, _received: u64) {}
 }
 
 #[test]

@@ -265,8 +265,11 @@ pub(super) fn run(mesh: &Arc<Mesh>) {
         if looked.elapsed() >= ROUND {
             looked = Instant::now();
             let watch = mesh.lock().watch.clone();
-            if let Some(loss) = watch.and_then(|watch| watch.lost()) {
-                mesh.lose(loss);
+            if let Some(watch) = watch {
+                watch.count(mesh.sent.load(Ordering::Relaxed), mesh.received.load(Ordering::Relaxed));
+                if let Some(loss) = watch.lost() {
+                    mesh.lose(loss);
+                }
             }
         }
     }

@@ -13,7 +13,7 @@ use rustix::net::{
 use super::directory::{Place, PlaceLock, sweep};
 use super::error::{LISTEN, NodeError};
 use super::peers::{Membership, Peer, Watched};
-use super::rendezvous::{GREETING_BYTES, NodeSpec, is_dead, own_pidfd};
+use super::rendezvous::{Dead, GREETING_BYTES, NodeSpec, is_dead, own_pidfd};
 use super::wire::{
     Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Patience, Received, broken,
     written,
@@ -43,7 +43,7 @@ pub(super) fn join(
     directory: &Path,
     place: &Place,
     greeting: &[u8],
-    lead: impl FnOnce(&[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
+    lead: impl FnOnce(&[Vec<u8>], Dead<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
     patience: &mut Patience<'_>,
 ) -> Result<Membership, NodeError> {
     sweep(directory);
@@ -71,7 +71,7 @@ impl Leader<'_> {
         &mut self,
         place: &Place,
         greeting: &[u8],
-        lead: impl FnOnce(&[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
+        lead: impl FnOnce(&[Vec<u8>], Dead<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
         patience: &mut Patience<'_>,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), NodeError> {
         let door = self.open(place, patience)?;
@@ -86,7 +86,9 @@ impl Leader<'_> {
 
         let mut greetings = vec![greeting.to_vec()];
         greetings.extend(self.followers.iter_mut().map(|follower| follower.greeting.take()));
-        let (refused, bytes, fds) = match lead(&greetings) {
+        let followers = &self.followers;
+        let dead = || followers.iter().find(|follower| is_dead(&follower.pidfd)).map(|dead| dead.peer);
+        let (refused, bytes, fds) = match lead(&greetings, &dead) {
             Ok((reply, fds)) => (false, reply, fds),
             Err(words) => (true, words.into_bytes(), Vec::new()),
         };

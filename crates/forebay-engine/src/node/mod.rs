@@ -37,5 +37,5 @@ pub use {
     error::NodeError,
     memory::Map,
     peers::{Membership, Peer},
-    rendezvous::{NodeSpec, join},
+    rendezvous::{Dead, NodeSpec, join},
 };

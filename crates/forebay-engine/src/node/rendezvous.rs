@@ -12,8 +12,8 @@
 //!    all did, the leader says *go*, and everybody has the same.
 //!
 //! Whatever fails at the leader is told to the followers as it is; what happens to a follower the leader sees at its
-//! socket, and judges by its pidfd. A death is noticed within milliseconds by everybody who waits; the leader, while
-//! its caller works in step 4, does not wait and notices afterwards. A rank that is alone on its node needs none of this.
+//! socket, and judges by its pidfd. A death is noticed within milliseconds by everybody who waits; the leader's
+//! caller, which works in step 4, can ask, and else it is noticed afterwards. A rank that is alone on its node needs none of this.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -88,8 +88,8 @@ pub(super) fn own_pidfd() -> Result<OwnedFd, NodeError> {
 
 /// Brings the ranks of a node together; every one of them calls it.
 ///
-/// The leader, local rank 0, gets everybody's `greeting` (by local rank) into its `lead`, whose bytes and descriptors
-/// then come to all, in [`Membership::reply`] and [`Membership::fds`]. `check` is called at least every 100 ms while
+/// The leader, local rank 0, gets everybody's `greeting` (by local rank) into its `lead`, with a function to ask now and then whether
+/// a follower has died; its bytes and descriptors then come to all, in [`Membership::reply`] and [`Membership::fds`]. `check` is called at least every 100 ms while
 /// this function waits (not while `lead` runs); when it says `false`, the call ends with [`NodeError::Interrupted`] and
 /// all other ranks end with [`NodeError::PeerLeft`].
 ///
@@ -98,7 +98,7 @@ pub(super) fn own_pidfd() -> Result<OwnedFd, NodeError> {
 pub fn join(
     spec: &NodeSpec,
     greeting: &[u8],
-    lead: impl FnOnce(&[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
+    lead: impl FnOnce(&[Vec<u8>], Dead<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
     check: &mut dyn FnMut() -> bool,
 ) -> Result<Membership, NodeError> {
     spec.check()?;
@@ -107,7 +107,7 @@ pub fn join(
         return Err(NodeError::Usage { message });
     }
     if spec.local_ranks.len() == 1 {
-        let (reply, fds) = lead(&[greeting.to_vec()]).map_err(NodeError::Refused)?;
+        let (reply, fds) = lead(&[greeting.to_vec()], &|| None).map_err(NodeError::Refused)?;
         return Ok(Membership::new(reply, fds, 0, vec![Watched::new(spec.peer(), None)]));
     }
     let directory = runtime_directory()?;
@@ -119,6 +119,9 @@ pub fn join(
         follower::join(spec, &place, greeting, patience)
     }
 }
+
+/// Answers which of the followers has died, if one has.
+pub type Dead<'a> = &'a (dyn Fn() -> Option<Peer> + Sync);
 
 /// Whether a process has ended, by its pidfd.
 pub(super) fn is_dead(pidfd: &OwnedFd) -> bool {

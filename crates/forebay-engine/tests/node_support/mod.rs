@@ -282,7 +282,7 @@ pub fn child_process() {
             }
             !script.interrupt.as_ref().is_some_and(|file| file.exists())
         };
-        let joined = join(&spec, &greeting, |greetings| lead(&script, greetings), &mut check);
+        let joined = join(&spec, &greeting, |greetings, _| lead(&script, greetings), &mut check);
         match joined {
             Err(error) => {
                 let text = Failure {

@@ -1,0 +1,44 @@
+//! `forebay._native.Listener`: where the leader of a node is reached by those of the others.
+
+use std::sync::{Mutex, PoisonError};
+
+use forebay_engine::Error;
+use forebay_engine::links;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::errors::raise;
+
+/// See `python/forebay/_native.pyi`.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Listener {
+    listener: Mutex<Option<links::Listener>>,
+    card: Vec<u8>,
+}
+
+#[pymethods]
+impl Listener {
+    #[new]
+    #[pyo3(signature = (interface = None))]
+    fn new(py: Python<'_>, interface: Option<&str>) -> PyResult<Self> {
+        let listener = links::Listener::new(interface).map_err(|error| raise(py, &Error::from(error)))?;
+        let card = listener.card().to_bytes();
+        Ok(Self { listener: Mutex::new(Some(listener)), card })
+    }
+
+    #[getter]
+    fn card<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.card)
+    }
+
+    fn close(&self) {
+        drop(self.take());
+    }
+}
+
+impl Listener {
+    /// The socket, once.
+    pub(crate) fn take(&self) -> Option<links::Listener> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}

@@ -1,0 +1,99 @@
+"""How the leaders of the nodes of a job hear where they reach each other, when a loader is made.
+
+Every rank tells every other one, over a duplicate of the job's communicator, which rank leads its node; a leader adds where it
+listens, and the first one a secret. From then on leaders talk over connections of their own, in threads without Python
+(docs/nodes.md).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from typing import Any
+
+from forebay import _mpi, _native
+from forebay._core import ForebayError, option_error
+from forebay.world import Identity
+
+INTERFACE_VARIABLE = "FOREBAY_INTERFACE"
+
+_NAME_BYTES = 64
+_PROBLEM_BYTES = 256
+_SECRET_BYTES = 32
+
+# Leader of the rank's node, process, name of the node; of leaders: why it cannot listen, secret, where it is reached.
+_CARD = struct.Struct(f"<Ii{_NAME_BYTES}s{_PROBLEM_BYTES}s{_SECRET_BYTES}s{_native.CARD_BYTES}s")
+
+
+def meet(identity: Identity, deadline_s: float) -> tuple[dict[str, Any] | None, _native.Listener | None]:
+    """Exchange what links between the nodes need (collective over the communicator).
+
+    Returns
+    -------
+    spec : dict or None
+        What the engine of a leader needs; None for other ranks, and where there is one node or more than can be linked.
+    listener : Listener or None
+        Where this leader is reached.
+
+    Raises
+    ------
+    OptionError
+        On every rank, if a leader cannot listen.
+    PeerLostError
+        If not all ranks take part within ``deadline_s`` seconds.
+    """
+    leads = identity.rank == identity.local_ranks[0] and len(identity.local_ranks) < identity.size
+    listener, problem = _listen() if leads else (None, "")
+    own = _CARD.pack(
+        identity.local_ranks[0],
+        os.getpid(),
+        identity.node.encode()[:_NAME_BYTES],
+        problem.encode()[:_PROBLEM_BYTES],
+        secrets.token_bytes(_SECRET_BYTES) if leads else b"",
+        listener.card if listener is not None else b"",
+    )
+    try:
+        everyone = [
+            _CARD.unpack(one)
+            for one in _mpi.gather(identity.comm, own, "exchanging addresses of the nodes", deadline_s)
+        ]
+    except BaseException:
+        if listener is not None:
+            listener.close()
+        raise
+    if problems := [(rank, _text(one[3])) for rank, one in enumerate(everyone) if one[3].strip(b"\0")]:
+        rank, problem = problems[0]
+        raise option_error(f"rank {rank}, which leads its node: {problem}")
+    leaders = sorted({one[0] for one in everyone})
+    if listener is None or not 1 < len(leaders) <= _native.MOST_NODES:
+        return None, None
+    ranks: dict[int, list[int]] = {leader: [] for leader in leaders}
+    for rank, one in enumerate(everyone):
+        ranks[one[0]].append(rank)
+    nodes = [
+        {
+            "name": _text(everyone[leader][2]),
+            "ranks": ranks[leader],
+            "pids": [everyone[rank][1] for rank in ranks[leader]],
+        }
+        for leader in leaders
+    ]
+    spec = {
+        "me": leaders.index(identity.rank),
+        "nodes": nodes,
+        "cards": [everyone[leader][5].hex() for leader in leaders],
+        "secret": everyone[leaders[0]][4].hex(),
+    }
+    return spec, listener
+
+
+def _listen() -> tuple[_native.Listener | None, str]:
+    try:
+        return _native.Listener(os.environ.get(INTERFACE_VARIABLE) or None), ""
+    except ForebayError as error:
+        return None, str(error)
+
+
+def _text(field: bytes) -> str:
+    return field.rstrip(b"\0").decode(errors="replace")

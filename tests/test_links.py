@@ -1,0 +1,209 @@
+"""Several nodes: deaths are told across them, slowness is not one, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import support
+from ranks import work
+from ranks.pool import Killed, Raised
+
+# A death is told within 10 s.
+TOLD_WITHIN_S = 10
+
+NODES = (0, 0, 1, 1, 2)
+LEADERS = (0, 2, 4)
+OPTIONS = {"batch_size": 4, "order": "shuffle"}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """300 records of 20 KB."""
+    values = [support.record(number, 20_000) for number in range(300)]
+    return str(support.write_lmdb(tmp_path_factory.mktemp("records") / "records.lmdb", values))
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    """Whatever happens, the directory where ranks meet is empty in the end, and no shared memory has a name."""
+    yield
+    place = Path(os.environ["FOREBAY_RUNTIME_DIR"])
+    assert sorted(one.name for one in place.iterdir()) == [] if place.exists() else True
+    assert not [one for one in Path("/dev/shm").iterdir() if "forebay" in one.name]
+
+
+def begin(pool, function, each=lambda rank: {}, *, nodes=NODES, **arguments):
+    arguments = {"options": OPTIONS, **arguments}
+    return pool.begin(len(nodes), function, each, nodes=nodes, **arguments)
+
+
+def check_told(outcomes, victim, found_key="message"):
+    for rank, outcome in enumerate(outcomes):
+        if rank == victim:
+            assert outcome == Killed(-signal.SIGKILL)
+        else:
+            assert not isinstance(outcome, (Raised, Killed)), getattr(outcome, "trace", outcome)
+            assert f"rank {victim} " in outcome[found_key], outcome
+
+
+@pytest.mark.parametrize("nodes", [NODES, (0, 1), (0, 1, 0, 1, 1)])
+def test_ranks_of_several_nodes_share_an_epoch_and_send_no_message_for_it(pool, records, nodes):
+    found = pool.outcomes(begin(pool, work.deliver, nodes=nodes, path=records, epochs=2))
+    for one in found:
+        assert not isinstance(one, (Raised, Killed)), one
+    steps = -(-300 // (4 * len(nodes)))
+    for epoch in range(2):
+        assert all(len(one["found"][epoch]) == steps for one in found)
+        ids = [number for one in found for step in one["found"][epoch] for number in step]
+        assert set(ids) == set(range(300))
+    for one in found:
+        assert one["stats"]["messages_sent"] == one["stats"]["node"]["messages_received"] == 0
+
+
+# --- deaths ---
+
+
+@pytest.mark.parametrize("victim", [0, 1, 3, 4])
+def test_a_death_between_two_steps_is_told_on_all_nodes(pool, records, victim):
+    ranks = begin(pool, work.walk, path=records)
+    for rank in ranks:
+        assert rank.hear() == "made"
+        assert rank.hear() == "walking"
+    ranks[victim].kill()
+    outcomes = pool.outcomes(ranks, TOLD_WITHIN_S)
+    check_told(outcomes, victim)
+    check_told(outcomes, victim, "again")
+    for rank, outcome in enumerate(outcomes):
+        if rank != victim:
+            assert outcome["memory"] == []
+            there = "local rank" if NODES[rank] == NODES[victim] else f"node {NODES[victim]}"
+            assert there in outcome["message"]
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_death_at_the_end_of_an_epoch_is_told_on_all_nodes(pool, records, victim):
+    ranks = begin(pool, work.walk, path=records, stop=15)
+    for rank in ranks:
+        assert rank.hear() == "made"
+        assert rank.hear() == "resting"
+    ranks[victim].kill()
+    time.sleep(0.5)
+    for number, rank in enumerate(ranks):
+        if number != victim:
+            rank.tell("go")
+    check_told(pool.outcomes(ranks, TOLD_WITHIN_S), victim)
+
+
+@pytest.mark.parametrize("victim", [0, 3, 4])
+def test_a_death_while_the_index_is_built_is_told_on_all_nodes(pool, records, victim):
+    ranks = begin(pool, work.building, path=records, pause=2.0)
+    for leader in LEADERS:
+        assert ranks[leader].hear() == "building"
+    ranks[victim].kill()
+    check_told(pool.outcomes(ranks, TOLD_WITHIN_S), victim)
+
+
+def test_a_node_that_cannot_make_the_loader_says_so_to_all(pool, records):
+    ranks = begin(pool, work.building, lambda rank: {"fails": rank == 2}, path=records, pause=0.2)
+    for leader in LEADERS:
+        assert ranks[leader].hear() == "building"
+    outcomes = pool.outcomes(ranks, TOLD_WITHIN_S)
+    assert outcomes[2]["message"] == "on purpose"
+    for rank in (0, 1, 4):
+        assert "rank 2 (the leader of node 1" in outcomes[rank]["message"], outcomes[rank]
+    assert all(outcome["steps"] == 0 for outcome in outcomes)
+
+
+def test_a_rank_that_does_not_come_is_an_error_after_the_timeout(pool, records):
+    ranks = pool.begin(
+        3, work.meeting, nodes=(0, 1, 1), absent=[1], path=records, options={**OPTIONS, "timeout": 2}
+    )
+    for rank in (0, 2):
+        assert ranks[rank].hear() == "meeting"
+    for rank in (0, 2):
+        assert "not all of the 3 ranks came within 2 s" in ranks[rank].hear()["message"]
+
+
+def test_the_first_of_several_deaths_is_named_by_all_that_are_left(pool, records):
+    ranks = begin(pool, work.walk, path=records)
+    for rank in ranks:
+        assert rank.hear() == "made"
+        assert rank.hear() == "walking"
+    ranks[3].kill()
+    for rank in (0, 1, 2, 4):
+        assert "rank 3 " in ranks[rank].hear(TOLD_WITHIN_S)["message"]
+
+
+def test_a_forked_child_of_a_dead_leader_does_not_hide_its_death(pool, records):
+    ranks = begin(pool, work.walk_with_child, nodes=(0, 1), path=records)
+    children = [rank.hear() for rank in ranks]
+    ranks[0].kill()
+    try:
+        assert "rank 0 " in ranks[1].hear(TOLD_WITHIN_S)["message"]
+    finally:
+        os.kill(children[0], signal.SIGKILL)
+
+
+# --- no deaths ---
+
+
+def test_a_leader_that_is_stopped_for_a_while_is_warned_of_and_not_dead(pool, records):
+    ranks = begin(pool, work.patient, path=records)
+    for rank in ranks:
+        assert rank.hear() == "walking"
+    ranks[2].kill(signal.SIGSTOP)
+    try:
+        time.sleep(12)
+    finally:
+        ranks[2].kill(signal.SIGCONT)
+    time.sleep(1)
+    for rank in ranks:
+        rank.tell("end")
+    outcomes = pool.outcomes(ranks)
+    for leader in (0, 4):
+        (warning,) = outcomes[leader]["warnings"]
+        assert "rank 2 (the leader of node 1" in warning
+        assert 'loader "train"' in warning
+    assert outcomes[1] == outcomes[3] == {"warnings": []}
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_rank_that_closes_and_ends_is_no_loss_on_any_node(pool, records, first):
+    ranks = begin(pool, work.deliver, lambda rank: {"epochs": 1 if rank == first else 4}, path=records)
+    assert len(ranks[first].hear()["found"]) == 1
+    ranks[first].kill()
+    for one in pool.outcomes([rank for rank in ranks if rank is not ranks[first]]):
+        assert not isinstance(one, (Raised, Killed)), one
+        assert [len(steps) for steps in one["found"]] == [15] * 4
+
+
+# --- MPI ---
+
+MPI = """
+import forebay
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+world = forebay.World(rank=rank, size=MPI.COMM_WORLD.size, comm=MPI.COMM_WORLD, node=rank // 2)
+found = []
+for name in ("train", "test"):
+    with forebay.Loader(sys.argv[1], 4, memory="32MiB", order="shuffle", world=world, name=name) as loader:
+        found.append(sorted(int(number) for batch in loader for number in batch.indices))
+comm = MPI.COMM_WORLD.Dup()
+with forebay.Loader(sys.argv[1], 4, memory="32MiB", world=forebay.World(rank=rank, size=comm.size, comm=comm)) as loader:
+    found.append(len(list(loader)))
+comm.Free()
+emit(found)
+"""
+
+
+@pytest.mark.mpi
+def test_loaders_over_several_nodes_find_each_other_over_a_communicator(records):
+    found = support.run_mpi(5, MPI, records)
+    for loader in (0, 1):
+        assert {number for one in found for number in one[loader]} == set(range(300))
+    assert {one[2] for one in found} == {15}
