@@ -1,0 +1,67 @@
+"""The launcher of ranks: what is missing, what failed, progress, a deadline."""
+
+# Fixtures are imported by their names, which arguments of tests then repeat.
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from demo_support import place  # noqa: F401 - fixtures among them
+from forebay import launch
+from forebay.demo.conductor import main
+
+
+def test_a_missing_launcher_is_an_error_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(
+        launch.LaunchError, match=r"(?s)expected a launcher.*hint: pip install 'forebay\[mpi\]'"
+    ):
+        launch.command(4, ["-c", "pass"])
+
+
+def test_the_demo_without_mpi_fails_before_it_makes_data(monkeypatch, capsys, place: Path):
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    assert main(data=place / "data", output=place / "demo.html") == 1
+    assert "mpi4py is not installed" in capsys.readouterr().err
+    assert list(place.iterdir()) == []
+
+
+def test_a_failing_run_shows_the_end_of_its_output():
+    with pytest.raises(launch.LaunchError, match=r"(?s)found 3.*the reason"):
+        launch.run(
+            [sys.executable, "-c", "print('the reason'); exit(3)"], deadline_s=60, progress=lambda done: None
+        )
+
+
+def test_progress_lines_are_told_and_not_shown():
+    seen: list[int] = []
+    program = f"print('{launch.PROGRESS_MARK} 20'); print('{launch.PROGRESS_MARK} x'); exit(1)"
+    with pytest.raises(launch.LaunchError) as error:
+        launch.run([sys.executable, "-c", program], deadline_s=60, progress=seen.append)
+    assert seen == [20]
+    assert "20" not in str(error.value)
+
+
+def test_a_run_past_its_deadline_is_ended_with_all_its_processes(tmp_path: Path):
+    child = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    program = (
+        "import os, subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], process_group=0)\n"
+        f"while not os.path.exists({str(tmp_path / 'pid')!r}): time.sleep(0.01)\n"
+        "time.sleep(600)"
+    )
+    with pytest.raises(launch.LaunchError, match="still running"):
+        launch.run([sys.executable, "-c", program], deadline_s=3, progress=lambda done: None)
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the grandchild is still there")
