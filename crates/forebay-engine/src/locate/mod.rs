@@ -7,8 +7,12 @@
 mod finds;
 #[cfg(not(loom))]
 mod root;
+#[cfg(not(loom))]
+mod scan;
 
 pub use finds::{Find, Finds};
+#[cfg(not(loom))]
+pub(crate) use scan::scan;
 #[cfg(not(loom))]
 pub(crate) use station::{is_found, locate, run_root};
 

@@ -5,13 +5,16 @@
 
 use forebay_types::{Extent, Located, SampleId, ShardId, Slice};
 
-use super::Dataset;
-use super::build::{is_sample, place_of};
+use super::build::{Assembly, NOT_SAMPLES, is_sample, place_of};
+use super::{BuiltIndex, Dataset, Progress};
 use crate::lmdb;
 use crate::{Error, Index};
 
 /// Hands out bytes of a shard, (shard, offset, length) \[bytes\]; `None` where it has none.
 pub type ShardBytes<'a> = dyn Fn(ShardId, u64, u64) -> Option<&'a [u8]> + 'a;
+
+/// Records between two reports of progress.
+const TELL_EVERY: u64 = 1024;
 
 /// A place between two samples of a data set.
 #[derive(Debug, Default)]
@@ -82,6 +85,36 @@ impl Dataset {
                 return Ok(SamplePlace::new(value, database, ShardId(shard as u32)));
             }
         }
+    }
+}
+
+impl Dataset {
+    /// Makes an index by going over all records, one after the other, as [`Dataset::build_index`] makes one level by level.
+    ///
+    /// `progress` is called often; `false` ends the scan with [`Error::Interrupted`].
+    pub fn scan_index(
+        &self,
+        bytes: &ShardBytes<'_>,
+        progress: &(dyn Fn(Progress) -> bool + Sync),
+    ) -> Result<BuiltIndex, Error> {
+        let mut assembly = Assembly::new(self)?;
+        let total = self.databases.iter().map(lmdb::Database::entries).sum();
+        let mut done = 0;
+        for (number, database) in self.databases.iter().enumerate() {
+            let pages = |offset, length| bytes(ShardId(number as u32), offset, length);
+            let mut cursor = lmdb::Cursor::default();
+            while let Some((key, value)) = cursor.next(database, &pages)? {
+                let excluded = NOT_SAMPLES.iter().position(|name| name.as_bytes() == key);
+                assembly.push(number, value, excluded.map(|name| name as u8));
+                done += 1;
+                if done % TELL_EVERY == 0 && !progress(Progress { what: "records", done, total }) {
+                    return Err(Error::Interrupted);
+                }
+            }
+            assembly.end_shard(number);
+        }
+        self.check_unchanged()?;
+        assembly.finish()
     }
 }
 
