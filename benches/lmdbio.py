@@ -1,0 +1,390 @@
+"""The tables of docs/results/lmdbio.md: ``python benches/lmdbio.py [--tiny] [SECTION ...]``.
+
+The ladder of "Scalable Deep Learning via I/O Analysis and Optimization" (Pumma et al., TOPC 2019: the paper), each rung against
+the others, on emulated nodes and file systems. Every table is one or a few ``forebay bench`` commands, printed above it. A
+section ends within about ten minutes on two cores; ``ladder`` stands for its six parts. The data sets, published workloads
+scaled down, are made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). Needs FUSE. ``--tiny`` shows in a few
+minutes that everything runs; its numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from access_patterns import Result, fetched, run
+from forebay.bench.strategies import LADDER
+from forebay.options import STRATEGIES
+
+DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
+
+RUNGS = tuple(name for name in LADDER if name in STRATEGIES)
+"""Of the engine; what this build lacks is named above the tables."""
+
+# What the paper found for each rung (its section 5.1, up to 9,216 processes).
+PAPER = {
+    "lmdb": "the baseline",
+    "lmm": "83× fewer context switches; up to 43.8× faster (≤ 1,152 processes)",
+    "lmm-dm": "seek time 1,741× shorter than lmm; 6.7× faster (4,608)",
+    "lmm-dio": "pread for mmap; 17.2× faster (4,608)",
+    "lmm-dio-prov": "no seek; 19.4× faster (4,608)",
+    "lmm-dio-prov-coal": "skew down to 25 % of the I/O; 21.9× faster (4,608)",
+    "lmm-dio-prov-coal-stag": "skew by intent; 81.1× faster (4,608)",
+}
+
+
+@dataclass(frozen=True)
+class Data:
+    """A published workload, scaled, and a global batch that gives some tens of steps."""
+
+    workload: str
+    scale: float
+    tiny_scale: float
+    global_batch: int
+
+    def path(self, tiny: bool) -> str:
+        from forebay.bench import workload
+
+        scale = self.tiny_scale if tiny else self.scale
+        return str(workload.prepare(self.workload, scale, DIRECTORY, container="lmdb").path)
+
+
+DATA = {
+    # 3,072 bytes, a page each: 20,000 samples.
+    "3k": Data("cifar10-large", 0.0004, 0.0001, 1024),
+    # 114,660 bytes, 28 pages and a bit each: 1,281 samples.
+    "110k": Data("resnet50", 0.001, 0.0002, 64),
+}
+
+# File systems, narrowed so that four nodes on two cores are to them what a cluster is to the whole; and the time factor.
+PRESETS: dict[str, tuple[str, ...]] = {
+    # A file lies on one target: 375 MB/s of real time with this factor, and a seek takes 80 ms rather than the 300 of "auto".
+    "lustre-hdd": ("--targets", "4", "--slow-down", "10"),
+    "lustre-ssd": ("--targets", "2"),
+    "gpfs": ("--targets", "2"),
+}
+
+# Ranks and nodes.
+SHAPES = ((1, 1), (4, 1), (16, 1), (4, 4), (16, 4))
+
+
+class Study:
+    """What the command line asked for, and how a bench is run with it."""
+
+    def __init__(self, tiny: bool) -> None:
+        self.tiny = tiny
+
+    def bench(self, data: str, *arguments: str, repetitions: int = 3, pick: Sequence[str] = RUNGS) -> Result:
+        """Run a bench of rungs, in the paper's order of samples, cold."""
+        strategies = ",".join(name if "@" in name else f"{name}@sequential" for name in pick)
+        count = str(1 if self.tiny else repetitions)
+        whole = ("--cold", "--no-verify", "--repetitions", count, "--strategies", strategies)
+        return run("bench", DATA[data].path(self.tiny), *arguments, *whole)
+
+    def few(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Take all values; of a tiny run, the last one only."""
+        return values[-1:] if self.tiny else values
+
+
+def shape(ranks: int, nodes: int) -> tuple[str, ...]:
+    return ("--ranks", str(ranks), "--nodes", str(nodes))
+
+
+def place(preset: str) -> tuple[str, ...]:
+    return ("--pfs", preset, *PRESETS[preset])
+
+
+def about(result: Result) -> str:
+    """One line on what was run where."""
+    pfs = result["pfs"]
+    nodes = result["node_emulation"]["by"] or "one node"
+    return (
+        f"{pfs['spec']['name']}, slow-down {pfs['slow_down']:g}, {result['ranks']} ranks on {result['nodes']} ({nodes}), "
+        f"global batch {result['global_batch']}, {result['steps']} steps"
+    )
+
+
+def switches(median: dict[str, Any]) -> float:
+    return float(median["voluntary_switches"] + median["involuntary_switches"])
+
+
+def text(value: float | None, form: str = ".4f") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def times(first: float | None, value: float | None) -> str:
+    """How many times less than the first."""
+    return "–" if first is None or not value else f"{first / value:.2f}×"
+
+
+def finished(result: Result) -> list[tuple[Result, dict[str, Any]]]:
+    """Rows that ended, with their medians; of others the reason is printed."""
+    for row in result["rows"]:
+        if row["status"] != "ok":
+            said = (row["error"] or "").splitlines()
+            print(f"{row['name']} {row['status']}: {next((one for one in said if 'rank' in one), said[:1])}")
+    return [(row, row["median"]) for row in result["rows"] if row["status"] == "ok"]
+
+
+def rung(row: Result) -> str:
+    return str(row["strategy"])
+
+
+def table(result: Result) -> None:
+    """Print the costs that the rungs are made for, each against `lmdb`, and what the paper found."""
+    print(f"{about(result)}\n")
+    print(
+        "| row | reading s | of lmdb | seek s | skew s | switches | of lmdb | requests | fetched / needed "
+        "| total s | of lmdb | paper |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    rows = finished(result)
+    base = next((median for row, median in rows if rung(row) == "lmdb"), None)
+    for row, median in rows:
+        late = ", late" if any(one["late"] for one in row["repetitions"]) else ""
+        print(
+            f"| {rung(row)} | {text(median['reading_seconds'])} | {against(base, median, 'reading_seconds')} "
+            f"| {text(median['seek_seconds'])} | {text(median['skew_seconds'])} | {switches(median):,.0f} "
+            f"| {times(switches(base) if base else None, switches(median))} | {fetched(row)[0]:,} "
+            f"| {text(median['fetched_needed_ratio'], '.3f')} | {text(median['total_seconds'])}{late} "
+            f"| {against(base, median, 'total_seconds')} | {PAPER.get(rung(row), '')} |"
+        )
+    sys.stdout.flush()
+
+
+def against(base: dict[str, Any] | None, median: dict[str, Any], key: str) -> str:
+    return times(base[key] if base else None, median[key])
+
+
+# --- the sections -----------------------------------------------------------------------------------------------------
+
+
+def ladder(study: Study, preset: str, data: str) -> None:
+    """All rungs at 1, 4 and 16 ranks on one node, 4 and 16 on four; the paper's figures 15 to 22."""
+    pick = [name for name in LADDER if name == LADDER[0] or name in RUNGS]
+    for ranks, nodes in study.few(SHAPES):
+        batch = ("--global-batch", str(DATA[data].global_batch), "--steps", "10")
+        repetitions = 3 if (ranks, nodes) == SHAPES[-1] else 1
+        table(
+            study.bench(
+                data, *shape(ranks, nodes), *place(preset), *batch, repetitions=repetitions, pick=pick
+            )
+        )
+
+
+def speedup(study: Study) -> None:
+    """The whole ladder against `lmdb` for 3 KB samples at 16 ranks on four nodes, by file system; five runs."""
+    print(
+        "| file system | row | reading s | of lmdb | requests | bytes per request | seek s | faults | switches | total s |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    pick = ["lmdb", *(name for name in RUNGS if name.startswith("lmm-dio-prov")), "forebay"]
+    for preset in study.few(list(PRESETS)):
+        result = study.bench(
+            "3k",
+            *shape(16, 4),
+            *place(preset),
+            "--global-batch",
+            str(DATA["3k"].global_batch),
+            repetitions=5,
+            pick=pick,
+        )
+        rows = finished(result)
+        base = next((median for row, median in rows if rung(row) == "lmdb"), None)
+        for row, median in rows:
+            reads, size = fetched(row)
+            print(
+                f"| {preset} | {rung(row)} | {text(median['reading_seconds'])} | {against(base, median, 'reading_seconds')} "
+                f"| {reads:,} | {size / max(reads, 1):,.0f} | {text(median['seek_seconds'])} "
+                f"| {median['minor_faults'] + median['major_faults']:,.0f} | {switches(median):,.0f} "
+                f"| {text(median['total_seconds'])} |",
+                flush=True,
+            )
+    print("\nThe paper: 81.1× on 4,608 processes, 65× of the whole training on 9,216 (figures 22 and 24).")
+
+
+def storage_bytes(study: Study) -> None:
+    """Bytes fetched over the pages that hold the samples, by ranks on a node; 1.01 is promised for `dio` rungs."""
+    pick = [name for name in RUNGS if name != "lmm-dm"]
+    print("| samples | ranks × nodes | " + " | ".join(pick) + " |")
+    print("|---" * (len(pick) + 2) + "|")
+    for data in study.few(list(DATA)):
+        for ranks, nodes in study.few(((1, 1), (2, 1), (4, 1), (8, 1), (8, 2))):
+            batch = str(DATA[data].global_batch)
+            result = study.bench(
+                data,
+                *shape(ranks, nodes),
+                *place("lustre-ssd"),
+                "--global-batch",
+                batch,
+                repetitions=1,
+                pick=pick,
+            )
+            found = {rung(row): median["fetched_needed_ratio"] for row, median in finished(result)}
+            cells = " | ".join(text(found.get(name), ".3f") for name in pick)
+            print(f"| {data} | {ranks // nodes} × {nodes} | {cells} |", flush=True)
+
+
+SCALED = ("lmdb", "lmm", "lmm-dio-prov-coal-stag", "forebay")
+SCALES = ((1, 1), (2, 2), (4, 4), (8, 4), (16, 4))
+
+
+def strong(study: Study) -> None:
+    """Strong scaling: a fixed global batch over more and more ranks; the paper's figures 24 and 25."""
+    scaling(study, lambda data, ranks: ("--global-batch", str(DATA[data].global_batch)))
+    print("\nThe paper, 9,216 processes: 65× over LMDB with 3 KB samples (figure 24).")
+
+
+def weak(study: Study) -> None:
+    """Weak scaling: a fixed batch per rank; as many steps of more samples; the paper's figures 26 and 27."""
+    scaling(study, lambda data, ranks: ("--batch-size", str(DATA[data].global_batch // 16), "--steps", "20"))
+    print("\nThe paper: up to 43× over LMDB with 3 KB samples, 1.9× with 192 KB (figures 26 and 27).")
+
+
+def scaling(study: Study, batch: Callable[[str, int], tuple[str, ...]]) -> None:
+    """Total time by ranks; and the factor over `lmdb`."""
+    pick = [name for name in SCALED if name in RUNGS]
+    for data in study.few(list(DATA)):
+        rows: list[tuple[str, dict[str, float]]] = []
+        for ranks, nodes in study.few(SCALES):
+            result = study.bench(
+                data, *shape(ranks, nodes), *place("lustre-ssd"), *batch(data, ranks), pick=pick
+            )
+            found = {rung(row): median["samples_per_second"] for row, median in finished(result)}
+            rows.append((f"{ranks} on {nodes}", found))
+        print(f"\n{data}, lustre-ssd: samples per second, and how many times those of lmdb\n")
+        print("| ranks on nodes | " + " | ".join(pick) + " |")
+        print("|---" * (len(pick) + 1) + "|")
+        for name, found in rows:
+            cells = [
+                f"{found[one]:,.0f} ({found[one] / found['lmdb']:.2f}×)"
+                if {one, "lmdb"} <= found.keys()
+                else "–"
+                for one in pick
+            ]
+            print(f"| {name} | {' | '.join(cells)} |")
+        sys.stdout.flush()
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training of the paper on 9,216 ranks of Bebop: a step reads 18,432 samples and computes two of them on each rank."""
+
+    sample_seconds: float
+    """Compute of a sample (benches/workloads: an estimate from FLOPs)."""
+    sample_bytes: int
+    """Whole pages."""
+
+    def compute_seconds(self, global_bytes: int, rate: float) -> float:
+        """Compute of a step that keeps the paper's ratio of bytes over bandwidth to compute on a smaller system."""
+        paper_reading_seconds = 18_432 * self.sample_bytes / BEBOP_BYTES_PER_SECOND
+        return 2 * self.sample_seconds * (global_bytes / rate) / paper_reading_seconds
+
+
+BEBOP_BYTES_PER_SECOND = (
+    10e9  # Of its GPFS: ten servers of 1 GB/s, an estimate (docs/cost-model.md has the preset).
+)
+GPFS_BYTES_PER_SECOND = 6e9  # Of the preset, narrowed to two targets of 3 GB/s.
+TRAININGS = {
+    "3k": (Training(0.005, 4096), 4096),
+    "110k": (Training(0.17, 49 * 4096), 29 * 4096),
+}
+"""The paper's, and the bytes of whole pages of a sample here."""
+
+
+def training(study: Study) -> None:
+    """Training with compute: total time, and the shares of a rank's wall; the paper's figures 3 to 5."""
+    pick = [name for name in SCALED if name in RUNGS]
+    print(
+        "| samples | compute of a step | row | total s | of lmdb | exposed, of the wall | skew, of the wall |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for data in study.few(list(DATA)):
+        paper, page_bytes = TRAININGS[data]
+        batch = DATA[data].global_batch
+        compute_us = 1e6 * paper.compute_seconds(batch * page_bytes, GPFS_BYTES_PER_SECOND)
+        whole = ("--global-batch", str(batch), "--compute", f"{compute_us:.0f}us")
+        result = study.bench(data, *shape(16, 4), *place("gpfs"), *whole, pick=pick)
+        rows = finished(result)
+        base = next((median for row, median in rows if rung(row) == "lmdb"), None)
+        for row, median in rows:
+            exposed, skew = (
+                statistics.fmean(
+                    rank[key] / rank["wall_seconds"] for one in row["repetitions"] for rank in one["ranks"]
+                )
+                for key in ("exposed_seconds", "skew_seconds")
+            )
+            print(
+                f"| {data} | {compute_us:.0f} µs | {rung(row)} | {text(median['total_seconds'])} "
+                f"| {against(base, median, 'total_seconds')} | {exposed:.1%} | {skew:.1%} |",
+                flush=True,
+            )
+    print("\nThe paper: reading takes up to 90 % of a training with LMDB (9,216 processes, 3 KB; figure 3).")
+
+
+def messages(study: Study) -> None:
+    """Messages between nodes, all nodes together, per step: none for the default."""
+    pick = list(RUNGS)
+    print("| ranks on nodes | " + " | ".join(pick) + " |")
+    print("|---" * (len(pick) + 1) + "|")
+    for ranks, nodes in study.few(((2, 2), (4, 4), (16, 4))):
+        result = study.bench(
+            "3k", *shape(ranks, nodes), *place("lustre-ssd"), "--global-batch", str(DATA["3k"].global_batch),
+            repetitions=1, pick=pick,
+        )  # fmt: skip
+        found = {rung(row): median["messages_per_step"] for row, median in finished(result)}
+        print(
+            f"| {ranks} on {nodes} | {' | '.join(text(found.get(name), '.2f') for name in pick)} |",
+            flush=True,
+        )
+    print(
+        "\nThe paper's: one blocking collective per step and rung (section 4); its lmm-dm a message per node and step."
+    )
+
+
+LADDERS = {
+    f"ladder-{preset}-{data}": partial(ladder, preset=preset, data=data)
+    for preset in PRESETS
+    for data in DATA
+}
+SECTIONS: dict[str, Callable[[Study], None]] = {
+    **LADDERS,
+    "speedup": speedup,
+    "storage-bytes": storage_bytes,
+    "strong": strong,
+    "weak": weak,
+    "training": training,
+    "messages": messages,
+}
+GROUPS = {"ladder": tuple(LADDERS), "scaling": ("strong", "weak")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tiny", action="store_true", help="small data, one shape each: whether it runs")
+    parser.add_argument(
+        "sections", nargs="*", metavar="SECTION", help=f"{', '.join((*GROUPS, *SECTIONS))}; all"
+    )
+    options = parser.parse_args()
+    names = [part for name in options.sections or SECTIONS for part in GROUPS.get(name, (name,))]
+    if unknown := [name for name in names if name not in SECTIONS]:
+        parser.error(f"no section {', '.join(unknown)}: choose from {', '.join((*GROUPS, *SECTIONS))}")
+    if absent := [name for name in LADDER[1:] if name not in RUNGS]:
+        print(f"Not in this build: {', '.join(absent)}.")
+    study = Study(options.tiny)
+    for name in names:
+        section = SECTIONS[name]
+        meaning = getattr(section, "func", section).__doc__
+        print(f"\n## {name}\n\n{meaning}", flush=True)
+        section(study)
+
+
+if __name__ == "__main__":
+    main()
