@@ -44,8 +44,9 @@ class Engine:
             yield batch.indices, batch["data"]
 
     def facts(self) -> dict[str, Any]:
-        """Tell the loader's statistics and choices."""
-        return {"stats": self._loader.stats(), "explain": self._loader.explain()}
+        """Tell the loader's statistics and choices, and how many readers its node has."""
+        loader = self._loader
+        return {"stats": loader.stats(), "explain": loader.explain(), "readers": loader.facts["readers"] or 0}
 
     def close(self) -> None:
         """Close the loader."""

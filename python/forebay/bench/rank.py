@@ -161,7 +161,7 @@ def _measure(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Ope
         "rank": place.rank,
         "node": place.node,
         "usage": dataclasses.asdict(usage),
-        **_read(transfers() - transfers_before, source.facts()),
+        **_read(transfers() - transfers_before, source.facts(), place),
     }
     source.close()
     arrays = {
@@ -177,7 +177,7 @@ def _measure(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Ope
     return measured, arrays
 
 
-def _read(done: Transfers, facts: dict[str, Any]) -> dict[str, Any]:
+def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any]:
     """Tell what was read: by the loader's own account where there is one, else by the kernel's of this process."""
     stats = facts.get("stats")
     if stats is None:
@@ -197,6 +197,7 @@ def _read(done: Transfers, facts: dict[str, Any]) -> dict[str, Any]:
         "mapped_bytes": stats["mapped_bytes"],
         "messages": stats.get("messages_sent"),
         "reader": {
+            "threads": _readers_of_rank(facts["readers"], place),
             "locate_seconds": stats["seek_seconds"],
             "read_seconds": stats["io_seconds"],
             "decode_seconds": stats["gather_seconds"],
@@ -204,6 +205,11 @@ def _read(done: Transfers, facts: dict[str, Any]) -> dict[str, Any]:
         },
         "explain": facts["explain"],
     }
+
+
+def _readers_of_rank(readers: int, place: Place) -> int:
+    """Return how many of the node's readers live in a rank: reader k in local rank ⌊k · local ranks / readers⌋."""
+    return sum(number * place.local_ranks // readers == place.local_rank for number in range(readers))
 
 
 def _size(records: Any) -> int:

@@ -89,7 +89,11 @@ def _shortened(error: str) -> str:
     own = [at for at, line in enumerate(lines) if line.startswith("bench: rank ")]
     if own:
         # What a rank had to say; around it stands what the launcher says of any rank that ended.
-        lines = [lines[0], lines[own[0]], *(line for line in lines[own[0] + 1 :][:1] if line.startswith("hint: "))]
+        lines = [
+            lines[0],
+            lines[own[0]],
+            *(line for line in lines[own[0] + 1 :][:1] if line.startswith("hint: ")),
+        ]
     if len(lines) > _MOST_LINES:
         lines = [lines[0], "...", *lines[2 - _MOST_LINES :]]
     return "\n    ".join(lines)

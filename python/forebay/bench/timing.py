@@ -90,7 +90,7 @@ def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
     found |= {key: statistics.fmean(row[key] for row in rows) for key in MEANS}
     found |= {key: sum(row[key] for row in rows) for key in SUMS}
     readers = [
-        {"rank": rank.measured["rank"], **{key: value / slow_down for key, value in reader.items()}}
+        {"rank": rank.measured["rank"], **_in_model_time(reader, slow_down)}
         for rank in ranks
         if (reader := rank.measured["reader"]) is not None
     ]
@@ -99,20 +99,31 @@ def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
     return found | {"ranks": rows, "readers": readers}
 
 
+def _in_model_time(reader: dict[str, Any], slow_down: float) -> dict[str, Any]:
+    return {key: value / slow_down if key.endswith("_seconds") else value for key, value in reader.items()}
+
+
 def _reading(readers: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """Tell what bringing samples into batches took the rank that it took longest, waiting left out."""
+    """Tell what bringing samples from the storage took the rank that it took longest, waiting for work left out."""
     if not readers:
         return {"seek_seconds": None, "reading_seconds": None}
-    parts = ("locate_seconds", "read_seconds", "decode_seconds")
     return {
         "seek_seconds": max(reader.get("locate_seconds", 0.0) for reader in readers),
-        "reading_seconds": max(sum(reader.get(part, 0.0) for part in parts) for reader in readers),
+        "reading_seconds": max(map(_reading_of, readers)),
     }
 
 
+def _reading_of(reader: dict[str, Any]) -> float:
+    """Add finding and reading; a rank without readers does both while it gathers."""
+    if threads := reader.get("threads"):
+        return float(reader["locate_seconds"] + reader["read_seconds"] / threads)
+    return float(reader.get("decode_seconds", 0.0))
+
+
 def _messages_per_step(ranks: Sequence[Rank]) -> float | None:
-    sent = [rank.measured.get("messages") for rank in ranks]
-    return None if None in sent else sum(sent) / ranks[0].steps
+    sent: list[int | None] = [rank.measured.get("messages") for rank in ranks]
+    counted = [one for one in sent if one is not None]
+    return sum(counted) / ranks[0].steps if len(counted) == len(sent) else None
 
 
 def _rank(rank: Rank, last: npt.NDArray[np.int64], real: float) -> dict[str, Any]:
