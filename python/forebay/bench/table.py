@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -64,6 +65,9 @@ _COLUMNS = (
 )
 """Defined in docs/bench.md."""
 
+_OF_A_RANK = re.compile(r"^bench: rank \d+: ")
+"""Begins what a rank says before it ends by itself."""
+
 _MOST_LINES = 12
 """Of the output of a program that died."""
 
@@ -86,7 +90,7 @@ def lines_above(result: dict[str, Any]) -> Iterator[str]:
 def _shortened(error: str) -> str:
     """Leave out the middle of a long output; JSON and report have all of it."""
     lines = [line for line in error.splitlines() if line.strip()]
-    own = [at for at, line in enumerate(lines) if line.startswith("bench: rank ")]
+    own = [at for at, line in enumerate(lines) if _OF_A_RANK.match(line)]
     if own:
         # What a rank had to say; around it stands what the launcher says of any rank that ended.
         lines = [
