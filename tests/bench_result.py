@@ -138,6 +138,7 @@ def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):
         readers = [
             {
                 "rank": rank,
+                "threads": 1,
                 "locate_seconds": wall * 0.01,
                 "read_seconds": wall * dice.uniform(0.4, 0.5),
                 "decode_seconds": wall * dice.uniform(0.1, 0.15),
@@ -154,6 +155,10 @@ def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):
         "samples_per_second": ranks * 8 * steps / total,
         "rate_mib_s": asked / MIB / total,
         "accelerator_utilisation": 0.02 * steps / wall,
+        "seek_seconds": max((one["locate_seconds"] for one in readers), default=None),
+        "reading_seconds": max((one["locate_seconds"] + one["read_seconds"] for one in readers), default=None),
+        "messages_per_step": 0.0 if readers else None,
+        "fetched_needed_ratio": 1.05 if readers and pfs else None,
         **{key: statistics.fmean(rank[key] for rank in own) for key in PHASES},
         **{key: sum(rank[key] for rank in own) for key in SUMS},
         "ranks": own,

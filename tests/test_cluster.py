@@ -73,7 +73,7 @@ def test_a_node_has_its_own_name_memory_processes_and_network():
     before = host_state()
     with Cluster(2) as cluster:
         cluster.call(1, "touch", "/dev/shm/of-node-1")
-        found = [nodes.Program(cluster, node, ABOUT).finish() for node in range(2)]
+        found = [nodes.python(cluster, node, ABOUT).finish() for node in range(2)]
         assert [code for code, _, _ in found] == [0, 0], found
         first, second = (json.loads(out) for _, out, _ in found)
         assert (first["name"], second["name"]) == cluster.names == ("node0", "node1")
@@ -89,16 +89,16 @@ def test_a_node_has_its_own_name_memory_processes_and_network():
 
 def test_nodes_reach_each_other_by_name_and_one_that_is_unplugged_does_not():
     with Cluster(3) as cluster:
-        server = nodes.Program(cluster, 2, SERVER)
-        assert nodes.Program(cluster, 0, CLIENT, "node2", 10).finish()[0] == 0
+        server = nodes.python(cluster, 2, SERVER)
+        assert nodes.python(cluster, 0, CLIENT, "node2", 10).finish()[0] == 0
         assert server.finish() == (0, "10.77.0.2 node0\n", "")
-        server = nodes.Program(cluster, 2, SERVER)
+        server = nodes.python(cluster, 2, SERVER)
         cluster.unplug(2)
-        code, _, err = nodes.Program(cluster, 0, CLIENT, "node2", 0.2).finish()
+        code, _, err = nodes.python(cluster, 0, CLIENT, "node2", 0.2).finish()
         assert code == 1
         assert "TimeoutError" in err or "No route to host" in err
         cluster.plug(2)
-        assert nodes.Program(cluster, 1, CLIENT, "node2", 10).finish()[0] == 0
+        assert nodes.python(cluster, 1, CLIENT, "node2", 10).finish()[0] == 0
         assert server.finish()[1] == "10.77.0.3 node1\n"
 
 
@@ -109,21 +109,21 @@ def test_a_node_sees_its_own_mount_and_reading_it_fills_its_own_page_cache(backi
     with Cluster(2, [[point] for point in points]) as cluster:
         server.reset()
         for _ in range(2):
-            assert nodes.Program(cluster, 0, read, points[0] / "file").finish()[1] == f"{8 << 20}\n"
+            assert nodes.python(cluster, 0, read, points[0] / "file").finish()[1] == f"{8 << 20}\n"
         first, second = server.stats()["nodes"]
         # The second reading came from the page cache.
         assert first["read_bytes"] == 8 << 20
         assert second["read_bytes"] == 0
-        assert nodes.Program(cluster, 1, read, points[1] / "file").finish()[1] == f"{8 << 20}\n"
+        assert nodes.python(cluster, 1, read, points[1] / "file").finish()[1] == f"{8 << 20}\n"
         assert server.stats()["nodes"][1]["read_bytes"] == 8 << 20
-        code, _, err = nodes.Program(cluster, 0, read, points[1] / "file").finish()
+        code, _, err = nodes.python(cluster, 0, read, points[1] / "file").finish()
         assert code == 1
         assert "FileNotFoundError" in err
 
 
 def test_a_node_that_is_killed_takes_its_processes_along_and_the_others_live():
     with Cluster(2) as cluster:
-        sleeping = nodes.Program(cluster, 1, "import time; time.sleep(600)")
+        sleeping = nodes.python(cluster, 1, "import time; time.sleep(600)")
         cluster.kill(1)
         assert sleeping.finish()[0] != 0
         assert cluster.call(0, "hostname") == "node0\n"
@@ -133,7 +133,7 @@ def test_a_node_that_is_killed_takes_its_processes_along_and_the_others_live():
 
 def test_clearing_ends_what_runs_on_the_nodes_and_keeps_them():
     with Cluster(2) as cluster:
-        running = [nodes.Program(cluster, node, "import time; time.sleep(600)") for node in (0, 0, 1)]
+        running = [nodes.python(cluster, node, "import time; time.sleep(600)") for node in (0, 0, 1)]
         cluster.clear()
         assert all(one.finish()[0] != 0 for one in running)
         assert cluster.call(1, "hostname") == "node1\n"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,14 +31,13 @@ needs_nodes = pytest.mark.skipif((reason := cannot_emulate()) is not None, reaso
 
 
 class Program:
-    """Python code that runs on a node, with its output in files, so that nobody has to read it meanwhile."""
+    """A command of a cluster, with its output in files, so that nobody has to read it meanwhile."""
 
-    def __init__(self, cluster: Cluster, node: int, code: str, *arguments: object, **variables: str) -> None:
+    def __init__(self, command: Sequence[str], **variables: str) -> None:
         # Closed by finish().
         self._output = [tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")]  # noqa: SIM115
-        program = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
         self._process = subprocess.Popen(
-            cluster.on(node, program),
+            command,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=self._output[0],
@@ -46,19 +45,27 @@ class Program:
         )
 
     def finish(self, deadline_s: float = WITHIN_S) -> tuple[int, str, str]:
-        """Wait for the end; return exit code, stdout, stderr. One that hangs is left to the cluster's end."""
-        try:
-            code = self._process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise
+        """Wait for the end; return exit code, stdout, stderr."""
+        code = self._process.wait(deadline_s)
         found = []
         for file in self._output:
             file.seek(0)
             found.append(file.read())
-            file.close()
+        self.drop()
         return code, found[0], found[1]
+
+    def drop(self) -> None:
+        """Let go of a command that has ended, or ends with the cluster."""
+        self._process.kill()
+        self._process.wait()
+        for file in self._output:
+            file.close()
+
+
+def python(cluster: Cluster, node: int, code: str, *arguments: object) -> Program:
+    """Run Python code on a node."""
+    program = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
+    return Program(cluster.on(node, program))
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:

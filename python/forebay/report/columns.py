@@ -50,6 +50,12 @@ COLUMNS = (
         "from the last rank's arrival until all have the sum, mean of the ranks",
     ),
     Column("skew_seconds", "skew", "seconds", "A rank's time", "waiting for ranks that came later, mean of the ranks"),
+    Column("seek_seconds", "seek", "seconds", "A reader's time", "finding records, of the rank that it took longest", -1),
+    Column(
+        "reading_seconds", "reading", "seconds", "A reader's time",
+        "finding and reading records, of the rank that it took longest", -1,
+    ),
+    Column("messages_per_step", "messages", "ratio", "A reader's time", "between nodes, all nodes together, per step", -1),
     Column("asked_bytes", "asked", "bytes", "Data", "bytes of the samples that the ranks got"),
     Column("reads", "reads", "count", "Data", "of the loader's readers; of another program, its read calls"),
     Column("read_bytes", "read", "bytes", "Data", "bytes of these reads, from storage or page cache"),
@@ -58,6 +64,10 @@ COLUMNS = (
     Column("server_reads", "requests", "count", "Data", "requests that reached the emulated file system", -1),
     Column("server_bytes", "fetched", "bytes", "Data", "bytes of these requests", -1),
     Column("fetched_ratio", "fetched / asked", "ratio", "Data", "1: each byte of the samples came from the servers once", -1),
+    Column(
+        "fetched_needed_ratio", "fetched / needed", "ratio", "Data",
+        "1: each page that holds a sample came from the servers once", -1,
+    ),
     Column("minor_faults", "minor faults", "count", "Kernel", "page faults served from memory", -1),
     Column("major_faults", "major faults", "count", "Kernel", "page faults that waited for the storage", -1),
     Column("voluntary_switches", "voluntary switches", "count", "Kernel", "times a thread waited, and let others run", -1),

@@ -114,6 +114,8 @@ def _bench_lead(result: Result) -> str:
     parts = [_many(len(result.rows), "row")]
     if ranks:
         parts.append(_many(ranks, "rank") + (f" on {_many(nodes, 'node')}" if nodes else ""))
+        if emulated := result.part("node_emulation").get("by"):
+            parts[-1] += f" (emulated by {emulated})"
     job = number(values.get("job_ranks"))
     if job and job != ranks:
         parts[-1] += f", walking as {_many(ranks or 0, 'rank')} of a job of {job:,.0f}"
