@@ -156,7 +156,9 @@ def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):
         "rate_mib_s": asked / MIB / total,
         "accelerator_utilisation": 0.02 * steps / wall,
         "seek_seconds": max((one["locate_seconds"] for one in readers), default=None),
-        "reading_seconds": max((one["locate_seconds"] + one["read_seconds"] for one in readers), default=None),
+        "reading_seconds": max(
+            (one["locate_seconds"] + one["read_seconds"] for one in readers), default=None
+        ),
         "messages_per_step": 0.0 if readers else None,
         "fetched_needed_ratio": 1.05 if readers and pfs else None,
         **{key: statistics.fmean(rank[key] for rank in own) for key in PHASES},

@@ -20,6 +20,9 @@ MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
 MPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 MPI_OPTIONS = ("--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp")
 
+# Whether there is time for more of the same tests (`make test-long`).
+LONG = bool(os.environ.get("FOREBAY_LONG_TESTS"))
+
 # A watchdog against hangs [s], never a measurement.
 DEADLINE_S = 90
 

@@ -132,7 +132,7 @@ def test_where_nodes_cannot_be_made_the_result_says_so_and_why(capsys, data, mon
 
 @nodes.needs_nodes
 @pytest.mark.mpi
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, *[signal.SIGTERM] * support.LONG])
 def test_an_interrupted_bench_leaves_no_process_on_any_node(data, tmp_path, number):
     own = tmp_path / "hanging.py"
     own.write_text(HANGING)

@@ -149,7 +149,11 @@ impl Links {
     fn check_presence(&self, state: &State, node: usize) -> Result<(), LinkError> {
         match state.nodes.get(node).map(|state| state.presence) {
             Some(Presence::Here | Presence::Awaited) if node != self.me() => Ok(()),
-            Some(Presence::Gone) => Err(LinkError::Gone { who: self.mesh.nodes.leader(node) }),
+            // Whoever closed because of a loss is not taken for its cause.
+            Some(Presence::Gone) => Err(self
+                .mesh
+                .failure(state)
+                .unwrap_or_else(|| LinkError::Gone { who: self.mesh.nodes.leader(node) })),
             Some(Presence::Lost) => {
                 let loss = state.loss.unwrap_or_else(|| self.mesh.nodes.loss(node, Cause::Died));
                 Err(LinkError::Lost { loss })
