@@ -21,6 +21,7 @@ pub(crate) struct Flight {
     width: AtomicU64,
     mode: AtomicU64,
     best: AtomicU64,
+    held: AtomicU64,
     rate_bits: AtomicU64,
     until_blocks: AtomicU64,
     /// Not 0: blocks that were begun at the width before are waited for.
@@ -96,6 +97,7 @@ impl Flight {
             self.draining.store(drain, Ordering::Release);
             self.mode.store(next.mode as u64, Ordering::Release);
             self.best.store(next.best, Ordering::Release);
+            self.held.store(next.held, Ordering::Release);
             self.rate_bits.store(next.rate.to_bits(), Ordering::Release);
             self.starved.store(0, Ordering::Release);
             self.begun_bytes.store(bytes, Ordering::Release);
@@ -114,6 +116,7 @@ impl Flight {
             width,
             mode: Mode::from_number(self.mode.load(Ordering::Acquire)),
             best: self.best.load(Ordering::Acquire),
+            held: self.held.load(Ordering::Acquire),
             rate: f64::from_bits(self.rate_bits.load(Ordering::Acquire)),
         })
     }

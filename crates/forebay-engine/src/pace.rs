@@ -12,9 +12,9 @@ const KEEP: f64 = 0.97;
 /// A width below this share of the best rate does harm: narrower ones are not tried.
 const HARM: f64 = 0.75;
 /// Blocks per unit of width while a width is tried.
-const TRIED: u64 = 4;
-/// Blocks per unit of width before another one is tried.
-const HELD: u64 = 128;
+const TRIED: u64 = 2;
+/// Blocks before another one is tried: after the first trials, and after many that found nothing better.
+const HELD: std::ops::RangeInclusive<u64> = 128..=2048;
 
 /// What the present width is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,20 +47,22 @@ pub(crate) struct Pace {
     pub(crate) best: u64,
     /// Rate of the best width \[bytes/ns\].
     pub(crate) rate: f64,
+    /// Blocks for which a width is held; they double with every trial in vain.
+    pub(crate) held: u64,
 }
 
 impl Pace {
     /// The pace at the beginning, where `most` is the widest that can be.
     pub(crate) fn begin(most: u64) -> Self {
-        Self { width: most, mode: Mode::Falling, best: most, rate: 0.0 }
+        Self { width: most, mode: Mode::Falling, best: most, rate: 0.0, held: *HELD.start() }
     }
 
     /// Blocks until the next decision.
     pub(crate) fn blocks(self) -> u64 {
         match self.mode {
             Mode::Falling => self.width.max(4),
-            Mode::Trying => TRIED * self.width,
-            Mode::HeldBeforeWider | Mode::HeldBeforeNarrower => HELD * self.width,
+            Mode::Trying => (TRIED * self.width).max(4),
+            Mode::HeldBeforeWider | Mode::HeldBeforeNarrower => self.held,
         }
     }
 
@@ -69,19 +71,29 @@ impl Pace {
         let is_better =
             if self.width > self.best { rate > GAIN * self.rate } else { rate >= KEEP * self.rate };
         let (best, best_rate) = if is_better { (self.width, rate) } else { (self.best, self.rate) };
-        let hold = |mode| Self { width: best, mode, best, rate: best_rate };
-        let try_width = |width| Self { width, mode: Mode::Trying, best: self.width, rate };
+        let hold = |mode, held: u64| Self {
+            width: best,
+            mode,
+            best,
+            rate: best_rate,
+            held: held.clamp(*HELD.start(), *HELD.end()),
+        };
+        let try_width = |width| Self { width, mode: Mode::Trying, best: self.width, rate, ..self };
         match self.mode {
             Mode::Falling if rate >= HARM * best_rate && self.width > 1 => {
-                Self { width: self.width / 2, mode: Mode::Falling, best, rate: best_rate }
+                Self { width: self.width / 2, best, rate: best_rate, ..self }
             }
+            Mode::Falling => hold(Mode::HeldBeforeNarrower, self.held),
             Mode::HeldBeforeWider if self.width * 2 <= most => try_width(self.width * 2),
             Mode::HeldBeforeNarrower if self.width > 1 => try_width(self.width / 2),
             Mode::HeldBeforeWider => Self { mode: Mode::HeldBeforeNarrower, rate, ..self },
             Mode::HeldBeforeNarrower => Self { mode: Mode::HeldBeforeWider, rate, ..self },
             // In the direction that did good, else in the other one.
-            Mode::Trying if is_better == (self.width > self.best) => hold(Mode::HeldBeforeWider),
-            Mode::Falling | Mode::Trying => hold(Mode::HeldBeforeNarrower),
+            Mode::Trying => {
+                let wider = is_better == (self.width > self.best);
+                let mode = if wider { Mode::HeldBeforeWider } else { Mode::HeldBeforeNarrower };
+                hold(mode, if is_better { 0 } else { 2 * self.held })
+            }
         }
     }
 }
