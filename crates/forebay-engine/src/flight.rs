@@ -1,7 +1,8 @@
 //! The blocks of a node that are being read at once: in the order of the plan, and no more than the width.
 //!
-//! A reader begins block q only once all blocks up to q − width are filled. So requests reach the storage in the order of
-//! their offsets, as far as the order of the samples allows, and a width of one is a walk through the file. The width is
+//! Where the width is less than the number of readers, a reader begins block q only once all blocks up to q − width are
+//! filled. So requests reach the storage in the order of their offsets, as far as the order of the samples allows, and a width
+//! of one is a walk through the file. Where all readers may read they do not wait for each other. The width is
 //! found out by `pace.rs`; the rates it needs are measured here, over all readers of the node.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -51,11 +52,15 @@ impl Flight {
         most: u64,
         is_filled: impl Fn(u64) -> bool,
     ) -> bool {
+        let width = self.width(most);
+        if width >= most {
+            return true;
+        }
         loop {
             let word = self.frontier.load(Ordering::Acquire);
             let position = Position::from_word(word);
             let frontier = if position.pass() == pass { position.step() } else { 0 };
-            if sequence < frontier + self.width(most) {
+            if sequence < frontier + width {
                 return true;
             }
             if !is_filled(frontier) {

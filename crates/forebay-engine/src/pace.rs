@@ -6,7 +6,7 @@
 //! narrower and wider by turns, for storage changes as its other users come and go; the longer the more has been tried in vain.
 
 /// Another width must be faster by this factor to be taken.
-const GAIN: f64 = 1.2;
+const GAIN: f64 = 1.1;
 /// Blocks before the first trial.
 const FIRST: u64 = 8;
 /// Blocks for which a width is held: after a trial that found a better one, and after many in vain.
