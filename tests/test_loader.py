@@ -448,7 +448,7 @@ def test_options_come_from_the_environment(make, monkeypatch):
         ({"batch_size": 101}, r"101"),
         ({"memory": 4096}, r"(?i)at least|least"),
         ({"order": "sorted"}, r"sequential, contiguous, shuffle, group"),
-        ({"strategy": "lmm-dio"}, r"forebay, mmap, pread, io_uring, lmdb"),
+        ({"strategy": "lmm-dia"}, r"forebay, mmap, pread, io_uring, lmdb"),
         ({"order": "shuffle", "last": "carry"}, r"(?i)carry"),
         ({"order": forebay.Group(lanes=3)}, r"(?i)lanes"),
         ({"decode": 3}, r"decode=: expected a function of a batch, found 3"),

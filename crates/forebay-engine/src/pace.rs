@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn trials_become_rare_where_they_find_nothing() {
         let pace = settled(40, 8, |_| 1.0);
-        assert_eq!((pace.width, pace.held), (8, *HELD.end()));
+        assert_eq!((pace.best, pace.held), (8, *HELD.end()));
     }
 
     #[test]
