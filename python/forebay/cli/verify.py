@@ -20,9 +20,11 @@ def command(
 ) -> int:
     """Read every sample of DATASET and check it: readable, where the index says, decodable by the schema.
 
-    Bad samples are listed; the exit code is then 1.
+    Bad samples are listed; the exit code is then 1. A recipe that is kept of DATASET (docs/provenance.md) is compared with
+    all records: one that a user stated counts as verified from then on, one that does not hold is told, and never used.
     """
     import forebay
+    from forebay.cli.index import recipe_pairs
     from forebay.cli.output import print_json, print_pairs, progress
 
     opened = forebay.open(dataset, schema=schema, database=database)
@@ -32,9 +34,11 @@ def command(
     if as_json:
         print_json(found)
     else:
-        print_pairs([("samples", found["samples"]), ("bad", len(bad))])
+        print_pairs([("samples", found["samples"]), ("bad", len(bad)), *recipe_pairs(found)])
         for one in bad:
             click.echo(f"sample {one['sample']}: {one['message']}")
     if bad:
         print(f"forebay: {len(bad)} of {found['samples']} samples are bad", file=sys.stderr)
-    return 1 if bad else 0
+    if found["no_recipe"]:
+        print(f"forebay: {found['no_recipe']}", file=sys.stderr)
+    return 1 if bad or found["no_recipe"] else 0

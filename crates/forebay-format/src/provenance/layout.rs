@@ -110,6 +110,21 @@ pub(crate) fn compute<E: From<String>>(
     Ok(outcome)
 }
 
+impl Recipe {
+    /// Computes where all records lie, and hands them to `each` in key order: where the value starts in the file \[bytes\],
+    /// its length \[bytes\], and whether it has pages of its own. Returns the number of pages of the file.
+    pub fn places(&self, mut each: impl FnMut(u64, u64, bool)) -> Result<u64, String> {
+        let offsets = Offsets::new(self.page_bytes, self.dialect.header_bytes());
+        let outcome = compute(self, |leaf| {
+            for record in &leaf.page.records {
+                each(offsets.value(leaf.page.page, record), u64::from(record.value_bytes), record.big);
+            }
+            Ok::<(), String>(())
+        })?;
+        Ok(outcome.last_page + 1)
+    }
+}
+
 /// Digest of where all records lie: 128 bits over the offset and length of each value, in key order.
 #[derive(Clone, Default)]
 pub(crate) struct PlaceDigest {
@@ -159,6 +174,122 @@ impl Offsets {
             record.at * self.page_bytes + self.header_bytes
         } else {
             leaf * self.page_bytes + record.at
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::lengths::Lengths;
+    use super::super::recipe::{NamedDatabase, SplitClass, Transactions};
+    use super::*;
+    use crate::lmdb::{Dialect, Version};
+
+    fn recipe(records: u64, values: Lengths, transactions: Transactions) -> Recipe {
+        Recipe {
+            dialect: Dialect::ALL[0],
+            page_bytes: 4096,
+            checksum_bytes: 0,
+            split_class: SplitClass::Modern,
+            append: false,
+            database: None,
+            records,
+            keys: Lengths::Constant(8),
+            key_pattern: None,
+            values,
+            transactions,
+            excluded: Vec::new(),
+        }
+    }
+
+    fn outcome(recipe: &Recipe) -> Outcome {
+        compute(recipe, |_| Ok::<(), String>(())).expect("a history that LMDB can have")
+    }
+
+    #[test]
+    fn records_of_3073_bytes_committed_every_200_lie_where_lmdb_puts_them() {
+        // As LMDB 0.9.36 leaves the file after each of the first transactions; the fourth uses pages of the first again.
+        for (records, root, last_page) in [(200, 160, 204), (400, 205, 408), (600, 409, 613), (800, 159, 815)]
+        {
+            let found = outcome(&recipe(records, Lengths::Constant(3073), Transactions::every(200)));
+            assert_eq!((found.root, found.transaction), (root, records / 200));
+            if records < 600 {
+                assert_eq!(found.last_page, last_page);
+            }
+        }
+    }
+
+    #[test]
+    fn leaves_follow_each_other_without_gap_or_overlap() {
+        let recipe = recipe(10_000, Lengths::Constant(3073), Transactions::every(1000));
+        let (mut records, mut pages) = (0, Vec::new());
+        let outcome = compute(&recipe, |leaf| {
+            assert_eq!(leaf.first, records);
+            records += leaf.page.records.len() as u64;
+            pages.push(leaf.page.page);
+            pages.extend(leaf.page.records.iter().map(|record| record.at));
+            Ok::<(), String>(())
+        })
+        .expect("a plain history");
+        assert_eq!((records, outcome.leaf_pages, outcome.depth), (10_000, 65, 2));
+        pages.sort_unstable();
+        assert!(pages.windows(2).all(|pair| pair[0] < pair[1]), "no page is used twice");
+        assert!(pages.iter().all(|page| (2..=outcome.last_page).contains(page)));
+    }
+
+    #[test]
+    fn how_often_the_writer_committed_does_not_change_the_shape_of_the_tree() {
+        let shape = |every| {
+            let found = outcome(&recipe(5000, Lengths::Constant(700), Transactions::every(every)));
+            (found.depth, found.leaf_pages, found.branch_pages, found.overflow_pages)
+        };
+        assert!([7, 100, 5000].iter().all(|every| shape(*every) == shape(1)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_recipe_is_carried_out_or_refused(
+            dialect in 0_usize..8,
+            page_bits in 0_u32..17,
+            checksum_bytes in prop_oneof![4 => Just(0_u32), 1 => 0_u32..400],
+            records in 1_u64..600,
+            keys in prop_oneof![1_u32..40, 0_u32..70_000],
+            values in proptest::collection::vec(prop_oneof![0_u32..40, 0_u32..9000, any::<u32>()], 1..20),
+            every in 1_u64..300,
+            append: bool,
+            named in proptest::option::of(any::<bool>()),
+            old: bool,
+        ) {
+            let values: Lengths = (0..records).map(|record| values[record as usize % values.len()]).collect();
+            let recipe = Recipe {
+                dialect: Dialect::ALL[dialect],
+                page_bytes: 1 << page_bits,
+                checksum_bytes,
+                split_class: if old { SplitClass::V0_9_9 } else { SplitClass::Modern },
+                append,
+                database: named.map(|own_transaction| NamedDatabase { name: "x".into(), own_transaction }),
+                keys: Lengths::Constant(keys),
+                ..recipe(records, values, Transactions::every(every))
+            };
+            let mut seen = 0;
+            let found = compute(&recipe, |leaf| {
+                for record in &leaf.page.records {
+                    let end = record.at + u64::from(record.value_bytes);
+                    assert!(record.big || end <= u64::from(recipe.page_bytes), "{record:?}");
+                }
+                seen += leaf.page.records.len() as u64;
+                Ok::<(), String>(())
+            });
+            match found {
+                Ok(outcome) => prop_assert_eq!((seen, outcome.entries), (records, records)),
+                Err(reason) => {
+                    let odd = page_bits < 12 || keys == 0 || keys > 400 || checksum_bytes > 0 || page_bits > 15
+                        || (old && recipe.dialect.version == Version::V1_0);
+                    prop_assert!(odd, "{}", reason);
+                }
+            }
         }
     }
 }

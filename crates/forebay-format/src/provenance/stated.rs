@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::lengths::Lengths;
+use super::lengths::{Lengths, MOST_RUNS};
 use super::recipe::{KeyPattern, NamedDatabase, Recipe, SplitClass, Transactions};
 use crate::Error;
 use crate::dataset::NOT_SAMPLES;
@@ -129,12 +129,11 @@ impl StatedLengths {
     fn lengths(self, directory: &Path) -> Result<Lengths, Error> {
         match self {
             Self::Constant(bytes) => Ok(Lengths::Constant(bytes)),
-            Self::Runs(runs) => Ok(runs
-                .into_iter()
-                .flat_map(|(bytes, count)| {
-                    std::iter::repeat_n(bytes, count.min(u64::from(u32::MAX)) as usize)
-                })
-                .collect()),
+            Self::Runs(runs) if runs.len() <= MOST_RUNS => Ok(Lengths::Runs(runs)),
+            Self::Runs(runs) => {
+                let repeat = |(bytes, count)| std::iter::repeat_n(bytes, count as usize);
+                Ok(runs.into_iter().flat_map(repeat).collect())
+            }
             Self::Listed { lengths } => read_lengths(&directory.join(lengths)),
             Self::Pattern(_) => unreachable!("patterns are handled by the caller"),
         }

@@ -1,0 +1,432 @@
+"""Provenance: a computed layout is the one that LMDB made, or it is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+
+import forebay
+import histories
+from forebay import cli
+from histories import History
+
+# Seeds per test: a test names a few dozen histories, so that what fails is found quickly.
+GROUP = 36
+GROUPS = 10
+
+OTHERS = ("deletion", "overwriting", "random order", "reader", "two writers")
+
+
+def open_raw(path, history):
+    return forebay.open(str(path), database=history.database, schema="raw")
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_a_stated_recipe_of_an_insertion_gives_every_offset(tmp_path, group):
+    for seed in range(group * GROUP, (group + 1) * GROUP):
+        history = histories.generate(seed)
+        path = history.write(tmp_path / f"{seed}.lmdb")
+        dataset = open_raw(path, history)
+        found = dataset.native.state_recipe(str(history.state(tmp_path)))
+        assert found["samples"] == len(history.keys), history.name
+        assert found["recipe"]["verified"] is False
+        # The digest of a walk over all records settles it.
+        settled = open_raw(path, history).native.verify()
+        assert settled["no_recipe"] is None, history.name
+        assert settled["recipe"]["verified"] is True
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_the_recipe_of_an_insertion_is_found(tmp_path, group):
+    for seed in range(group * GROUP, (group + 1) * GROUP, 3):
+        history = histories.generate(seed)
+        path = history.write(tmp_path / f"{seed}.lmdb")
+        found = open_raw(path, history).native.build_recorded()
+        if history.rhythm is not None:
+            assert found["recipe"] is not None, (history.name, found["no_recipe"])
+        if (recipe := found["recipe"]) is not None:
+            assert recipe["verified"] is True
+            if recipe["list_bytes"] == 0 and history.rhythm is not None:
+                assert recipe["recipe_bytes"] <= 200
+        else:
+            assert "no history of insertions" in found["no_recipe"]
+        shutil.rmtree(path)
+
+
+def write_other(history: History, path: Path, kind: str, rng: random.Random) -> None:
+    """Write a database that no insertion in the order of the keys leads to."""
+    values = history.values()
+    numbers = list(range(len(history.keys)))
+    if kind == "random order":
+        rng.shuffle(numbers)
+    with history.open(path) as environment:
+        alive = []
+        first = 0
+        for turn, count in enumerate(history.transactions):
+            if kind == "reader" and turn % 7 == 2:
+                alive.append(environment.begin())
+            if kind == "reader" and turn % 7 == 6:
+                alive.pop().abort()
+            with environment.begin(write=True) as transaction:
+                chosen = numbers[first : first + count]
+                for number in chosen:
+                    transaction.put(history.keys[number], values[number])
+                if kind == "deletion" and turn > 1:
+                    # Put again at the end: the same records, another history.
+                    for number in rng.sample(numbers[:first], 5):
+                        transaction.delete(history.keys[number])
+                        transaction.put(history.keys[number], values[number])
+                if kind == "overwriting" and turn > 1:
+                    for number in rng.sample(numbers[:first], 5):
+                        transaction.put(history.keys[number], values[number])
+                if kind == "two writers" and turn == 1:
+                    # Something else once stood in the file.
+                    transaction.put(b"~", b"." * 9000)
+                    transaction.delete(b"~")
+            first += count
+        for reader in alive:
+            reader.abort()
+
+
+def other_history(seed: int) -> History:
+    rng = random.Random(1000 + seed)
+    every = rng.choice([20, 50, 100])
+    count = rng.choice([600, 1000, 1500])
+    values = rng.choice(["equal", "large", "mixed", "small"])
+    size = histories.sizes(rng, values, count)
+    if values == "equal":
+        size = [rng.choice([200, 3073])] * count
+    return History(
+        keys=[b"%08d" % number for number in range(count)],
+        sizes=size,
+        transactions=[min(every, count - first) for first in range(0, count, every)],
+        new_library=rng.random() < 0.3,
+        pattern="%08d",
+        rhythm=every,
+        name=f"{seed} {values} {every}",
+    )
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_any_other_history_is_refused_and_never_wrong(tmp_path, kind):
+    refused = 0
+    for seed in range(24):
+        rng = random.Random(seed)
+        history = other_history(seed)
+        path = tmp_path / f"{seed}.lmdb"
+        write_other(history, path, kind, rng)
+        dataset = open_raw(path, history)
+        with pytest.raises(forebay.FormatError, match=r"the recipe does not lead to this file: .*: expected"):
+            stated_and_settled(dataset, history, tmp_path)
+        refused += 1
+        recorded = open_raw(path, history).native.build_recorded()
+        # A recipe is found only where all offsets were compared.
+        assert recorded["recipe"] is None or recorded["recipe"]["verified"], history.name
+        shutil.rmtree(path)
+    assert refused == 24
+
+
+def stated_and_settled(dataset, history, directory):
+    """State the recipe; one that gets by sixteen leaves is held against all records, as one with a recorded digest is."""
+    dataset.native.state_recipe(str(history.state(directory)))
+    found = dataset.native.verify()
+    if found["no_recipe"]:
+        raise forebay.FormatError(found["no_recipe"])
+
+
+@pytest.fixture(params=["3073 bytes", "mixed"])
+def written(request, tmp_path):
+    """A history and its database."""
+    rng = random.Random(3)
+    count = 1500
+    size = [3073] * count if request.param == "3073 bytes" else histories.sizes(rng, "mixed", count)
+    history = History(
+        keys=[b"%08d" % number for number in range(count)],
+        sizes=size,
+        transactions=[100] * 15,
+        pattern="%08d",
+        rhythm=100,
+    )
+    return history, history.write(tmp_path / "written.lmdb")
+
+
+def read_all(path, strategy):
+    with forebay.Loader(
+        forebay.open(str(path), schema="raw"),
+        batch_size=100,
+        order="sequential",
+        strategy=strategy,
+        world="single",
+    ) as loader:
+        return [bytes(value) for batch in loader for value in batch["data"]], loader.explain()
+
+
+def forget_sidecar(found):
+    Path(found["sidecar"]).unlink()
+
+
+def test_samples_come_from_computed_places(written):
+    history, path = written
+    forget_sidecar(forebay.open(str(path), schema="raw").native.build_recorded())
+    data, explained = read_all(path, "lmm-dio-prov")
+    assert data == history.values()
+    assert "places computed from a recipe" in explained
+    assert "(recorded)" in explained
+    # The default has no sidecar either, and needs none.
+    data, explained = read_all(path, "forebay")
+    assert data == history.values()
+    assert "places computed from a recipe" in explained
+
+
+def test_a_stated_recipe_serves_where_it_is_asked_for(written, tmp_path):
+    history, path = written
+    forebay.open(str(path), schema="raw").native.state_recipe(str(history.state(tmp_path)))
+    data, explained = read_all(path, "lmm-dio-prov")
+    assert data == history.values()
+    assert "(stated, unverified)" in explained
+    data, explained = read_all(path, "forebay")
+    assert data == history.values()
+    assert "recipe" not in explained
+
+
+def test_without_a_recipe_the_index_serves_and_explain_says_so(written):
+    history, path = written
+    data, explained = read_all(path, "lmm-dio-prov")
+    assert data == history.values()
+    assert "the ordinary index instead of provenance: no recipe of this data set is kept" in explained
+
+
+@pytest.mark.parametrize("field", ["recipe", "digest", "leaf"])
+def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(written, field, tmp_path):
+    history, path = written
+    found = forebay.open(str(path), schema="raw").native.build_recorded()
+    forget_sidecar(found)
+    data = path / "data.mdb"
+    times = os.stat(data)  # noqa: PTH116
+    if field == "leaf":
+        # The same file by its metas, size and time, with another key: what a careless copy leaves. A pattern knows it.
+        forebay.open(str(path), schema="raw").native.state_recipe(str(history.state(tmp_path)))
+        data.write_bytes(data.read_bytes().replace(b"00000000", b"0000000/"))
+        os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
+    else:
+        # The kept recipe with another rhythm, or another digest, and its checksum in order.
+        kept = Path(found["recipe"]["path"])
+        content = bytearray(kept.read_bytes())
+        content[content.index(bytes([0, 100, 0]), 54) + 1 if field == "recipe" else 34] ^= 1
+        kept.write_bytes(repaired(content))
+    with forebay.Loader(
+        forebay.open(str(path), schema="raw"),
+        batch_size=100,
+        order="sequential",
+        strategy="lmm-dio-prov",
+        world="single",
+    ) as loader:
+        explained = loader.explain()
+        delivered = [bytes(value) for batch in loader for value in batch["data"]]
+    assert delivered == history.values()
+    assert "the ordinary index instead of provenance" in explained
+    assert re.search(r"does not lead to this file: .*: expected .*, found ", explained)
+    if field != "recipe":
+        assert {"digest": "digest of where all records lie", "leaf": "key of record 0"}[field] in explained
+
+
+def repaired(content):
+    """Put the right checksum (CRC-32C) at the end."""
+    crc = 0xFFFFFFFF
+    for byte in content[:-4]:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return bytes(content[:-4]) + (crc ^ 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def test_a_damaged_recipe_is_passed_over_with_a_warning(written):
+    _, path = written
+    found = forebay.open(str(path), schema="raw").native.build_recorded()
+    kept = Path(found["recipe"]["path"])
+    content = bytearray(kept.read_bytes())
+    content[60] ^= 1
+    kept.write_bytes(content)
+    with (
+        pytest.warns(RuntimeWarning, match=r"recipe ignored: it is damaged: checksum"),
+        forebay.Loader(
+            forebay.open(str(path), schema="raw"), batch_size=100, strategy="lmm-dio-prov", world="single"
+        ) as loader,
+    ):
+        assert "the ordinary index instead of provenance" in loader.explain()
+
+
+def command(capsys, *arguments):
+    status = cli.main([str(one) for one in arguments])
+    found = capsys.readouterr()
+    return status, found.out, found.err
+
+
+def test_index_provenance_tells_what_it_found(capsys, written):
+    _, path = written
+    status, out, _ = command(capsys, "index", path, "--provenance", "--schema", "raw")
+    assert status == 0
+    assert "1500 records, keys of 8 bytes, values" in out
+    assert "a commit every 100 records; LMDB 0.9.11 or later, pages of 4096 bytes" in out
+    assert "verified)" in out
+    status, out, _ = command(capsys, "inspect", path, "--schema", "raw", "--json")
+    recipe = json.loads(out)["recipe"]
+    assert (status, recipe["verified"]) == (0, True)
+    assert recipe["recipe_bytes"] <= 200
+
+
+def test_index_provenance_says_why_there_is_none(capsys, tmp_path):
+    history = other_history(1)
+    path = tmp_path / "other.lmdb"
+    write_other(history, path, "random order", random.Random(1))
+    status, out, _ = command(capsys, "index", path, "--provenance", "--schema", "raw")
+    assert status == 0
+    assert "none; the sidecar serves instead: " in out
+    assert "no history of insertions in the order of the keys leads to this layout" in out
+
+
+def test_a_stated_recipe_is_unverified_until_verify_settles_it(capsys, written, tmp_path):
+    history, path = written
+    recipe = history.state(tmp_path)
+    status, out, _ = command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe)
+    assert status == 0
+    assert "unverified: `forebay verify` settles it)" in out
+    status, out, _ = command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe, "--json")
+    found = json.loads(out)
+    # The metas, sixteen leaves and what the schema looks at; never the tree.
+    assert found["reads"] <= 16
+    assert "sidecar" not in found
+    status, out, _ = command(capsys, "verify", path, "--schema", "raw")
+    assert status == 0
+    assert "; verified)" in out
+    status, out, _ = command(capsys, "inspect", path, "--schema", "raw", "--json")
+    assert json.loads(out)["recipe"]["verified"] is True
+
+
+def test_a_wrong_statement_is_refused_with_what_differs(capsys, written, tmp_path):
+    history, path = written
+    history.rhythm = 101
+    recipe = history.state(tmp_path)
+    status, out, err = command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe)
+    assert (status, out) == (1, "")
+    assert re.search(r"data\.mdb: the recipe does not lead to this file: .*: expected .*, found ", err)
+    assert "hint: the ordinary index serves instead" in err
+
+
+def test_a_statement_that_only_a_digest_finds_wrong_is_told_by_verify(capsys, tmp_path):
+    # Two neighbours of other lengths that take as many pages, far from the leaves that are looked at.
+    rng = random.Random(5)
+    count = 30_000
+    history = History(
+        keys=[b"%08d" % number for number in range(count)],
+        sizes=[rng.randrange(3000, 4000) for _ in range(count)],
+        transactions=[1000] * 30,
+        pattern="%08d",
+        rhythm=1000,
+    )
+    path = history.write(tmp_path / "long.lmdb")
+    history.sizes[1300], history.sizes[1301] = 3001, 3002
+    recipe = history.state(tmp_path)
+    assert command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe)[0] == 0
+    status, out, err = command(capsys, "verify", path, "--schema", "raw")
+    assert status == 1
+    assert "digest of where all records lie" in err
+    assert "recipe" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("keys = 8", "missing field `values`"),
+        ("keys = 8\nvalues = 5\ncommits = 7", "unknown field `commits`"),
+        ('keys = "%d"\nvalues = 5', "expected one %0Nd"),
+        ('keys = "%02d"\nvalues = 5', "too few digits for 1500 records"),
+        ('keys = 8\nvalues = {lengths = "gone.txt"}', "cannot read the recipe"),
+        ('keys = 8\nvalues = 5\nlibrary = "0.8"', "library"),
+        ("keys = 8\nvalues = 5\ncommit_every = 0", "a transaction without records"),
+        ("keys = 9000\nvalues = 5", "a key of 9000 bytes"),
+        ("keys = 8\nvalues = 5\nrecords = 7", "records: expected 7, found 1500"),
+        ("keys = 8\nvalues = 5\npage_bytes = 8192", "length of a page: expected 8192, found 4096"),
+        ("keys = 8\nvalues = [[5, 7]]", "lengths of 7 values for 1500 records"),
+    ],
+)
+def test_a_statement_that_makes_no_sense_is_refused(capsys, written, tmp_path, line, message):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(line + "\n")
+    status, _, err = command(capsys, "index", written[1], "--schema", "raw", "--provenance-from", recipe)
+    assert status == 1
+    assert message in err
+
+
+def test_the_two_options_exclude_each_other(capsys, written, tmp_path):
+    arguments = ["index", written[1], "--provenance", "--provenance-from", tmp_path / "x.toml"]
+    assert command(capsys, *arguments)[0] == 2
+
+
+def test_records_that_are_no_samples_are_left_out(tmp_path):
+    history = histories.generate(0)
+    history.keys = [b"%08d" % number for number in range(300)] + [b"__len__"]
+    history.sizes = [3073] * 300 + [5]
+    history.transactions = [100, 100, 101]
+    history.database = None
+    history.rhythm = None
+    history.pattern = None
+    path = history.write(tmp_path / "counted.lmdb")
+    found = open_raw(path, history).native.build_recorded()
+    assert (found["samples"], found["excluded"]) == (300, {"__len__": 1})
+    assert found["recipe"] is not None
+    forget_sidecar(found)
+    assert len(open_raw(path, history)) == 300
+    recipe = history.state(tmp_path)
+    recipe.write_text(recipe.read_text() + "[not_samples]\n__len__ = 300\n")
+    stated = open_raw(path, history).native.state_recipe(str(recipe))
+    assert (stated["samples"], stated["excluded"]) == (300, {"__len__": 1})
+
+
+def test_several_files_have_a_recipe_each(tmp_path):
+    paths = []
+    for seed in (1, 2):
+        history = other_history(seed)
+        history.new_library = False
+        paths.append(str(history.write(tmp_path / f"{seed}.lmdb")))
+    found = forebay.open(paths, schema="raw").native.build_recorded()
+    assert len(found["recipe"]["recipes"]) == 2
+    forget_sidecar(found)
+    plain = forebay.open(paths, schema="raw")
+    assert len(plain) == found["samples"]
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "1.4.1", "1.8.1", "2.3.0"])
+def test_other_releases_of_the_library_put_records_in_the_same_places(tmp_path, version):
+    if not os.environ.get("FOREBAY_LONG_TESTS"):
+        pytest.skip("installs another release of py-lmdb: `make test-long`")
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv/bin/python"
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"lmdb=={version}"]
+    installed = subprocess.run(install, capture_output=True, text=True, check=False)
+    if installed.returncode:
+        pytest.skip(f"py-lmdb {version} does not install here: {installed.stderr.strip().splitlines()[-1]}")
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import histories, pathlib\n"
+        "for seed in map(int, sys.argv[2:]):\n"
+        "    history = histories.generate(seed)\n"
+        "    history.new_library = False\n"
+        "    history.write(pathlib.Path(sys.argv[1]) / f'{seed}.lmdb')\n"
+    )
+    seeds = list(range(0, 360, 5))
+    subprocess.run([python, "-c", code, tmp_path, *map(str, seeds)], check=True)
+    for seed in seeds:
+        history = histories.generate(seed)
+        dataset = open_raw(tmp_path / f"{seed}.lmdb", history)
+        dataset.native.state_recipe(str(history.state(tmp_path)))
+        settled = dataset.native.verify()
+        assert settled["no_recipe"] is None, (version, history.name)
