@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -304,7 +305,7 @@ def test_a_stated_recipe_is_unverified_until_verify_settles_it(capsys, written, 
     found = json.loads(out)
     # The metas, sixteen leaves and what the schema looks at; never the tree.
     assert found["reads"] <= 16
-    assert "sidecar" not in found
+    assert found["sidecar"] is None
     status, out, _ = command(capsys, "verify", path, "--schema", "raw")
     assert status == 0
     assert "; verified)" in out
@@ -430,3 +431,66 @@ def test_other_releases_of_the_library_put_records_in_the_same_places(tmp_path, 
         dataset.native.state_recipe(str(history.state(tmp_path)))
         settled = dataset.native.verify()
         assert settled["no_recipe"] is None, (version, history.name)
+
+
+@pytest.fixture(scope="module")
+def writers(tmp_path_factory):
+    """Programs that write with pages of any size, one per library: built from the sources that py-lmdb brings along."""
+    if not os.environ.get("FOREBAY_LONG_TESTS"):
+        pytest.skip("downloads and builds the sources of LMDB: `make test-long`")
+    directory = tmp_path_factory.mktemp("sources")
+    fetch = [
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+    ]
+    fetched = subprocess.run(
+        [sys.executable, *fetch, "-d", directory, "lmdb==3.0.0"], capture_output=True, text=True, check=False
+    )
+    if fetched.returncode:
+        pytest.skip(f"the sources of py-lmdb cannot be had: {fetched.stderr.strip().splitlines()[-1]}")
+    shutil.unpack_archive(directory / "lmdb-3.0.0.tar.gz", directory, filter="data")
+    found = {}
+    for library in ("lib", "lib1"):
+        sources = directory / "lmdb-3.0.0" / library
+        found[library] = directory / library
+        options = ["-O1", "-w", "-pthread", "-Dsysconf=page_bytes_or", f"-I{sources}", "-o", found[library]]
+        program = Path(__file__).parent / "lmdb_pages.c"
+        subprocess.run(["gcc", *options, program, sources / "mdb.c", sources / "midl.c"], check=True)
+    return found
+
+
+@pytest.mark.parametrize("page_bytes", [512, 1024, 2048, 8192, 16384, 32768, 65536])
+@pytest.mark.parametrize("library", ["lib", "lib1"])
+def test_pages_of_another_size_follow_the_same_rules(tmp_path, writers, library, page_bytes):
+    if library == "lib" and page_bytes == 65536:
+        pytest.skip("LMDB 0.9 has no pages of 64 KiB")
+    rng = random.Random(f"{library} {page_bytes}")
+    for number in range(12):
+        count = rng.choice([100, 1000, 3000])
+        limit = page_bytes // 2
+        size = {
+            0: lambda: [rng.choice([20, limit - 60, limit, 2 * page_bytes])] * count,
+            1: lambda: [limit - rng.randrange(64) for _ in range(count)],
+            2: lambda: [rng.randrange(3 * page_bytes) for _ in range(count)],
+        }[number % 3]()
+        key_bytes, every, append = rng.choice([8, 9, 20]), rng.choice([1, 7, 100, count]), rng.randrange(2)
+        path = tmp_path / f"{number}.mdb"
+        command = [writers[library], path, page_bytes, key_bytes, every, append]
+        subprocess.run([*map(str, command)], input="".join(f"{one}\n" for one in size), text=True, check=True)
+        recipe = tmp_path / "recipe.toml"
+        recipe.write_text(
+            f'keys = "%0{key_bytes}d"\nvalues = {histories.lengths(tmp_path / "values.txt", size)}\n'
+            f"commit_every = {every}\nappend = {str(bool(append)).lower()}\npage_bytes = {page_bytes}\n"
+        )
+        dataset = forebay.open(str(path), schema="raw")
+        dataset.native.state_recipe(str(recipe))
+        settled = dataset.native.verify()
+        assert settled["no_recipe"] is None, (command, size[:5])
+        recorded = forebay.open(str(path), schema="raw").native.build_recorded()
+        assert recorded["recipe"] is not None, command

@@ -42,11 +42,12 @@ fn json<'py>(py: Python<'py>, value: &serde_json::Value) -> PyResult<Bound<'py, 
     py.import("json")?.call_method1("loads", (value.to_string(),))
 }
 
-/// Adds a recipe, or why there is none.
-fn recipe_into(value: &mut serde_json::Value, recipe: Result<RecipeReport, String>) {
+/// Adds a recipe, or why there is none; nothing of either where it was not asked for.
+fn recipe_into(value: &mut serde_json::Value, recipe: Option<Result<RecipeReport, String>>) {
     let (recipe, reason) = match recipe {
-        Ok(recipe) => (Some(recipe), None),
-        Err(reason) => (None, Some(reason)),
+        Some(Ok(recipe)) => (Some(recipe), None),
+        Some(Err(reason)) => (None, Some(reason)),
+        None => (None, None),
     };
     value["recipe"] = serde_json::to_value(recipe).expect("a report can be written as JSON");
     value["no_recipe"] = reason.into();
@@ -106,6 +107,7 @@ impl Dataset {
         let built = detached(py, progress, |caller| self.source.build(Some(place), caller))?;
         let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
         value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
+        recipe_into(&mut value, None);
         json(py, &value)
     }
 
@@ -121,7 +123,7 @@ impl Dataset {
         let mut value =
             serde_json::to_value(&recorded.built.report).expect("a report can be written as JSON");
         value["sidecar"] = recorded.built.path.map(|path| path.display().to_string()).into();
-        recipe_into(&mut value, recorded.recipe);
+        recipe_into(&mut value, Some(recorded.recipe));
         json(py, &value)
     }
 
@@ -138,7 +140,8 @@ impl Dataset {
         let (report, recipe) =
             detached(py, progress, |caller| self.source.state_recipe(&path, place, caller))?;
         let mut value = serde_json::to_value(&report).expect("a report can be written as JSON");
-        recipe_into(&mut value, Ok(recipe));
+        value["sidecar"] = serde_json::Value::Null;
+        recipe_into(&mut value, Some(Ok(recipe)));
         json(py, &value)
     }
 
@@ -203,11 +206,7 @@ impl Dataset {
         let found = detached(py, progress, |caller| self.source.verify(threads, caller))?;
         let mut value =
             serde_json::to_value(&found.verification).expect("a verification can be written as JSON");
-        if let Some(recipe) = found.recipe {
-            recipe_into(&mut value, recipe);
-        } else {
-            (value["recipe"], value["no_recipe"]) = (serde_json::Value::Null, serde_json::Value::Null);
-        }
+        recipe_into(&mut value, found.recipe);
         json(py, &value)
     }
 }

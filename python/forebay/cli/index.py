@@ -73,7 +73,7 @@ def command(
         ),
         ("seconds", f"{found['seconds']:.3f}"),
     ]
-    if "sidecar" in found:
+    if found["sidecar"]:
         pairs.append(("sidecar", f"{found['sidecar']} ({bytes_text(found['sidecar_bytes'])})"))
     print_pairs([*pairs, *recipe_pairs(found)])
 
@@ -82,9 +82,9 @@ def recipe_pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
     """Return what there is to print about a recipe."""
     from forebay.cli.output import bytes_text
 
-    if reason := found.get("no_recipe"):
+    if reason := found["no_recipe"]:
         return [("recipe", f"none; the sidecar serves instead: {reason}")]
-    if not (recipe := found.get("recipe")):
+    if not (recipe := found["recipe"]):
         return []
     size = bytes_text(recipe["recipe_bytes"])
     if recipe["list_bytes"]:
