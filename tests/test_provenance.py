@@ -465,6 +465,16 @@ def writers(tmp_path_factory):
     return found
 
 
+def sizes_around(rng, page_bytes, kind, count):
+    """Lengths of values of one size, around half a page, or up to three pages."""
+    half = page_bytes // 2
+    if kind == 0:
+        return [rng.choice([20, half - 60, half, 2 * page_bytes])] * count
+    if kind == 1:
+        return [half - rng.randrange(64) for _ in range(count)]
+    return [rng.randrange(3 * page_bytes) for _ in range(count)]
+
+
 @pytest.mark.parametrize("page_bytes", [512, 1024, 2048, 8192, 16384, 32768, 65536])
 @pytest.mark.parametrize("library", ["lib", "lib1"])
 def test_pages_of_another_size_follow_the_same_rules(tmp_path, writers, library, page_bytes):
@@ -473,12 +483,7 @@ def test_pages_of_another_size_follow_the_same_rules(tmp_path, writers, library,
     rng = random.Random(f"{library} {page_bytes}")
     for number in range(12):
         count = rng.choice([100, 1000, 3000])
-        limit = page_bytes // 2
-        size = {
-            0: lambda: [rng.choice([20, limit - 60, limit, 2 * page_bytes])] * count,
-            1: lambda: [limit - rng.randrange(64) for _ in range(count)],
-            2: lambda: [rng.randrange(3 * page_bytes) for _ in range(count)],
-        }[number % 3]()
+        size = sizes_around(rng, page_bytes, number % 3, count)
         key_bytes, every, append = rng.choice([8, 9, 20]), rng.choice([1, 7, 100, count]), rng.randrange(2)
         path = tmp_path / f"{number}.mdb"
         command = [writers[library], path, page_bytes, key_bytes, every, append]
