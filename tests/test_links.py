@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import cluster as nodes
 import support
+from forebay.cluster import Cluster
 from ranks import work
 from ranks.pool import Killed, Raised
 
@@ -37,9 +39,9 @@ def nothing_stays():
     assert not [one for one in Path("/dev/shm").iterdir() if "forebay" in one.name]
 
 
-def begin(pool, function, each=lambda rank: {}, *, nodes=NODES, **arguments):
+def begin(pool, function, each=lambda rank: {}, *, on=NODES, **arguments):
     arguments = {"options": OPTIONS, **arguments}
-    return pool.begin(len(nodes), function, each, nodes=nodes, **arguments)
+    return pool.begin(len(on), function, each, nodes=on, **arguments)
 
 
 def check_told(outcomes, victim, found_key="message"):
@@ -51,12 +53,12 @@ def check_told(outcomes, victim, found_key="message"):
             assert f"rank {victim} " in outcome[found_key], outcome
 
 
-@pytest.mark.parametrize("nodes", [NODES, (0, 1), (0, 1, 0, 1, 1)])
-def test_ranks_of_several_nodes_share_an_epoch_and_send_no_message_for_it(pool, records, nodes):
-    found = pool.outcomes(begin(pool, work.deliver, nodes=nodes, path=records, epochs=2))
+@pytest.mark.parametrize("on", [NODES, (0, 1), (0, 1, 0, 1, 1)])
+def test_ranks_of_several_nodes_share_an_epoch_and_send_no_message_for_it(pool, records, on):
+    found = pool.outcomes(begin(pool, work.deliver, on=on, path=records, epochs=2))
     for one in found:
         assert not isinstance(one, (Raised, Killed)), one
-    steps = -(-300 // (4 * len(nodes)))
+    steps = -(-300 // (4 * len(on)))
     for epoch in range(2):
         assert all(len(one["found"][epoch]) == steps for one in found)
         ids = [number for one in found for step in one["found"][epoch] for number in step]
@@ -140,7 +142,7 @@ def test_the_first_of_several_deaths_is_named_by_all_that_are_left(pool, records
 
 
 def test_a_forked_child_of_a_dead_leader_does_not_hide_its_death(pool, records):
-    ranks = begin(pool, work.walk_with_child, nodes=(0, 1), path=records)
+    ranks = begin(pool, work.walk_with_child, on=(0, 1), path=records)
     children = [rank.hear() for rank in ranks]
     ranks[0].kill()
     try:
@@ -169,7 +171,8 @@ def test_a_leader_that_is_stopped_for_a_while_is_warned_of_and_not_dead(pool, re
         (warning,) = outcomes[leader]["warnings"]
         assert "rank 2 (the leader of node 1" in warning
         assert 'loader "train"' in warning
-    assert outcomes[1] == outcomes[3] == {"warnings": []}
+    assert outcomes[1] == {"warnings": []}
+    assert outcomes[2]["warnings"] == []
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -180,6 +183,66 @@ def test_a_rank_that_closes_and_ends_is_no_loss_on_any_node(pool, records, first
     for one in pool.outcomes([rank for rank in ranks if rank is not ranks[first]]):
         assert not isinstance(one, (Raised, Killed)), one
         assert [len(steps) for steps in one["found"]] == [15] * 4
+
+
+# --- a network that fails ---
+
+# A rank of a node of its own; says "walking", then how it ended.
+WALK = """
+import os, sys, time, warnings
+sys.path.insert(0, sys.argv[1])
+import forebay
+from ranks.nodes import FileComm
+rank, size, told = int(sys.argv[4]), 3, int(sys.argv[5])
+world = forebay.World(rank=rank, size=size, comm=FileComm(sys.argv[3], rank, size), node=f"node{rank}")
+loader = forebay.Loader(sys.argv[2], 4, memory="32MiB", order="shuffle", world=world)
+print("walking", flush=True)
+end = time.monotonic() + told
+try:
+    while time.monotonic() < end:
+        for batch in loader:
+            time.sleep(0.005)
+    print("well", flush=True)
+except forebay.PeerLostError as lost:
+    print(lost, flush=True)
+loader.close()
+"""
+
+
+def walk_on_nodes(emulated, records, place, walk_s):
+    """Start a rank on each of three nodes, and wait until they walk."""
+    place.mkdir()
+    tests = Path(__file__).parent
+    programs = [nodes.Program(emulated, rank, WALK, tests, records, place, rank, walk_s) for rank in range(3)]
+    end = time.monotonic() + nodes.WITHIN_S
+    while not all(program.said("walking") for program in programs):
+        assert time.monotonic() < end, "they do not walk"
+        time.sleep(0.05)
+    return programs
+
+
+@nodes.needs_nodes
+def test_a_node_that_is_cut_off_is_named_by_the_others_and_a_short_cut_by_nobody(records, tmp_path):
+    with Cluster(3) as emulated:
+        programs = walk_on_nodes(emulated, records, tmp_path / "short", 6)
+        emulated.unplug(1)
+        time.sleep(3)
+        emulated.plug(1)
+        for program in programs:
+            assert program.finish() == (0, "walking\nwell\n", "")
+        programs = walk_on_nodes(emulated, records, tmp_path / "long", 30)
+        emulated.unplug(1)
+        begun = time.monotonic()
+        for rank in (0, 2):
+            code, said, warned = programs[rank].finish()
+            assert (code, warned) == (0, "")
+            assert "rank 1 (node node1, process" in said, said
+            assert "does not answer any more" in said
+        assert time.monotonic() - begun < nodes.WITHIN_S
+        # The one that is cut off cannot know that it is the one.
+        code, said, _ = programs[1].finish()
+        assert code == 0
+        assert "does not answer any more" in said
 
 
 # --- MPI ---

@@ -44,6 +44,10 @@ class Program:
             stderr=self._output[1],
         )
 
+    def said(self, text: str) -> bool:
+        """Whether it has written a text to stdout."""
+        return text.encode() in os.pread(self._output[0].fileno(), 1 << 16, 0)
+
     def finish(self, deadline_s: float = WITHIN_S) -> tuple[int, str, str]:
         """Wait for the end; return exit code, stdout, stderr."""
         code = self._process.wait(deadline_s)
