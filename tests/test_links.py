@@ -185,6 +185,16 @@ def test_a_rank_that_closes_and_ends_is_no_loss_on_any_node(pool, records, first
         assert [len(steps) for steps in one["found"]] == [15] * 4
 
 
+def test_an_interface_that_is_not_there_is_told_to_all_ranks(pool, records, monkeypatch):
+    monkeypatch.setenv("FOREBAY_INTERFACE", "none0")
+    for outcome in pool.outcomes(begin(pool, work.made, path=records)):
+        assert outcome.kind == "OptionError"
+        assert "rank 0, which leads its node: FOREBAY_INTERFACE: no interface none0" in outcome.message
+    monkeypatch.setenv("FOREBAY_INTERFACE", "lo")
+    for outcome in pool.outcomes(begin(pool, work.made, path=records)):
+        assert outcome["steps"] == 15
+
+
 # --- a network that fails ---
 
 # A rank of a node of its own; says "walking", then how it ended.
@@ -256,6 +266,14 @@ found = []
 for name in ("train", "test"):
     with forebay.Loader(sys.argv[1], 4, memory="32MiB", order="shuffle", world=world, name=name) as loader:
         found.append(sorted(int(number) for batch in loader for number in batch.indices))
+child = os.fork()
+if child == 0:
+    try:
+        forebay.Loader(sys.argv[1], 4, world=world)
+        os._exit(1)
+    except forebay.OptionError as error:
+        os._exit(0 if "was forked from one that uses MPI" in str(error) else 2)
+found.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 comm = MPI.COMM_WORLD.Dup()
 with forebay.Loader(sys.argv[1], 4, memory="32MiB", world=forebay.World(rank=rank, size=comm.size, comm=comm)) as loader:
     found.append(len(list(loader)))
@@ -269,4 +287,4 @@ def test_loaders_over_several_nodes_find_each_other_over_a_communicator(records)
     found = support.run_mpi(5, MPI, records)
     for loader in (0, 1):
         assert {number for one in found for number in one[loader]} == set(range(300))
-    assert {one[2] for one in found} == {15}
+    assert [one[2:] for one in found] == [[0, 15]] * 5

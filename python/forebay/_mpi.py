@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from forebay._core import PeerLostError, option_error
+from forebay._core import PeerLostError, fork_generation, option_error
 
 INSTALL_HINT = (
     "install an MPI with `pip install 'forebay[mpi]'` and start the script with the mpiexec beside this Python, "
@@ -66,13 +67,20 @@ def private(comm: Any, deadline_s: float) -> Any:
 
     Raises
     ------
+    OptionError
+        In a forked child of the process that made the duplicate.
     PeerLostError
         If not all ranks take part within ``deadline_s`` seconds.
     """
     global _duplicate_key
     if _duplicate_key is None:
         _duplicate_key = comm.Create_keyval(delete_fn=_free_duplicate)
-    duplicate = comm.Get_attr(_duplicate_key)
+    generation, duplicate = comm.Get_attr(_duplicate_key) or (fork_generation(), None)
+    if generation != fork_generation():
+        raise option_error(
+            f"process {os.getpid()} was forked from one that uses MPI, and cannot use its communicators",
+            "start processes with spawn, or make the loader in the parent",
+        )
     if duplicate is None:
         what = "duplicating the communicator"
         try:
@@ -80,15 +88,15 @@ def private(comm: Any, deadline_s: float) -> Any:
         except Exception as error:
             raise PeerLostError(f"{what}: MPI reports: {error}") from error
         _wait(request, comm, what, deadline_s, (duplicate,))
-        comm.Set_attr(_duplicate_key, duplicate)
+        comm.Set_attr(_duplicate_key, (generation, duplicate))
     return duplicate
 
 
-def _free_duplicate(comm: Any, _key: int, duplicate: Any) -> None:
+def _free_duplicate(comm: Any, _key: int, kept: tuple[int, Any]) -> None:
     # Those of MPI itself end with MPI, which frees what is left.
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and comm not in (mpi.COMM_WORLD, mpi.COMM_SELF):
-        duplicate.Free()
+        kept[1].Free()
 
 
 def gather(comm: Any, payload: bytes, what: str, deadline_s: float) -> list[bytes]:

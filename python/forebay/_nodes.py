@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import struct
+import warnings
 from typing import Any
 
 from forebay import _mpi, _native
@@ -66,6 +67,13 @@ def meet(identity: Identity, deadline_s: float) -> tuple[dict[str, Any] | None, 
         rank, problem = problems[0]
         raise option_error(f"rank {rank}, which leads its node: {problem}")
     leaders = sorted({one[0] for one in everyone})
+    if len(leaders) > _native.MOST_NODES and identity.rank == leaders[0]:
+        warnings.warn(
+            f"the job has {len(leaders)} nodes, and at most {_native.MOST_NODES} are linked: "
+            "none of them hears of deaths on another one",
+            RuntimeWarning,
+            stacklevel=4,
+        )
     if listener is None or not 1 < len(leaders) <= _native.MOST_NODES:
         return None, None
     ranks: dict[int, list[int]] = {leader: [] for leader in leaders}

@@ -509,6 +509,9 @@ impl Engine {
         } else {
             "huge pages: this system gives none to shared memory (transparent_hugepage/shmem_enabled)".into()
         });
+        if let Some(nodes) = &self.ward.nodes {
+            lines.push(format!("nodes: {}, linked by their leaders", nodes.0.len()));
+        }
         if shared.buffers.ring.keeps_all() {
             lines.push(
                 "batches: the user keeps all buffers, so batches are copied into private memory".into(),
