@@ -24,13 +24,14 @@ use crate::node::fork;
 
 /// How often the processes of this node are looked at.
 const ROUND: Duration = Duration::from_millis(200);
-const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 /// Heartbeats that a silent peer is sent at most: what it does not read its kernel has to keep.
-const UNANSWERED_HEARTBEATS: u32 = 32;
+const UNANSWERED_HEARTBEATS: u32 = 64;
 /// How long a peer may be silent before the user is warned.
 const WARN_AFTER: Duration = Duration::from_secs(10);
-/// How long a node may leave what we send unacknowledged before it is lost \[s\]: a death is told within 10 s.
-const SILENT_AFTER_S: u64 = 8;
+/// How long a node may leave what we send unacknowledged before it is lost \[s\]. With a heartbeat's pause before it, and a second until a
+/// rank looks behind it, a death is told within 10 s.
+const SILENT_AFTER_S: u64 = 7;
 /// How long a goodbye may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 const READ_BYTES: usize = 64 << 10;
@@ -71,7 +72,7 @@ pub(super) fn prepare(socket: &TcpStream) -> Result<(), LinkError> {
         let seconds = Duration::from_secs;
         // With nothing on its way the kernel asks by itself.
         sockopt::set_socket_keepalive(socket, true)?;
-        sockopt::set_tcp_keepidle(socket, seconds(4))?;
+        sockopt::set_tcp_keepidle(socket, seconds(2))?;
         sockopt::set_tcp_keepintvl(socket, seconds(1))?;
         sockopt::set_tcp_keepcnt(socket, 4)?;
         sockopt::set_tcp_user_timeout(socket, (SILENT_AFTER_S * 1000) as u32)?;
