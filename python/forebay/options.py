@@ -29,9 +29,9 @@ __all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "parse_bytes", 
 ORDERS = ("sequential", "contiguous", "shuffle", "group")
 LASTS = ("wrap", "drop", "short", "carry")
 ACCESSES = ("auto", "mmap", "pread", "io_uring")
-LOCATES = ("index", "cursor", "scan", "provenance")
+LOCATES = ("index", "cursor", "handoff", "scan", "provenance")
 # Those that go from record to record while samples are needed.
-WALKS = ("cursor",)
+WALKS = ("cursor", "handoff")
 ROOTS = "roots"
 # Presets: what each is short for. The rungs of LMDBIO, from `lmm` on, are in the order of the paper.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -41,6 +41,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "io_uring": {"access": "io_uring"},
     "lmdb": {"locate": "cursor", "access": "mmap"},
     "lmm": {"locate": "cursor", "access": "mmap", "readers": ROOTS, "coalesce": 1},
+    "lmm-dm": {"locate": "handoff", "access": "mmap", "readers": ROOTS, "coalesce": 1},
     "lmm-dio": {"locate": "scan", "access": "pread", "readers": ROOTS, "coalesce": 1},
     "lmm-dio-prov": {"locate": "provenance", "access": "pread", "readers": ROOTS, "coalesce": 1},
     "lmm-dio-prov-coal": {"locate": "provenance", "access": "pread", "readers": ROOTS},
@@ -109,12 +110,13 @@ class Strategy:
 
     Parameters
     ----------
-    locate : {"index", "cursor", "scan", "provenance"}
+    locate : {"index", "cursor", "handoff", "scan", "provenance"}
         How the place of a sample is found. ``index``: by the sidecar. ``provenance``: by an index that is computed from the
         recipe of the container's layout; where there is none, by the sidecar, and :meth:`Loader.explain` says so. The others
         are here to compare with. ``cursor``: by walking through the container from record to record, as programs do that use
         LMDB's library: the readers of a node for all its ranks, or, where ``readers`` is not given, every rank for itself,
         which then copies from its own mapping; it takes ``access="mmap"`` and the orders ``sequential`` and ``contiguous``.
+        ``handoff``: by such a walk of one root of the job at a time, which hands its cursor to the next; ``sequential`` only.
         ``scan``: by an index that one process makes by such a walk when the loader is made.
     access : {"auto", "mmap", "pread", "io_uring"}
         How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a local file, known to be

@@ -45,7 +45,7 @@ fn host_readers(pass: &Arc<Pass>) {
     for number in 0..pass.shared.region.layout().readers {
         if pass.take_in(number) {
             let mut spawned = pass.spawn(&format!("reader-{number}"), move |pass| reader::run(pass, number));
-            if pass.shared.settings.has_finds() {
+            if pass.shared.settings.has_finds() && number < pass.shared.settings.finders() {
                 let root = || pass.spawn(&format!("root-{number}"), move |pass| run_root(pass, number));
                 spawned = spawned.and_then(|()| root());
             }

@@ -557,7 +557,7 @@ fn lead(
     let Loaded { index, bytes, kept, notes } = match options.locate {
         Locate::Provenance => source.index_by_provenance(keep_bytes, caller)?,
         Locate::Scan => scan(source, options, links, caller)?,
-        Locate::Index | Locate::Cursor => source.index_keeping(keep_bytes, caller)?,
+        Locate::Index | Locate::Cursor | Locate::Handoff => source.index_keeping(keep_bytes, caller)?,
     };
     *seek = begun.elapsed();
     budget.reasons.extend(notes);

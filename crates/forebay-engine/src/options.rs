@@ -44,6 +44,8 @@ pub enum Locate {
     Index,
     /// By walking the container from record to record: the roots of the node for all its ranks, or every rank for itself.
     Cursor,
+    /// By walking, too, but one root of the job at a time, which hands its cursor to the next one.
+    Handoff,
     /// By the index that one process of the job makes by such a walk when the loader is made.
     Scan,
     /// By the index that is computed from the recipe of the container's layout.
@@ -54,7 +56,7 @@ impl Locate {
     /// Whether samples are found while they are needed, by going over those in between.
     #[must_use]
     pub fn walks(self) -> bool {
-        matches!(self, Self::Cursor)
+        matches!(self, Self::Cursor | Self::Handoff)
     }
 }
 
@@ -189,7 +191,14 @@ impl Options {
                 "a cursor walks through a mapping: use access=\"mmap\"",
             );
         }
-        let forward = matches!(self.kind(1, 1)?, Kind::Sequential | Kind::Contiguous);
+        let kind = self.kind(1, 1)?;
+        if self.locate == Locate::Handoff && kind != Kind::Sequential {
+            return wrong(
+                format!("locate is handoff and order {}", self.order.kind),
+                "a cursor that goes from node to node passes through the file once for all, so it takes order=\"sequential\"",
+            );
+        }
+        let forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
         if self.locate.walks() && !forward {
             return wrong(
                 format!("locate is cursor and order {}", self.order.kind),

@@ -35,7 +35,7 @@ pub(crate) fn run(pass: &Pass, number: usize) {
         shared.settings.depth as usize,
     );
     if let Some(reason) = fallback {
-        *shared.fallback.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reason);
+        shared.falls_back(reason);
     }
     let mut sequence = number as u64;
     let mut counted = ReadCounters::default();

@@ -21,7 +21,7 @@ use crate::node::{Bell, Map};
 /// Alignment of everything that is read into or handed out \[bytes\]: a page, which `O_DIRECT` needs.
 pub const ALIGN: u64 = 4096;
 /// Counters per rank in shared memory; `stats.rs` names them.
-pub const COUNTERS: usize = 24;
+pub const COUNTERS: usize = 32;
 /// Arrival times kept per rank for the skew.
 pub const ARRIVALS: usize = 64;
 

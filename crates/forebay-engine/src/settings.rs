@@ -127,6 +127,15 @@ impl Settings {
         self.region.find_steps > 0
     }
 
+    /// Roots that find samples: as many as there are readers, but one where they take turns in the whole job.
+    #[must_use]
+    pub fn finders(&self) -> usize {
+        match self.locate {
+            Locate::Handoff => 1,
+            _ => self.region.readers,
+        }
+    }
+
     /// Whether every rank walks through the container for itself.
     #[must_use]
     pub fn walks_alone(&self) -> bool {
@@ -269,7 +278,9 @@ pub fn decide(
         (choice, _) => format!("access: {}, as asked", choice.name()),
     });
     // With a cursor, whoever is given readers wants roots; else every rank walks for itself.
-    let roots = options.roots || (options.locate.walks() && options.readers.is_some());
+    let roots = options.roots
+        || options.locate == Locate::Handoff
+        || (options.locate.walks() && options.readers.is_some());
     let gap_bytes = match (warm, files.is_local()) {
         _ if roots => ROOT_GAP_BYTES,
         (true, _) => WARM_GAP_BYTES,
@@ -403,6 +414,15 @@ pub fn decide(
         Locate::Cursor => reasons.push(format!(
             "locate: {readers} root(s) of this node walk from record to record through a mapping and tell the other ranks \
              what they find"
+        )),
+        Locate::Handoff => reasons.push(format!(
+            "locate: one root of the job walks at a time and hands its cursor to the next one, which meanwhile asks for the pages \
+             that it will need, on a guess{}",
+            match options.links {
+                Some(_) => "",
+                None if ranks == options.size as usize => "; on one node the only root goes on by itself",
+                None => "; the nodes are not linked, so every root goes on by itself, over the records of the others",
+            }
         )),
         Locate::Index | Locate::Scan | Locate::Provenance => {}
     }

@@ -97,6 +97,11 @@ impl Shared {
         self.region.planning().ring();
     }
 
+    /// Notes why something that was asked for is done in another way.
+    pub(crate) fn falls_back(&self, reason: String) {
+        *self.fallback.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reason);
+    }
+
     pub(crate) fn waits_for(&self, what: impl FnOnce() -> String) {
         *self.waiting_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = what();
     }

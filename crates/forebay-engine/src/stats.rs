@@ -62,6 +62,14 @@ counters! {
     MessagesSent = "messages_sent",
     /// Messages from other nodes.
     MessagesReceived = "messages_received",
+    /// Bytes of the cursors that were handed to other nodes.
+    CursorBytes = "cursor_bytes",
+    /// Pages that were asked for on a guess, before the cursor came.
+    GuessedPages = "guessed_pages",
+    /// Pages that samples lay on and that had been guessed.
+    GuessHits = "guess_hits",
+    /// Pages that samples lay on and that had not been guessed.
+    GuessMisses = "guess_misses",
 }
 
 const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS);

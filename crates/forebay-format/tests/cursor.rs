@@ -7,7 +7,7 @@ mod support {
 
 use std::fs;
 
-use forebay_format::lmdb::Dialect;
+use forebay_format::lmdb::{Dialect, PortableCursor};
 use forebay_format::{Dataset, Error, Index, SampleCursor};
 use forebay_types::{Located, SampleId, ShardId};
 use proptest::prelude::*;
@@ -119,4 +119,81 @@ fn a_cursor_ends_with_an_error_where_pages_lead_in_circles_or_are_gone() {
         .expect_err("half of the file is gone");
     assert!(error.to_string().contains("the end of the file"), "{error}");
     assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
+}
+
+/// A data set of several levels and its files.
+fn deep(scratch: &Scratch) -> (Dataset, Vec<u8>) {
+    let records = records(3, 900, |random| random.below(700) as usize);
+    let path = scratch.write("deep", &Spec::new(Dialect::ALL[0], 512).build(&records).bytes);
+    let file = fs::read(&path).expect("readable");
+    (open(&[&path]), file)
+}
+
+#[test]
+fn a_cursor_that_was_told_goes_on_exactly_there() {
+    let scratch = Scratch::new();
+    let (dataset, file) = deep(&scratch);
+    let index = index(&dataset);
+    let bytes = |_: ShardId, offset: u64, length: u64| file.get(offset as usize..(offset + length) as usize);
+    let mut whole = SampleCursor::default();
+    let mut told = dataset.tell_cursor(&whole);
+    for id in 0..900 {
+        // Told from process to process after every sample.
+        let mut cursor = dataset.take_cursor(&index, &told, &bytes).expect("taken");
+        assert_eq!(cursor.next_sample(), id);
+        let found = dataset.find_by_cursor(&mut cursor, &index, SampleId(id), &bytes).expect("found");
+        let expected = dataset.find_by_cursor(&mut whole, &index, SampleId(id), &bytes).expect("found");
+        assert_eq!(found, expected, "sample {id}");
+        told = dataset.tell_cursor(&cursor);
+    }
+    // Behind the last one there is nothing to come.
+    let cursor = dataset.take_cursor(&index, &told, &bytes).expect("taken");
+    assert_eq!(cursor.next_sample(), 900);
+}
+
+#[test]
+fn a_portable_cursor_takes_47_bytes_in_a_tree_of_three_levels() {
+    let levels = vec![(7, 1), (8, 2), (9, 30)];
+    let cursor = PortableCursor { transaction: 5, root: 7, levels };
+    let bytes = cursor.encode();
+    assert_eq!(bytes.len(), 47);
+    assert_eq!(PortableCursor::decode(&bytes), Some(cursor));
+    for length in 0..47 {
+        assert_eq!(PortableCursor::decode(&bytes[..length]), None);
+    }
+}
+
+#[test]
+fn a_cursor_of_another_snapshot_is_refused_with_both() {
+    let scratch = Scratch::new();
+    let (dataset, file) = deep(&scratch);
+    let bytes = |_: ShardId, offset: u64, length: u64| file.get(offset as usize..(offset + length) as usize);
+    let mut told = dataset.tell_cursor(&SampleCursor::default());
+    told[12] ^= 1;
+    let error = dataset.take_cursor(&index(&dataset), &told, &bytes).unwrap_err();
+    assert!(error.to_string().contains("transaction and root page"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_damaged_cursor_is_refused_or_leads_to_records(
+        at in 0_usize..60, flip in 1_u8..=255, walked in 1_u64..900,
+    ) {
+        let scratch = Scratch::new();
+        let (dataset, file) = deep(&scratch);
+        let index = index(&dataset);
+        let bytes = |_: ShardId, offset: u64, length: u64| file.get(offset as usize..(offset + length) as usize);
+        let mut cursor = SampleCursor::default();
+        dataset.find_by_cursor(&mut cursor, &index, SampleId(walked - 1), &bytes).expect("found");
+        let mut told = dataset.tell_cursor(&cursor);
+        let at = at % told.len();
+        told[at] ^= flip;
+        if let Ok(mut taken) = dataset.take_cursor(&index, &told, &bytes) {
+            // A node or a number that is another, but is one: the walk goes on or ends, and nothing worse.
+            let next = taken.next_sample().min(899);
+            let _ = dataset.find_by_cursor(&mut taken, &index, SampleId(next), &bytes);
+        }
+    }
 }

@@ -1,100 +1,32 @@
 //! Locate: where the samples of a tranche lie.
 //!
 //! By the index, at once and in every process for itself; or, where the strategy walks, from what the roots of the node
-//! found ([`root`]) and told the others ([`finds`]). What a root could not find, because a page of the tree is damaged,
-//! comes from the index, as does everything that a rank needs that was away (`gather::plain`).
+//! found and told the others. What a root could not find, because a page of the tree is damaged, comes from the index, as does
+//! everything that a rank needs that was away (`gather::plain`).
+//!
+//! - `station` is what a planner asks; `finds` is the ring in shared memory between roots and planners.
+//! - `root` is the thread that walks ahead of the planners, `walk` how it goes from record to record; with `handoff` one root
+//!   of the job does at a time, and with `guess` the others prepare for it.
+//! - `scan` is an index that one process makes by such a walk when the loader is made.
 
 mod finds;
+#[cfg(not(loom))]
+mod guess;
+#[cfg(not(loom))]
+mod handoff;
 #[cfg(not(loom))]
 mod root;
 #[cfg(not(loom))]
 mod scan;
+#[cfg(not(loom))]
+mod station;
+#[cfg(not(loom))]
+mod walk;
 
 pub use finds::{Find, Finds};
 #[cfg(not(loom))]
-pub(crate) use scan::scan;
-#[cfg(not(loom))]
-pub(crate) use station::{is_found, locate, run_root};
-
-#[cfg(not(loom))]
-mod station {
-    use forebay_format::SamplePlace;
-    use forebay_plan::Tranche;
-    use forebay_types::{Extent, Located, SampleId, ShardId};
-
-    use crate::error::Error;
-    use crate::pass::Pass;
-    use crate::protocol::{is_behind, publish_position};
-
-    use super::Find;
-    pub(crate) use super::root::run as run_root;
-
-    /// Whether the samples of a tranche can be located without waiting.
-    pub(crate) fn is_found(pass: &Pass, tranche: &Tranche) -> bool {
-        let shared = &pass.shared;
-        !shared.settings.has_finds()
-            || shared
-                .region
-                .readers()
-                .iter()
-                .all(|root| is_behind(&root.found, pass.number, tranche.last_step))
-    }
-
-    /// Locates the samples of a tranche of which [`is_found`] is true; `ids` is memory that is used again.
-    pub(crate) fn locate(
-        pass: &Pass,
-        tranche: &Tranche,
-        ids: &mut Vec<SampleId>,
-        out: &mut Located,
-    ) -> Result<(), Error> {
-        let shared = &pass.shared;
-        if shared.settings.has_finds() {
-            let taken = take(pass, tranche, out);
-            publish_position(&shared.slot().taken, pass.number, tranche.last_step + 1);
-            shared.region.planning().ring();
-            if taken {
-                return Ok(());
-            }
-        }
-        ids.clear();
-        ids.extend(tranche.needs.iter().map(|need| need.sample));
-        Ok(shared.index.locate(ids, out)?)
-    }
-
-    /// Takes the finds of a tranche; false where one of them is missing.
-    fn take(pass: &Pass, tranche: &Tranche, out: &mut Located) -> bool {
-        let finds = pass.shared.region.finds();
-        let batch = pass.shared.options.batch_size;
-        out.clear(1);
-        tranche.needs.iter().all(|need| {
-            let number = u64::from(need.local_rank) * batch + u64::from(need.slot);
-            let find = finds.get(tranche.first_step + u64::from(need.step), number);
-            find.is_some_and(|find| {
-                SamplePlace::from(find).push(out);
-                true
-            })
-        })
-    }
-
-    impl From<SamplePlace> for Find {
-        fn from(place: SamplePlace) -> Self {
-            Self {
-                shard: place.extent.shard.0,
-                head_bytes: place.head_bytes,
-                offset: place.extent.offset,
-                length: place.extent.length,
-                guard: place.guard,
-            }
-        }
-    }
-
-    impl From<Find> for SamplePlace {
-        fn from(find: Find) -> Self {
-            Self {
-                extent: Extent { shard: ShardId(find.shard), offset: find.offset, length: find.length },
-                head_bytes: find.head_bytes,
-                guard: find.guard,
-            }
-        }
-    }
-}
+pub(crate) use {
+    root::run as run_root,
+    scan::scan,
+    station::{is_found, locate},
+};

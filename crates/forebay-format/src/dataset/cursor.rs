@@ -17,12 +17,20 @@ pub type ShardBytes<'a> = dyn Fn(ShardId, u64, u64) -> Option<&'a [u8]> + 'a;
 const TELL_EVERY: u64 = 1024;
 
 /// A place between two samples of a data set.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SampleCursor {
     shard: usize,
     cursor: lmdb::Cursor,
     /// The sample that comes next.
     next: u64,
+}
+
+impl SampleCursor {
+    /// The sample that comes next.
+    #[must_use]
+    pub fn next_sample(&self) -> u64 {
+        self.next
+    }
 }
 
 /// Where a sample of one piece lies.
@@ -89,6 +97,54 @@ impl Dataset {
 }
 
 impl Dataset {
+    /// A cursor as another process can be told it: shard (4 bytes), next sample (8), the place in the shard
+    /// ([`lmdb::PortableCursor`]).
+    #[must_use]
+    pub fn tell_cursor(&self, cursor: &SampleCursor) -> Vec<u8> {
+        let mut bytes = (cursor.shard as u32).to_le_bytes().to_vec();
+        bytes.extend(cursor.next.to_le_bytes());
+        bytes.extend(cursor.cursor.portable(&self.databases[cursor.shard]).encode());
+        bytes
+    }
+
+    /// The cursor that another process told.
+    ///
+    /// # Errors
+    /// What is no cursor in this state of these files.
+    pub fn take_cursor(
+        &self,
+        index: &Index,
+        told: &[u8],
+        bytes: &ShardBytes<'_>,
+    ) -> Result<SampleCursor, Error> {
+        let refuse = |what: &str, expected: String, found: String| Error::Modified {
+            path: self.shards[0].path.clone(),
+            what: format!("cursor that another process told: {what}"),
+            expected,
+            found,
+        };
+        let parts = told.split_first_chunk().and_then(|(shard, rest)| {
+            let (next, rest) = rest.split_first_chunk()?;
+            let portable = lmdb::PortableCursor::decode(rest)?;
+            Some((u32::from_le_bytes(*shard), u64::from_le_bytes(*next), portable))
+        });
+        let Some((shard, next, portable)) = parts else {
+            return Err(refuse("length", "that of its levels".to_owned(), format!("{} bytes", told.len())));
+        };
+        let number = shard as usize;
+        let Some(shard_info) = index.shards().get(number) else {
+            return Err(refuse("shard", format!("below {}", index.shards().len()), shard.to_string()));
+        };
+        let first: u64 = index.shards()[..number].iter().map(|shard| shard.samples).sum();
+        if next < first || next > first + shard_info.samples {
+            let expected = format!("{first} to {}", first + shard_info.samples);
+            return Err(refuse("next sample", expected, next.to_string()));
+        }
+        let pages = |offset, length| bytes(ShardId(shard), offset, length);
+        let cursor = lmdb::Cursor::restore(&self.databases[number], &portable, next - first, &pages)?;
+        Ok(SampleCursor { shard: number, cursor, next })
+    }
+
     /// Makes an index by going over all records, one after the other, as [`Dataset::build_index`] makes one level by level.
     ///
     /// `progress` is called often; `false` ends the scan with [`Error::Interrupted`].

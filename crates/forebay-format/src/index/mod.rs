@@ -186,7 +186,7 @@ impl Index {
 
     /// The shard that holds a sample, and the first sample of that shard.
     #[inline]
-    pub(crate) fn shard_of_sample(&self, id: SampleId) -> Result<(usize, u64), Error> {
+    pub fn shard_of_sample(&self, id: SampleId) -> Result<(usize, u64), Error> {
         if id.0 >= self.samples() {
             return Err(Error::Usage {
                 message: format!("there is no sample {}: the dataset has {} samples", id.0, self.samples()),

@@ -14,7 +14,7 @@ use crate::Error;
 pub type Pages<'a> = dyn Fn(u64, u64) -> Option<&'a [u8]> + 'a;
 
 /// A place between two records.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Cursor {
     /// From the root down; empty before the first record and behind the last.
     levels: Vec<Level>,
@@ -22,8 +22,62 @@ pub struct Cursor {
     passed: u64,
 }
 
+/// A place between two records as one process tells it to another: pages of the file in place of memory.
+///
+/// ```text
+/// transaction (8 bytes) | root page (8) | levels (1) | for each level: page (8), node that comes next (2)
+/// ```
+///
+/// All little-endian; 47 bytes in a tree of three levels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortableCursor {
+    /// Last transaction of the snapshot.
+    pub transaction: u64,
+    /// Root of the tree.
+    pub root: u64,
+    /// From the root down; empty before the first record and behind the last.
+    pub levels: Vec<(u64, u16)>,
+}
+
+impl PortableCursor {
+    /// Bytes before the levels.
+    const HEAD_BYTES: usize = 17;
+    /// Bytes of a level.
+    const LEVEL_BYTES: usize = 10;
+
+    /// The bytes that are told.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Self::HEAD_BYTES + Self::LEVEL_BYTES * self.levels.len());
+        bytes.extend(self.transaction.to_le_bytes());
+        bytes.extend(self.root.to_le_bytes());
+        bytes.push(self.levels.len() as u8);
+        for (page, next) in &self.levels {
+            bytes.extend(page.to_le_bytes());
+            bytes.extend(next.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads what was told; `None` where the bytes are no cursor.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, levels) = bytes.split_at_checked(Self::HEAD_BYTES)?;
+        let word = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        if levels.len() != usize::from(head[16]) * Self::LEVEL_BYTES {
+            return None;
+        }
+        let level = |bytes: &[u8]| Some((word(bytes)?, u16::from_le_bytes(*bytes[8..].first_chunk()?)));
+        Some(Self {
+            transaction: word(head)?,
+            root: word(&head[8..])?,
+            levels: levels.chunks_exact(Self::LEVEL_BYTES).map(level).collect::<Option<_>>()?,
+        })
+    }
+}
+
 /// A page on the way down.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Level {
     page: u64,
     nodes: Vec<Node>,
@@ -41,6 +95,70 @@ impl Cursor {
         pages: &Pages<'a>,
     ) -> Result<Option<(&'a [u8], Value)>, Error> {
         self.step(database, pages).map_err(|trouble| trouble.at(&database.path))
+    }
+
+    /// The place as another process can be told it.
+    #[must_use]
+    pub fn portable(&self, database: &Database) -> PortableCursor {
+        let levels = self.levels.iter().map(|level| (level.page, level.next as u16)).collect();
+        PortableCursor { transaction: last_transaction(database), root: database.identity.tree.root, levels }
+    }
+
+    /// The place that another process told, `passed` records (at least) behind the first.
+    ///
+    /// # Errors
+    /// A place of another snapshot, and one that is none: every page must be in the file, of the right kind, and the child that its
+    /// parent was left at.
+    pub fn restore(
+        database: &Database,
+        portable: &PortableCursor,
+        passed: u64,
+        pages: &Pages<'_>,
+    ) -> Result<Self, Error> {
+        let tree = &database.identity.tree;
+        let refuse = |what: &str, expected: String, found: String| {
+            Err(Error::Modified {
+                path: database.path.clone(),
+                what: format!("cursor that another process told: {what}"),
+                expected,
+                found,
+            })
+        };
+        let snapshot = (last_transaction(database), tree.root);
+        let found = (portable.transaction, portable.root);
+        if found != snapshot {
+            return refuse("transaction and root page", format!("{snapshot:?}"), format!("{found:?}"));
+        }
+        let mut cursor = Self { begun: passed > 0, passed: passed.min(tree.entries), ..Self::default() };
+        if portable.levels.is_empty() {
+            return Ok(cursor);
+        }
+        if portable.levels.len() != usize::from(tree.depth) {
+            return refuse("levels", tree.depth.to_string(), portable.levels.len().to_string());
+        }
+        cursor.begun = true;
+        let mut expected = tree.root;
+        for (page, next) in &portable.levels {
+            if *page != expected {
+                return refuse("page", expected.to_string(), page.to_string());
+            }
+            cursor
+                .descend(database, *page, database.tree_offset, pages)
+                .map_err(|trouble| trouble.at(&database.path))?;
+            let level = cursor.levels.last_mut().expect("a level was just added");
+            level.next = usize::from(*next);
+            let entered = level.next.checked_sub(1).and_then(|node| level.nodes.get(node));
+            expected = match entered.map(|node| node.payload) {
+                Some(Payload::Child(child)) => child,
+                // Behind a record of the leaf, which is the last level.
+                Some(_) => 0,
+                None => {
+                    let nodes = level.nodes.len();
+                    return refuse("node of a page", format!("1 to {nodes}"), next.to_string());
+                }
+            };
+        }
+        Ok(cursor)
     }
 
     fn step<'a>(
@@ -106,6 +224,11 @@ impl Cursor {
         self.levels.push(level);
         Ok(())
     }
+}
+
+fn last_transaction(database: &Database) -> u64 {
+    let [one, other] = database.identity.transactions;
+    one.max(other)
 }
 
 /// The bytes of a page.

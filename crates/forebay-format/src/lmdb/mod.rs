@@ -29,7 +29,7 @@ mod walk;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use cursor::{Cursor, Pages};
+pub use cursor::{Cursor, Pages, PortableCursor};
 pub use dialect::{ByteOrder, Dialect, Version, Word};
 pub use fault::Fault;
 pub use meta::{Identity, TreeRecord};

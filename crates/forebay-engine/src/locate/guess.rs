@@ -1,0 +1,165 @@
+//! A guess at the pages that the next slice of samples needs, from the history of the slices before (LMDBIO-LMM-DM).
+//!
+//! A root that waits for the cursor does not know where its slice begins, but pages follow samples nearly linearly: with
+//! `n` samples up to page `P` (the two meta pages come first), a sample takes `b = (P − 2) / n` pages, and the slice of the samples
+//! `q .. q + count` lies in `2 + b·q − low .. 2 + b·(q + count) + high`. The margins are running deviations of the 0.5th and
+//! 99.5th percentile of the pages that were really needed: they follow a wider miss at once and fall by a tenth per slice. Percentiles,
+//! because one value in a hole far back would make the range many times too wide.
+//!
+//! A guess that is wrong costs reads that nobody needs, and page faults for the others; never a wrong sample.
+
+use std::ops::Range;
+
+use super::Find;
+
+/// Bytes of what is guessed in: pages of the processor, whatever the file's are.
+pub(super) const PAGE_BYTES: u64 = 4096;
+/// Pages before the first that a sample can need.
+const FIRST_PAGE: f64 = 2.0;
+/// Part of a margin that is left after a slice that did not need it.
+const DECAY: f64 = 0.9;
+/// Part of a slice's pages that each margin leaves out.
+const TAIL: f64 = 0.005;
+/// Largest guess, as a multiple of what the slice takes on average and [pages] beside that: what is read for nothing when it is
+/// wrong must stay bearable. The margins of the databases of the facts make it 1.2 to 2.6 times as large.
+const MOST_TIMES: f64 = 4.0;
+const MOST_BESIDE: f64 = 256.0;
+
+/// The history of a root in one shard.
+#[derive(Debug, Default)]
+pub(super) struct Guess {
+    pages_per_sample: Option<f64>,
+    low: f64,
+    high: f64,
+    /// What was guessed for the slice under way.
+    pages: Range<u64>,
+}
+
+/// How good a guess was, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+}
+
+impl Guess {
+    /// Guesses the pages of the samples `first .. first + count` of the shard; an empty range without a history.
+    pub(super) fn pages(&mut self, first: u64, count: u64) -> Range<u64> {
+        self.pages = match self.pages_per_sample {
+            None => 0..0,
+            Some(each) => {
+                let most = MOST_TIMES * each * count as f64 + MOST_BESIDE;
+                let from = (FIRST_PAGE + each * first as f64 - self.low).max(0.0);
+                let to = (FIRST_PAGE + each * (first + count) as f64 + self.high).clamp(from, from + most);
+                from.floor() as u64..to.ceil() as u64
+            }
+        };
+        self.pages.clone()
+    }
+
+    /// Learns where the samples `first ..` of the shard really lay.
+    pub(super) fn learn(&mut self, first: u64, finds: &[Find]) -> Outcome {
+        let mut outcome = Outcome { hits: 0, misses: 0 };
+        let mut starts: Vec<u64> = Vec::with_capacity(finds.len());
+        let mut ends: Vec<u64> = Vec::with_capacity(finds.len());
+        for find in finds {
+            let pages = find.offset / PAGE_BYTES..(find.offset + find.length.max(1)).div_ceil(PAGE_BYTES);
+            let (from, to) = (pages.start.max(self.pages.start), pages.end.min(self.pages.end));
+            let hits = to.saturating_sub(from);
+            outcome.hits += hits;
+            outcome.misses += pages.end - pages.start - hits;
+            starts.push(pages.start);
+            ends.push(pages.end);
+        }
+        if finds.is_empty() {
+            return outcome;
+        }
+        starts.sort_unstable();
+        ends.sort_unstable();
+        let outside = (finds.len() as f64 * TAIL) as usize;
+        let (lowest, highest) = (starts[outside] as f64, ends[finds.len() - 1 - outside] as f64);
+        let behind = (first + finds.len() as u64) as f64;
+        if let Some(each) = self.pages_per_sample {
+            let low = FIRST_PAGE + each * first as f64 - lowest;
+            let high = highest - (FIRST_PAGE + each * behind);
+            self.low = low.max(DECAY * self.low);
+            self.high = high.max(DECAY * self.high);
+        }
+        self.pages_per_sample = Some((highest - FIRST_PAGE).max(0.0) / behind);
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records of `pages` pages each, one behind the other from page 3 on.
+    fn slice(first: u64, count: u64, pages: u64) -> Vec<Find> {
+        let find = |sample| Find {
+            shard: 0,
+            head_bytes: 16,
+            offset: (3 + sample * pages) * PAGE_BYTES,
+            length: pages * PAGE_BYTES - 900,
+            guard: 0,
+        };
+        (first..first + count).map(find).collect()
+    }
+
+    #[test]
+    fn even_records_are_guessed_from_the_second_slice_on() {
+        let mut guess = Guess::default();
+        assert_eq!(guess.pages(0, 64), 0..0);
+        assert_eq!(guess.learn(0, &slice(0, 64, 2)), Outcome { hits: 0, misses: 128 });
+        for number in 1..20 {
+            let pages = guess.pages(number * 64, 64);
+            assert!(pages.end - pages.start < 128 + 16, "{pages:?}");
+            let outcome = guess.learn(number * 64, &slice(number * 64, 64, 2));
+            assert!(outcome.misses <= 2, "slice {number}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_guess_that_is_wrong_widens_and_a_right_one_narrows_again() {
+        let mut guess = Guess::default();
+        guess.pages(0, 64);
+        guess.learn(0, &slice(0, 64, 2));
+        // From here on records are three times as long, and lie further back every time.
+        guess.pages(64, 64);
+        assert!(guess.learn(64, &slice(64, 64, 6)).misses > 0);
+        let wide = guess.pages(128, 64);
+        assert!(wide.end - wide.start > 3 * 128);
+        for number in 2..40 {
+            guess.pages(number * 64, 64);
+            guess.learn(number * 64, &slice(number * 64, 64, 6));
+        }
+        let narrow = guess.pages(40 * 64, 64);
+        assert!(narrow.end - narrow.start < 64 * 6 + 32, "{narrow:?}");
+    }
+
+    #[test]
+    fn no_history_leads_to_a_range_without_bound() {
+        let mut guess = Guess::default();
+        let far = Find { shard: 0, head_bytes: 0, offset: 1 << 50, length: 10, guard: 0 };
+        for first in [0, 1, 1 << 40] {
+            guess.pages(first, 1);
+            guess.learn(first, &[far, Find { offset: 0, ..far }]);
+        }
+        let each = (1_u64 << 38) as f64 / (1_u64 << 40) as f64;
+        let pages = guess.pages(100, 8);
+        assert!((pages.end - pages.start) as f64 <= 4.0 * each * 8.0 + 258.0, "{pages:?}");
+    }
+
+    #[test]
+    fn one_value_far_away_does_not_widen_the_guess() {
+        let mut guess = Guess::default();
+        for number in 0..10 {
+            let mut finds = slice(number * 400, 400, 1);
+            finds[200].offset = 0;
+            guess.pages(number * 400, 400);
+            guess.learn(number * 400, &finds);
+        }
+        let pages = guess.pages(4000, 400);
+        assert!(pages.end - pages.start < 420, "{pages:?}");
+    }
+}

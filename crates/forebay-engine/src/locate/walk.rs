@@ -1,0 +1,224 @@
+//! How a root finds the samples of a step: from record to record, through its mapping.
+//!
+//! - LMDBIO-LMM: it passes over all records in between, those of other nodes and other roots included. Nothing is
+//!   announced to the storage, so a page that is missing is a page fault of this thread.
+//! - LMDBIO-LMM-DM: it waits until the cursor is handed to it (`handoff.rs`) and passes over its own records only. While it waits
+//!   it asks the kernel for the pages that it will need, on a guess (`guess.rs`).
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use forebay_format::{SampleCursor, SamplePlace};
+use forebay_plan::Kind;
+use forebay_types::{Located, Piece, Rank, SampleId, ShardId};
+
+use super::Find;
+use super::guess::{Guess, PAGE_BYTES};
+use super::handoff::Handoff;
+use crate::access::Mappings;
+use crate::error::Error;
+use crate::options::Locate;
+use crate::pass::Pass;
+use crate::stats::{Counter, count};
+
+/// Where a root stands in the container.
+pub(super) struct Walk<'a> {
+    pass: &'a Pass,
+    /// One cursor for all ranks where they go through the file together, else one for each.
+    cursors: Vec<SampleCursor>,
+    ids: Vec<SampleId>,
+    handoff: Option<(Handoff, Guess)>,
+    /// The shard that the guess is about.
+    guessed_shard: usize,
+    /// What the leg under way found.
+    leg: Vec<Find>,
+    waited: Duration,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(pass: &'a Pass) -> Self {
+        let shared = &pass.shared;
+        let apart = shared.order.kind() == Kind::Contiguous;
+        let cursors = if apart { shared.node_ranks.len() } else { 1 };
+        let hands_over = shared.settings.locate == Locate::Handoff;
+        Self {
+            pass,
+            cursors: (0..cursors).map(|_| SampleCursor::default()).collect(),
+            ids: Vec::new(),
+            handoff: hands_over
+                .then(|| (Handoff::new(&shared.options, shared.links.as_ref()), Guess::default())),
+            guessed_shard: 0,
+            leg: Vec::new(),
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Time spent waiting for the cursor since this was last asked: it is not seeking.
+    pub(super) fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
+    }
+
+    /// Finds the samples that the ranks of the node need at an absolute step.
+    pub(super) fn step(&mut self, step: u64) -> Result<(), Error> {
+        let Some(mappings) = &self.pass.shared.mappings else {
+            return Err(Error::Node("the data set cannot be mapped".into(), None));
+        };
+        let legs = self.handoff.as_ref().map(|(handoff, _)| handoff.own_legs());
+        let Some(legs) = legs else {
+            return (0..self.pass.shared.node_ranks.len())
+                .try_for_each(|local| self.rank(mappings, step, local));
+        };
+        legs.into_iter().try_for_each(|(leg, ranks)| self.leg(mappings, step, leg, ranks))
+    }
+
+    /// Finds the samples of one rank, by its place on the node.
+    fn rank(&mut self, mappings: &Mappings, step: u64, local: usize) -> Result<(), Error> {
+        let shared = &self.pass.shared;
+        let per_epoch = shared.order.steps_per_epoch();
+        let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
+        let dataset = shared.source.dataset();
+        let rank = shared.node_ranks[local];
+        self.ids.clear();
+        shared.order.batch(step / per_epoch, step % per_epoch, rank, None, &mut self.ids);
+        let cursor = if self.cursors.len() > 1 { local } else { 0 };
+        for (slot, id) in self.ids.iter().enumerate() {
+            let place = dataset.find_by_cursor(&mut self.cursors[cursor], &shared.index, *id, &bytes)?;
+            let find = Find::from(place);
+            let need = local as u64 * shared.options.batch_size + slot as u64;
+            shared.region.finds().put(step, need, Some(find));
+            if self.handoff.is_some() {
+                self.leg.push(find);
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the samples of one leg, from the cursor that is handed over, and hands it on.
+    fn leg(&mut self, mappings: &Mappings, step: u64, leg: u32, ranks: Range<u32>) -> Result<(), Error> {
+        let shared = &self.pass.shared;
+        let first = self.first_of(step, ranks.clone());
+        if let Some((first, count)) = first {
+            self.announce(first, count)?;
+        }
+        let Some((handoff, _)) = &mut self.handoff else { return Ok(()) };
+        let begun = Instant::now();
+        let told = handoff.wait(self.pass, step, leg);
+        self.waited += begun.elapsed();
+        if let Some(told) = told
+            && let Err(refused) = self.take(mappings, &told, first.map(|(first, _)| first))
+        {
+            shared.falls_back(format!(
+                "a root walked by itself, as the cursor it was handed was refused: {refused}"
+            ));
+        }
+        self.leg.clear();
+        for rank in ranks {
+            if let Some(local) = shared.node_ranks.iter().position(|own| *own == Rank(rank)) {
+                self.rank(mappings, step, local)?;
+            }
+        }
+        if let Some((first, _)) = first {
+            self.learn(first)?;
+        }
+        let Some((handoff, _)) = &mut self.handoff else { return Ok(()) };
+        let cursor = &self.cursors[0];
+        let bytes = handoff.pass_on(step, leg, || shared.source.dataset().tell_cursor(cursor));
+        count(shared.slot(), Counter::CursorBytes, bytes);
+        Ok(())
+    }
+
+    /// The first sample of a leg, and how many it has.
+    fn first_of(&mut self, step: u64, ranks: Range<u32>) -> Option<(SampleId, u64)> {
+        let shared = &self.pass.shared;
+        let per_epoch = shared.order.steps_per_epoch();
+        self.ids.clear();
+        for rank in ranks {
+            shared.order.batch(step / per_epoch, step % per_epoch, Rank(rank), None, &mut self.ids);
+        }
+        self.ids.first().map(|first| (*first, self.ids.len() as u64))
+    }
+
+    /// Takes a cursor that was handed over, if it leads to the sample that comes next.
+    ///
+    /// The first sample is looked up in the index, too: a cursor that is off by one record is off for good.
+    fn take(&mut self, mappings: &Mappings, told: &[u8], first: Option<SampleId>) -> Result<(), Error> {
+        let shared = &self.pass.shared;
+        let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
+        let dataset = shared.source.dataset();
+        let cursor = dataset.take_cursor(&shared.index, told, &bytes)?;
+        if let Some(first) = first {
+            if first.0 < cursor.next_sample() {
+                return Ok(()); // behind it: the order begins anew here
+            }
+            let mut ahead = cursor.clone();
+            let found = dataset.find_by_cursor(&mut ahead, &shared.index, first, &bytes)?;
+            let expected = self.look_up(first)?;
+            if expected != Some((found.extent.shard, found.extent.offset)) {
+                let (found, first) = (found.extent, first.0);
+                return Err(Error::Node(
+                    format!(
+                        "sample {first} is at {expected:?} by the index and at {:?} by the cursor",
+                        (found.shard, found.offset)
+                    ),
+                    None,
+                ));
+            }
+        }
+        self.cursors[0] = cursor;
+        Ok(())
+    }
+
+    /// Where the index says that a sample begins.
+    fn look_up(&self, sample: SampleId) -> Result<Option<(ShardId, u64)>, Error> {
+        let mut located = Located::default();
+        self.pass.shared.index.locate(&[sample], &mut located)?;
+        let extent = located.pieces().iter().find_map(|piece| match piece {
+            Piece::Extent(extent) => Some((extent.shard, extent.offset)),
+            Piece::Literal { .. } => None,
+        });
+        Ok(extent)
+    }
+
+    /// Asks the kernel for the pages that a leg will need, on a guess.
+    fn announce(&mut self, first: SampleId, count_samples: u64) -> Result<(), Error> {
+        let shared = &self.pass.shared;
+        let (shard, before) = shared.index.shard_of_sample(first)?;
+        let Some((_, guess)) = &mut self.handoff else { return Ok(()) };
+        if shard != self.guessed_shard {
+            (*guess, self.guessed_shard) = (Guess::default(), shard);
+        }
+        let pages = guess.pages(first.0 - before, count_samples);
+        let shard = ShardId(shard as u32);
+        let from = pages.start.saturating_mul(PAGE_BYTES);
+        let to = pages.end.saturating_mul(PAGE_BYTES).min(shared.files.bytes(shard));
+        if from < to {
+            shared.files.will_need(shard, from, to - from);
+            count(shared.slot(), Counter::GuessedPages, (to - from).div_ceil(PAGE_BYTES));
+        }
+        Ok(())
+    }
+
+    /// Compares the guess for a leg with what it found.
+    fn learn(&mut self, first: SampleId) -> Result<(), Error> {
+        let shared = &self.pass.shared;
+        let (shard, before) = shared.index.shard_of_sample(first)?;
+        let Some((_, guess)) = &mut self.handoff else { return Ok(()) };
+        self.leg.retain(|find| find.shard as usize == shard);
+        let outcome = guess.learn(first.0 - before, &self.leg);
+        count(shared.slot(), Counter::GuessHits, outcome.hits);
+        count(shared.slot(), Counter::GuessMisses, outcome.misses);
+        Ok(())
+    }
+}
+
+impl From<SamplePlace> for Find {
+    fn from(place: SamplePlace) -> Self {
+        Self {
+            shard: place.extent.shard.0,
+            head_bytes: place.head_bytes,
+            offset: place.extent.offset,
+            length: place.extent.length,
+            guard: place.guard,
+        }
+    }
+}

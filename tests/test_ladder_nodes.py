@@ -1,0 +1,131 @@
+"""The rungs of LMDBIO on several nodes: the same samples everywhere, what goes between nodes, roots that go on alone."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+import lmdb
+import pytest
+
+import support
+from forebay.options import PRESETS
+from ranks import plain, work
+from ranks.pool import Killed, Raised
+
+RUNGS = [name for name in PRESETS if name.startswith("lmm")]
+LAYOUTS = [(0, 1), (0, 0, 1), (0, 1, 2), (0, 0, 0, 1, 2), (0, 1, 0, 1, 1)]
+SAMPLES = 1200
+BATCH = 4
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """Records inline and in pages of their own, in a tree of three levels."""
+    rng = random.Random(7)
+    values = [support.record(number, rng.choice([200, 700, 1900, 5000])) for number in range(SAMPLES)]
+    return str(support.write_lmdb(tmp_path_factory.mktemp("several") / "several.lmdb", values))
+
+
+def begin(pool, nodes, path, rung, each=lambda rank: {}, function=work.deliver, **options):
+    options = {"batch_size": BATCH, "order": "sequential", "strategy": rung, "memory": "16MiB", **options}
+    return pool.begin(len(nodes), function, each, nodes=nodes, path=path, options=options)
+
+
+def check(outcomes):
+    for one in outcomes:
+        assert not isinstance(one, (Raised, Killed)), getattr(one, "trace", one)
+    return outcomes
+
+
+def steps_of(ranks):
+    """The steps of an epoch, by rank; the last one begins anew."""
+    steps = -(-SAMPLES // (BATCH * ranks))
+    place = lambda step, rank, slot: (step * ranks + rank) * BATCH + slot  # noqa: E731
+    return [
+        [[place(step, rank, slot) % SAMPLES for slot in range(BATCH)] for rank in range(ranks)]
+        for step in range(steps)
+    ]
+
+
+@pytest.mark.parametrize("nodes", LAYOUTS)
+@pytest.mark.parametrize("rung", RUNGS)
+def test_every_rung_delivers_the_same_samples_on_any_nodes(pool, several, rung, nodes):
+    ranks = begin(pool, nodes, several, rung, lambda rank: {"epochs": 2})
+    found = check(pool.outcomes(ranks))
+    for epoch in range(2):
+        assert plain.together(found, epoch) == steps_of(len(nodes))
+
+
+def test_cursors_go_from_root_to_root_and_are_as_small_as_their_tree(pool, several):
+    ranks = begin(pool, (0, 0, 1, 2), several, "lmm-dm", epochs=1)
+    stats = [one["stats"] for one in check(pool.outcomes(ranks))]
+    steps = len(steps_of(4))
+    for leader in (0, 2, 3):
+        sent = stats[leader]["messages_sent"]
+        # One for each step; one more of those that came when it was not needed any more is no harm.
+        assert steps - 1 <= sent <= steps + 1
+        # Shard and next sample are 12 bytes; the cursor in a tree of three levels is 47.
+        assert stats[leader]["cursor_bytes"] == sent * (12 + 47)
+        assert stats[leader]["guess_hits"] > stats[leader]["guess_misses"]
+    assert stats[1]["messages_sent"] == stats[1]["cursor_bytes"] == 0
+
+
+def test_one_process_of_the_job_scans_and_tells_the_others(pool, several):
+    ranks = begin(pool, (0, 0, 1, 2), several, "lmm-dio")
+    found = check(pool.outcomes(ranks))
+    assert [one["stats"]["messages_sent"] for one in found] == [2, 0, 0, 0]
+    assert [one["stats"]["messages_received"] for one in found] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("rung", ["lmm", "lmm-dio-prov-coal", "pread"])
+def test_other_strategies_send_nothing(pool, several, rung):
+    found = check(pool.outcomes(begin(pool, (0, 1, 1), several, rung)))
+    assert [one["stats"]["messages_sent"] for one in found] == [0, 0, 0]
+
+
+def test_a_guess_that_is_always_wrong_is_only_slow(pool, tmp_path):
+    # Written in random order, so that neighbours lie anywhere in the file.
+    path = tmp_path / "x.lmdb"
+    numbers = list(range(SAMPLES))
+    random.Random(3).shuffle(numbers)
+    with lmdb.open(str(path), map_size=1 << 28, sync=False) as environment:
+        for number in numbers:
+            with environment.begin(write=True) as transaction:
+                transaction.put(b"%08d" % number, support.record(number, 9000))
+    found = check(pool.outcomes(begin(pool, (0, 1), str(path), "lmm-dm")))
+    assert plain.together(found, 0) == steps_of(2)
+    for one in found:
+        assert one["stats"]["guess_misses"] > one["stats"]["guess_hits"]
+
+
+@pytest.mark.parametrize("leaves", [0, 2])
+def test_a_root_that_says_goodbye_is_passed_over(pool, several, leaves):
+    each = lambda rank: {"stop": 5 if rank == leaves else None, "epochs": 2}  # noqa: E731
+    found = check(pool.outcomes(begin(pool, (0, 0, 1, 1, 2), several, "lmm-dm", each)))
+    for rank, one in enumerate(found):
+        own = [step[rank] for step in steps_of(5)]
+        assert one["found"] == ([own[:5]] if rank == leaves else [own, own])
+
+
+def test_nodes_do_not_wait_for_one_that_rests_or_jumps(pool, several):
+    # Rank 1 is a node of its own: it breaks off early and rests; the others go on to the end of the epoch by themselves.
+    actions = {0: [{"stop": None}, {"epoch": 0}], 1: [{"stop": 2}, {"epoch": 0}]}
+    ranks = begin(pool, (0, 1), several, "lmm-dm", lambda rank: {"actions": actions[rank]}, function=work.act)
+    for rank, passes in enumerate(check(pool.outcomes(ranks))):
+        own = [step[rank] for step in steps_of(2)]
+        assert [steps for _, _, steps in passes] == [own[:2] if rank == 1 else own, own]
+
+
+@pytest.mark.parametrize("victim", [0, 2, 3])
+def test_the_death_of_a_root_is_told_to_all(pool, several, victim):
+    ranks = begin(pool, (0, 0, 1, 2), several, "lmm-dm", function=work.walk)
+    for rank in ranks:
+        assert rank.hear() == "made"
+        assert rank.hear() == "walking"
+    ranks[victim].kill()
+    for number, outcome in enumerate(pool.outcomes(ranks, 10)):
+        if number == victim:
+            assert outcome == Killed(-signal.SIGKILL)
+        else:
+            assert f"rank {victim} " in outcome["message"]
