@@ -242,7 +242,7 @@ impl Filesystem for MountFileSystem {
             if failed {
                 reply.error(Errno::EIO);
             } else {
-                Self::read_now(&handle, offset, length, reply);
+                self.read_now(&handle, offset, length, reply);
             }
             return;
         }
@@ -426,6 +426,7 @@ impl Filesystem for MountFileSystem {
         let work = || {
             let handle = self.handle(handle)?;
             let mode = FallocateFlags::from_bits_retain(mode as u32);
+            let _nothing_is_sent = write_lock(&self.shared.sizes);
             rustix::fs::fallocate(&handle.descriptor, mode, offset, length)?;
             self.restamp(inode.0, &handle.descriptor);
             self.changed(inode.0, offset, length);

@@ -22,6 +22,7 @@ mod control;
 mod errands;
 mod error;
 mod filesystem;
+mod mapping;
 mod mounting;
 mod nodes;
 mod operations;

@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use crate::emulator::backing::{self, Status, errno, open_flags, read_full, write_full};
 use crate::emulator::errands::Errand;
+use crate::emulator::mapping::Mapping;
 use crate::emulator::nodes::Identity;
 use crate::emulator::shared::{DirectoryEntry, Handle, Mounted, Shared, locked};
 use crate::emulator::timers::{DataReply, Task};
@@ -59,6 +60,15 @@ pub(crate) struct ReadReply {
 }
 
 impl DataReply for ReadReply {
+    fn prepare(&mut self) -> bool {
+        let Handle { mapping, descriptor, .. } = &*self.handle;
+        let served = !self.failed && mapping.serves(descriptor, self.offset, self.length);
+        if served {
+            mapping.populate(self.offset, self.length);
+        }
+        served
+    }
+
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.failed {
             return Err(error_number(libc::EIO));
@@ -70,12 +80,13 @@ impl DataReply for ReadReply {
         self.length
     }
 
-    fn send(self: Box<Self>, data: io::Result<&[u8]>) {
+    fn send(self: Box<Self>, data: io::Result<Option<&[u8]>>) {
         // Before the reply: whoever gets it may look at the counters at once.
         self.mount.in_flight.leave();
         self.shared.in_flight.leave();
         match self.mount.check_alive().and(data) {
-            Ok(data) => self.reply.data(data),
+            Ok(Some(data)) => self.reply.data(data),
+            Ok(None) => send_mapped(&self.shared, &self.handle, self.offset, self.length, self.reply),
             Err(error) => self.reply.error(errno(&error)),
         }
     }
@@ -199,7 +210,7 @@ impl MountFileSystem {
                 let _ = notifier.inval_inode(INodeNo(inode), -1, 0);
             }
         }
-        Ok((self.keep_handle(Handle { descriptor, file }), answer))
+        Ok((self.keep_handle(Handle { descriptor, file, mapping: Mapping::default() }), answer))
     }
 
     pub(crate) fn read_directory(&self, inode: u64) -> io::Result<Vec<DirectoryEntry>> {
@@ -249,6 +260,7 @@ impl MountFileSystem {
     ) -> io::Result<FileAttr> {
         let place = locked(&self.mount.nodes).place(inode);
         if let Some(size) = size {
+            let _nothing_is_sent = write_lock(&self.shared.sizes);
             let opened = handle.and_then(|handle| self.handle(handle).ok());
             if let Some(handle) = opened {
                 rustix::fs::ftruncate(&handle.descriptor, size)?;
@@ -343,7 +355,7 @@ impl MountFileSystem {
         };
         let (attributes, identity) = self.enter(parent, name)?;
         let file = identity.file.ok_or_else(|| error_number(libc::EEXIST))?;
-        Ok((attributes, self.keep_handle(Handle { descriptor, file })))
+        Ok((attributes, self.keep_handle(Handle { descriptor, file, mapping: Mapping::default() })))
     }
 
     pub(crate) fn write_file(&self, inode: u64, handle: &Handle, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -360,7 +372,10 @@ impl MountFileSystem {
     }
 
     /// Answers a read on the spot.
-    pub(crate) fn read_now(handle: &Handle, offset: u64, length: usize, reply: ReplyData) {
+    pub(crate) fn read_now(&self, handle: &Handle, offset: u64, length: usize, reply: ReplyData) {
+        if handle.mapping.serves(&handle.descriptor, offset, length) {
+            return send_mapped(&self.shared, handle, offset, length, reply);
+        }
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < length {
                 buffer.resize(length, 0);
@@ -370,6 +385,15 @@ impl MountFileSystem {
                 Err(error) => reply.error(errno(&error)),
             }
         });
+    }
+}
+
+/// Sends a range that the mapping of the file serves, as far as the file still reaches.
+fn send_mapped(shared: &Shared, handle: &Handle, offset: u64, length: usize, reply: ReplyData) {
+    let _no_shorter = read_lock(&shared.sizes);
+    match MountFileSystem::clipped(handle, offset, length as u32) {
+        Ok(length) => reply.data(handle.mapping.bytes(offset, length as usize).unwrap_or_default()),
+        Err(error) => reply.error(errno(&error)),
     }
 }
 

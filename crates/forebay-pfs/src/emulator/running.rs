@@ -156,6 +156,7 @@ impl Emulator {
             errands,
             mounts: RwLock::default(),
             in_flight: InFlight::default(),
+            sizes: RwLock::default(),
             calibration: Calibration::default(),
         });
         let emulator = Emulator {

@@ -12,6 +12,7 @@ use crate::counters::{Counters, Transfer};
 use crate::emulator::calibration::Calibration;
 use crate::emulator::clock::{Clock, RealTime};
 use crate::emulator::errands::Errands;
+use crate::emulator::mapping::Mapping;
 use crate::emulator::nodes::{Identities, Nodes};
 use crate::emulator::timers::Timers;
 use crate::events::{Event, Ring};
@@ -89,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) errands: Errands,
     pub(crate) mounts: RwLock<Vec<Arc<Mounted>>>,
     pub(crate) in_flight: InFlight,
+    /// Held for reading while bytes are sent out of a mapping, and for writing while a file becomes shorter.
+    pub(crate) sizes: RwLock<()>,
     pub(crate) calibration: Calibration,
 }
 
@@ -154,6 +157,7 @@ impl Shared {
 pub(crate) struct Handle {
     pub(crate) descriptor: OwnedFd,
     pub(crate) file: FileId,
+    pub(crate) mapping: Mapping,
 }
 
 /// One entry of an open directory: inode, kind, name.

@@ -40,12 +40,14 @@ const KEPT_BUFFERS: usize = 64;
 
 /// A reply that carries data.
 pub(crate) trait DataReply: Send {
-    /// Reads them; answers how many bytes there are.
+    /// Makes them ready; answers whether it has them without a buffer.
+    fn prepare(&mut self) -> bool;
+    /// Reads them into a buffer; answers how many bytes there are.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
     /// How many bytes at most.
     fn length(&self) -> usize;
-    /// Sends them, or the error.
-    fn send(self: Box<Self>, data: io::Result<&[u8]>);
+    /// Sends them, or the error; none: those that it has itself.
+    fn send(self: Box<Self>, data: io::Result<Option<&[u8]>>);
 }
 
 /// What is to be done at some time.
@@ -56,10 +58,13 @@ pub(crate) enum Task {
     Data(Box<dyn DataReply>),
 }
 
+/// A buffer, and how many bytes of it are data.
+type Filled = (Vec<u8>, usize);
+
 enum Step {
     Prepare(Box<dyn DataReply>),
     Data(Box<dyn DataReply>),
-    Prepared(Box<dyn DataReply>, io::Result<(Vec<u8>, usize)>),
+    Prepared(Box<dyn DataReply>, io::Result<Option<Filled>>),
     Answer(Box<dyn FnOnce() + Send>),
 }
 
@@ -294,7 +299,7 @@ impl Shared {
         let begun = self.clock.real_now();
         match step {
             Step::Prepare(mut reply) => {
-                let data = self.read(&mut *reply);
+                let data = if reply.prepare() { Ok(None) } else { self.read(&mut *reply) };
                 let at = due.saturating_sub(self.send_time(reply.length()));
                 self.insert(at, due, node, Step::Prepared(reply, data));
             }
@@ -310,13 +315,13 @@ impl Shared {
         }
     }
 
-    fn read(&self, reply: &mut dyn DataReply) -> io::Result<(Vec<u8>, usize)> {
+    fn read(&self, reply: &mut dyn DataReply) -> io::Result<Option<Filled>> {
         let mut buffer = locked(&self.buffers).pop().unwrap_or_default();
         if buffer.len() < reply.length() {
             buffer.resize(reply.length(), 0);
         }
         let count = reply.read(&mut buffer[..])?;
-        Ok((buffer, count))
+        Ok(Some((buffer, count)))
     }
 
     fn send(
@@ -324,11 +329,16 @@ impl Shared {
         begun: RealTime,
         due: RealTime,
         reply: Box<dyn DataReply>,
-        data: io::Result<(Vec<u8>, usize)>,
+        data: io::Result<Option<Filled>>,
     ) {
         match data {
-            Ok((buffer, count)) => {
-                reply.send(Ok(&buffer[..count]));
+            Ok(None) => {
+                let count = reply.length();
+                reply.send(Ok(None));
+                self.sent(begun, due, count);
+            }
+            Ok(Some((buffer, count))) => {
+                reply.send(Ok(Some(&buffer[..count])));
                 self.sent(begun, due, count);
                 let mut buffers = locked(&self.buffers);
                 if buffers.len() < KEPT_BUFFERS {
@@ -364,6 +374,10 @@ mod tests {
     struct Bytes(usize, mpsc::Sender<(usize, RealTime)>, Clock);
 
     impl DataReply for Bytes {
+        fn prepare(&mut self) -> bool {
+            false
+        }
+
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             buffer[..self.0].fill(7);
             Ok(self.0)
@@ -373,8 +387,8 @@ mod tests {
             self.0
         }
 
-        fn send(self: Box<Self>, data: io::Result<&[u8]>) {
-            let data = data.unwrap();
+        fn send(self: Box<Self>, data: io::Result<Option<&[u8]>>) {
+            let data = data.unwrap().unwrap();
             assert!(data.iter().all(|&byte| byte == 7));
             self.1.send((data.len(), self.2.real_now())).unwrap();
         }
