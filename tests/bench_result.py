@@ -160,6 +160,7 @@ def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):
             (one["locate_seconds"] + one["read_seconds"] for one in readers), default=None
         ),
         "messages_per_step": 0.0 if readers else None,
+        "guess_hit_share": 0.9 if readers else None,
         "fetched_needed_ratio": 1.05 if readers and pfs else None,
         **{key: statistics.fmean(rank[key] for rank in own) for key in PHASES},
         **{key: sum(rank[key] for rank in own) for key in SUMS},

@@ -40,6 +40,8 @@ Report = Callable[[str, int, int], None]
 VERIFIED_EPOCHS = 2
 """Epochs of a verification run, at most: the second shows that epochs are told apart, or walked alike."""
 
+_INDEX = (sys.executable, "-m", "forebay", "index", "--schema", SCHEMA)
+
 LIMIT_SECONDS, LIMIT_BLOCK_BYTES = 0.5, 4 << 20
 LIMIT_KINDS = (("sequential", 1), ("direct", 1), ("direct", 4))
 """Kind and threads of the figures of the limit. One stream is best on disks that seek, several on what has latency only."""
@@ -113,8 +115,9 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
     load = os.getloadavg()[0]
     with nodes(facts, settings) as where, emulate(settings, where.mounts) as emulation:
         runner.emulation = emulation
-        if any(one.status == "ok" and one.row.baseline is None for one in measured):
-            runner.index(where)
+        of_engine = [one.row for one in measured if one.status == "ok" and one.row.baseline is None]
+        if of_engine:
+            runner.index(where, recipe=any(row.computes for row in of_engine))
         limit = _limit(where, settings)
         if settings.verify:
             for one in measured:
@@ -153,8 +156,10 @@ class _Runner:
         epochs += min(settings.epochs, VERIFIED_EPOCHS) if settings.verify else 0
         self._all = rows * epochs * self._per_epoch
 
-    def index(self, where: Nodes) -> None:
-        """Build the index that the engine's rows will find: it is made once for a data set, not once for a run.
+    def index(self, where: Nodes, *, recipe: bool) -> None:
+        """Build the index that the engine's rows will find, and look for a recipe where one of them computes it.
+
+        They are made once for a data set, not once for a run.
 
         Raises
         ------
@@ -164,7 +169,7 @@ class _Runner:
         for paths in dict.fromkeys(where.paths):
             with launch.held_interrupts() as interrupts:
                 launch.run(
-                    [sys.executable, "-m", "forebay", "index", "--schema", SCHEMA, *paths],
+                    [*_INDEX, *["--provenance"] * recipe, *paths],
                     deadline_s=self._settings.deadline_s,
                     progress=lambda done: None,
                     what="index",

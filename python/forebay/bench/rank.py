@@ -187,6 +187,7 @@ def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any
             "storage_bytes": done.storage_bytes,
             "mapped_bytes": 0,
             "messages": None,
+            "guesses": None,
             "reader": None,
             "explain": "",
         }
@@ -196,6 +197,7 @@ def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any
         "storage_bytes": done.storage_bytes,
         "mapped_bytes": stats["mapped_bytes"],
         "messages": stats.get("messages_sent"),
+        "guesses": [stats.get("guess_hits", 0), stats.get("guess_misses", 0)],
         "reader": {
             "threads": _readers_of_rank(facts["readers"], place),
             "locate_seconds": stats["seek_seconds"],

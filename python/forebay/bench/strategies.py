@@ -51,6 +51,11 @@ class Row:
     """None: a preset of the engine."""
 
     @property
+    def computes(self) -> bool:
+        """Whether it computes where samples lie, which takes a recipe of the data set."""
+        return self.baseline is None and _strategy(self.strategy).locate == "provenance"
+
+    @property
     def name(self) -> str:
         """``strategy@order``."""
         return f"{self.strategy}@{self.order}"
@@ -85,6 +90,12 @@ def parse(text: str, order: str, baselines: Mapping[str, Baseline]) -> tuple[Row
         twice = next(name for name in names if names.count(name) > 1)
         raise option_error(f"--strategies: expected each row once, found {twice} twice")
     return tuple(rows)
+
+
+def _strategy(text: str) -> Strategy:
+    found = resolve({"strategy": text}, {})["strategy"]
+    assert isinstance(found, Strategy)
+    return found
 
 
 def _is_of_the_paper(name: str, strategy: Strategy) -> bool:
@@ -125,7 +136,7 @@ def _row(strategy: str, asked: str, order: str, baselines: Mapping[str, Baseline
             f"of the engine: {', '.join(STRATEGIES)}; other programs: {', '.join(sorted(baselines))}",
         )
     try:
-        found = resolve({"strategy": strategy}, {})["strategy"]
+        found = _strategy(strategy)
         if not asked:
             asked = _DEFAULT_WALK if _is_of_the_paper(name, found) and order not in _WALKS else order
         resolve({"order": asked}, {})

@@ -60,6 +60,7 @@ _COLUMNS = (
         lambda row, middle, result: f"{middle['voluntary_switches'] + middle['involuntary_switches']:,.0f}",
     ),
     _scalar("messages_per_step", ".2f", "messages"),
+    _scalar("guess_hit_share", ".1%", "guessed"),
     Column("× first", _times_first),
     Column("spread", lambda row, middle, result: f"{row['spread'].get('total_seconds', 0):.1%}"),
 )

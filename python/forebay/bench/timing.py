@@ -29,6 +29,7 @@ SCALARS = (
     "seek_seconds",
     "reading_seconds",
     "messages_per_step",
+    "guess_hit_share",
     "fetched_needed_ratio",
 )
 MEANS = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
@@ -96,6 +97,7 @@ def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
     ]
     found |= _reading(readers)
     found["messages_per_step"] = _messages_per_step(ranks)
+    found["guess_hit_share"] = _guess_hit_share(ranks)
     return found | {"ranks": rows, "readers": readers}
 
 
@@ -124,6 +126,12 @@ def _messages_per_step(ranks: Sequence[Rank]) -> float | None:
     sent: list[int | None] = [rank.measured.get("messages") for rank in ranks]
     counted = [one for one in sent if one is not None]
     return sum(counted) / ranks[0].steps if len(counted) == len(sent) else None
+
+
+def _guess_hit_share(ranks: Sequence[Rank]) -> float | None:
+    guesses = [found for rank in ranks if (found := rank.measured.get("guesses"))]
+    hits, misses = (sum(one[which] for one in guesses) for which in (0, 1))
+    return hits / (hits + misses) if hits + misses else None
 
 
 def _rank(rank: Rank, last: npt.NDArray[np.int64], real: float) -> dict[str, Any]:

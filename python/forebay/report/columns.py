@@ -56,6 +56,7 @@ COLUMNS = (
         "finding and reading records, of the rank that it took longest", -1,
     ),
     Column("messages_per_step", "messages", "ratio", "A reader's time", "between nodes, all nodes together, per step", -1),
+    Column("guess_hit_share", "guessed", "share", "A reader's time", "needed pages that had been asked for on a guess", 1),
     Column("asked_bytes", "asked", "bytes", "Data", "bytes of the samples that the ranks got"),
     Column("reads", "reads", "count", "Data", "of the loader's readers; of another program, its read calls"),
     Column("read_bytes", "read", "bytes", "Data", "bytes of these reads, from storage or page cache"),
