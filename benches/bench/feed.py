@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -34,8 +35,12 @@ class Feed:
 
     @property
     def readers(self) -> int:
-        """Reader threads of the node: how many threads the plain loops get."""
-        return int(self.loader.facts["readers"])
+        """Reader threads of the node: how many threads the plain loops get.
+
+        A loader that works alone has none, and copies in as many threads as it has cores and buffers.
+        """
+        facts = self.loader.facts
+        return int(facts["readers"]) or min(len(os.sched_getaffinity(0)), int(facts["buffers"]))
 
     @property
     def pool_bytes(self) -> int:
