@@ -41,7 +41,7 @@ PRESETS = {
 
 # Those with disks take fewer steps: in real time a seek takes tens of milliseconds.
 DISKS = ("lustre-hdd", "gpfs", "blues")
-DISK_STEPS = 12
+DISK_STEPS = 8
 
 Result = dict[str, Any]
 MIB = 1 << 20
@@ -121,7 +121,7 @@ def disks() -> None:
 
 def read_ahead() -> None:
     """With the kernel's read-ahead on the mapping, and without."""
-    shape = ("--ranks", "4", "--nodes", "4", "--steps", "4")
+    shape = ("--ranks", "4", "--nodes", "4", "--steps", "2")
     names = ("skipping", "contiguous", "ownlock")
     rows = ",".join(f"pylmdb-{name},pylmdb-{name}-noreadahead" for name in names)
     table(bench(*shape, *FEFS, "--strategies", rows, repetitions=1))
@@ -170,7 +170,7 @@ def epochs() -> None:
 
 
 def presets() -> None:
-    """All ranks on one node, one cold epoch (on most disks a part of one): the default against the best of the others on every file system."""
+    """All ranks on one node, a cold epoch (on disks a part of one): the default against the best of the others everywhere."""
     shape = (
         "--ranks",
         "4",
@@ -178,18 +178,26 @@ def presets() -> None:
         "16",
         "--cold",
         "--no-verify",
-        "--repetitions",
-        "3",
     )
     rows = ("--strategies", "pylmdb-contiguous,lmdb,forebay@sequential,forebay@contiguous,forebay")
     print(f"\n    forebay bench DATASET {shlex.join([*shape, '--pfs', 'PRESET', *rows])}\n")
     print(
-        "| file system | k | steps | limit, MiB/s | best other row | its total | @sequential | @contiguous | @group | of the limit |"
+        "| file system | k | steps | limit, MiB/s | best other row | its total "
+        "| @sequential | @contiguous | @group | of the limit |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for preset, targets in PRESETS.items():
         steps = DISK_STEPS if preset in DISKS else 40
-        place = ("--steps", str(steps), "--pfs", preset, *(("--targets", str(targets)) if targets else ()))
+        repetitions = 1 if preset in DISKS else 3
+        place = (
+            "--repetitions",
+            str(repetitions),
+            "--steps",
+            str(steps),
+            "--pfs",
+            preset,
+            *(("--targets", str(targets)) if targets else ()),
+        )
         result = run("bench", str(dataset()), *shape, *place, *rows, quiet=True)
         total = {
             row["name"]: row["median"]["total_seconds"] for row in result["rows"] if row["status"] == "ok"
