@@ -189,7 +189,7 @@ fn fill(pass: &Pass, reader: &mut Reader, planned: &Planned, block: &Block) -> F
 fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
     transfers.iter_mut().all(|transfer| {
         let bytes = mappings.bytes(transfer.shard, transfer.offset, transfer.into.len() as u64);
-        bytes.map(|bytes| transfer.into.copy_from_slice(bytes)).is_some()
+        bytes.map(|bytes| access::copy_in_order(bytes, transfer.into)).is_some()
     })
 }
 

@@ -20,6 +20,7 @@ use rustix::fs::{Advice, FileType, Mode, OFlags};
 
 use super::error::ReadError;
 use super::files::DIRECT_ALIGN_BYTES;
+use super::mappings::copy_in_order;
 
 /// How to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,7 +306,7 @@ impl Job {
     fn read(&mut self, offset: u64, pool_at: usize) -> io::Result<u64> {
         let into = &mut self.pool[pool_at..pool_at + self.block_bytes];
         if let Some(mapping) = &self.mapping {
-            into.copy_from_slice(&mapping[offset as usize..offset as usize + into.len()]);
+            copy_in_order(&mapping[offset as usize..offset as usize + into.len()], into);
             return Ok(into.len() as u64);
         }
         let wanted = (self.file_bytes - offset).min(into.len() as u64) as usize;

@@ -25,6 +25,17 @@ use super::residency::{Oracle, Residency, coarse_ms};
 /// How long the size of a file is believed \[ms\].
 const SIZE_LIFE_MS: u64 = 1000;
 
+/// Bytes that are copied from a mapping at once. The C library copies large stretches four pages side by side, and page faults
+/// that come in such an order get no read-ahead: 400 instead of 1,000 MiB/s, measured on an emulated disk with copies of 1 MiB.
+const COPY_BYTES: usize = 128 << 10;
+
+/// Copies from a mapping whose pages may be missing, in the order of the file.
+pub(crate) fn copy_in_order(from: &[u8], into: &mut [u8]) {
+    for (from, into) in from.chunks(COPY_BYTES).zip(into.chunks_mut(COPY_BYTES)) {
+        into.copy_from_slice(from);
+    }
+}
+
 /// One mapped file.
 struct ShardMap {
     /// `None` for an empty file.

@@ -33,6 +33,7 @@ pub use files::{DIRECT_ALIGN_BYTES, ShardFiles};
 pub use io::{At, Fault, FileIo};
 pub use limit::{Limit, LimitKind, Measurement, measure};
 pub use mappings::Mappings;
+pub(crate) use mappings::copy_in_order;
 pub use policy::ReadCounters;
 pub use probe::{Probe, probe_io_uring};
 pub use reader::{Access, Reader, Transfer, read_in_place};
