@@ -123,7 +123,8 @@ class Strategy:
         resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;
         :meth:`Loader.explain` says so.
     readers : int or "roots", optional
-        Reader threads per node. By default 2 on a local file system and 8 on one of other nodes. ``"roots"``: 1 per node, 2
+        Reader threads per node. By default 2 on a local file system and 8 on one of other nodes, of which in an
+        order that walks forward as many read at once as are found to be faster. ``"roots"``: 1 per node, 2
         above 16 ranks, and they alone touch storage, as LMDBIO's roots do; without it large samples are read straight into the
         batch by the rank that gets them.
     coalesce : int, optional
