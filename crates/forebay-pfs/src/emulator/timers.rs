@@ -4,7 +4,8 @@
 //!
 //! 1. A loop thread puts a task into a heap. Of the idle timer threads one, the leader, sleeps until the earliest task's time; the others
 //!    sleep until there is no leader. A task that is earlier than all others wakes the leader.
-//! 2. Data that a reply carries are read a little before it is due ([`PREPARE`]), so that reading costs no lateness; small ones with the reply.
+//! 2. Data that a reply carries are made ready a little before it is due ([`PREPARE`]), so that reading costs no lateness: at once where that
+//!    is soon and needs no buffer, small ones with the reply.
 //! 3. A reply is begun early by as long as it usually takes, so that its end is at the due time. That, and the time by which the kernel
 //!    wakes sleepers too late, are learned from the last replies and never exceed [`EARLY`]; the rest until the time is spent spinning.
 //! 4. How late it ended is recorded.
@@ -170,7 +171,14 @@ impl Timers {
             Task::Data(reply) if reply.length() <= INLINE_BYTES => {
                 (due.saturating_sub(self.shared.send_time(reply.length())), Step::Data(reply))
             }
-            Task::Data(reply) => (due.saturating_sub(PREPARE), Step::Prepare(reply)),
+            Task::Data(mut reply) => match due.saturating_sub(PREPARE) {
+                // Here and not by a timer thread, which would let replies wait that are due.
+                at if at <= self.shared.clock.real_now() && reply.prepare() => (
+                    due.saturating_sub(self.shared.send_time(reply.length())),
+                    Step::Prepared(reply, Ok(None)),
+                ),
+                at => (at, Step::Prepare(reply)),
+            },
         };
         self.shared.insert(at, due, node, step);
     }
