@@ -233,7 +233,25 @@ def test_roots_are_two_where_a_node_has_more_than_sixteen_ranks(pool, even):
     assert [plain.together(found, epoch) for epoch in range(2)] == plain.expected(even, options, 17, 2)
 
 
+def test_one_node_has_nobody_to_take_turns_with(pool, several):
+    options = {"batch_size": 5, "order": "sequential", "strategy": "lmm-dio-prov-coal-stag"}
+    found = pool.run(2, work.deliver, path=several, options=options)
+    assert [one["stats"]["turns"] for one in found] == [0, 0]
+    assert "stagger: changes nothing, as there is one node" in explain(several, "lmm-dio-prov-coal-stag")
+    with work.make(several, {}, {"batch_size": 4}) as loader:
+        with pytest.raises(
+            forebay.OptionError, match=r"the readers of this loader take no turns\nhint: make it"
+        ):
+            loader.set_stagger(2)
+        with pytest.raises(
+            forebay.OptionError, match=r"set_stagger: expected an integer of at least 1, found 0"
+        ):
+            loader.set_stagger(0)
+
+
 def test_options_of_the_rungs_are_checked():
+    with pytest.raises(forebay.OptionError, match=r"Strategy\(stagger=\): expected an integer of at least 1"):
+        forebay.Strategy(stagger="some")
     with pytest.raises(
         forebay.OptionError, match=r"Strategy\(coalesce=\): expected an integer of at least 1"
     ):

@@ -27,9 +27,15 @@ def several(tmp_path_factory):
     return str(support.write_lmdb(tmp_path_factory.mktemp("several") / "several.lmdb", values))
 
 
-def begin(pool, nodes, path, rung, each=lambda rank: {}, function=work.deliver, **options):
-    options = {"batch_size": BATCH, "order": "sequential", "strategy": rung, "memory": "16MiB", **options}
-    return pool.begin(len(nodes), function, each, nodes=nodes, path=path, options=options)
+def begin(pool, nodes, path, rung, each=lambda rank: {}, function=work.deliver, more=None, **arguments):
+    options = {
+        "batch_size": BATCH,
+        "order": "sequential",
+        "strategy": rung,
+        "memory": "16MiB",
+        **(more or {}),
+    }
+    return pool.begin(len(nodes), function, each, nodes=nodes, path=path, options=options, **arguments)
 
 
 def check(outcomes):
@@ -58,7 +64,7 @@ def test_every_rung_delivers_the_same_samples_on_any_nodes(pool, several, rung, 
 
 
 def test_cursors_go_from_root_to_root_and_are_as_small_as_their_tree(pool, several):
-    ranks = begin(pool, (0, 0, 1, 2), several, "lmm-dm", epochs=1)
+    ranks = begin(pool, (0, 0, 1, 2), several, "lmm-dm", more={"epochs": 1})
     stats = [one["stats"] for one in check(pool.outcomes(ranks))]
     steps = len(steps_of(4))
     for leader in (0, 2, 3):
@@ -129,3 +135,70 @@ def test_the_death_of_a_root_is_told_to_all(pool, several, victim):
             assert outcome == Killed(-signal.SIGKILL)
         else:
             assert f"rank {victim} " in outcome["message"]
+
+
+# --- turns ---
+
+
+@pytest.mark.parametrize("stagger", ["auto", 1, 2, 3, 9])
+def test_turns_change_nothing_but_when_something_is_read(pool, several, stagger):
+    strategy = {"access": "pread", "readers": 2, "coalesce": 2, "stagger": stagger}
+    ranks = begin(pool, (0, 0, 1, 2), several, strategy, lambda rank: {"epochs": 3})
+    found = check(pool.outcomes(ranks))
+    for epoch in range(3):
+        assert plain.together(found, epoch) == steps_of(4)
+    for rank in (0, 2, 3):
+        assert sum(found[one]["stats"]["turns"] for one in range(4) if (one < 2) == (rank == 0)) > 0
+    # A turn costs two messages to the keeper, none from it to itself, and one from it to every other node.
+    stats = found[2]["stats"]
+    assert 2 * stats["turns"] // 2 - 2 <= stats["messages_sent"] <= 2 * stats["turns"] + 2
+
+
+@pytest.mark.parametrize("leaves", [0, 1, 2])
+def test_a_node_that_says_goodbye_gives_its_turn_up(pool, several, leaves):
+    strategy = {"access": "pread", "readers": "roots", "coalesce": 1, "stagger": 3}
+    each = lambda rank: {"stop": 5 if rank == leaves else None, "epochs": 2}  # noqa: E731
+    found = check(pool.outcomes(begin(pool, (0, 1, 2), several, strategy, each)))
+    for rank, one in enumerate(found):
+        own = [step[rank] for step in steps_of(3)]
+        assert one["found"] == ([own[:5]] if rank == leaves else [own, own])
+
+
+def test_nodes_that_jump_and_rest_do_not_keep_their_turn(pool, several):
+    strategy = {"access": "pread", "readers": "roots", "coalesce": 1, "stagger": 2}
+    actions = {0: [{}, {"epoch": 5}, {"epoch": 0}], 1: [{"stop": 2}, {"epoch": 5}, {"epoch": 0, "stop": 7}]}
+    each = lambda rank: {"actions": actions[rank]}  # noqa: E731
+    ranks = begin(pool, (0, 1), several, strategy, each, function=work.act)
+    for rank, passes in enumerate(check(pool.outcomes(ranks))):
+        own = [step[rank] for step in steps_of(2)]
+        stops = [action.get("stop") for action in actions[rank]]
+        assert [steps for _, _, steps in passes] == [own[:stop] for stop in stops]
+
+
+def test_the_number_of_groups_can_be_changed_in_mid_run(pool, several):
+    strategy = {"access": "pread", "readers": "roots", "coalesce": 1, "stagger": 1}
+    ranks = begin(
+        pool, (0, 1, 2), several, strategy, function=work.staggered, groups=3, more={"memory": "512KiB"}
+    )
+    for rank in ranks:
+        assert rank.hear() == "half"
+    ranks[0].tell("go")
+    assert ranks[0].hear() == "set"
+    for rank in ranks:
+        rank.tell("go")
+    for one in check(pool.outcomes(ranks)):
+        assert "in 1 group(s) at present" in one["before"]
+        assert "in 3 group(s) at present" in one["after"]
+        assert one["steps"] == 2 * len(steps_of(3))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_death_of_a_node_that_may_have_the_turn_is_told(pool, several, victim):
+    strategy = {"access": "pread", "readers": "roots", "coalesce": 1, "stagger": 2}
+    ranks = begin(pool, (0, 1), several, strategy, function=work.walk)
+    for rank in ranks:
+        assert rank.hear() == "made"
+        assert rank.hear() == "walking"
+    ranks[victim].kill()
+    outcomes = pool.outcomes(ranks, 10)
+    assert f"rank {victim} " in outcomes[1 - victim]["message"]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from forebay import _core, _mpi, _native, _nodes
 from forebay._core import ForebayError, option_error
 from forebay.dataset import Dataset, PathLike, open
-from forebay.options import ROOTS, Group, Resolved, Strategy, per_rank_batch, resolve
+from forebay.options import AUTO, ROOTS, Group, Resolved, Strategy, check_stagger, per_rank_batch, resolve
 from forebay.world import Identity, World, identify
 
 __all__ = ["Batch", "Loader"]
@@ -246,6 +246,7 @@ class Loader:
             "readers": None if strategy.readers == ROOTS else strategy.readers,
             "roots": strategy.readers == ROOTS,
             "coalesce": strategy.coalesce,
+            "stagger": 0 if strategy.stagger == AUTO else strategy.stagger,
             "locate": strategy.locate,
             "access": strategy.access,
             "direct": strategy.direct,
@@ -473,6 +474,22 @@ class Loader:
         self._order = {**self._order, **wanted}
         self._engine = self._make_engine()
         self._closed_stats = self._closed_explanation = None
+
+    def set_stagger(self, groups: int | str) -> None:
+        """Set how many groups of nodes take turns at reading, for the whole job; it never changes which samples a batch holds.
+
+        Parameters
+        ----------
+        groups : int or "auto"
+            Number of groups, 1 for all nodes at once; ``"auto"``: measured again.
+
+        Raises
+        ------
+        OptionError
+            If the loader was made without ``Strategy(stagger=)``, or the number is not at least 1.
+        """
+        self._check_open()
+        self._engine.set_stagger(None if check_stagger("set_stagger", groups) == AUTO else int(groups))
 
     # --- looking inside -----------------------------------------------------------------------------------------------
 

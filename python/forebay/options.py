@@ -33,6 +33,7 @@ LOCATES = ("index", "cursor", "handoff", "scan", "provenance")
 # Those that go from record to record while samples are needed.
 WALKS = ("cursor", "handoff")
 ROOTS = "roots"
+AUTO = "auto"
 # Presets: what each is short for. The rungs of LMDBIO, from `lmm` on, are in the order of the paper.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "forebay": {},
@@ -45,6 +46,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "lmm-dio": {"locate": "scan", "access": "pread", "readers": ROOTS, "coalesce": 1},
     "lmm-dio-prov": {"locate": "provenance", "access": "pread", "readers": ROOTS, "coalesce": 1},
     "lmm-dio-prov-coal": {"locate": "provenance", "access": "pread", "readers": ROOTS},
+    "lmm-dio-prov-coal-stag": {"locate": "provenance", "access": "pread", "readers": ROOTS, "stagger": AUTO},
 }
 STRATEGIES = tuple(PRESETS)
 WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
@@ -64,6 +66,11 @@ def _positive(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise option_error(f"{name}: expected an integer of at least 1, found {value!r}")
     return value
+
+
+def check_stagger(name: str, value: object) -> int | str:
+    """Return a number of groups that take turns, or ``"auto"``."""
+    return AUTO if value == AUTO else _positive(name, value)
 
 
 def _choice(name: str, value: object, valid: Sequence[str]) -> str:
@@ -129,6 +136,9 @@ class Strategy:
         batch by the rank that gets them.
     coalesce : int, optional
         Steps that one read may span, where the order goes step by step (all but ``group``). By default chosen from the memory.
+    stagger : int or "auto", optional
+        Groups of nodes whose readers take turns, so that only some of them touch storage at a time; ``"auto"``: as many as is
+        measured to be best (:meth:`Loader.set_stagger` changes it later). By default all read whenever they like.
     direct : bool, optional
         Whether to read with O_DIRECT, past the page cache. By default chosen from the file system.
     buffers : int, optional
@@ -147,6 +157,7 @@ class Strategy:
     direct: bool | None = None
     buffers: int | None = None
     coalesce: int | None = None
+    stagger: int | str | None = None
 
     def __post_init__(self) -> None:
         _choice("Strategy(locate=)", self.locate, LOCATES)
@@ -155,6 +166,8 @@ class Strategy:
             _positive("Strategy(readers=)", self.readers)
         if self.coalesce is not None:
             _positive("Strategy(coalesce=)", self.coalesce)
+        if self.stagger is not None:
+            check_stagger("Strategy(stagger=)", self.stagger)
         if self.buffers is not None and _positive("Strategy(buffers=)", self.buffers) < 2:
             raise option_error(f"Strategy(buffers=): expected at least 2, found {self.buffers}")
         if self.direct is not None and not isinstance(self.direct, bool):
@@ -201,6 +214,10 @@ def _count(name: str, value: object) -> int:
 
 def _readers(name: str, value: object) -> int | str:
     return ROOTS if value == ROOTS else _count(name, value)
+
+
+def _stagger(name: str, value: object) -> int | str:
+    return AUTO if value == AUTO else _count(name, value)
 
 
 def _seed(name: str, value: object) -> int:
@@ -288,6 +305,7 @@ def _strategy(name: str, value: object) -> Strategy:
             "direct": _boolean,
             "buffers": _count,
             "coalesce": _count,
+            "stagger": _stagger,
         }
         details = _details(name, text, kinds)
     return Strategy(**{**PRESETS[_choice(name, value, STRATEGIES)], **details})

@@ -151,6 +151,26 @@ def act(
     return passes
 
 
+def staggered(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, groups: int
+) -> dict[str, Any]:
+    """Go through two epochs, between which rank 0 sets the number of groups; return what the loader says of it.
+
+    Between them each waits until told to go, rank 0 twice.
+    """
+    with make(path, world, options) as loader:
+        steps = sum(len(check(path, batch)) > 0 for batch in loader)
+        before = loader.explain()
+        pipe.send("half")
+        pipe.recv()
+        if loader.world.rank == 0:
+            loader.set_stagger(groups)
+            pipe.send("set")
+            pipe.recv()
+        steps += sum(len(check(path, batch)) > 0 for batch in loader)
+        return {"before": before, "after": loader.explain(), "steps": steps}
+
+
 def made(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, Any]:
     """Make a loader, close it, and return what it decided."""
     with make(path, world, options) as loader:

@@ -34,6 +34,7 @@ use crate::ring::Taken;
 use crate::settings::{self, Settings};
 use crate::shared::{GivenOrders, Shared};
 use crate::source::{Loaded, Source};
+use crate::stagger::Turns;
 use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
 use crate::ward::Ward;
 
@@ -50,6 +51,8 @@ pub(crate) const STALL_WARNING: Duration = Duration::from_secs(10);
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     ward: Arc<Ward>,
+    /// Of a leader, where nodes take turns.
+    turns: Option<Turns>,
     consumer: Mutex<Consumer>,
     generation: u64,
     huge_pages: bool,
@@ -185,6 +188,20 @@ impl Engine {
         if let Some(links) = &links {
             links.attach(&(Arc::clone(&ward) as Arc<dyn Watch>));
         }
+        let turns = match (options.stagger, &links) {
+            (Some(groups), Some(links)) => {
+                let groups = (groups > 0).then_some(groups as usize);
+                Some(
+                    Turns::begin(&region, links, groups)
+                        .map_err(Error::system("start a thread that takes turns"))?,
+                )
+            }
+            (Some(_), None) if options.local_rank == 0 => {
+                region.gate().set_free();
+                None
+            }
+            _ => None,
+        };
         let shared = Arc::new(Shared {
             traits: settings.traits(),
             node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
@@ -207,6 +224,7 @@ impl Engine {
         Ok(Self {
             shared,
             ward,
+            turns,
             consumer: Mutex::new(Consumer {
                 pass: None,
                 passes: 0,
@@ -460,10 +478,36 @@ impl Engine {
         drop(self.shared.buffers.ring.pause());
         self.shared.slot().left.store(1, Ordering::Release);
         self.shared.ring_all();
+        if let Some(turns) = &self.turns {
+            turns.end();
+        }
         if let Some(links) = &self.shared.links {
             links.close();
             self.ward.count(links.messages(), links.received());
         }
+    }
+
+    /// Sets the number of groups of nodes that take turns at reading; `None`: as many as is measured to be best.
+    ///
+    /// # Errors
+    /// A loader that was made without turns, and 0 groups.
+    pub fn set_stagger(&self, groups: Option<u32>) -> Result<(), Error> {
+        let _consumer = self.consumer()?;
+        let wrong =
+            |message: &str, hint: &str| Err(Error::Options { message: message.into(), hint: hint.into() });
+        if self.shared.options.stagger.is_none() {
+            return wrong(
+                "the readers of this loader take no turns",
+                "make it with stagger=\"auto\" or a number of groups",
+            );
+        }
+        if groups == Some(0) {
+            return wrong("stagger is 0", "readers take turns in at least one group");
+        }
+        let gate = self.shared.region.gate();
+        gate.wanted_groups.store(u64::from(groups.unwrap_or(0)) + 1, Ordering::Release);
+        gate.bell.ring();
+        Ok(())
     }
 
     /// Counters of this rank by name.
@@ -497,6 +541,10 @@ impl Engine {
         let mut lines = shared.settings.reasons.clone();
         if let Some(reason) = &*shared.fallback.lock().unwrap_or_else(PoisonError::into_inner) {
             lines.push(format!("fallback: {reason}"));
+        }
+        match shared.region.gate().groups.load(Ordering::Acquire) {
+            0 => {}
+            groups => lines.push(format!("stagger: the readers take turns in {groups} group(s) at present")),
         }
         if shared.settings.paced {
             let width = shared.region.flight().width(shared.region.layout().readers as u64);

@@ -69,6 +69,8 @@ mod settings;
 mod shared;
 #[cfg(not(loom))]
 mod source;
+#[doc(hidden)]
+pub mod stagger;
 #[cfg(not(loom))]
 mod start;
 #[cfg(not(loom))]

@@ -123,6 +123,9 @@ pub struct Options {
     pub locate: Locate,
     /// How storage is touched.
     pub access: AccessChoice,
+    /// Groups of nodes whose readers take turns; 0: as many as is found out to be best; none: all read whenever they like.
+    #[serde(default)]
+    pub stagger: Option<u32>,
     /// Whether reads go around the page cache.
     #[serde(default)]
     pub direct: Option<bool>,

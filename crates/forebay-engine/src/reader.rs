@@ -17,6 +17,7 @@ use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
 use crate::position::Position;
 use crate::protocol::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
+use crate::stagger::Turn;
 use crate::stats::{Counter, count, count_since, monotonic_ns};
 
 /// Runs reader `number` of a pass until the pass is stopped.
@@ -39,9 +40,11 @@ pub(crate) fn run(pass: &Pass, number: usize) {
     }
     let mut sequence = number as u64;
     let mut counted = ReadCounters::default();
+    let mut turn = Turn::new(pass);
     while !pass.is_stopped() {
         let begun = Instant::now();
         let Some((planned, place)) = pass.plans.next_block(sequence, number as u64, readers) else {
+            turn.end();
             if shared.settings.paced && may_begin(pass, sequence) {
                 shared.region.flight().starve();
             }
@@ -67,17 +70,21 @@ pub(crate) fn run(pass: &Pass, number: usize) {
         if place < readers as usize {
             shared.region.planning().ring(); // the first of its blocks in this tranche
         }
-        if !wait_for_turn(pass, block.sequence) {
+        if !wait_for_pace(pass, block.sequence, &mut turn) {
             return;
         }
         if let Some(step) = block.after_step {
             publish_overwritten(&slot.overwritten, pass.number, step);
-            if !wait_for_room(pass, step) || !wait_for_filled(pass, &planned, place) {
+            if !wait_for_room(pass, step, &mut turn) || !wait_for_filled(pass, &planned, place, &mut turn) {
                 return;
             }
         }
+        if !turn.begin(planned.tranche.first_step) {
+            return;
+        }
         count_since(shared.slot(), Counter::ReaderIdleNs, begun);
         let filled = fill(pass, &mut reader, &planned, block);
+        turn.count(block.length);
         publish_block(shared.region.block_word(block.sequence), pass.number, block.sequence, filled);
         shared.region.filled().ring();
 
@@ -97,12 +104,13 @@ pub(crate) fn run(pass: &Pass, number: usize) {
 }
 
 /// Waits until every rank of the node is behind `step`; false when the pass was stopped.
-fn wait_for_room(pass: &Pass, step: u64) -> bool {
+fn wait_for_room(pass: &Pass, step: u64, turn: &mut Turn<'_>) -> bool {
     let ready = || pass.shared.active().all(|(_, slot)| is_behind(&slot.position, pass.number, step));
     while !ready() {
         if pass.is_stopped() {
             return false;
         }
+        turn.end();
         pass.shared.region.flight().starve();
         pass.shared.region.gathered().wait(|| pass.is_stopped() || ready(), PATIENCE);
     }
@@ -113,7 +121,7 @@ fn wait_for_room(pass: &Pass, step: u64) -> bool {
 ///
 /// A block that only ranks needed which went away is waited for by nobody, while its reader, stalled or just moved to
 /// another process, still means to write there.
-fn wait_for_filled(pass: &Pass, planned: &Planned, place: usize) -> bool {
+fn wait_for_filled(pass: &Pass, planned: &Planned, place: usize, turn: &mut Turn<'_>) -> bool {
     let region = &pass.shared.region;
     let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, sequence);
     let ready = || pass.plans.is_free(planned, place, region.layout().blocks as u64, filled);
@@ -121,13 +129,14 @@ fn wait_for_filled(pass: &Pass, planned: &Planned, place: usize) -> bool {
         if pass.is_stopped() {
             return false;
         }
+        turn.end();
         region.filled().wait(|| pass.is_stopped() || ready(), PATIENCE);
     }
     true
 }
 
 /// Waits until the block may be begun; false when the pass was stopped.
-fn wait_for_turn(pass: &Pass, sequence: u64) -> bool {
+fn wait_for_pace(pass: &Pass, sequence: u64, turn: &mut Turn<'_>) -> bool {
     if !pass.shared.settings.paced {
         return true;
     }
@@ -135,6 +144,7 @@ fn wait_for_turn(pass: &Pass, sequence: u64) -> bool {
         if pass.is_stopped() {
             return false;
         }
+        turn.end();
         pass.shared.region.filled().wait(|| pass.is_stopped() || may_begin(pass, sequence), PATIENCE);
     }
     true

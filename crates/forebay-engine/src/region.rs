@@ -17,6 +17,7 @@ use crate::flight::Flight;
 use crate::links::Loss;
 use crate::locate::Finds;
 use crate::node::{Bell, Map};
+use crate::stagger::Gate;
 
 /// Alignment of everything that is read into or handed out \[bytes\]: a page, which `O_DIRECT` needs.
 pub const ALIGN: u64 = 4096;
@@ -58,6 +59,8 @@ struct Header {
     planning: Bell,
     /// Which blocks may be read now.
     flight: Flight,
+    /// Whether any may, where nodes take turns.
+    gate: Gate,
     /// [`Loss`] word of the first process of the job that was lost; 0 for none.
     lost: AtomicU64,
 }
@@ -222,6 +225,11 @@ impl Region {
             Ok(_) => loss,
             Err(noted) => Loss::from_word(noted).unwrap_or(loss),
         }
+    }
+
+    /// Whether the readers of this node may touch storage now, where nodes take turns.
+    pub fn gate(&self) -> &Gate {
+        &self.header().gate
     }
 
     /// All ranks' slots, by local rank.

@@ -442,6 +442,20 @@ pub fn decide(
         Some(steps) => reasons.push(format!("coalesce: a read spans up to {steps} step(s), as asked")),
         None => {}
     }
+    if let Some(groups) = options.stagger {
+        let groups = if groups == 0 {
+            "as many groups as is measured to be best".into()
+        } else {
+            format!("{groups} group(s)")
+        };
+        reasons.push(match options.links {
+            Some(_) => format!("stagger: the nodes take turns in {groups}"),
+            None if ranks == options.size as usize => {
+                "stagger: changes nothing, as there is one node, which has nobody to take turns with".into()
+            }
+            None => "stagger: changes nothing, as the nodes are not linked".into(),
+        });
+    }
     let least_memory = region.control_bytes() + up(least_landing) + 2 * region.buffer_bytes * ranks as u64;
     reasons.push(format!(
         "memory: the least that works for these options is {} MiB",

@@ -62,6 +62,8 @@ counters! {
     MessagesSent = "messages_sent",
     /// Messages from other nodes.
     MessagesReceived = "messages_received",
+    /// Turns at reading, where nodes take turns.
+    Turns = "turns",
     /// Bytes of the cursors that were handed to other nodes.
     CursorBytes = "cursor_bytes",
     /// Pages that were asked for on a guess, before the cursor came.

@@ -98,6 +98,11 @@ impl Engine {
         detached(py, None, |_| self.engine.give_order(epoch, &copied))
     }
 
+    #[pyo3(signature = (groups))]
+    fn set_stagger(&self, py: Python<'_>, groups: Option<u32>) -> PyResult<()> {
+        detached(py, None, |_| self.engine.set_stagger(groups))
+    }
+
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = PyDict::new(py);
         let fill = |into: &Bound<'py, PyDict>, counters: Vec<(&'static str, u64)>| -> PyResult<()> {
