@@ -205,6 +205,7 @@ def test_a_rank_that_ends_its_process_after_closing_is_no_loss(pool, records, fi
     ranks = pool.begin(3, work.deliver, each, path=records, options=options)
     assert len(ranks[first].hear()["found"]) == 1
     ranks[first].kill()
+    ranks[first].process.join()  # or the next test would take it for alive
     found = pool.outcomes([rank for rank in ranks if rank is not ranks[first]])
     for one in found:
         assert not isinstance(one, (Raised, Killed)), one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -180,6 +181,7 @@ def test_a_rank_that_closes_and_ends_is_no_loss_on_any_node(pool, records, first
     ranks = begin(pool, work.deliver, lambda rank: {"epochs": 1 if rank == first else 4}, path=records)
     assert len(ranks[first].hear()["found"]) == 1
     ranks[first].kill()
+    ranks[first].process.join()  # or the next test would take it for alive
     for one in pool.outcomes([rank for rank in ranks if rank is not ranks[first]]):
         assert not isinstance(one, (Raised, Killed)), one
         assert [len(steps) for steps in one["found"]] == [15] * 4
@@ -223,7 +225,15 @@ def walk_on_nodes(emulated, records, place, walk_s):
     """Start a rank on each of three nodes, and wait until they walk."""
     place.mkdir()
     tests = Path(__file__).parent
-    programs = [nodes.Program(emulated, rank, WALK, tests, records, place, rank, walk_s) for rank in range(3)]
+    programs = [
+        nodes.Program(
+            emulated.on(
+                rank,
+                [sys.executable, "-W", "error", "-c", WALK, *map(str, (tests, records, place, rank, walk_s))],
+            )
+        )
+        for rank in range(3)
+    ]
     end = time.monotonic() + nodes.WITHIN_S
     while not all(program.said("walking") for program in programs):
         assert time.monotonic() < end, "they do not walk"
@@ -232,27 +242,14 @@ def walk_on_nodes(emulated, records, place, walk_s):
 
 
 @nodes.needs_nodes
-def test_a_node_that_is_cut_off_is_named_by_the_others_and_a_short_cut_by_nobody(records, tmp_path):
+def test_a_node_that_is_cut_off_for_a_few_seconds_is_no_loss(records, tmp_path):
     with Cluster(3) as emulated:
-        programs = walk_on_nodes(emulated, records, tmp_path / "short", 6)
+        programs = walk_on_nodes(emulated, records, tmp_path / "exchange", 6)
         emulated.unplug(1)
         time.sleep(3)
         emulated.plug(1)
         for program in programs:
             assert program.finish() == (0, "walking\nwell\n", "")
-        programs = walk_on_nodes(emulated, records, tmp_path / "long", 30)
-        emulated.unplug(1)
-        begun = time.monotonic()
-        for rank in (0, 2):
-            code, said, warned = programs[rank].finish()
-            assert (code, warned) == (0, "")
-            assert "rank 1 (node node1, process" in said, said
-            assert "does not answer any more" in said
-        assert time.monotonic() - begun < nodes.WITHIN_S
-        # The one that is cut off cannot know that it is the one.
-        code, said, _ = programs[1].finish()
-        assert code == 0
-        assert "does not answer any more" in said
 
 
 # --- MPI ---

@@ -200,7 +200,10 @@ impl Mesh {
             return;
         }
         state.loss = Some(loss);
-        self.to_all(&mut state, &Frame::Lost(loss));
+        // A node that gave up tells the others why, which must not be overtaken by the mere fact.
+        if loss.cause != Cause::GaveUp {
+            self.to_all(&mut state, &Frame::Lost(loss));
+        }
         self.changed.notify_all();
         let watch = state.watch.clone();
         drop(state);
