@@ -31,6 +31,9 @@ use super::thread::prepare;
 const NEXT_AFTER: Duration = Duration::from_millis(250);
 /// How long an address may be silent before it is tried again.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(5);
+/// How long one who gives up waits for links of which the other side knows already, and how often it looks.
+const SETTLE_WITHIN: Duration = Duration::from_millis(500);
+const SETTLE_EVERY: Duration = Duration::from_millis(2);
 /// How often we look whether a leader that has not come is still there.
 const KNOCK_EVERY: Duration = Duration::from_secs(1);
 /// How long a stranger may take to prove who it is.
@@ -170,26 +173,64 @@ pub(super) fn meet(
         callers: mesh.others().map(caller).collect(),
         linked: (0..spec.cards.len()).map(|node| node == spec.me).collect(),
     };
-    loop {
-        meeting.call()?;
-        meeting.accept(listener)?;
-        if meeting.linked.iter().all(|linked| *linked) {
-            return Ok(());
-        }
-        if let Some(failure) = mesh.failure(&mesh.lock()) {
-            return Err(failure);
-        }
-        if !check() {
-            return Err(LinkError::Interrupted);
-        }
-        if now.elapsed() > deadline {
-            return Err(meeting.missing(deadline));
-        }
-        meeting.wait(listener);
-    }
+    meeting.link_all(listener, deadline, check).inspect_err(|_| meeting.settle())
 }
 
 impl Meeting<'_> {
+    fn link_all(
+        &mut self,
+        listener: &Listener,
+        deadline: Duration,
+        check: &mut dyn FnMut() -> bool,
+    ) -> Result<(), LinkError> {
+        let begun = Instant::now();
+        loop {
+            self.call()?;
+            self.accept(listener)?;
+            if self.linked.iter().all(|linked| *linked) {
+                return Ok(());
+            }
+            if let Some(failure) = self.mesh.failure(&self.mesh.lock()) {
+                return Err(failure);
+            }
+            if !check() {
+                return Err(LinkError::Interrupted);
+            }
+            if begun.elapsed() > deadline {
+                return Err(self.missing(deadline));
+            }
+            self.wait(listener);
+        }
+    }
+
+    /// Completes the links of which the other side knows already, when this one gives up: over them it can say why, and is not
+    /// taken for dead.
+    fn settle(&mut self) {
+        let begun = Instant::now();
+        loop {
+            let mut open = false;
+            for mut caller in std::mem::take(&mut self.callers) {
+                for attempt in std::mem::take(&mut caller.attempts) {
+                    if self.linked[caller.node] || !matches!(attempt.stage, Stage::Welcome(_)) {
+                        continue;
+                    }
+                    match self.advance(&caller, attempt) {
+                        Ok(Progress::Waits(attempt)) => caller.attempts.push(attempt),
+                        // What cannot be linked hears nothing.
+                        Ok(Progress::Linked(socket)) => drop(self.link(caller.node, socket)),
+                        Ok(Progress::Failed(_)) | Err(_) => {}
+                    }
+                }
+                open |= !caller.attempts.is_empty();
+                self.callers.push(caller);
+            }
+            if !open || begun.elapsed() > SETTLE_WITHIN {
+                return;
+            }
+            std::thread::sleep(SETTLE_EVERY);
+        }
+    }
+
     fn wait(&self, listener: &Listener) {
         let mut polled = vec![PollFd::new(&listener.socket, PollFlags::IN)];
         polled.extend(self.strangers.iter().map(|stranger| PollFd::new(&stranger.socket, PollFlags::IN)));
