@@ -214,13 +214,13 @@ impl Mesh {
 
     /// The link to a node is lost.
     pub(super) fn lose_node(&self, node: usize, cause: Cause) {
-        {
-            let mut state = self.lock();
-            state.nodes[node].presence = Presence::Lost;
-            state.nodes[node].outbox = Outbox::default();
-            self.changed.notify_all();
-        }
+        // The cause first: whoever finds the node lost must find why.
         self.lose(self.nodes.loss(node, cause));
+        let mut state = self.lock();
+        state.nodes[node].presence = Presence::Lost;
+        state.nodes[node].outbox = Outbox::default();
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// What keeps the nodes from going on together.
