@@ -5,8 +5,6 @@
 //! `start` … → `close`. Going on where the last epoch ended, or at the next epoch after `leave`, continues the pass;
 //! any other place begins a new pass, for which all ranks of the node that are still there must ask alike.
 
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,17 +12,15 @@ use std::time::{Duration, Instant};
 use forebay_format::Index;
 use forebay_plan::Order;
 use forebay_types::{Field, Rank};
-use serde::{Deserialize, Serialize};
 
-use crate::access::{Mappings, ShardFiles};
 use crate::batch::{Batch, BatchLayout, Buffers};
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::links::{Links, Listener, Nodes, Watch};
-use crate::locate::scan;
+use crate::lead::{Reply, lead, open_files, open_mappings};
+use crate::links::{Listener, Watch};
 use crate::making::{Attentive, Making};
-use crate::node::{self, Dead, Map, NodeSpec, fork, memory};
-use crate::options::{AccessChoice, Locate, Options, compare_greetings};
+use crate::node::{self, Dead, Map, NodeSpec, fork};
+use crate::options::{AccessChoice, Options, compare_greetings};
 use crate::pass::{PATIENCE, Pass};
 use crate::position::AWAY;
 use crate::protocol::publish_position;
@@ -33,15 +29,13 @@ use crate::registry;
 use crate::ring::Taken;
 use crate::settings::{self, Settings};
 use crate::shared::{GivenOrders, Shared};
-use crate::source::{Loaded, Source};
+use crate::source::Source;
 use crate::stagger::Turns;
 use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
 use crate::ward::Ward;
 
 /// How long ranks of a node wait for each other to come, unless `timeout=` is shorter \[s\].
 const MEETING_S: u64 = 120;
-/// Part of the budget that data which came with the index may take: the loader needs the rest.
-const KEPT_SHARE: u64 = 2;
 /// How often `next` looks whether a peer has died when it does not wait.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// After how long without a batch the user is told what is being waited for.
@@ -83,17 +77,6 @@ pub(crate) struct Consumer {
     pub(crate) closed: bool,
     /// Why the iteration ended early; told again until the next `start`.
     pub(crate) failed: Option<Error>,
-}
-
-/// What the leader tells the others.
-#[derive(Serialize, Deserialize)]
-struct Reply {
-    settings: Settings,
-    /// Whether the data themselves follow the region and the index, a descriptor for each shard.
-    kept: bool,
-    /// All nodes, where there are several that are linked.
-    #[serde(default)]
-    nodes: Option<Nodes>,
 }
 
 impl Engine {
@@ -176,6 +159,10 @@ impl Engine {
         let kept = reply.kept.then(|| fds.collect());
         let files = open_files(&source, &index, settings.direct, kept)?;
         let mappings = open_mappings(settings.access, &files);
+        if settings.roots && settings.access != AccessChoice::Mmap {
+            // Behind what a root reads stand the samples of other nodes.
+            files.without_read_ahead();
+        }
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
             .ok_or_else(|| Error::Node("the leader's decisions do not fit the data set".into(), None))?;
         let ward = Arc::new(Ward {
@@ -586,72 +573,5 @@ struct IndexBytes(Map);
 impl AsRef<[u8]> for IndexBytes {
     fn as_ref(&self) -> &[u8] {
         self.0.bytes()
-    }
-}
-
-/// What only the leader does: the index, the settings, the memory. `seek` is how long it took to find the samples.
-fn lead(
-    source: &Source,
-    options: &Options,
-    links: Option<&Links>,
-    seek: &mut Duration,
-    caller: &dyn Caller,
-) -> Result<(Vec<u8>, Vec<OwnedFd>, registry::Share), Error> {
-    let mut budget = settings::budget(options)?;
-    // Roots and cursors are there to touch storage.
-    let touches = options.roots || options.locate.walks();
-    let keep_bytes = if touches { 0 } else { budget.left_bytes() / KEPT_SHARE };
-    let begun = Instant::now();
-    let Loaded { index, bytes, kept, notes } = match options.locate {
-        Locate::Provenance => source.index_by_provenance(keep_bytes, caller)?,
-        Locate::Scan => scan(source, options, links, caller)?,
-        Locate::Index | Locate::Cursor | Locate::Handoff => source.index_keeping(keep_bytes, caller)?,
-    };
-    *seek = begun.elapsed();
-    budget.reasons.extend(notes);
-    if index.samples() == 0 {
-        return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
-    }
-    if let Some(kept) = &kept {
-        budget.kept_bytes = kept.bytes();
-        budget.held_bytes += kept.take_from(options.budget_owner());
-    }
-    let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
-    let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
-    let mappings = open_mappings(options.access, &files);
-    let settings = settings::decide(options, &index, &files, mappings.as_ref(), budget)?;
-    let total = settings.region.total_bytes();
-    let share = registry::take(options.budget_owner(), total);
-    let region = memory::sealed_memfd("forebay-region", total as usize)?;
-    let index = memory::sealed_copy("forebay-index", &bytes)?;
-    let nodes = options.links.as_ref().map(|links| links.nodes.clone());
-    let reply = Reply { settings, kept: kept.is_some(), nodes };
-    let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
-    let mut fds = vec![region, index];
-    fds.extend(share_kept()?.into_iter().flatten());
-    Ok((reply, fds, share))
-}
-
-/// Opens the shards, or takes the memory in which they are kept.
-fn open_files(
-    source: &Source,
-    index: &Index,
-    direct: bool,
-    kept: Option<Vec<OwnedFd>>,
-) -> Result<Arc<ShardFiles>, Error> {
-    let paths = source.dataset().shards().iter().map(|shard| shard.path.clone());
-    let shards: Vec<(PathBuf, u64)> =
-        paths.zip(index.shards()).map(|(path, shard)| (path, shard.bytes)).collect();
-    Ok(Arc::new(match kept {
-        None => ShardFiles::open(&shards, direct)?,
-        Some(memory) => ShardFiles::kept(&shards, memory)?,
-    }))
-}
-
-fn open_mappings(access: AccessChoice, files: &Arc<ShardFiles>) -> Option<Mappings> {
-    match access {
-        AccessChoice::Mmap => Mappings::open(files).ok(),
-        AccessChoice::Auto if files.is_local() => Mappings::open(files).ok(),
-        _ => None,
     }
 }

@@ -9,7 +9,7 @@
 //!   `pace`: how many at once), `gather` (→ batch
 //!   buffers; `sample` and `decode` do one sample).
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
-//! - `settings` are the leader's decisions; `stats` what is counted.
+//! - `lead` is what the leader does when a loader is made, `settings` are its decisions; `stats` what is counted.
 
 // A loom build has the parts that its tests are about, and not most of what uses them.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
@@ -33,6 +33,8 @@ mod flight;
 mod gather;
 #[cfg(not(loom))]
 mod kept;
+#[cfg(not(loom))]
+mod lead;
 #[cfg(not(loom))]
 pub mod links;
 #[doc(hidden)]

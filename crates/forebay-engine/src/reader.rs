@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use forebay_plan::{Block, Read};
 
-use crate::access::{self, Mappings, ReadCounters, Reader, Transfer};
+use crate::access::{self, Mappings, ReadCounters, Reader, ShardFiles, Transfer};
 use crate::options::AccessChoice;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
@@ -19,6 +19,10 @@ use crate::position::Position;
 use crate::protocol::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
 use crate::stagger::Turn;
 use crate::stats::{Counter, count, count_since, monotonic_ns};
+
+/// Length of one announcement \[bytes\]: file systems of other nodes take no more in one request, and the kernel fetches no more than
+/// its read-ahead for one.
+const ANNOUNCED_BYTES: u64 = 1 << 20;
 
 /// Runs reader `number` of a pass until the pass is stopped.
 pub(crate) fn run(pass: &Pass, number: usize) {
@@ -190,9 +194,24 @@ fn fill(pass: &Pass, reader: &mut Reader, planned: &Planned, block: &Block) -> F
             count_since(shared.slot(), Counter::IoNs, begun);
             copied
         }
-        _ => reader.fill(&mut transfers).is_ok(),
+        _ => {
+            if shared.settings.coalesces && !shared.settings.direct {
+                announce(&shared.files, reads);
+            }
+            reader.fill(&mut transfers).is_ok()
+        }
     };
     if filled { Filled::Landed } else { Filled::Failed }
+}
+
+/// Announces large reads, so that the kernel has all the requests that it cuts them into under way at once.
+fn announce(files: &ShardFiles, reads: &[Read]) {
+    for read in reads {
+        for start in (0..read.length).step_by(ANNOUNCED_BYTES as usize) {
+            let length = ANNOUNCED_BYTES.min(read.length - start);
+            files.will_need(read.shard, read.file_offset + start, length);
+        }
+    }
 }
 
 /// Copies from the mappings, so that missing pages are faults of this thread alone; false where the file has shrunk.

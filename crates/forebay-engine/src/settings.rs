@@ -37,6 +37,9 @@ const FIND_AHEAD_TRANCHES: u64 = 4;
 const READ_BYTES: u64 = MIB;
 /// The same around the page cache, where every request pays the full latency.
 const DIRECT_READ_BYTES: u64 = 4 * MIB;
+/// The same for a root that may read as many steps at once as it likes: the kernel cuts it into requests that are under way side
+/// by side, on all servers that hold a part. A multiple of all usual stripes.
+const COALESCED_READ_BYTES: u64 = 8 * MIB;
 /// Gap that is read through where the pages are resident: a call costs 0.6 us, a copy 7 GB/s.
 const WARM_GAP_BYTES: u64 = 4 * KIB;
 /// The same on a cold local disk: 100 us at 1.6 GB/s.
@@ -60,7 +63,7 @@ const FIRST_TRANCHE_BYTES: u64 = 4 * MIB;
 /// fewer page faults at the start.
 const LOCAL_FORWARD_TRANCHE_BYTES: u64 = 4 * MIB;
 /// The same for roots that may read as many steps as they like at once.
-const COALESCED_TRANCHE_BYTES: u64 = 64 * MIB;
+const COALESCED_TRANCHE_BYTES: u64 = 32 * MIB;
 /// Tranches that the landing ring holds at once: gathered, filled, being planned, and one for the ring's seam.
 const TRANCHES: u64 = 4;
 /// The landing ring is a multiple of this \[bytes\]; as many blocks of this size are alive at most.
@@ -92,6 +95,8 @@ pub struct Settings {
     pub locate: Locate,
     /// Whether the readers are the node's roots: they alone touch storage, for all its ranks.
     pub roots: bool,
+    /// Whether a root may read as many steps at once as it likes.
+    pub coalesces: bool,
     /// Whether every rank gets its samples by itself, with nothing planned or read for others: where it walks with a
     /// cursor, and where the samples are in the page cache, from which a copy costs less than a plan.
     pub alone: bool,
@@ -287,7 +292,12 @@ pub fn decide(
         (false, true) => LOCAL_GAP_BYTES,
         (false, false) => NETWORK_GAP_BYTES,
     };
-    let read_bytes = if direct { DIRECT_READ_BYTES } else { READ_BYTES };
+    let coalesces = roots && !options.locate.walks() && options.coalesce.is_none();
+    let read_bytes = match (coalesces, direct) {
+        (true, _) => COALESCED_READ_BYTES,
+        (false, true) => DIRECT_READ_BYTES,
+        (false, false) => READ_BYTES,
+    };
     let alone = if options.locate.walks() {
         !roots
     } else {
@@ -305,7 +315,7 @@ pub fn decide(
     let paced = is_forward && options.readers.is_none() && !roots && !files.is_local() && readers > 1;
     let tranche_bytes = match (options.coalesce, kind) {
         (Some(steps), _) => step_bytes.saturating_mul(u64::from(steps)).max(LOCAL_FORWARD_TRANCHE_BYTES),
-        (None, _) if roots && !options.locate.walks() => COALESCED_TRANCHE_BYTES,
+        (None, _) if coalesces => COALESCED_TRANCHE_BYTES,
         (None, _) if is_forward && files.is_local() => LOCAL_FORWARD_TRANCHE_BYTES,
         (None, forebay_plan::Kind::Contiguous) => NETWORK_CONTIGUOUS_TRANCHE_BYTES,
         (None, _) => TRANCHE_BYTES,
@@ -478,6 +488,7 @@ pub fn decide(
         warm,
         locate: options.locate,
         roots,
+        coalesces,
         alone,
         access,
         direct,

@@ -185,6 +185,13 @@ impl ShardFiles {
         }
     }
 
+    /// Asks the kernel to fetch what is asked for and nothing beyond it. May do nothing.
+    pub(crate) fn without_read_ahead(&self) {
+        for shard in &self.shards {
+            let _ = rustix::fs::fadvise(&shard.buffered, 0, None, Advice::Random);
+        }
+    }
+
     /// Asks the kernel to fetch a range into the page cache. May do nothing.
     pub(crate) fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
         // No length would mean "up to the end of the file".

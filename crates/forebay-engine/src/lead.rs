@@ -1,0 +1,101 @@
+//! What only the leader of a node does when a loader is made: the index, the decisions, the memory.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_format::Index;
+use serde::{Deserialize, Serialize};
+
+use crate::access::{Mappings, ShardFiles};
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::links::{Links, Nodes};
+use crate::locate::scan;
+use crate::node::memory;
+use crate::options::{AccessChoice, Locate, Options};
+use crate::registry;
+use crate::settings::{self, Settings};
+use crate::source::{Loaded, Source};
+
+/// Part of the budget that data which came with the index may take: the loader needs the rest.
+const KEPT_SHARE: u64 = 2;
+
+/// What the leader tells the others.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Reply {
+    pub(crate) settings: Settings,
+    /// Whether the data themselves follow the region and the index, a descriptor for each shard.
+    pub(crate) kept: bool,
+    /// All nodes, where there are several that are linked.
+    #[serde(default)]
+    pub(crate) nodes: Option<Nodes>,
+}
+
+/// What only the leader does: the index, the settings, the memory. `seek` is how long it took to find the samples.
+pub(crate) fn lead(
+    source: &Source,
+    options: &Options,
+    links: Option<&Links>,
+    seek: &mut Duration,
+    caller: &dyn Caller,
+) -> Result<(Vec<u8>, Vec<OwnedFd>, registry::Share), Error> {
+    let mut budget = settings::budget(options)?;
+    // Roots and cursors are there to touch storage.
+    let touches = options.roots || options.locate.walks();
+    let keep_bytes = if touches { 0 } else { budget.left_bytes() / KEPT_SHARE };
+    let begun = Instant::now();
+    let Loaded { index, bytes, kept, notes } = match options.locate {
+        Locate::Provenance => source.index_by_provenance(keep_bytes, caller)?,
+        Locate::Scan => scan(source, options, links, caller)?,
+        Locate::Index | Locate::Cursor | Locate::Handoff => source.index_keeping(keep_bytes, caller)?,
+    };
+    *seek = begun.elapsed();
+    budget.reasons.extend(notes);
+    if index.samples() == 0 {
+        return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
+    }
+    if let Some(kept) = &kept {
+        budget.kept_bytes = kept.bytes();
+        budget.held_bytes += kept.take_from(options.budget_owner());
+    }
+    let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
+    let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
+    let mappings = open_mappings(options.access, &files);
+    let settings = settings::decide(options, &index, &files, mappings.as_ref(), budget)?;
+    let total = settings.region.total_bytes();
+    let share = registry::take(options.budget_owner(), total);
+    let region = memory::sealed_memfd("forebay-region", total as usize)?;
+    let index = memory::sealed_copy("forebay-index", &bytes)?;
+    let nodes = options.links.as_ref().map(|links| links.nodes.clone());
+    let reply = Reply { settings, kept: kept.is_some(), nodes };
+    let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
+    let mut fds = vec![region, index];
+    fds.extend(share_kept()?.into_iter().flatten());
+    Ok((reply, fds, share))
+}
+
+/// Opens the shards, or takes the memory in which they are kept.
+pub(crate) fn open_files(
+    source: &Source,
+    index: &Index,
+    direct: bool,
+    kept: Option<Vec<OwnedFd>>,
+) -> Result<Arc<ShardFiles>, Error> {
+    let paths = source.dataset().shards().iter().map(|shard| shard.path.clone());
+    let shards: Vec<(PathBuf, u64)> =
+        paths.zip(index.shards()).map(|(path, shard)| (path, shard.bytes)).collect();
+    Ok(Arc::new(match kept {
+        None => ShardFiles::open(&shards, direct)?,
+        Some(memory) => ShardFiles::kept(&shards, memory)?,
+    }))
+}
+
+pub(crate) fn open_mappings(access: AccessChoice, files: &Arc<ShardFiles>) -> Option<Mappings> {
+    match access {
+        AccessChoice::Mmap => Mappings::open(files).ok(),
+        AccessChoice::Auto if files.is_local() => Mappings::open(files).ok(),
+        _ => None,
+    }
+}
