@@ -122,14 +122,69 @@ def test_a_node_that_cannot_make_the_loader_says_so_to_all(pool, records):
     assert all(outcome["steps"] == 0 for outcome in outcomes)
 
 
-def test_a_rank_that_does_not_come_is_an_error_after_the_timeout(pool, records):
+@pytest.mark.parametrize("absent", [1, 0])
+def test_a_rank_that_does_not_come_is_an_error_after_the_timeout(pool, records, absent):
+    options = {**OPTIONS, "timeout": 2}
     ranks = pool.begin(
-        3, work.meeting, nodes=(0, 1, 1), absent=[1], path=records, options={**OPTIONS, "timeout": 2}
+        3, work.meeting, nodes=(0, 1, 1), absent=[absent], path=records, options=options, warn_after=0.5
     )
-    for rank in (0, 2):
-        assert ranks[rank].hear() == "meeting"
-    for rank in (0, 2):
-        assert "not all of the 3 ranks came within 2 s" in ranks[rank].hear()["message"]
+    there = [ranks[rank] for rank in range(3) if rank != absent]
+    for rank in there:
+        assert rank.hear() == "meeting"
+    for rank in there:
+        (outcome,) = rank.hear()
+        assert outcome["kind"] == "PeerLostError"
+        assert "not all of the 3 ranks came within 2 s" in outcome["message"]
+        # Rank 0 finds out who is missing.
+        assert f"missing: rank {absent}" in outcome["message"]
+        (warning,) = outcome["warnings"]
+        assert f"for rank {absent}" in warning
+
+
+def test_ranks_that_come_late_are_warned_of_and_waited_for(pool, records):
+    late = lambda rank: {"opens": 3.0 if rank in (1, 4) else 0.0}  # noqa: E731
+    ranks = begin(pool, work.meeting, late, path=records, warn_after=0.5)
+    for number, rank in enumerate(ranks):
+        assert rank.hear() == "meeting"
+        if number in (1, 4):
+            assert rank.hear() == "opening"
+    for number, ((outcome,)) in enumerate(pool.outcomes(ranks)):
+        assert outcome["steps"] == 15
+        assert len(outcome["warnings"]) == (number not in (1, 4))
+        assert all("for ranks 1, 4;" in warning for warning in outcome["warnings"])
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_rank_that_cannot_open_its_data_tells_all_why_and_they_can_try_again(pool, records, victim):
+    tries = lambda rank: {"tries": ["no.lmdb" if rank == victim else records, records]}  # noqa: E731
+    ranks = begin(pool, work.meeting, tries, path=records)
+    for rank in ranks:
+        assert rank.hear() == "meeting"
+    for number, (first, second) in enumerate(pool.outcomes(ranks)):
+        if number == victim:
+            assert "no.lmdb" in first["message"]
+            assert first["kind"] != "PeerLostError"
+        else:
+            assert first["kind"] == "PeerLostError"
+            assert f"rank {victim} gave up: " in first["message"]
+            assert "no.lmdb" in first["message"]
+        assert second["steps"] == 15
+
+
+@pytest.mark.parametrize("victim", [0, 1, 3])
+def test_a_death_before_there_are_links_is_told_by_the_node(pool, records, victim):
+    ranks = begin(pool, work.meeting, lambda rank: {"opens": 60.0 * (rank == victim)}, path=records)
+    for rank in ranks:
+        assert rank.hear() == "meeting"
+    assert ranks[victim].hear() == "opening"
+    ranks[victim].kill()
+    for number, outcome in enumerate(pool.outcomes(ranks, TOLD_WITHIN_S)):
+        if number == victim:
+            assert outcome == Killed(-signal.SIGKILL)
+        else:
+            assert (
+                f"rank {victim} (process {ranks[victim].pid}) of this node has ended" in outcome[0]["message"]
+            )
 
 
 def test_the_first_of_several_deaths_is_named_by_all_that_are_left(pool, records):

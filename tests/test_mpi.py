@@ -195,6 +195,65 @@ except forebay.PeerLostError as error:
     assert told or "rank 1" in done.stderr, done.stderr
 
 
+TRY_TWICE = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+world = forebay.World(rank=comm.rank, size=comm.size, comm=comm, node=comm.rank // 2)
+told = []
+for path in ("no.lmdb" if comm.rank == 2 else sys.argv[1], sys.argv[1]):
+    try:
+        with forebay.Loader(path, 4, memory="32MiB", world=world) as loader:
+            told.append(len(list(loader)))
+    except forebay.ForebayError as error:
+        told.append(f"{type(error).__name__} {error}")
+emit([comm.rank, *told])
+"""
+
+
+@nodes.needs_nodes
+def test_a_rank_that_cannot_open_its_data_tells_all_why_and_they_can_try_again(tmp_path, records, either):
+    done = either.run(tmp_path, [2, 1, 1], TRY_TWICE, records)
+    assert done.returncode == 0, done.stderr
+    for rank, (_, first, second) in enumerate(emitted(done)):
+        assert second == 7
+        assert "no.lmdb" in first
+        assert first.startswith("PeerLostError comparing options: rank 2 gave up: ") == (rank != 2), first
+
+
+def test_an_mpi_that_survives_deaths_is_asked_who_died(tmp_path, records):
+    code = """
+import signal
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+# Every rank is a node of its own, so that nobody watches the other's process.
+world = forebay.World(rank=comm.rank, size=comm.size, comm=comm, node=comm.rank)
+if comm.rank == 1:
+    module = importlib.import_module("forebay.loader")
+    module.open = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+try:
+    forebay.Loader(sys.argv[1], 4, memory="32MiB", world=world)
+except forebay.PeerLostError as error:
+    emit([comm.rank, str(error)])
+# Whoever finalises waits for the dead; whoever ends first must not be taken for one.
+time.sleep(2)
+os._exit(0)
+"""
+    script = tmp_path / "rank.py"
+    script.write_text("import importlib, time\n" + mpi.PRELUDE + code)
+    command = ["timeout", "-s", "KILL", str(support.DEADLINE_S), str(support.MPIEXEC), "--with-ft", "ulfm"]
+    done = subprocess.run(
+        [*command, *support.MPI_OPTIONS, "-n", "3", sys.executable, str(script), str(records)],
+        env={**os.environ, **support.MPI_ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = emitted(done)
+    assert [rank for rank, _ in told] == [0, 2], done.stderr
+    assert all("rank 1 failed: MPI reports: " in text for _, text in told), told
+
+
 def test_two_jobs_at_once_do_not_meet(tmp_path, records):
     command = ["timeout", "-s", "KILL", str(support.DEADLINE_S), str(support.MPIEXEC), *support.MPI_OPTIONS]
     script = tmp_path / "rank.py"

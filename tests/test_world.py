@@ -323,7 +323,7 @@ import forebay, time
 from forebay import _mpi
 if MPI.COMM_WORLD.rank == 0:
     try:
-        _mpi.gather(MPI.COMM_WORLD, b"x", "meeting", 0.3)
+        _mpi.Channel.of(MPI.COMM_WORLD, 0.3)
     except forebay.PeerLostError as error:
         emit(str(error))
 else:
@@ -336,7 +336,8 @@ os._exit(0)
     lines = [
         json.loads(line.removeprefix("EMIT ")) for line in done.stdout.splitlines() if line.startswith("EMIT")
     ]
-    assert [0, "meeting: not all of the 2 ranks came within 0.3 s; this is rank 0"] in lines
+    what = "duplicating the communicator: not all of the 2 ranks came within 0.3 s; this is rank 0; missing: rank 1"
+    assert [0, what] in lines
 
 
 @pytest.mark.mpi
@@ -346,9 +347,10 @@ from mpi4py import MPI
 import forebay
 from forebay import _mpi
 c = MPI.COMM_WORLD
-_mpi.compare(c, {"seed": 1}, 60)
+channel = _mpi.Channel.of(c, 60)
+channel.compare({"seed": 1}, 60)
 try:
-    _mpi.compare(c, {"seed": 1, "batch_size": 8 if c.rank < 2 else 9}, 60)
+    channel.compare({"seed": 1, "batch_size": 8 if c.rank < 2 else 9}, 60)
 except forebay.OptionError as error:
     emit(str(error).splitlines()[0])
 """

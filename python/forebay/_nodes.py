@@ -13,8 +13,9 @@ import struct
 import warnings
 from typing import Any
 
-from forebay import _mpi, _native
+from forebay import _native
 from forebay._core import ForebayError, option_error
+from forebay._mpi import Channel
 from forebay.world import Identity
 
 INTERFACE_VARIABLE = "FOREBAY_INTERFACE"
@@ -27,7 +28,9 @@ _SECRET_BYTES = 32
 _CARD = struct.Struct(f"<Ii{_NAME_BYTES}s{_PROBLEM_BYTES}s{_SECRET_BYTES}s{_native.CARD_BYTES}s")
 
 
-def meet(identity: Identity, deadline_s: float) -> tuple[dict[str, Any] | None, _native.Listener | None]:
+def meet(
+    identity: Identity, channel: Channel, deadline_s: float
+) -> tuple[dict[str, Any] | None, _native.Listener | None]:
     """Exchange what links between the nodes need (collective over the communicator).
 
     Returns
@@ -56,8 +59,7 @@ def meet(identity: Identity, deadline_s: float) -> tuple[dict[str, Any] | None, 
     )
     try:
         everyone = [
-            _CARD.unpack(one)
-            for one in _mpi.gather(identity.comm, own, "exchanging addresses of the nodes", deadline_s)
+            _CARD.unpack(one) for one in channel.gather(own, "exchanging addresses of the nodes", deadline_s)
         ]
     except BaseException:
         if listener is not None:

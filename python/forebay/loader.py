@@ -207,11 +207,12 @@ class Loader:
             }
         )
         self._decode = decode
-        self._dataset = dataset if isinstance(dataset, Dataset) else open(dataset)
         self._identity = identify(explicit or self._options["world"], self._options["timeout"])
-        self._batch_size = per_rank_batch(self._options, self._identity.size)
-        self._given: OrderFunction | None = None
-        self._order = self._order_facts(self._options["order"])
+        with _mpi.told_to_all(self._identity.comm):
+            self._dataset = dataset if isinstance(dataset, Dataset) else open(dataset)
+            self._batch_size = per_rank_batch(self._options, self._identity.size)
+            self._given: OrderFunction | None = None
+            self._order = self._order_facts(self._options["order"])
         self._generation = _core.fork_generation()
         self._epoch = 0
         self._step = 0
@@ -256,8 +257,12 @@ class Loader:
         links, listener = None, None
         if identity.comm is not None:
             facts = {**shared, "data set": self._dataset.fingerprint}
-            _mpi.compare(identity.comm, facts, self._options["timeout"])
-            links, listener = _nodes.meet(identity, self._options["timeout"])
+            try:
+                identity.comm.compare(facts, self._options["timeout"])
+                links, listener = _nodes.meet(identity, identity.comm, self._options["timeout"])
+            finally:
+                # From here on the engine watches the processes of the node.
+                identity.comm.settle()
         own = {
             "job": identity.job,
             "node": identity.node,

@@ -23,6 +23,7 @@ import os
 import re
 import secrets
 import socket
+import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from typing import Any
 
 from forebay import _mpi
 from forebay._core import option_error
+from forebay._waiting import start_of
 
 __all__ = ["Identity", "World", "identify"]
 
@@ -39,6 +41,9 @@ JOB_VARIABLE = "FOREBAY_JOB"
 
 # Bytes of a node's name or a job's text in an exchange; longer ones are cut, which hostnames (64 at most) are not.
 _TEXT_BYTES = 128
+
+# What the ranks tell each other: node, job, process namespace, process id and start.
+_CARD = struct.Struct(f"<{_TEXT_BYTES}s{_TEXT_BYTES}sQqQ")
 
 # Processes that start the ranks of a node; the name as in /proc/PID/comm, which holds 15 bytes.
 _LAUNCHERS = (
@@ -115,7 +120,7 @@ class Identity:
     local_ranks: tuple[int, ...]
     node: str
     job: str
-    comm: Any = field(default=None, repr=False)
+    comm: _mpi.Channel | None = field(default=None, repr=False)
     source: str
 
     @property
@@ -216,12 +221,13 @@ def _from_world(world: World, deadline_s: float, environment: Mapping[str, str])
     node = _host() if world.node is None else str(world.node)
     if world.comm is not None:
         found = _exchange(world.comm, node, deadline_s, "forebay.World with a communicator", world.job)
-        if world.local_size is not None and world.local_size != len(found.local_ranks):
-            raise option_error(
-                f"World: local_size {world.local_size} was given, "
-                f"{len(found.local_ranks)} ranks of the communicator are on node {node!r}",
-                "give node= the same value on the ranks of a node and different ones on different nodes",
-            )
+        with _mpi.told_to_all(found.comm):
+            if world.local_size is not None and world.local_size != len(found.local_ranks):
+                raise option_error(
+                    f"World: local_size {world.local_size} was given, "
+                    f"{len(found.local_ranks)} ranks of the communicator are on node {node!r}",
+                    "give node= the same value on the ranks of a node and different ones on different nodes",
+                )
         return _alone(found)
     if world.local_rank is None or world.local_size is None:
         local_rank, local_size = world.rank, world.size
@@ -401,20 +407,38 @@ def _exchange(comm: Any, node: str, deadline_s: float, source: str, job: str | N
     """
     if not hasattr(comm, "Iallgather"):
         raise option_error(f"World(comm=): expected an mpi4py communicator, found {type(comm).__name__}")
-    comm = _mpi.private(comm, deadline_s)
-    own = _node_key(node).encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
-    token = (job or f"mpi-{secrets.token_hex(16)}").encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
-    everyone = _mpi.gather(comm, own + token, "meeting the other ranks", deadline_s)
-    local_ranks = tuple(rank for rank, other in enumerate(everyone) if other[:_TEXT_BYTES] == own)
+    channel = _mpi.Channel.of(comm, deadline_s)
+    key = _node_key(node).encode()[:_TEXT_BYTES]
+    token = (job or f"mpi-{secrets.token_hex(16)}").encode()[:_TEXT_BYTES]
+    own = _CARD.pack(key, token, _process_namespace(), os.getpid(), start_of("self"))
+    everyone = [_CARD.unpack(other) for other in channel.gather(own, "meeting the other ranks", deadline_s)]
+    mine = everyone[channel.rank]
+    local_ranks = tuple(rank for rank, other in enumerate(everyone) if other[0] == mine[0])
+    if mine[2]:
+        # Process ids mean the same to those of one namespace.
+        seen = {
+            rank: everyone[rank][3:]
+            for rank in local_ranks
+            if everyone[rank][2] == mine[2] and rank != channel.rank
+        }
+        channel.watch(seen)
     return Identity(
-        rank=comm.rank,
-        size=comm.size,
+        rank=channel.rank,
+        size=channel.size,
         local_ranks=local_ranks,
         node=node,
-        job=everyone[0][_TEXT_BYTES:].rstrip(b"\0").decode(errors="replace"),
-        comm=comm,
+        job=everyone[0][1].rstrip(b"\0").decode(errors="replace"),
+        comm=channel,
         source=source,
     )
+
+
+def _process_namespace() -> int:
+    """Return what tells process namespaces of a machine apart; 0 if that cannot be found out."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
 
 
 def _own_node(environment: Mapping[str, str]) -> str:

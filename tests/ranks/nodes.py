@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ class FileComm:
         self._place = place
         self._prefix = prefix
         self._calls = itertools.count()
+        self._notes = itertools.count()
         self._attributes: dict[int, Any] = {}
 
     @classmethod
@@ -40,6 +42,40 @@ class FileComm:
 
     def Iallgather(self, payload: bytes, received: bytearray) -> Any:  # noqa: N802
         return _Request(Path(self._place), f"{self._prefix}{next(self._calls)}", self, payload, received)
+
+    def Isend(self, payload: bytes, dest: int, tag: int) -> Any:  # noqa: N802
+        inbox = self._inbox(dest)
+        inbox.mkdir(exist_ok=True)
+        draft = Path(self._place) / f"draft.{self._prefix}{self.rank}.{next(self._notes)}"
+        draft.write_bytes(payload)
+        # Ordered by time, as messages of one rank must be.
+        draft.rename(inbox / f"{time.monotonic_ns():020}.{self.rank}")
+        return _Complete()
+
+    def Improbe(self, tag: int) -> Any:  # noqa: N802
+        try:
+            first = min(self._inbox(self.rank).iterdir(), default=None)
+        except FileNotFoundError:
+            return None
+        return None if first is None else _Message(first)
+
+    def _inbox(self, rank: int) -> Path:
+        return Path(self._place) / f"{self._prefix}notes.{rank}"
+
+
+class _Complete:
+    def Test(self) -> bool:  # noqa: N802
+        return True
+
+
+class _Message:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def Irecv(self, received: bytearray) -> _Complete:  # noqa: N802
+        received[:] = self._path.read_bytes()
+        self._path.unlink()
+        return _Complete()
 
 
 class _Request:

@@ -283,14 +283,50 @@ def building(
         module._native = native
 
 
-def meeting(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, Any]:
-    """Make a loader; say "meeting" just before, and return what kept it from being made."""
+def meeting(
+    path: str,
+    options: Mapping[str, Any],
+    world: Mapping[str, Any],
+    pipe: Any,
+    tries: Sequence[str] = (),
+    opens: float = 0.0,
+    warn_after: float | None = None,
+) -> list[dict[str, Any]]:
+    """Make a loader of each of ``tries``, all over one communicator; return what kept them from being made, and warnings.
+
+    Says "meeting" before, and "opening" where the data set is opened, for which it takes ``opens`` seconds.
+    """
+    module = importlib.import_module("forebay.loader")
+    waiting = importlib.import_module("forebay._waiting")
+    really, patience = module.open, waiting.WARN_AFTER_S
+
+    def slowly(path: str) -> Any:
+        pipe.send("opening")
+        time.sleep(opens)
+        return really(path)
+
     pipe.send("meeting")
+    module.open = slowly if opens else really
+    waiting.WARN_AFTER_S = warn_after or patience
+    world = nodes.with_comm(dict(world))
+    found = []
     try:
-        with make(path, world, options) as loader:
-            return {"message": "", "steps": sum(1 for _ in loader)}
-    except forebay.PeerLostError as lost:
-        return {"message": str(lost), "steps": 0}
+        for one in tries or (path,):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                outcome: dict[str, Any] = {"kind": "", "message": "", "steps": 0}
+                begun = time.monotonic()
+                try:
+                    with make(one, world, options) as loader:
+                        outcome["steps"] = sum(1 for _ in loader)
+                except forebay.ForebayError as error:
+                    outcome |= {"kind": type(error).__name__, "message": str(error)}
+                outcome["seconds"] = time.monotonic() - begun
+                outcome["warnings"] = [str(warning.message) for warning in caught]
+                found.append(outcome)
+        return found
+    finally:
+        module.open, waiting.WARN_AFTER_S = really, patience
 
 
 def forking(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, Any]:
