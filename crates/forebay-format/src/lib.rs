@@ -8,6 +8,7 @@
 
 mod dataset;
 mod error;
+mod headers;
 mod index;
 /// The LMDB reader below the datasets: public for fuzz targets, integration tests and tools, not a stable interface.
 #[doc(hidden)]
@@ -15,10 +16,16 @@ pub mod lmdb;
 /// Layouts computed from recipes: public for tests, fuzz targets and tools, not a stable interface.
 #[doc(hidden)]
 pub mod provenance;
+/// `MXNet`'s container: public for fuzz targets and tests, not a stable interface.
+#[doc(hidden)]
+pub mod recordio;
 mod schema;
 /// The file format of indexes: public for tests, fuzz targets and tools, not a stable interface.
 #[doc(hidden)]
 pub mod sidecar;
+/// `TensorFlow`'s container: public for fuzz targets and tests, not a stable interface.
+#[doc(hidden)]
+pub mod tfrecord;
 
 pub use dataset::{
     BadSample, BuiltIndex, CachePolicy, Dataset, Found, FoundRecipe, IndexReport, Keep, Lookup, OpenOptions,
