@@ -6,8 +6,14 @@
 //! about ranks.
 #![forbid(unsafe_code)]
 
+/// Codecs of units: public for fuzz targets, tests and tools, not a stable interface.
+#[doc(hidden)]
+pub mod codec;
 mod dataset;
 mod error;
+/// HDF5 below the datasets: public for fuzz targets, tests and tools, not a stable interface.
+#[doc(hidden)]
+pub mod hdf5;
 mod headers;
 mod index;
 /// The LMDB reader below the datasets: public for fuzz targets, integration tests and tools, not a stable interface.
@@ -27,6 +33,7 @@ pub mod sidecar;
 #[doc(hidden)]
 pub mod tfrecord;
 
+pub use codec::{Codec, CodecError};
 pub use dataset::{
     BadSample, BuiltIndex, CachePolicy, Dataset, Found, FoundRecipe, IndexReport, Keep, Lookup, OpenOptions,
     Place, Progress, RecipeLookup, Recorded, SampleCursor, SamplePlace, Shard, ShardBytes, Verification,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId, Slice, Unit};
 
 use crate::Error;
+use crate::codec::{self, CodecError};
 use crate::lmdb;
 use crate::schema::Schema;
 use crate::sidecar::block::{Block, BlockFault, Limits, Part, Place, Stretch, decode};
@@ -274,6 +275,12 @@ impl Index {
     /// Compares the checksums of all blocks.
     pub(crate) fn check_blocks(&self) -> Result<(), SidecarFault> {
         (0..self.contents.block_checksums.len()).try_for_each(|number| self.stored_block(number).map(|_| ()))
+    }
+
+    /// Decodes a unit: undoes its chain of codecs. Exactly `into` has to come out, which is `decoded_bytes` long.
+    pub fn decode_unit(&self, codecs: CodecChain, encoded: &[u8], into: &mut [u8]) -> Result<(), CodecError> {
+        let chain = self.meta().codec_chains.get(usize::from(codecs.0));
+        codec::decode(chain.expect("a chain of a unit that this index located"), encoded, into)
     }
 
     /// Checks the first bytes of a unit once they are read: `extent` is the unit's first, `head` its first bytes.

@@ -28,6 +28,7 @@ pub use block::{Entry, Part, Stretch};
 pub use class::Class;
 pub use writer::Writer;
 
+use crate::codec::{self, Codec};
 use crate::lmdb::Identity;
 use crate::schema::Schema;
 use block::{BlockFault, OFFSET_LIMIT};
@@ -68,6 +69,9 @@ pub(crate) const LARGEST_BODY_BYTES: usize = 1 << 22;
 /// Most columns, and most classes per column.
 const MOST_COLUMNS: u32 = 1024;
 const MOST_CLASSES: usize = 16;
+
+/// Most codec chains: chunks of one dataset that skip different filters, for some thousand datasets and files.
+const MOST_CHAINS: usize = 1 << 14;
 
 /// What is wrong with a sidecar as a whole.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -244,8 +248,9 @@ pub struct Meta {
     pub shards: Vec<ShardInfo>,
     /// For each column its classes of records.
     pub columns: Vec<Vec<Class>>,
-    /// Chains of codec names; a unit names one by its number. Number 0 is the empty chain: stored.
-    pub codec_chains: Vec<Vec<String>>,
+    /// Chains of codecs, each in the order in which they are undone; a unit names one by its number. Number 0 is the empty
+    /// chain: stored.
+    pub codec_chains: Vec<Vec<Codec>>,
     /// Sizes and counts.
     pub summary: Summary,
 }
@@ -318,9 +323,10 @@ impl Meta {
         if self.codec_chains.first().is_none_or(|chain| !chain.is_empty()) {
             return Err("no codec chain 0 that is empty".to_owned());
         }
-        if let Some(codec) = self.codec_chains.iter().flatten().next() {
-            return Err(format!("codec {codec:?}"));
+        if self.codec_chains.len() > MOST_CHAINS {
+            return Err(format!("{} codec chains", self.codec_chains.len()));
         }
+        self.codec_chains.iter().try_for_each(|chain| codec::check_chain(chain))?;
         let samples = self.shards.iter().try_fold(0_u64, |sum, shard| sum.checked_add(shard.samples));
         if samples != Some(header.samples) {
             return Err(format!("shards of {samples:?} samples"));
