@@ -19,6 +19,9 @@ mod index;
 /// The LMDB reader below the datasets: public for fuzz targets, integration tests and tools, not a stable interface.
 #[doc(hidden)]
 pub mod lmdb;
+/// Arrays of numpy below the datasets: public for fuzz targets, integration tests and tools, not a stable interface.
+#[doc(hidden)]
+pub mod npy;
 /// Layouts computed from recipes: public for tests, fuzz targets and tools, not a stable interface.
 #[doc(hidden)]
 pub mod provenance;
