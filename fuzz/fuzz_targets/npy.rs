@@ -1,0 +1,20 @@
+//! Any bytes as an npy file or as an npz archive: an error, or arrays that lie within the file and apart.
+#![no_main]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_format::npy::Arrays;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    for open in [Arrays::npy, Arrays::npz] {
+        let Ok(arrays) = open(Arc::new(data.to_vec()), Path::new("memory"), None) else { continue };
+        let mut places: Vec<_> =
+            arrays.fields().iter().map(|(_, array)| (array.start, array.start + array.bytes())).collect();
+        places.sort_unstable();
+        assert!(places.iter().all(|(start, end)| start < end && *end <= data.len() as u64));
+        assert!(places.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+        arrays.check_unchanged().expect("the same bytes");
+    }
+});
