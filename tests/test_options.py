@@ -45,6 +45,7 @@ def test_every_option_can_stand_in_the_environment():
         "timeout": ("12.5", 12.5),
         "database": ("train", "train"),
         "schema": ("raw", "raw"),
+        "format": ("raw", "raw"),
     }
     environment = {f"FOREBAY_{name.upper()}": text for name, (text, _) in texts.items()}
     found = resolve(dict.fromkeys(texts), environment)

@@ -33,6 +33,8 @@ VERSION: str
 DEBUG_BUILD: bool
 CARD_BYTES: int
 MOST_NODES: int
+FORMATS: tuple[str, ...]
+SCHEMAS: tuple[str, ...]
 
 class ForebayError(Exception): ...
 class OptionError(ForebayError, ValueError): ...
@@ -45,7 +47,16 @@ _Progress: TypeAlias = Callable[[str, int, int], object]
 
 @final
 class Dataset:
-    def __new__(cls, paths: list[str], *, database: str | None = None, schema: str = "auto") -> Dataset: ...
+    def __new__(
+        cls,
+        paths: list[str],
+        *,
+        database: str | None = None,
+        schema: str = "auto",
+        format: str | None = None,
+        fields: list[str] = ...,
+        raw: str | None = None,
+    ) -> Dataset: ...
     @property
     def format(self) -> str: ...
     @property

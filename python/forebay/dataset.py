@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,14 @@ PathLike = str | os.PathLike[str]
 
 
 def open(
-    path: PathLike | Sequence[PathLike], *, schema: str | None = None, database: str | None = None
+    path: PathLike | Sequence[PathLike],
+    *,
+    format: str | None = None,
+    fields: Any = None,
+    schema: str | None = None,
+    database: str | None = None,
+    record_bytes: int | None = None,
+    header_bytes: int = 0,
 ) -> Dataset:
     """Open a dataset.
 
@@ -28,12 +35,21 @@ def open(
     Parameters
     ----------
     path : path-like or sequence of path-like
-        An LMDB environment: its directory or its file. A list of them, or a pattern such as ``"train-*.lmdb"``, is one
+        A file, or the directory of an LMDB environment. A list of them, or a pattern such as ``"train-*.lmdb"``, is one
         dataset of several shards, in the order of the list, or of the sorted names.
+    format : str, optional
+        The container format (docs/formats). Default: found from the contents.
+    fields : sequence of str, optional
+        The fields that are wanted, in this order. Default: all. Of a raw file, a mapping of field name to dtype or
+        (dtype, shape), or a structured dtype of numpy's: what its records consist of.
     schema : {"auto", "raw", "caffe-datum"}, optional
         How records become fields. ``auto`` looks at the first records. Default ``auto``.
     database : str, optional
-        Name of a sub-database. Default: the main one.
+        Name of a sub-database of LMDB. Default: the main one.
+    record_bytes : int, optional
+        Size of a record of a raw file [bytes]. Default: what the fields take.
+    header_bytes : int, optional
+        Bytes in front of the first record of a raw file.
 
     Returns
     -------
@@ -46,10 +62,32 @@ def open(
     FormatError
         If the contents are not what the format says; the message names file, offset, expected and found.
     OptionError
-        If the schema is not one of those above.
+        If an option is not one of those above, or the fields do not fit the format.
     """
-    options = resolve({"schema": schema, "database": database})
-    return Dataset(_expand(path), schema=options["schema"], database=options["database"])
+    options = resolve({"schema": schema, "database": database, "format": format})
+    arguments: dict[str, Any] = dict(options.values)
+    if options["format"] == "raw" or record_bytes is not None:
+        from forebay.records import raw_layout
+
+        arguments["raw"], names = raw_layout(fields, record_bytes, header_bytes)
+        arguments["format"] = "raw"
+    else:
+        if header_bytes:
+            raise option_error("forebay.open: header_bytes= is for raw files", 'say format="raw" as well')
+        names = _names(fields)
+    return Dataset(_expand(path), fields=names, **arguments)
+
+
+def _names(fields: Any) -> list[str]:
+    """Return the names of wanted fields."""
+    if fields is None:
+        return []
+    if isinstance(fields, str | Mapping) or not all(isinstance(field, str) for field in fields):
+        raise option_error(
+            f"forebay.open: expected fields= as a list of names, found {fields!r}",
+            'types and shapes are told of raw files only: format="raw"',
+        )
+    return list(fields)
 
 
 def _expand(path: PathLike | Sequence[PathLike]) -> list[str]:
@@ -82,16 +120,15 @@ class Dataset:
     ----------
     paths : list of str
         Shards, in order.
-    schema, database
-        As for :func:`forebay.open`.
+    options
+        As :func:`forebay.open` resolves them.
     """
 
-    __slots__ = ("_database", "_native", "_schema")
+    __slots__ = ("_native", "_options")
 
-    def __init__(self, paths: list[str], *, schema: str = "auto", database: str | None = None) -> None:
-        self._schema = schema
-        self._database = database
-        self._native = _native.Dataset(paths, database=database, schema=schema)
+    def __init__(self, paths: list[str], **options: Any) -> None:
+        self._options = options
+        self._native = _native.Dataset(paths, **options)
 
     @property
     def native(self) -> _native.Dataset:
@@ -156,8 +193,8 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as what it takes to open the files again, for processes that are spawned."""
-        return _reopen, (self.paths, self._schema, self._database)
+        return _reopen, (self.paths, self._options)
 
 
-def _reopen(paths: list[str], schema: str, database: str | None) -> Dataset:
-    return Dataset(paths, schema=schema, database=database)
+def _reopen(paths: list[str], options: dict[str, Any]) -> Dataset:
+    return Dataset(paths, **options)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from forebay import _native
 from forebay._core import option_error
 
 __all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "parse_bytes", "resolve"]
@@ -50,7 +51,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 STRATEGIES = tuple(PRESETS)
 WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
-SCHEMAS = ("auto", "raw", "caffe-datum")
+FORMATS, SCHEMAS = _native.FORMATS, _native.SCHEMAS
 
 CONFIG_VARIABLE = "FOREBAY_CONFIG"
 CONFIG_FILE = "forebay.toml"
@@ -360,6 +361,7 @@ OPTIONS: tuple[Option, ...] = (
         _seconds,
         "seconds of stalled storage, or of waiting for other ranks, before an error",
     ),
+    Option("format", None, _choose(FORMATS), "the container format (forebay.open): " + ", ".join(FORMATS)),
     Option("database", None, _text, "named sub-database of an LMDB environment (forebay.open)"),
     Option(
         "schema", "auto", _choose(SCHEMAS), "how records become fields (forebay.open): " + ", ".join(SCHEMAS)

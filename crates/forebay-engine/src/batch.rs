@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn fields_lie_one_after_the_other_on_cache_lines() {
-        let field = |name: &str, dtype, layout| Field { name: name.into(), dtype, layout };
+        let field = |name: &str, dtype, layout| Field::new(name, dtype, layout);
         let fields = [
             field("image", Dtype::Uint8, Layout::Dense(vec![3, 32, 32])),
             field("label", Dtype::Int64, Layout::Dense(vec![])),

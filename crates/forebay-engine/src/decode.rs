@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn dense_and_ragged_fields_of_a_slot_get_their_bytes() {
-        let field = |name: &str, dtype, layout| Field { name: name.into(), dtype, layout };
+        let field = |name: &str, dtype, layout| Field::new(name, dtype, layout);
         let fields = [
             field("image", Dtype::Uint8, Layout::Ragged),
             field("label", Dtype::Int64, Layout::Dense(vec![])),

@@ -158,6 +158,9 @@ impl From<forebay_format::Error> for Error {
             forebay_format::Error::Io { .. } => {
                 Self::Storage(error.to_string(), error.hint().map(Into::into))
             }
+            forebay_format::Error::Usage { .. } => {
+                Self::Options { message: error.to_string(), hint: error.hint().unwrap_or_default().into() }
+            }
             other => Self::Format(other.to_string(), other.hint().map(Into::into)),
         }
     }

@@ -43,6 +43,9 @@ pub(crate) fn lead(
 ) -> Result<(Vec<u8>, Vec<OwnedFd>, registry::Share), Error> {
     let mut budget = settings::budget(options)?;
     // Roots and cursors are there to touch storage.
+    if options.locate.walks() || options.locate == Locate::Scan {
+        source.dataset().need_lmdb("walking from record to record")?;
+    }
     let touches = options.roots || options.locate.walks();
     let keep_bytes = if touches { 0 } else { budget.left_bytes() / KEPT_SHARE };
     let begun = Instant::now();

@@ -271,6 +271,9 @@ impl Source {
         caller: &dyn Caller,
     ) -> Result<Built, Error> {
         let built = dataset.build_index(INDEX_THREADS, &|progress| tell(caller, progress))?;
+        for warning in &built.report.warnings {
+            caller.warn(warning);
+        }
         let policy = CachePolicy::from_environment();
         let written = self.dataset.write_sidecar(&built.bytes, place.unwrap_or(Place::Cache), &policy);
         let path = match (written, place) {

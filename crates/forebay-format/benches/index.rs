@@ -97,7 +97,7 @@ fn table(name: &str, samples: u64, mut length: impl FnMut(u64) -> u64) {
         samples: 0,
         state: ShardState::Lmdb(identity),
     });
-    let sidecar = writer.finish("lmdb", Schema::Raw, 7);
+    let sidecar = writer.finish(forebay_format::Format::Lmdb, Schema::Raw, 7);
     println!("{name}: coded in {:.0} ns per record", started.elapsed().as_nanos() as f64 / samples as f64);
     measure(name, sidecar, 7);
 }

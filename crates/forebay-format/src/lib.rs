@@ -9,8 +9,12 @@
 /// Codecs of units: public for fuzz targets, tests and tools, not a stable interface.
 #[doc(hidden)]
 pub mod codec;
+mod container;
 mod dataset;
 mod error;
+/// How files are read: public for fuzz targets and tests, not a stable interface.
+#[doc(hidden)]
+pub mod file;
 /// HDF5 below the datasets: public for fuzz targets, tests and tools, not a stable interface.
 #[doc(hidden)]
 pub mod hdf5;
@@ -25,6 +29,7 @@ pub mod npy;
 /// Layouts computed from recipes: public for tests, fuzz targets and tools, not a stable interface.
 #[doc(hidden)]
 pub mod provenance;
+mod raw;
 /// `MXNet`'s container: public for fuzz targets and tests, not a stable interface.
 #[doc(hidden)]
 pub mod recordio;
@@ -37,11 +42,13 @@ pub mod sidecar;
 pub mod tfrecord;
 
 pub use codec::{Codec, CodecError};
+pub use container::Format;
 pub use dataset::{
     BadSample, BuiltIndex, CachePolicy, Dataset, Found, FoundRecipe, IndexReport, Keep, Lookup, OpenOptions,
     Place, Progress, RecipeLookup, Recorded, SampleCursor, SamplePlace, Shard, ShardBytes, Verification,
 };
 pub use error::Error;
 pub use index::Index;
+pub use raw::RawLayout;
 pub use schema::{DatumSchema, FieldOut, Pixels, Schema, SchemaChoice, SchemaError};
 pub use sidecar::{Meta, ShardInfo, ShardState, SidecarFault, Summary};

@@ -31,16 +31,14 @@ fn refusal_of(path: &Path, options: &OpenOptions) -> (String, String) {
 fn a_file_of_another_format_is_named() {
     let scratch = Scratch::new();
     for (mark, name) in [
-        (&b"\x89HDF\r\n\x1a\n"[..], "HDF5"),
-        (b"\x93NUMPY\x01\0", "a numpy array (npy)"),
-        (b"PK\x03\x04", "a zip archive (npz)"),
-        (b"\x1f\x8b\x08", "a gzip file"),
+        (&b"\x1f\x8b\x08"[..], "a gzip file"),
+        (b"PAR1", "Parquet"),
         (b"\x8fFOREBAY", "a sidecar of Forebay"),
     ] {
         let path = scratch.write("data", &[mark, &[7; 5000]].concat());
         let (text, hint) = refusal(&path);
         assert!(text.ends_with(&format!("it looks like {name}")), "{text}");
-        assert_eq!(hint, "this version reads LMDB: the directory that holds data.mdb, or the data file");
+        assert!(hint.starts_with("formats that are read: lmdb, "), "{hint}");
     }
 }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use forebay_format::sidecar::{Entry, Part, Stretch, Writer};
-use forebay_format::{Index, Schema, SidecarFault};
-use forebay_types::{CodecChain, Extent, Located, Piece, SampleId, ShardId};
+use forebay_format::{Format, Index, Schema, SidecarFault};
+use forebay_types::{CodecChain, Dtype, Extent, Field, Layout, Located, Piece, SampleId, ShardId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use support::lmdb_writer::Random;
@@ -125,7 +125,8 @@ fn columns_of_one_sample_are_kept_apart() {
         writer.push([image, label]);
     }
     writer.end_shard(shard("a"));
-    let index = open(writer.finish("test", Schema::Raw, FINGERPRINT));
+    let fields = ["image", "label"].map(|name| Field::new(name, Dtype::Uint8, Layout::Ragged)).to_vec();
+    let index = open(writer.finish(Format::Raw, Schema::Fields(fields), FINGERPRINT));
     let mut located = Located::default();
     index.locate(&[SampleId(4999), SampleId(0)], &mut located).expect("sound blocks");
     assert_eq!((located.samples(), located.columns()), (2, 2));

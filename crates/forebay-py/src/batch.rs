@@ -15,6 +15,29 @@ pub(crate) struct Lease {
     _batch: Arc<Batch>,
 }
 
+/// The shape of a sample as numpy sees it; `None` where the length varies.
+pub(crate) fn field_shape(field: &Field) -> Option<&[u64]> {
+    match &field.layout {
+        // The last axis counts the bytes of an element.
+        Layout::Dense(shape) if field.numpy.is_some() => Some(&shape[..shape.len().saturating_sub(1)]),
+        Layout::Dense(shape) => Some(shape),
+        Layout::Ragged => None,
+    }
+}
+
+/// The numpy type of a field.
+pub(crate) fn dtype_of<'py>(py: Python<'py>, field: &Field) -> PyResult<Bound<'py, PyArrayDescr>> {
+    match &field.numpy {
+        None => Ok(descriptor(py, field.dtype)),
+        Some(text) if text.starts_with('[') => {
+            let description = py.import("ast")?.call_method1("literal_eval", (text,))?;
+            let format = py.import("numpy.lib.format")?;
+            Ok(format.call_method1("descr_to_dtype", (description,))?.cast_into()?)
+        }
+        Some(text) => PyArrayDescr::new(py, text),
+    }
+}
+
 fn descriptor(py: Python<'_>, dtype: Dtype) -> Bound<'_, PyArrayDescr> {
     match dtype {
         Dtype::Bool => bool::get_dtype(py),
@@ -35,7 +58,7 @@ fn descriptor(py: Python<'_>, dtype: Dtype) -> Bound<'_, PyArrayDescr> {
 /// A writable C-contiguous array on `address` that keeps `lease` alive.
 fn view<'py>(
     lease: &Bound<'py, Lease>,
-    dtype: Dtype,
+    dtype: &Bound<'py, PyArrayDescr>,
     shape: &mut [npyffi::npy_intp],
     address: *mut u8,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -47,7 +70,7 @@ fn view<'py>(
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
             npyffi::get_type_object(py, NpyTypes::PyArray_Type),
-            descriptor(py, dtype).into_dtype_ptr(),
+            dtype.clone().into_dtype_ptr(),
             shape.len() as i32,
             shape.as_mut_ptr(),
             std::ptr::null_mut(),
@@ -75,13 +98,13 @@ pub(crate) fn to_python<'py>(
     let samples = batch.samples();
     let values = PyDict::new(py);
     for (field, place) in fields.iter().zip(&batch.layout().places) {
+        let dtype = dtype_of(py, field)?;
         let value = match *place {
             Place::Dense { offset, .. } => {
                 let mut shape = vec![samples as npyffi::npy_intp];
-                if let Layout::Dense(rest) = &field.layout {
-                    shape.extend(rest.iter().map(|extent| *extent as npyffi::npy_intp));
-                }
-                view(&lease, field.dtype, &mut shape, batch.address(offset))?
+                let rest = field_shape(field).unwrap_or_default();
+                shape.extend(rest.iter().map(|extent| *extent as npyffi::npy_intp));
+                view(&lease, &dtype, &mut shape, batch.address(offset))?
             }
             Place::Ragged { offsets, data, .. } => {
                 let item = field.dtype.item_bytes() as u64;
@@ -90,7 +113,7 @@ pub(crate) fn to_python<'py>(
                 for sample in 0..samples as u64 {
                     let end = batch.packed_end(offsets, sample);
                     let mut shape = [((end - start) / item) as npyffi::npy_intp];
-                    views.append(view(&lease, field.dtype, &mut shape, batch.address(data + start))?)?;
+                    views.append(view(&lease, &dtype, &mut shape, batch.address(data + start))?)?;
                     start = end;
                 }
                 views.into_any()
@@ -98,6 +121,7 @@ pub(crate) fn to_python<'py>(
         };
         values.set_item(&field.name, value)?;
     }
-    let indices = view(&lease, Dtype::Int64, &mut [samples as npyffi::npy_intp], batch.address(0))?;
+    let indices =
+        view(&lease, &descriptor(py, Dtype::Int64), &mut [samples as npyffi::npy_intp], batch.address(0))?;
     (values, indices).into_pyobject(py)
 }

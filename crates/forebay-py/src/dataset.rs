@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_engine::{RecipeReport, Source};
-use forebay_format::{OpenOptions, Place, SchemaChoice};
-use forebay_types::{Field, Layout};
+use forebay_format::{OpenOptions, Place};
+use forebay_types::Field;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
+use crate::batch::{dtype_of, field_shape};
 use crate::caller::detached;
-use crate::errors::wrong_option;
+use crate::errors::{raise, wrong_option};
 
 /// See `python/forebay/_native.pyi`.
 #[pyclass(frozen, module = "forebay._native")]
@@ -29,11 +30,11 @@ impl Dataset {
 pub(crate) fn describe_fields<'py>(py: Python<'py>, fields: &[Field]) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for field in fields {
-        let shape = match &field.layout {
-            Layout::Dense(shape) => PyTuple::new(py, shape)?.into_any(),
-            Layout::Ragged => py.None().into_bound(py),
+        let shape = match field_shape(field) {
+            Some(shape) => PyTuple::new(py, shape)?.into_any(),
+            None => py.None().into_bound(py),
         };
-        list.append((&field.name, field.dtype.name(), shape))?;
+        list.append((&field.name, field.numpy.as_deref().unwrap_or(field.dtype.name()), shape))?;
     }
     Ok(list)
 }
@@ -56,29 +57,33 @@ fn recipe_into(value: &mut serde_json::Value, recipe: Option<Result<RecipeReport
 #[pymethods]
 impl Dataset {
     #[new]
-    #[pyo3(signature = (paths, *, database = None, schema = "auto"))]
+    #[pyo3(signature = (paths, *, database = None, schema = "auto", format = None, fields = Vec::new(), raw = None))]
     #[allow(clippy::needless_pass_by_value)] // the binding hands lists over by value
-    fn new(py: Python<'_>, paths: Vec<PathBuf>, database: Option<String>, schema: &str) -> PyResult<Self> {
-        let schema = match schema {
-            "auto" => SchemaChoice::Auto,
-            "raw" => SchemaChoice::Raw,
-            "caffe-datum" => SchemaChoice::CaffeDatum,
-            other => {
-                return Err(wrong_option(
-                    py,
-                    format!("unknown schema \"{other}\""),
-                    "valid schemas: auto, raw, caffe-datum",
-                ));
-            }
+    fn new(
+        py: Python<'_>,
+        paths: Vec<PathBuf>,
+        database: Option<String>,
+        schema: &str,
+        format: Option<&str>,
+        fields: Vec<String>,
+        raw: Option<&str>,
+    ) -> PyResult<Self> {
+        let wrong = |error: forebay_format::Error| raise(py, &error.into());
+        let raw = raw.map(serde_json::from_str).transpose();
+        let options = OpenOptions {
+            database,
+            schema: schema.parse().map_err(wrong)?,
+            format: format.map(str::parse).transpose().map_err(wrong)?,
+            fields,
+            raw: raw.map_err(|error| wrong_option(py, format!("layout of raw records: {error}"), ""))?,
         };
-        let options = OpenOptions { database, schema };
         let source = detached(py, None, |_| Source::open(&paths, &options))?;
         Ok(Self { source: Arc::new(source) })
     }
 
     #[getter]
     fn format(&self) -> &'static str {
-        self.source.dataset().format()
+        self.source.dataset().format().name()
     }
 
     #[getter]
@@ -160,21 +165,17 @@ impl Dataset {
         let result = PyDict::new(py);
         for (field, value) in fields.iter().zip(values) {
             let bytes = pyo3::types::PyBytes::new(py, &value);
-            match &field.layout {
-                // A raw record is bytes, as any container library would hand it out.
-                _ if field.name == "data" && field.dtype == forebay_types::Dtype::Uint8 => {
-                    result.set_item(&field.name, bytes)?;
-                }
-                layout => {
-                    let numpy = py.import("numpy")?;
-                    let array = numpy.call_method1("frombuffer", (bytes, field.dtype.name()))?;
-                    let array = match layout {
-                        Layout::Dense(shape) => array.call_method1("reshape", (PyTuple::new(py, shape)?,))?,
-                        Layout::Ragged => array,
-                    };
-                    result.set_item(&field.name, array.call_method0("copy")?)?;
-                }
+            // A raw record is bytes, as any container library would hand it out.
+            if field.name == "data" && field.dtype == forebay_types::Dtype::Uint8 && field.numpy.is_none() {
+                result.set_item(&field.name, bytes)?;
+                continue;
             }
+            let array = py.import("numpy")?.call_method1("frombuffer", (bytes, dtype_of(py, field)?))?;
+            let array = match field_shape(field) {
+                Some(shape) => array.call_method1("reshape", (PyTuple::new(py, shape)?,))?,
+                None => array,
+            };
+            result.set_item(&field.name, array.call_method0("copy")?)?;
         }
         Ok(result)
     }

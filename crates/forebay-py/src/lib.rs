@@ -12,7 +12,9 @@ mod limit;
 mod listener;
 mod pfs;
 
+use forebay_format::{Format, SchemaChoice};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -20,6 +22,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CARD_BYTES", forebay_engine::links::CARD_BYTES)?;
     module.add("MOST_NODES", forebay_engine::links::MOST_NODES)?;
     module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
+    module.add("FORMATS", PyTuple::new(module.py(), Format::ALL.map(Format::name))?)?;
+    module.add("SCHEMAS", PyTuple::new(module.py(), SchemaChoice::ALL.map(|(name, _)| name))?)?;
     errors::register(module)?;
     module.add_class::<dataset::Dataset>()?;
     module.add_class::<engine::Engine>()?;

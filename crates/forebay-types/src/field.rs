@@ -72,9 +72,19 @@ pub struct Field {
     pub dtype: Dtype,
     /// Shape, or that it varies.
     pub layout: Layout,
+    /// Type of an element for numpy, where it is none of [`Dtype`]: text as of `numpy.lib.format.dtype_to_descr`, such as
+    /// `>f4`. The dtype is then `Uint8`, and the last axis of a dense layout counts the bytes of an element.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numpy: Option<String>,
 }
 
 impl Field {
+    /// A field of one of our own types.
+    #[must_use]
+    pub fn new(name: impl Into<String>, dtype: Dtype, layout: Layout) -> Self {
+        Self { name: name.into(), dtype, layout, numpy: None }
+    }
+
     /// Size of one sample of a dense field \[bytes\]; `None` for a ragged field or where the product overflows.
     #[must_use]
     pub fn sample_bytes(&self) -> Option<u64> {
@@ -93,7 +103,7 @@ mod tests {
 
     #[test]
     fn sample_bytes_multiplies_the_shape_and_refuses_overflow() {
-        let field = |layout| Field { name: "image".into(), dtype: Dtype::Float32, layout };
+        let field = |layout| Field::new("image", Dtype::Float32, layout);
         assert_eq!(field(Layout::Dense(vec![3, 32, 32])).sample_bytes(), Some(3 * 32 * 32 * 4));
         assert_eq!(field(Layout::Dense(vec![])).sample_bytes(), Some(4));
         assert_eq!(field(Layout::Dense(vec![u64::MAX, 2])).sample_bytes(), None);

@@ -5,6 +5,7 @@ Each command is a module with one function ``command``; the table below is all t
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -67,12 +68,81 @@ def as_json(function: Function) -> Function:
     )(function)
 
 
-def dataset_options(function: Function) -> Function:
-    """Give a command what it takes to open a dataset: the arguments of ``forebay.open``."""
-    function = click.option(
-        "--schema", metavar="NAME", help="How records become fields: auto, raw or caffe-datum."
-    )(function)
-    function = click.option("--database", metavar="NAME", help="Named sub-database of an LMDB environment.")(
-        function
-    )
-    return click.argument("dataset", nargs=-1, required=True)(function)
+_OPENING = (
+    click.option(
+        "--format", metavar="NAME", help="The container format. By itself it is found from the contents."
+    ),
+    click.option(
+        "--field",
+        "field",
+        metavar="NAME[:TYPE[:SHAPE]]",
+        multiple=True,
+        help="A field that is wanted, by itself all; of raw files with type and shape: image:u1:3x32x32.",
+    ),
+    click.option(
+        "--record-bytes", type=click.IntRange(1), metavar="N", help="Size of a record of a raw file."
+    ),
+    click.option(
+        "--header-bytes",
+        type=click.IntRange(0),
+        default=0,
+        metavar="N",
+        help="Bytes in front of its first record.",
+    ),
+    click.option(
+        "--schema", metavar="NAME", help="How records become fields; by itself what the first ones look like."
+    ),
+    click.option("--database", metavar="NAME", help="Named sub-database of an LMDB environment."),
+)
+
+
+def dataset_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``opening``: a function without arguments that opens the dataset it was told."""
+
+    @functools.wraps(function)
+    def command(
+        *,
+        dataset: tuple[str, ...],
+        field: tuple[str, ...],
+        format: str | None,
+        record_bytes: int | None,
+        header_bytes: int,
+        schema: str | None,
+        database: str | None,
+        **rest: Any,
+    ) -> Any:
+        def opening() -> Any:
+            import forebay
+
+            return forebay.open(
+                dataset,
+                format=format,
+                fields=_fields(field),
+                record_bytes=record_bytes,
+                header_bytes=header_bytes,
+                schema=schema,
+                database=database,
+            )
+
+        return function(opening=opening, **rest)
+
+    for option in reversed(_OPENING):
+        command = option(command)
+    return click.argument("dataset", nargs=-1, required=True)(command)
+
+
+def _fields(told: tuple[str, ...]) -> Any:
+    """Read fields: names, or names with types and shapes."""
+    if not any(":" in field for field in told):
+        return list(told) or None
+    fields: dict[str, Any] = {}
+    for field in told:
+        name, _, rest = field.partition(":")
+        dtype, _, shape = rest.partition(":")
+        try:
+            fields[name] = (dtype, tuple(int(extent) for extent in shape.split("x"))) if shape else dtype
+        except ValueError:
+            raise click.UsageError(
+                f"--field {field}: expected a shape such as 3x32x32, found {shape}"
+            ) from None
+    return fields

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forebay.cli.commands import as_json, dataset_options
+
+if TYPE_CHECKING:
+    from forebay.dataset import Dataset
 
 
 @click.command()
@@ -30,9 +34,7 @@ from forebay.cli.commands import as_json, dataset_options
 )
 @as_json
 def command(
-    dataset: tuple[str, ...],
-    schema: str | None,
-    database: str | None,
+    opening: Callable[[], Dataset],
     beside: bool,
     provenance: bool,
     provenance_from: Path | None,
@@ -45,14 +47,13 @@ def command(
 
     A recipe (docs/provenance.md) makes the same known without reading the tree. It is kept in the same place.
     """
-    import forebay
     from forebay.cli.output import bytes_text, print_json, print_pairs, progress
 
     if provenance and provenance_from:
         raise click.UsageError(
             "--provenance looks for a recipe, --provenance-from is given one: name one of them"
         )
-    native = forebay.open(dataset, schema=schema, database=database).native
+    native = opening().native
     with progress() as report:
         if provenance_from:
             found = native.state_recipe(str(provenance_from), beside=beside, progress=report)

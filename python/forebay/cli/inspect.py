@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forebay.cli.commands import as_json, dataset_options
 
+if TYPE_CHECKING:
+    from forebay.dataset import Dataset
+
 
 @click.command()
 @dataset_options
 @as_json
-def command(dataset: tuple[str, ...], schema: str | None, database: str | None, as_json: bool) -> None:
+def command(opening: Callable[[], Dataset], as_json: bool) -> None:
     """Print format, shards, samples, sizes, layout and file system of DATASET."""
-    import forebay
     from forebay.cli.output import print_json, print_pairs
 
-    found = forebay.open(dataset, schema=schema, database=database).native.inspect()
+    found = opening().native.inspect()
     if as_json:
         print_json(found)
     else:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
 from forebay.cli.commands import as_json, dataset_options
+
+if TYPE_CHECKING:
+    from forebay.dataset import Dataset
 
 
 @click.command()
@@ -15,19 +20,16 @@ from forebay.cli.commands import as_json, dataset_options
     "--threads", default=2, show_default=True, type=click.IntRange(1, 64), help="Threads that read."
 )
 @as_json
-def command(
-    dataset: tuple[str, ...], schema: str | None, database: str | None, threads: int, as_json: bool
-) -> int:
+def command(opening: Callable[[], Dataset], threads: int, as_json: bool) -> int:
     """Read every sample of DATASET and check it: readable, where the index says, decodable by the schema.
 
     Bad samples are listed; the exit code is then 1. A recipe that is kept of DATASET (docs/provenance.md) is compared with
     all records: one that a user stated counts as verified from then on, one that does not hold is told, and never used.
     """
-    import forebay
     from forebay.cli.index import recipe_pairs
     from forebay.cli.output import print_json, print_pairs, progress
 
-    opened = forebay.open(dataset, schema=schema, database=database)
+    opened = opening()
     with progress() as report:
         found = opened.native.verify(threads=threads, progress=report)
     bad = found["bad"]

@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::{Dataset, Progress, Shard};
+use super::{Dataset, Files, Progress, Shard};
+use crate::Format;
 use crate::lmdb::{DataFile, Database, Record, Value, WalkOptions};
 use crate::schema::datum::{self, Look};
 use crate::schema::{Schema, SchemaChoice, SchemaError};
-use crate::sidecar::{Class, Entry, LMDB, ShardInfo, ShardState, Writer};
+use crate::sidecar::{Class, Entry, ShardInfo, Writer};
 use crate::{DatumSchema, Error};
 
 /// Records that are looked at to find the schema: the first, the last, and as many between.
@@ -52,6 +53,8 @@ pub struct IndexReport {
     pub seconds: f64,
     /// Size of the sidecar \[bytes\].
     pub sidecar_bytes: u64,
+    /// What the user should know though all went well.
+    pub warnings: Vec<String>,
 }
 
 /// A record to look at.
@@ -73,10 +76,13 @@ impl Dataset {
         threads: usize,
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<BuiltIndex, Error> {
-        self.build_observed(threads, progress, &mut |_, _, _| {})
+        match &self.files {
+            Files::Lmdb(_) => self.build_observed(threads, progress, &mut |_, _, _| {}),
+            Files::Other(files) => self.build_from_files(files, progress),
+        }
     }
 
-    /// The same; `observe` sees every record of every shard, with the number of its name in [`NOT_SAMPLES`], if it is one
+    /// The same for LMDB files; `observe` sees every record of every shard, with the number of its name in [`NOT_SAMPLES`], if it is one
     /// of those.
     pub(super) fn build_observed(
         &self,
@@ -85,9 +91,9 @@ impl Dataset {
         observe: &mut dyn FnMut(usize, &Record<'_>, Option<u8>),
     ) -> Result<BuiltIndex, Error> {
         let mut assembly = Assembly::new(self)?;
-        let total = self.databases.iter().map(|database| database.identity().tree.leaf_pages).sum();
+        let total = self.databases().iter().map(|database| database.identity().tree.leaf_pages).sum();
         let mut leaves_before = 0;
-        for (number, database) in self.databases.iter().enumerate() {
+        for (number, database) in self.databases().iter().enumerate() {
             let walked = database.walk(
                 &WalkOptions { threads, ..WalkOptions::default() },
                 &|leaves, _| progress(Progress { what: "leaf pages", done: leaves_before + leaves, total }),
@@ -113,7 +119,7 @@ impl Dataset {
     fn classes(&self) -> Result<(Vec<Class>, Vec<u8>), Error> {
         let mut classes: Vec<Class> = Vec::new();
         let mut first = Vec::new();
-        for database in &self.databases {
+        for database in self.databases() {
             let of_shard = lmdb_classes(database);
             let known = classes.chunks(2).position(|pair| *pair == of_shard);
             if known.is_none() {
@@ -201,7 +207,7 @@ impl<'a> Assembly<'a> {
             started,
             writer: Writer::new(vec![classes]),
             first_classes,
-            probes: Probes::new(dataset.databases.iter().map(Database::entries).sum()),
+            probes: Probes::new(dataset.databases().iter().map(Database::entries).sum()),
             names: Vec::new(),
             report: IndexReport::default(),
         })
@@ -213,7 +219,7 @@ impl<'a> Assembly<'a> {
             self.writer.exclude(name);
             return;
         }
-        let database = &self.dataset.databases[shard];
+        let database = &self.dataset.databases()[shard];
         let (offset, length) = place_of(value, database);
         self.probes.see(Probe { sample: self.writer.samples(), shard, offset, length });
         self.writer.push([entry(value, database, self.first_classes[shard])]);
@@ -221,9 +227,8 @@ impl<'a> Assembly<'a> {
 
     /// Ends shard `shard`.
     pub(super) fn end_shard(&mut self, shard: usize) {
-        let (database, shard) = (&self.dataset.databases[shard], &self.dataset.shards[shard]);
-        self.writer.end_shard(shard.describe(database));
-        self.report.file_bytes += shard.bytes;
+        self.writer.end_shard(self.dataset.describe_shard(shard));
+        self.report.file_bytes += self.dataset.shards[shard].bytes;
     }
 
     /// Finds the schema, which reads a few records, and makes the sidecar.
@@ -235,23 +240,19 @@ impl<'a> Assembly<'a> {
         let schema = dataset.find_schema(&probes.finish(), &mut report)?;
         report.samples = writer.samples();
         report.excluded = writer.summary().excluded.clone();
-        let bytes = writer.finish(LMDB, schema, dataset.fingerprint);
+        let bytes = writer.finish(Format::Lmdb, schema, dataset.fingerprint);
         report.sidecar_bytes = bytes.len() as u64;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(BuiltIndex { bytes, report })
     }
 }
 
-impl Shard {
-    /// What a sidecar says of this shard; the number of samples is the writer's to fill in.
-    fn describe(&self, database: &Database) -> ShardInfo {
-        ShardInfo {
-            name: self.name(),
-            bytes: self.bytes,
-            modified_ns: self.modified_ns,
-            samples: 0,
-            state: ShardState::Lmdb(database.identity().clone()),
-        }
+impl Dataset {
+    /// What a sidecar says of a shard; the number of samples is the writer's to fill in.
+    pub(super) fn describe_shard(&self, number: usize) -> ShardInfo {
+        let Shard { bytes, modified_ns, .. } = self.shards[number];
+        let state = self.files.state(number);
+        ShardInfo { name: self.shards[number].name(), bytes, modified_ns, samples: 0, state }
     }
 }
 

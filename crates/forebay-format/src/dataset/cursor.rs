@@ -70,11 +70,12 @@ impl Dataset {
         id: SampleId,
         bytes: &ShardBytes<'_>,
     ) -> Result<SamplePlace, Error> {
+        self.need_lmdb("walking with a cursor")?;
         let (shard, first) = index.shard_of_sample(id)?;
         if shard != cursor.shard || id.0 < cursor.next {
             *cursor = SampleCursor { shard, cursor: lmdb::Cursor::default(), next: first };
         }
-        let database = &self.databases[shard];
+        let database = &self.databases()[shard];
         let pages = |offset, length| bytes(ShardId(shard as u32), offset, length);
         loop {
             let Some((key, value)) = cursor.cursor.next(database, &pages)? else {
@@ -103,7 +104,7 @@ impl Dataset {
     pub fn tell_cursor(&self, cursor: &SampleCursor) -> Vec<u8> {
         let mut bytes = (cursor.shard as u32).to_le_bytes().to_vec();
         bytes.extend(cursor.next.to_le_bytes());
-        bytes.extend(cursor.cursor.portable(&self.databases[cursor.shard]).encode());
+        bytes.extend(cursor.cursor.portable(&self.databases()[cursor.shard]).encode());
         bytes
     }
 
@@ -117,6 +118,7 @@ impl Dataset {
         told: &[u8],
         bytes: &ShardBytes<'_>,
     ) -> Result<SampleCursor, Error> {
+        self.need_lmdb("a cursor")?;
         let refuse = |what: &str, expected: String, found: String| Error::Modified {
             path: self.shards[0].path.clone(),
             what: format!("cursor that another process told: {what}"),
@@ -141,7 +143,7 @@ impl Dataset {
             return Err(refuse("next sample", expected, next.to_string()));
         }
         let pages = |offset, length| bytes(ShardId(shard), offset, length);
-        let cursor = lmdb::Cursor::restore(&self.databases[number], &portable, next - first, &pages)?;
+        let cursor = lmdb::Cursor::restore(&self.databases()[number], &portable, next - first, &pages)?;
         Ok(SampleCursor { shard: number, cursor, next })
     }
 
@@ -153,10 +155,11 @@ impl Dataset {
         bytes: &ShardBytes<'_>,
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<BuiltIndex, Error> {
+        self.need_lmdb("a scan with a cursor")?;
         let mut assembly = Assembly::new(self)?;
-        let total = self.databases.iter().map(lmdb::Database::entries).sum();
+        let total = self.databases().iter().map(lmdb::Database::entries).sum();
         let mut done = 0;
-        for (number, database) in self.databases.iter().enumerate() {
+        for (number, database) in self.databases().iter().enumerate() {
             let pages = |offset, length| bytes(ShardId(number as u32), offset, length);
             let mut cursor = lmdb::Cursor::default();
             while let Some((key, value)) = cursor.next(database, &pages)? {

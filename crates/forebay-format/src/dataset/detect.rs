@@ -1,12 +1,12 @@
-//! Tells other formats apart by their first bytes, so that the message says what the file is.
+//! Tells formats apart by their first bytes.
 //!
-//! Only names things; what an LMDB file is, the LMDB reader decides.
+//! A format that is not read is named in the error. What has no mark is taken for LMDB, whose reader decides what it is.
 
-use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::Error;
-use crate::lmdb::{DataFile, Source};
+use super::OpenOptions;
+use crate::file::Input;
+use crate::{Error, Format};
 
 /// Bytes that are looked at: tar has its mark at 257.
 const HEAD_BYTES: usize = 600;
@@ -15,78 +15,107 @@ const HEAD_BYTES: usize = 600;
 const LMDB_MAGIC: [[u8; 4]; 2] = [[0xde, 0xc0, 0xef, 0xbe], [0xbe, 0xef, 0xc0, 0xde]];
 const LMDB_MAGIC_AT: [usize; 3] = [12, 16, 24];
 
-/// Marks of other formats: name, place, bytes.
-const MARKS: [(&str, usize, &[u8]); 17] = [
-    ("HDF5", 0, b"\x89HDF\r\n\x1a\n"),
-    ("HDF5 (with a user block)", 512, b"\x89HDF\r\n\x1a\n"),
-    ("a numpy array (npy)", 0, b"\x93NUMPY"),
-    ("a zip archive (npz)", 0, b"PK\x03\x04"),
-    ("MXNet RecordIO", 0, b"\x0a\x23\xd7\xce"),
-    ("a tar archive", 257, b"ustar"),
-    ("a gzip file", 0, b"\x1f\x8b"),
-    ("a zstd file", 0, b"\x28\xb5\x2f\xfd"),
-    ("a bzip2 file", 0, b"BZh"),
-    ("an xz file", 0, b"\xfd7zXZ\0"),
-    ("Parquet", 0, b"PAR1"),
-    ("an Arrow file", 0, b"ARROW1"),
-    ("Riegeli or ArrayRecord", 0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"),
-    ("SQLite", 0, b"SQLite format 3\0"),
-    ("a JPEG image", 0, b"\xff\xd8\xff"),
-    ("a PNG image", 0, b"\x89PNG\r\n\x1a\n"),
-    ("a sidecar of Forebay", 0, b"\x8fFOREBAY"),
+/// Marks of formats: name, place, bytes, and the format, where it is one that is read.
+const MARKS: [(&str, usize, &[u8], Option<Format>); 17] = [
+    ("HDF5", 0, b"\x89HDF\r\n\x1a\n", None),
+    ("HDF5 (with a user block)", 512, b"\x89HDF\r\n\x1a\n", None),
+    ("a numpy array (npy)", 0, b"\x93NUMPY", None),
+    ("a zip archive (npz)", 0, b"PK\x03\x04", None),
+    ("MXNet RecordIO", 0, b"\x0a\x23\xd7\xce", None),
+    ("a tar archive", 257, b"ustar", None),
+    ("a gzip file", 0, b"\x1f\x8b", None),
+    ("a zstd file", 0, b"\x28\xb5\x2f\xfd", None),
+    ("a bzip2 file", 0, b"BZh", None),
+    ("an xz file", 0, b"\xfd7zXZ\0", None),
+    ("Parquet", 0, b"PAR1", None),
+    ("an Arrow file", 0, b"ARROW1", None),
+    ("Riegeli or ArrayRecord", 0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f", None),
+    ("SQLite", 0, b"SQLite format 3\0", None),
+    ("a JPEG image", 0, b"\xff\xd8\xff", None),
+    ("a PNG image", 0, b"\x89PNG\r\n\x1a\n", None),
+    ("a sidecar of Forebay", 0, b"\x8fFOREBAY", None),
 ];
 
 /// Files that tell what a directory is.
 const DIRECTORY_MARKS: [(&str, &str); 3] =
     [("zarr.json", "a Zarr array"), (".zarray", "a Zarr array"), ("index.json", "MDS or LitData")];
 
-/// Refuses a file or directory that is evidently something else than LMDB, naming it.
-pub(super) fn refuse_others(path: &Path) -> Result<(), Error> {
-    let other = if path.is_dir() { other_directory(path) } else { other_file(path)? };
-    other.map_or(Ok(()), |name| {
-        Err(Error::Unsupported {
-            path: path.to_owned(),
-            what: "a format other than LMDB".to_owned(),
-            found: format!("it looks like {name}"),
-            hint: "this version reads LMDB: the directory that holds data.mdb, or the data file".to_owned(),
-        })
-    })
+/// What a file or directory looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looks {
+    Like(Format),
+    /// Something that is not read.
+    Other(&'static str),
+    /// Nothing known: what an LMDB file is, the LMDB reader decides.
+    Unknown,
 }
 
-fn other_directory(path: &Path) -> Option<&'static str> {
-    if path.join("data.mdb").exists() {
-        return None;
+/// The format of all these files: the one that was asked for, or the one that they look like.
+pub(super) fn format(paths: &[PathBuf], options: &OpenOptions) -> Result<Format, Error> {
+    if let Some(format) = options.format {
+        return Ok(format);
     }
-    DIRECTORY_MARKS.iter().find(|(file, _)| path.join(file).exists()).map(|(_, name)| *name)
-}
-
-fn other_file(path: &Path) -> Result<Option<&'static str>, Error> {
-    let file = DataFile::open(path)?;
-    let mut head = [0; HEAD_BYTES];
-    let mut count = 0;
-    loop {
-        match file.pread(count as u64, &mut head[count..]) {
-            Ok(0) => return Ok(name_of(&head[..count])),
-            Ok(more) => count += more,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(source) => {
-                let action = format!("read {HEAD_BYTES} bytes");
-                return Err(Error::Io { action, path: path.to_owned(), offset: Some(0), source });
+    let mut known: Option<(Format, &PathBuf)> = None;
+    for path in paths {
+        let looks = if path.is_dir() { directory(path) } else { file(path)? };
+        let format = match looks {
+            Looks::Like(format) => format,
+            Looks::Unknown => Format::Lmdb,
+            Looks::Other(name) => return Err(refused(path, name)),
+        };
+        match known {
+            None => known = Some((format, path)),
+            Some((first, _)) if first == format => {}
+            Some((first, first_path)) => {
+                let message = format!(
+                    "{} is {}, {} is {}",
+                    first_path.display(),
+                    first.name(),
+                    path.display(),
+                    format.name()
+                );
+                let hint = "the files of a dataset are of one format".to_owned();
+                return Err(Error::Usage { message, hint });
             }
         }
     }
+    Ok(known.map_or(Format::Lmdb, |(format, _)| format))
 }
 
-/// The format whose marks stand in these first bytes of a file; `None` for LMDB and for the unknown.
-fn name_of(head: &[u8]) -> Option<&'static str> {
+fn refused(path: &Path, name: &str) -> Error {
+    let formats = Format::ALL.map(Format::name).join(", ");
+    Error::Unsupported {
+        path: path.to_owned(),
+        what: "this format".to_owned(),
+        found: format!("it looks like {name}"),
+        hint: format!("formats that are read: {formats}; format= names the one that it is"),
+    }
+}
+
+fn directory(path: &Path) -> Looks {
+    if path.join("data.mdb").exists() {
+        return Looks::Like(Format::Lmdb);
+    }
+    let mark = DIRECTORY_MARKS.iter().find(|(file, _)| path.join(file).exists());
+    mark.map_or(Looks::Unknown, |(_, name)| Looks::Other(name))
+}
+
+fn file(path: &Path) -> Result<Looks, Error> {
+    let mut head = [0; HEAD_BYTES];
+    let count = Input::open(path)?.read_most(0, &mut head)?;
+    Ok(looks(&head[..count]))
+}
+
+/// What these first bytes of a file look like.
+fn looks(head: &[u8]) -> Looks {
     let has = |at: usize, mark: &[u8]| head.get(at..at + mark.len()).is_some_and(|found| found == mark);
     if LMDB_MAGIC_AT.iter().any(|at| LMDB_MAGIC.iter().any(|magic| has(*at, magic))) {
-        return None;
+        return Looks::Like(Format::Lmdb);
     }
-    if let Some((name, ..)) = MARKS.iter().find(|(_, at, mark)| has(*at, mark)) {
-        return Some(name);
+    if let Some((name, _, _, format)) = MARKS.iter().find(|(_, at, mark, _)| has(*at, mark)) {
+        return format.map_or(Looks::Other(name), Looks::Like);
     }
-    is_tfrecord(head).then_some("TFRecord")
+    if is_tfrecord(head) { Looks::Other("TFRecord") } else { Looks::Unknown }
 }
 
 /// `TFRecord` has no mark, but the first eight bytes have a checksum behind them.
@@ -103,24 +132,24 @@ mod tests {
 
     #[test]
     fn formats_are_told_apart_by_their_first_bytes() {
-        for (name, at, mark) in MARKS {
+        for (name, at, mark, format) in MARKS {
             let mut head = vec![b'.'; HEAD_BYTES];
             head[at..at + mark.len()].copy_from_slice(mark);
-            assert_eq!(name_of(&head), Some(name));
+            assert_eq!(looks(&head), format.map_or(Looks::Other(name), Looks::Like));
         }
-        assert_eq!(name_of(b"PK"), None, "a mark that is cut is no mark");
-        assert_eq!(name_of(&[]), None);
-        assert_eq!(name_of(&[0; 600]), None);
+        assert_eq!(looks(b"PK"), Looks::Unknown, "a mark that is cut is no mark");
+        assert_eq!(looks(&[]), Looks::Unknown);
+        assert_eq!(looks(&[0; 600]), Looks::Unknown);
         let mut database = vec![0; 600];
         database[16..20].copy_from_slice(&LMDB_MAGIC[0]);
-        assert_eq!(name_of(&database), None);
+        assert_eq!(looks(&database), Looks::Like(Format::Lmdb));
     }
 
     #[test]
     fn tfrecord_is_known_by_its_first_checksum() {
         let length = 5_u64.to_le_bytes();
         let masked = crc32c::crc32c(&length).rotate_right(15).wrapping_add(0xa282_ead8);
-        assert_eq!(name_of(&[&length[..], &masked.to_le_bytes()].concat()), Some("TFRecord"));
-        assert_eq!(name_of(&[&length[..], &(masked ^ 1).to_le_bytes()].concat()), None);
+        assert_eq!(looks(&[&length[..], &masked.to_le_bytes()].concat()), Looks::Other("TFRecord"));
+        assert_eq!(looks(&[&length[..], &(masked ^ 1).to_le_bytes()].concat()), Looks::Unknown);
     }
 }

@@ -8,7 +8,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::Dataset;
+use super::{Dataset, Files};
+use crate::Format;
 use crate::lmdb::Source;
 
 /// Takes the bytes that are read of the shards; called by several threads at once.
@@ -20,8 +21,11 @@ pub trait Keep: Send + Sync + fmt::Debug {
 impl Dataset {
     /// Bytes of the tree pages, where all values lie among them; `None` where some value has pages of its own.
     pub fn inline_bytes(&self) -> Option<u64> {
+        if self.format() != Format::Lmdb {
+            return None;
+        }
         let mut bytes = 0;
-        for database in &self.databases {
+        for database in self.databases() {
             let tree = &database.identity().tree;
             if tree.overflow_pages > 0 {
                 return None;
@@ -35,7 +39,8 @@ impl Dataset {
     #[must_use]
     pub fn kept_by(&self, keep: &Arc<dyn Keep>) -> Self {
         let mut kept = self.clone();
-        for (shard, database) in kept.databases.iter_mut().enumerate() {
+        let Files::Lmdb(databases) = &mut kept.files else { return kept };
+        for (shard, database) in databases.iter_mut().enumerate() {
             *database = database.read_through(|inner| Arc::new(Tee { inner, shard, keep: Arc::clone(keep) }));
         }
         kept

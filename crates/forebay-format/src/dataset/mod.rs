@@ -1,6 +1,6 @@
 //! A dataset: one or more container files whose samples are counted through.
 //!
-//! [`Dataset::open`] reads headers only. [`build`] walks the containers and makes an index, [`place`] says where
+//! [`Dataset::open`] reads headers only. [`build`] (LMDB) and [`walk`] (every other format) go through the containers and make an index, [`place`] says where
 //! indexes are kept, [`provenance`] computes one from a recipe, [`keep`] hands on what a walk reads, [`cursor`] finds samples without an index, [`detect`] tells other formats apart, [`verify`] reads everything once, [`inspect`] tells what
 //! there is.
 
@@ -12,6 +12,7 @@ mod keep;
 mod place;
 mod provenance;
 mod verify;
+mod walk;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,9 +30,9 @@ pub use place::{CachePolicy, Found, Lookup, Place};
 pub use provenance::{FoundRecipe, RecipeLookup, Recorded};
 pub use verify::{BadSample, Verification};
 
+use crate::container::{self, Container, Format};
 use crate::lmdb::Database;
-use crate::sidecar::LMDB;
-use crate::{Error, Index, SchemaChoice, ShardState, SidecarFault};
+use crate::{Error, Index, RawLayout, SchemaChoice, ShardState, SidecarFault};
 
 /// What to open in a file, and how to read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -40,6 +41,24 @@ pub struct OpenOptions {
     pub database: Option<String>,
     /// How records become fields.
     pub schema: SchemaChoice,
+    /// The container format; `None`: found from the contents.
+    pub format: Option<Format>,
+    /// The fields that are wanted, in this order; empty: all.
+    pub fields: Vec<String>,
+    /// What the records of a raw file are.
+    pub raw: Option<RawLayout>,
+}
+
+impl OpenOptions {
+    /// Text that differs between options that lead to different indexes of the same files.
+    fn key(&self, format: Format) -> Vec<u8> {
+        let Self { database, schema, format: _, fields, raw } = self;
+        let mut key = format!("{}\0{database:?}\0{}", format.name(), schema.name()).into_bytes();
+        if !fields.is_empty() || raw.is_some() {
+            key.extend(serde_json::to_vec(&(fields, raw)).expect("numbers and text are JSON"));
+        }
+        key
+    }
 }
 
 /// How far a long piece of work is.
@@ -70,9 +89,17 @@ pub struct Shard {
 #[derive(Clone, Debug)]
 pub struct Dataset {
     options: OpenOptions,
-    databases: Vec<Database>,
+    format: Format,
+    files: Files,
     shards: Vec<Shard>,
     fingerprint: u128,
+}
+
+/// The opened files, shard by shard.
+#[derive(Clone, Debug)]
+enum Files {
+    Lmdb(Vec<Database>),
+    Other(Vec<Arc<dyn Container>>),
 }
 
 impl Dataset {
@@ -81,40 +108,50 @@ impl Dataset {
         if paths.is_empty() {
             return Err(Error::Usage {
                 message: "a dataset has at least one file, none was named".to_owned(),
-                hint: "name an LMDB directory or data file".to_owned(),
+                hint: "name a data file, or the directory of an LMDB database".to_owned(),
             });
         }
-        let mut databases = Vec::with_capacity(paths.len());
-        let mut shards = Vec::with_capacity(paths.len());
-        for path in paths {
-            detect::refuse_others(path)?;
-            let database = Database::open(path, options.database.as_deref())?;
-            shards.push(Shard::of(&database)?);
-            databases.push(database);
-        }
-        if databases.iter().all(|database| database.entries() == 0) {
-            let path = databases[0].path();
-            let database =
-                options.database.as_ref().map_or(String::new(), |name| format!("database {name:?} "));
-            return Err(Error::Unsupported {
-                path: path.to_owned(),
-                what: "a dataset without records".to_owned(),
-                found: format!("{database}0 entries"),
-                hint: "check that the writer committed its last transaction".to_owned(),
-            });
-        }
-        let mut text = format!("{}\0{:?}\0{}", LMDB, options.database, options.schema.name()).into_bytes();
+        let format = detect::format(paths, options)?;
+        let files = if format == Format::Lmdb {
+            let open = |path: &PathBuf| Database::open(path, options.database.as_deref());
+            Files::Lmdb(paths.iter().map(open).collect::<Result<_, _>>()?)
+        } else {
+            let open = |path: &PathBuf| container::open(format, path, options);
+            Files::Other(paths.iter().map(open).collect::<Result<_, _>>()?)
+        };
+        let shards = files.shards()?;
+        files.refuse_empty(options)?;
+        let mut text = options.key(format);
         for shard in &shards {
             text.extend(shard.fingerprint.to_le_bytes());
         }
         let fingerprint = xxh3_128(&text);
-        Ok(Self { options: options.clone(), databases, shards, fingerprint })
+        Ok(Self { options: options.clone(), format, files, shards, fingerprint })
     }
 
-    /// Name of the container format.
-    #[allow(clippy::unused_self, reason = "the format will differ between datasets")]
-    pub fn format(&self) -> &'static str {
-        LMDB
+    /// The container format.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The databases of LMDB files; none of another format.
+    fn databases(&self) -> &[Database] {
+        match &self.files {
+            Files::Lmdb(databases) => databases,
+            Files::Other(_) => &[],
+        }
+    }
+
+    /// [`Error::Usage`] where the files are of another format: `what` is for LMDB alone.
+    pub fn need_lmdb(&self, what: &str) -> Result<(), Error> {
+        if self.format == Format::Lmdb {
+            return Ok(());
+        }
+        let (path, format) = (self.shards[0].path.display(), self.format.name());
+        Err(Error::Usage {
+            message: format!("{path}: {what} is for LMDB files; this is {format}"),
+            hint: String::new(),
+        })
     }
 
     /// The options it was opened with.
@@ -138,7 +175,10 @@ impl Dataset {
     /// Looks at the headers again. A file that changed so far that what was opened may be gone is
     /// [`Error::Modified`].
     pub fn check_unchanged(&self) -> Result<(), Error> {
-        self.databases.iter().try_for_each(Database::check_unchanged)
+        match &self.files {
+            Files::Lmdb(databases) => databases.iter().try_for_each(Database::check_unchanged),
+            Files::Other(files) => files.iter().try_for_each(|file| file.check_unchanged()),
+        }
     }
 
     /// Reads a sidecar of this dataset.
@@ -153,8 +193,9 @@ impl Dataset {
         let differs = |what: &str, expected: String, found: String| {
             Err(SidecarFault::Damaged { offset: 0, what: what.to_owned(), expected, found })
         };
-        if index.meta().format != self.format() {
-            return differs("format", self.format().to_owned(), index.meta().format.clone());
+        if index.meta().format != self.format {
+            let name = |format: Format| format.name().to_owned();
+            return differs("format", name(self.format), name(index.meta().format));
         }
         if index.shards().len() != self.shards.len() {
             return differs(
@@ -163,48 +204,81 @@ impl Dataset {
                 index.shards().len().to_string(),
             );
         }
-        for ((info, shard), database) in index.shards().iter().zip(&self.shards).zip(&self.databases) {
+        for (number, (info, shard)) in index.shards().iter().zip(&self.shards).enumerate() {
             if info.bytes != shard.bytes {
                 return differs("size of a file", shard.bytes.to_string(), info.bytes.to_string());
             }
-            let ShardState::Lmdb(identity) = &info.state;
-            if identity != database.identity() {
-                return differs(
-                    "state of a file",
-                    format!("{:?}", database.identity()),
-                    format!("{identity:?}"),
-                );
+            let state = self.files.state(number);
+            if info.state != state {
+                return differs("state of a file", format!("{state:?}"), format!("{:?}", info.state));
             }
         }
         Ok(index)
     }
 }
 
+impl Files {
+    /// What tells the state of a file from another.
+    fn state(&self, shard: usize) -> ShardState {
+        match self {
+            Self::Lmdb(databases) => ShardState::Lmdb(databases[shard].identity().clone()),
+            Self::Other(files) => files[shard].state(),
+        }
+    }
+
+    fn shards(&self) -> Result<Vec<Shard>, Error> {
+        match self {
+            Self::Lmdb(databases) => databases
+                .iter()
+                .map(|database| {
+                    let state = serde_json::to_vec(database.identity()).expect("numbers and text are JSON");
+                    Shard::of(database.path(), database.file_bytes(), &state)
+                })
+                .collect(),
+            Self::Other(files) => files
+                .iter()
+                .map(|file| {
+                    let state = serde_json::to_vec(&file.state()).expect("text is JSON");
+                    Shard::of(file.input().path(), file.input().bytes(), &state)
+                })
+                .collect(),
+        }
+    }
+
+    /// Refuses databases without a single entry. What other formats hold, only a walk shows.
+    fn refuse_empty(&self, options: &OpenOptions) -> Result<(), Error> {
+        let Self::Lmdb(databases) = self else { return Ok(()) };
+        if databases.iter().any(|database| database.entries() > 0) {
+            return Ok(());
+        }
+        let database = options.database.as_ref().map_or(String::new(), |name| format!("database {name:?} "));
+        Err(Error::Unsupported {
+            path: databases[0].path().to_owned(),
+            what: "a dataset without records".to_owned(),
+            found: format!("{database}0 entries"),
+            hint: "check that the writer committed its last transaction".to_owned(),
+        })
+    }
+}
+
 impl Shard {
-    fn of(database: &Database) -> Result<Self, Error> {
-        let path = database.path();
+    fn of(path: &Path, bytes: u64, state: &[u8]) -> Result<Self, Error> {
         let status = fs::metadata(path).map_err(|source| Error::Io {
             action: "inspect".to_owned(),
             path: path.to_owned(),
             offset: None,
             source,
         })?;
-        // Times before 1970 or unknown count as 1970: the state of the database tells files apart as well.
+        // Times before 1970 or unknown count as 1970: the state of the file tells files apart as well.
         let modified_ns = status
             .modified()
             .ok()
             .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
             .map_or(0, |time| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX));
-        let identity = serde_json::to_vec(database.identity()).expect("numbers and text are JSON");
-        let mut text = database.file_bytes().to_le_bytes().to_vec();
+        let mut text = bytes.to_le_bytes().to_vec();
         text.extend(modified_ns.to_le_bytes());
-        text.extend(identity);
-        Ok(Self {
-            path: path.to_owned(),
-            bytes: database.file_bytes(),
-            modified_ns,
-            fingerprint: xxh3_128(&text),
-        })
+        text.extend(state);
+        Ok(Self { path: path.to_owned(), bytes, modified_ns, fingerprint: xxh3_128(&text) })
     }
 
     /// The name of the file with that of its directory, for messages.

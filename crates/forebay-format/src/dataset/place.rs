@@ -23,7 +23,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Dataset, OpenOptions};
+use super::{Dataset, Files, OpenOptions};
 use crate::Error;
 use crate::lmdb::Database;
 
@@ -245,8 +245,8 @@ impl Dataset {
         cache: &CachePolicy,
         ending: &str,
     ) -> Result<Option<PathBuf>, Error> {
-        let OpenOptions { database, schema } = &self.options;
-        let mut key = format!("{}\0{database:?}\0{}\0", self.format(), schema.name()).into_bytes();
+        let mut key = self.options.key(self.format);
+        key.push(0);
         match place {
             Place::Beside => {
                 let file = self.shards[0].path.file_name().unwrap_or_default();
@@ -327,7 +327,11 @@ impl Dataset {
             return Err(ignored("it is not a regular file".to_owned()));
         }
         self.check_owner(place, status.uid()).map_err(ignored)?;
-        let records: u64 = self.databases.iter().map(Database::entries).sum();
+        let records: u64 = match &self.files {
+            Files::Lmdb(databases) => databases.iter().map(Database::entries).sum(),
+            // How many there are is not known: a sample takes a byte at least.
+            Files::Other(_) => self.shards.iter().map(|shard| shard.bytes).sum(),
+        };
         if status.len() > most_bytes(records) {
             let most = most_bytes(records);
             return Err(ignored(format!("it has {} bytes, at most {most} are plausible", status.len())));

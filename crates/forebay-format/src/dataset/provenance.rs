@@ -56,14 +56,20 @@ impl Dataset {
         threads: usize,
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<Recorded, Error> {
+        if let Err(error) = self.need_lmdb("a recipe") {
+            return Ok(Recorded {
+                index: self.build_index(threads, progress)?,
+                recipe: Err(error.to_string()),
+            });
+        }
         let mut observed: Vec<Observed> =
-            self.databases.iter().map(|database| Observed::new(database.identity())).collect();
+            self.databases().iter().map(|database| Observed::new(database.identity())).collect();
         let index = self.build_observed(threads, progress, &mut |shard, record, excluded| {
             observed[shard].see(record, excluded);
         })?;
         let mut shards = Vec::new();
         let mut recipe = Ok(());
-        for (observed, database) in observed.into_iter().zip(&self.databases) {
+        for (observed, database) in observed.into_iter().zip(self.databases()) {
             match observed.find(database.identity()) {
                 Ok((recipe, digest)) => shards.push(ShardRecipe { recipe, digest: Some(digest) }),
                 Err(reason) => {
@@ -78,10 +84,11 @@ impl Dataset {
 
     /// The recipe that a user states in a TOML file, for every shard; nothing of it is compared with the files.
     pub fn state_recipe(&self, path: &Path) -> Result<RecipeFile, Error> {
+        self.need_lmdb("a recipe")?;
         let recipe = |database: &Database| {
             Recipe::from_toml(path, database.identity()).map(|recipe| ShardRecipe { recipe, digest: None })
         };
-        let shards = self.databases.iter().map(recipe).collect::<Result<_, _>>()?;
+        let shards = self.databases().iter().map(recipe).collect::<Result<_, _>>()?;
         Ok(RecipeFile { fingerprint: self.fingerprint, shards })
     }
 
@@ -93,7 +100,7 @@ impl Dataset {
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<RecipeFile, Error> {
         let mut settled = recipe.clone();
-        for (database, shard) in self.databases.iter().zip(&mut settled.shards) {
+        for (database, shard) in self.databases().iter().zip(&mut settled.shards) {
             let mut observed = Observed::new(database.identity());
             database.walk(
                 &WalkOptions { threads, ..WalkOptions::default() },
@@ -116,10 +123,11 @@ impl Dataset {
         recipe: &RecipeFile,
         progress: &dyn Fn(Progress) -> bool,
     ) -> Result<BuiltIndex, Error> {
+        self.need_lmdb("a recipe")?;
         let mut assembly = Assembly::new(self)?;
-        let total = self.databases.iter().map(|database| database.identity().tree.leaf_pages).sum();
+        let total = self.databases().iter().map(|database| database.identity().tree.leaf_pages).sum();
         let mut done = 0;
-        for (number, (database, shard)) in self.databases.iter().zip(&recipe.shards).enumerate() {
+        for (number, (database, shard)) in self.databases().iter().zip(&recipe.shards).enumerate() {
             let computed = self.compute_shard(number, shard, &mut assembly, &mut |leaves| {
                 progress(Progress { what: "leaf pages", done: done + leaves, total })
             });
@@ -140,7 +148,7 @@ impl Dataset {
         assembly: &mut Assembly<'_>,
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), Stopped> {
-        let database = &self.databases[number];
+        let database = &self.databases()[number];
         let identity = database.identity();
         let recipe = &shard.recipe;
         // From here on the recipe has no more records than the file, which bounds the work.

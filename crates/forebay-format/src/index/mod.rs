@@ -297,7 +297,7 @@ impl Index {
                 hint: String::new(),
             });
         };
-        let ShardState::Lmdb(identity) = &shard.state;
+        let ShardState::Lmdb(identity) = &shard.state else { return Ok(()) };
         let length = extent.length.saturating_sub(u64::from(identity.dialect.header_bytes()));
         lmdb::check_overflow_header(identity, unit.guard, length, head)
             .map_err(|fault| fault.at(&PathBuf::from(&shard.name)))

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use super::fault::Trouble;
 use super::meta::Layout;
-use super::source::{Meter, Source, read_all};
+use super::meter::{Meter, read_all};
+use crate::file::Source;
 
 /// Longest single read \[bytes\].
 ///

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::dialect::{Dialect, MAGIC, SMALLEST_PAGE_BYTES, Version};
 use super::fault::{Fault, Trouble};
-use super::source::{Meter, Source, read_all, read_most};
+use super::meter::{Meter, read_all, read_most};
+use crate::file::Source;
 
 /// First read of a file \[bytes\]: both meta pages of a database with pages of 4 KiB.
 const FIRST_READ_BYTES: usize = 8192;

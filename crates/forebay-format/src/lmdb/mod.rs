@@ -22,25 +22,25 @@ mod dialect;
 mod fault;
 mod fetch;
 mod meta;
+mod meter;
 mod page;
-mod source;
 mod walk;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use crate::file::{DataFile, Source};
 pub use cursor::{Cursor, Pages, PortableCursor};
 pub use dialect::{ByteOrder, Dialect, Version, Word};
 pub use fault::Fault;
 pub use meta::{Identity, TreeRecord};
 pub use page::check_overflow_header;
-pub use source::{DataFile, Source};
 pub use walk::{Record, Value, WalkOptions, WalkReport};
 
 use self::fault::Trouble;
 use self::meta::{Layout, Metas};
+use self::meter::Meter;
 use self::page::Payload;
-use self::source::Meter;
 use self::walk::{Found, Walk};
 use crate::Error;
 

@@ -15,9 +15,10 @@ use super::dialect::Dialect;
 use super::fault::{Fault, Trouble};
 use super::fetch::Fetch;
 use super::meta::{Layout, TreeRecord};
+use super::meter::Meter;
 use super::page::{Node, Payload, Role, compare_keys, decode};
-use super::source::{Meter, Source};
 use crate::Error;
+use crate::file::Source;
 
 /// Leaves after which the progress callback is called.
 const PROGRESS_LEAVES: u64 = 256;

@@ -156,10 +156,7 @@ impl DatumSchema {
             Pixels::Float32 => (Dtype::Float32, Layout::Dense(shape)),
             Pixels::Encoded => (Dtype::Uint8, Layout::Ragged),
         };
-        vec![
-            Field { name: "image".into(), dtype, layout },
-            Field { name: "label".into(), dtype: Dtype::Int64, layout: Layout::Dense(vec![]) },
-        ]
+        vec![Field::new("image", dtype, layout), Field::new("label", Dtype::Int64, Layout::Dense(vec![]))]
     }
 
     /// Says what is wrong with a schema that a file claims for records of at most so many bytes.

@@ -64,6 +64,8 @@ pub enum Schema {
     Raw,
     /// Fields `image` and `label` of Caffe's `Datum` message.
     CaffeDatum(DatumSchema),
+    /// Each column is a field; its bytes are the field's.
+    Fields(Vec<Field>),
 }
 
 /// Where a decoded field goes.
@@ -106,12 +108,13 @@ impl Schema {
         match self {
             Self::Raw => SchemaChoice::Raw.name(),
             Self::CaffeDatum(_) => SchemaChoice::CaffeDatum.name(),
+            Self::Fields(_) => "fields",
         }
     }
 
     /// Whether the bytes of the columns are the bytes of the fields, so that [`Schema::decode`] only copies.
     pub fn is_identity(&self) -> bool {
-        matches!(self, Self::Raw)
+        matches!(self, Self::Raw | Self::Fields(_))
     }
 
     /// The fields of a sample of a dataset with this summary.
@@ -124,22 +127,24 @@ impl Schema {
                 } else {
                     Layout::Ragged
                 };
-                vec![Field { name: "data".into(), dtype: Dtype::Uint8, layout }]
+                vec![Field::new("data", Dtype::Uint8, layout)]
             }
             Self::CaffeDatum(datum) => datum.fields(),
+            Self::Fields(fields) => fields.clone(),
         }
     }
 
     /// Decodes one sample. `columns` and `out` have one element per column and per field, in order.
     pub fn decode(&self, columns: &[&[u8]], out: &mut [FieldOut<'_>]) -> Result<(), SchemaError> {
         match (self, columns, out) {
-            (Self::Raw, [record], [field]) => match field {
-                FieldOut::Dense(out) if out.len() == record.len() => out.copy_from_slice(record),
-                FieldOut::Dense(out) => {
-                    return Err(SchemaError::new("length", 0, format!("{} bytes", out.len()), record.len()));
+            (Self::Raw, [record], [field]) => copy(record, field, "length")?,
+            (Self::Fields(fields), columns, out)
+                if fields.len() == columns.len() && columns.len() == out.len() =>
+            {
+                for ((column, field), known) in columns.iter().zip(out).zip(fields) {
+                    copy(column, field, &format!("length of field {:?}", known.name))?;
                 }
-                FieldOut::Ragged(take) => take(record),
-            },
+            }
             (Self::CaffeDatum(datum), [record], [image, label]) => datum.decode(record, image, label)?,
             (_, columns, out) => {
                 panic!(
@@ -153,13 +158,51 @@ impl Schema {
         Ok(())
     }
 
-    /// Says what is wrong with a schema that a file claims.
-    pub(crate) fn check(&self, summary: &Summary) -> Result<(), String> {
+    /// Says what is wrong with a schema that a file of so many columns claims.
+    pub(crate) fn check(&self, summary: &Summary, columns: usize) -> Result<(), String> {
+        let expected = if let Self::Fields(fields) = self { fields.len() } else { 1 };
+        if columns != expected {
+            return Err(format!("{columns} columns for a schema of {expected}"));
+        }
         match self {
             Self::Raw => Ok(()),
             Self::CaffeDatum(datum) => datum.check(summary.longest_record_bytes),
+            Self::Fields(fields) => check_fields(fields, summary.longest_record_bytes),
         }
     }
+}
+
+/// Hands on a column as it is.
+fn copy(column: &[u8], field: &mut FieldOut<'_>, what: &str) -> Result<(), SchemaError> {
+    match field {
+        FieldOut::Dense(out) if out.len() == column.len() => out.copy_from_slice(column),
+        FieldOut::Dense(out) => {
+            return Err(SchemaError::new(what, 0, format!("{} bytes", out.len()), column.len()));
+        }
+        FieldOut::Ragged(take) => take(column),
+    }
+    Ok(())
+}
+
+/// Says what is wrong with fields that a file claims, whose longest column has so many bytes.
+fn check_fields(fields: &[Field], longest_bytes: u64) -> Result<(), String> {
+    for (number, field) in fields.iter().enumerate() {
+        let too_long = match field.layout {
+            Layout::Ragged => false,
+            Layout::Dense(_) => field.sample_bytes().is_none_or(|bytes| bytes > longest_bytes),
+        };
+        let repeated = fields[..number].iter().any(|other| other.name == field.name);
+        // An element of another type of numpy's is a row of bytes.
+        let rows = match &field.layout {
+            Layout::Dense(shape) => shape.last().is_some_and(|bytes| *bytes > 0),
+            Layout::Ragged => false,
+        };
+        let odd = field.numpy.is_some() && (field.dtype != Dtype::Uint8 || !rows);
+        if too_long || repeated || odd {
+            return Err(format!("field {field:?}"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

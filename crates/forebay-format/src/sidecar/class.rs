@@ -33,6 +33,20 @@ pub struct Class {
 }
 
 impl Class {
+    /// Records of which nothing but their own bytes is read, one behind the other.
+    pub(crate) fn tight(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            head_bytes: 0,
+            tail_bytes: 0,
+            align_bytes: 1,
+            step_bytes: 1,
+            page_bytes: 0,
+            page_tail_bytes: 0,
+            guard: false,
+        }
+    }
+
     /// Says what is wrong with a class that a file claims.
     pub(crate) fn check(&self) -> Result<(), String> {
         let powers = self.align_bytes.is_power_of_two()

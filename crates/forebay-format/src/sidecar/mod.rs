@@ -29,6 +29,7 @@ pub use class::Class;
 pub use writer::Writer;
 
 use crate::codec::{self, Codec};
+use crate::container::Format;
 use crate::lmdb::Identity;
 use crate::schema::Schema;
 use block::{BlockFault, OFFSET_LIMIT};
@@ -37,9 +38,6 @@ use writer::{STORED, ZSTD};
 
 /// First bytes of every sidecar. Not text, so that no tool takes it for some.
 pub(crate) const MAGIC: [u8; 8] = *b"\x8fFOREBAY";
-
-/// Name of the LMDB format.
-pub(crate) const LMDB: &str = "lmdb";
 
 /// The version that is written, and the only one that is read.
 pub(crate) const VERSION: u32 = 1;
@@ -240,8 +238,8 @@ impl Header {
 /// What the dataset is, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    /// Container format, for example `lmdb`.
-    pub format: String,
+    /// Container format.
+    pub format: Format,
     /// How records become fields.
     pub schema: Schema,
     /// The files.
@@ -276,12 +274,17 @@ pub struct ShardInfo {
 pub enum ShardState {
     /// The snapshot that was indexed.
     Lmdb(Identity),
+    /// The headers of a file of any other format.
+    File {
+        /// Their hash.
+        digest: String,
+    },
 }
 
 impl ShardInfo {
     /// Where records may lie \[bytes\].
     pub(crate) fn data_range(&self) -> Range<u64> {
-        let ShardState::Lmdb(identity) = &self.state;
+        let ShardState::Lmdb(identity) = &self.state else { return 0..self.bytes };
         let page_bytes = u64::from(identity.page_bytes);
         let end = identity.last_page.saturating_add(1).saturating_mul(page_bytes);
         2 * page_bytes..end.min(self.bytes)
@@ -317,9 +320,6 @@ impl Meta {
             }
             classes.iter().try_for_each(Class::check)?;
         }
-        if self.format == LMDB && header.columns != 1 {
-            return Err(format!("{} columns of LMDB records", header.columns));
-        }
         if self.codec_chains.first().is_none_or(|chain| !chain.is_empty()) {
             return Err("no codec chain 0 that is empty".to_owned());
         }
@@ -336,7 +336,7 @@ impl Meta {
             return Err(format!("a shard of {largest} bytes"));
         }
         // LMDB keeps lengths in 32 bits.
-        let longest = if self.format == LMDB { largest.min(u64::from(u32::MAX)) } else { largest };
+        let longest = if self.format == Format::Lmdb { largest.min(u64::from(u32::MAX)) } else { largest };
         let Summary { record_bytes, shortest_record_bytes, longest_record_bytes, .. } = self.summary;
         let records = u128::from(header.samples) * u128::from(header.columns);
         let least = records * u128::from(shortest_record_bytes);
@@ -346,7 +346,7 @@ impl Meta {
                 "{record_bytes} bytes in records of {shortest_record_bytes} to {longest_record_bytes}"
             ));
         }
-        self.schema.check(&self.summary)
+        self.schema.check(&self.summary, header.columns as usize)
     }
 }
 

@@ -4,6 +4,7 @@ use super::block::Entry;
 use super::encode::encode;
 use super::varint::put;
 use super::{BLOCK_RECORDS, Class, HEADER_BYTES, Header, LARGEST_BODY_BYTES, Meta, ShardInfo, Summary, pack};
+use crate::container::Format;
 use crate::schema::Schema;
 
 /// Compression level of blocks and of the meta part.
@@ -114,17 +115,18 @@ impl Writer {
     }
 
     /// The bytes of the sidecar.
-    pub fn finish(mut self, format: &str, schema: Schema, fingerprint: u128) -> Vec<u8> {
+    pub fn finish(&self, format: Format, schema: Schema, fingerprint: u128) -> Vec<u8> {
+        let mut summary = self.summary.clone();
         if self.samples == 0 {
-            self.summary.shortest_record_bytes = 0;
+            summary.shortest_record_bytes = 0;
         }
         let meta = Meta {
-            format: format.to_owned(),
+            format,
             schema,
-            shards: self.shards,
+            shards: self.shards.clone(),
             columns: self.columns.iter().map(|column| column.classes.clone()).collect(),
             codec_chains: vec![Vec::new()],
-            summary: self.summary,
+            summary,
         };
         let json = serde_json::to_vec(&meta).expect("numbers and text are JSON");
         let stored_meta = pack(&json, LEVEL);
@@ -155,8 +157,8 @@ impl Writer {
         out.extend(header.encode());
         out.extend(stored_meta);
         out.extend(directory);
-        for column in self.columns {
-            out.extend(column.blocks);
+        for column in &self.columns {
+            out.extend(&column.blocks);
         }
         out
     }

@@ -66,7 +66,7 @@ pub fn sidecar(entries: &[Entry]) -> Vec<u8> {
         writer.push([entry.clone()]);
     }
     writer.end_shard(shard("train.lmdb/data.mdb"));
-    writer.finish("lmdb", Schema::Raw, FINGERPRINT)
+    writer.finish(forebay_format::Format::Lmdb, Schema::Raw, FINGERPRINT)
 }
 
 /// A damaged copy whose checksums fit again, so that the damage is not noticed by them.

@@ -1,101 +1,10 @@
-//! Where the bytes come from: a file, or anything else that can be read at an offset.
-//!
-//! [`DataFile`] opens for reading only and never maps: a mapped file that shrinks kills the process, a `pread` of one
-//! comes back short. The kernel's own read-ahead is switched off, because the walk knows exactly which pages it wants
-//! and says so ([`Source::will_need`]); anything read beyond them would be wasted on shared storage.
+//! Reading with a count of what it costs.
 
-use std::fmt;
 use std::io;
-use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Advice, FileType, Mode, OFlags};
-
 use super::fault::{Fault, Trouble};
-use crate::Error;
-
-/// Bytes that can be read at an offset, by several threads at once.
-pub trait Source: Send + Sync + fmt::Debug {
-    /// Present length \[bytes\].
-    fn bytes(&self) -> io::Result<u64>;
-
-    /// Reads at most `into.len()` bytes from `offset` on; 0 at the end.
-    fn pread(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
-
-    /// Announces that these bytes are read soon. Reads nothing else, and may do nothing.
-    fn will_need(&self, offset: u64, length: u64) {
-        let _ = (offset, length);
-    }
-}
-
-/// A database in memory; a short slice is a truncated file.
-impl Source for Vec<u8> {
-    fn bytes(&self) -> io::Result<u64> {
-        Ok(self.len() as u64)
-    }
-
-    fn pread(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let Some(rest) = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)) else {
-            return Ok(0);
-        };
-        let count = rest.len().min(into.len());
-        into[..count].copy_from_slice(&rest[..count]);
-        Ok(count)
-    }
-}
-
-/// A data file, open for reading.
-#[derive(Debug)]
-pub struct DataFile {
-    fd: OwnedFd,
-}
-
-impl DataFile {
-    /// Opens a regular file read-only.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let io = |action: &str, errno: rustix::io::Errno| Error::Io {
-            action: action.to_owned(),
-            path: path.to_owned(),
-            offset: None,
-            source: errno.into(),
-        };
-        // NONBLOCK: a FIFO of that name must not hang the open; it means nothing for regular files.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let fd =
-            rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io("open for reading", errno))?;
-        let kind =
-            FileType::from_raw_mode(rustix::fs::fstat(&fd).map_err(|errno| io("inspect", errno))?.st_mode);
-        if kind != FileType::RegularFile {
-            return Err(Error::Unsupported {
-                path: path.to_owned(),
-                what: "an LMDB data file that is not a regular file".to_owned(),
-                found: format!("{kind:?}"),
-                hint: "name the directory or the data file of an LMDB database".to_owned(),
-            });
-        }
-        // Advice may be refused (some network file systems); reading works without.
-        let _ = rustix::fs::fadvise(&fd, 0, None, Advice::Random);
-        Ok(Self { fd })
-    }
-}
-
-impl Source for DataFile {
-    fn bytes(&self) -> io::Result<u64> {
-        Ok(u64::try_from(rustix::fs::fstat(&self.fd)?.st_size).unwrap_or(0))
-    }
-
-    fn pread(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        Ok(rustix::io::pread(&self.fd, into, offset)?)
-    }
-
-    fn will_need(&self, offset: u64, length: u64) {
-        if let Some(length) = NonZeroU64::new(length) {
-            let _ = rustix::fs::fadvise(&self.fd, offset, Some(length), Advice::WillNeed);
-        }
-    }
-}
+use crate::file::Source;
 
 /// What reading has cost so far.
 #[derive(Debug, Default)]
@@ -160,6 +69,7 @@ pub(super) fn read_all(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Mutex;
 
     use super::*;

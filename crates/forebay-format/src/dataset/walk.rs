@@ -1,0 +1,110 @@
+//! Building an index of any format but LMDB: a walk per file, and a look at a few samples.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::build::IndexReport;
+use super::{BuiltIndex, Dataset, Progress};
+use crate::container::{Column, Container};
+use crate::sidecar::Writer;
+use crate::{Error, Schema};
+use forebay_types::SampleId;
+
+impl Dataset {
+    /// Walks the files, one after the other, and makes an index of them.
+    pub(super) fn build_from_files(
+        &self,
+        files: &[Arc<dyn Container>],
+        progress: &dyn Fn(Progress) -> bool,
+    ) -> Result<BuiltIndex, Error> {
+        let started = Instant::now();
+        let columns = files[0].columns()?;
+        for file in &files[1..] {
+            refuse_other_columns(&columns, &**file, &*files[0])?;
+        }
+        let mut writer = Writer::new(columns.iter().map(|column| column.classes.clone()).collect());
+        let mut report = IndexReport::default();
+        let total: u64 = self.shards.iter().map(|shard| shard.bytes).sum();
+        for (number, file) in files.iter().enumerate() {
+            let before = report.file_bytes;
+            let tell = |done| progress(Progress { what: "bytes", done: before + done, total });
+            let walked = file.walk(&tell, &mut |entries| {
+                writer.push(entries.iter().cloned());
+                Ok(())
+            })?;
+            for (name, count) in walked.excluded {
+                (0..count).for_each(|_| writer.exclude(&name));
+            }
+            report.warnings.extend(walked.warnings);
+            file.check_unchanged()?;
+            writer.end_shard(self.describe_shard(number));
+            report.file_bytes += self.shards[number].bytes;
+        }
+        progress(Progress { what: "bytes", done: total, total });
+        if writer.samples() == 0 {
+            return Err(Error::Unsupported {
+                path: self.shards[0].path.clone(),
+                what: "a dataset without samples".to_owned(),
+                found: "no sample in any file".to_owned(),
+                hint: String::new(),
+            });
+        }
+        let schema = self.look_for_schema(&writer, &columns, &*files[0])?;
+        report.samples = writer.samples();
+        report.excluded = writer.summary().excluded.clone();
+        let bytes = writer.finish(self.format, schema, self.fingerprint);
+        report.sidecar_bytes = bytes.len() as u64;
+        for file in files {
+            report.reads += file.input().reads();
+            report.read_bytes += file.input().read_bytes();
+        }
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(BuiltIndex { bytes, report })
+    }
+
+    /// Finds the schema. What a sample's columns hold is read by an index without one.
+    fn look_for_schema(
+        &self,
+        writer: &Writer,
+        columns: &[Column],
+        file: &dyn Container,
+    ) -> Result<Schema, Error> {
+        let fields = columns.iter().map(|column| column.field.clone()).collect();
+        let plain = if columns.len() == 1 { Schema::Raw } else { Schema::Fields(fields) };
+        let mut index = None;
+        file.schema(self.options.schema, columns, writer.samples(), &mut |sample| {
+            if index.is_none() {
+                let bytes = writer.finish(self.format, plain.clone(), self.fingerprint);
+                index = Some(self.index(Arc::new(bytes))?);
+            }
+            self.read_columns(index.as_ref().expect("just made"), SampleId(sample))
+        })
+    }
+}
+
+/// Refuses a file whose samples have other columns than those of the first one.
+fn refuse_other_columns(
+    columns: &[Column],
+    file: &dyn Container,
+    first: &dyn Container,
+) -> Result<(), Error> {
+    let found = file.columns()?;
+    if found == columns {
+        return Ok(());
+    }
+    let differs = columns.iter().zip(&found).find(|(expected, found)| expected != found);
+    let (expected, found) = match differs {
+        Some((expected, found)) => (told(expected), told(found)),
+        None => (format!("{} fields", columns.len()), format!("{} fields", found.len())),
+    };
+    let what = format!("samples that are not like those of {}", first.input().path().display());
+    let hint = "open files with other fields as another dataset, or name what they share in fields=";
+    Err(file.input().unsupported(what, format!("{found} instead of {expected}"), hint))
+}
+
+/// A field, for a message.
+fn told(column: &Column) -> String {
+    let field = &column.field;
+    let dtype = field.numpy.as_deref().unwrap_or(field.dtype.name());
+    format!("{:?}: {dtype} {:?}", field.name, field.layout)
+}
