@@ -9,7 +9,7 @@ use std::alloc::{Layout as Allocation, alloc_zeroed, dealloc, handle_alloc_error
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use forebay_types::{Field, Layout};
+use forebay_types::{Dtype, Field, Layout};
 
 use crate::error::Error;
 use crate::node::fork;
@@ -40,6 +40,12 @@ pub enum Place {
     },
 }
 
+/// Most bytes that a byte of a record becomes in a ragged field of this type: integers of 64 bits are written in one byte
+/// where they are small (protobuf), everything else as it is.
+fn growth(dtype: Dtype) -> u64 {
+    if dtype == Dtype::Int64 { dtype.item_bytes() as u64 } else { 1 }
+}
+
 /// The layout of a batch buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchLayout {
@@ -52,7 +58,7 @@ pub struct BatchLayout {
 }
 
 impl BatchLayout {
-    /// Lays out the ids (at 0) and the fields; ragged ones get room for `ragged_bytes` bytes each.
+    /// Lays out the ids (at 0) and the fields; ragged ones get room for what records of `ragged_bytes` bytes decode to.
     ///
     /// `None` where the sizes overflow.
     pub fn new(fields: &[Field], batch_size: u64, ragged_bytes: u64) -> Option<Self> {
@@ -71,7 +77,8 @@ impl BatchLayout {
                 }
                 Layout::Ragged => {
                     let offsets = reserve((batch_size + 1).checked_mul(8)?)?;
-                    Place::Ragged { offsets, data: reserve(ragged_bytes)?, capacity: ragged_bytes }
+                    let capacity = ragged_bytes.checked_mul(growth(field.dtype))?;
+                    Place::Ragged { offsets, data: reserve(capacity)?, capacity }
                 }
             });
         }
@@ -228,7 +235,6 @@ impl Drop for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_types::Dtype;
 
     #[test]
     fn fields_lie_one_after_the_other_on_cache_lines() {
@@ -237,6 +243,7 @@ mod tests {
             field("image", Dtype::Uint8, Layout::Dense(vec![3, 32, 32])),
             field("label", Dtype::Int64, Layout::Dense(vec![])),
             field("text", Dtype::Uint8, Layout::Ragged),
+            field("numbers", Dtype::Int64, Layout::Ragged),
         ];
         let layout = BatchLayout::new(&fields, 10, 1000).unwrap();
         assert_eq!(
@@ -245,9 +252,10 @@ mod tests {
                 Place::Dense { offset: 128, sample_bytes: 3072 },
                 Place::Dense { offset: 128 + 30720, sample_bytes: 8 },
                 Place::Ragged { offsets: 30976, data: 31104, capacity: 1000 },
+                Place::Ragged { offsets: 32128, data: 32256, capacity: 8000 },
             ]
         );
-        assert_eq!(layout.bytes, 32768);
+        assert_eq!(layout.bytes, 40960);
         assert!(BatchLayout::new(&fields, u64::MAX / 8, 0).is_none());
     }
 }

@@ -50,5 +50,8 @@ pub use dataset::{
 pub use error::Error;
 pub use index::Index;
 pub use raw::RawLayout;
-pub use schema::{DatumSchema, FieldOut, Pixels, Schema, SchemaChoice, SchemaError};
+pub use schema::{
+    DatumSchema, ExampleSchema, Feature, FeatureKind, FieldOut, ImageRecordSchema, Labels, Pixels, Schema,
+    SchemaChoice, SchemaError, Values,
+};
 pub use sidecar::{Meta, ShardInfo, ShardState, SidecarFault, Summary};

@@ -59,12 +59,12 @@ pub struct IndexReport {
 
 /// A record to look at.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
-    sample: u64,
-    shard: usize,
+pub(super) struct Probe {
+    pub(super) sample: u64,
+    pub(super) shard: usize,
     /// Where the record starts [bytes from the start of the file].
-    offset: u64,
-    length: u64,
+    pub(super) offset: u64,
+    pub(super) length: u64,
 }
 
 impl Dataset {
@@ -149,9 +149,20 @@ impl Dataset {
     }
 
     /// Finds the schema that the options ask for, from a look at a few records.
-    fn find_schema(&self, probes: &[Probe], report: &mut IndexReport) -> Result<Schema, Error> {
-        if self.options.schema == SchemaChoice::Raw {
-            return Ok(Schema::Raw);
+    fn find_schema(
+        &self,
+        probes: &[Probe],
+        record_bytes: Option<u64>,
+        report: &mut IndexReport,
+    ) -> Result<Schema, Error> {
+        let of_library = match self.options.schema {
+            SchemaChoice::Raw => Some(Schema::Raw),
+            SchemaChoice::TfExample => self.find_example(probes, &self.options.fields, true, report)?,
+            SchemaChoice::ImageRecord => self.find_image_record(probes, record_bytes, true, report)?,
+            SchemaChoice::Auto | SchemaChoice::CaffeDatum => None,
+        };
+        if let Some(schema) = of_library {
+            return Ok(schema);
         }
         let forced = self.options.schema == SchemaChoice::CaffeDatum;
         let mut found: Option<DatumSchema> = None;
@@ -170,7 +181,7 @@ impl Dataset {
         Ok(found.map_or(Schema::Raw, Schema::CaffeDatum))
     }
 
-    fn misfit(&self, probe: &Probe, source: SchemaError) -> Error {
+    pub(super) fn misfit(&self, probe: &Probe, source: SchemaError) -> Error {
         let path = self.shards[probe.shard].path.clone();
         Error::Schema { path, sample: probe.sample, offset: probe.offset, source: Box::new(source) }
     }
@@ -237,7 +248,10 @@ impl<'a> Assembly<'a> {
         if writer.samples() == 0 {
             return Err(dataset.without_samples(&names, writer.summary().excluded.keys()));
         }
-        let schema = dataset.find_schema(&probes.finish(), &mut report)?;
+        let (shortest, longest) =
+            (writer.summary().shortest_record_bytes, writer.summary().longest_record_bytes);
+        let record_bytes = (shortest == longest).then_some(longest);
+        let schema = dataset.find_schema(&probes.finish(), record_bytes, &mut report)?;
         report.samples = writer.samples();
         report.excluded = writer.summary().excluded.clone();
         let bytes = writer.finish(Format::Lmdb, schema, dataset.fingerprint);

@@ -1,12 +1,13 @@
 //! A dataset: one or more container files whose samples are counted through.
 //!
 //! [`Dataset::open`] reads headers only. [`build`] (LMDB) and [`walk`] (every other format) go through the containers and make an index, [`place`] says where
-//! indexes are kept, [`provenance`] computes one from a recipe, [`keep`] hands on what a walk reads, [`cursor`] finds samples without an index, [`detect`] tells other formats apart, [`verify`] reads everything once, [`inspect`] tells what
+//! indexes are kept, [`provenance`] computes one from a recipe, [`keep`] hands on what a walk reads, [`cursor`] finds samples without an index, [`detect`] tells other formats apart, [`find`] finds schemas of LMDB records, [`verify`] reads everything once, [`inspect`] tells what
 //! there is.
 
 mod build;
 mod cursor;
 mod detect;
+mod find;
 mod inspect;
 mod keep;
 mod place;

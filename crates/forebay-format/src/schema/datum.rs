@@ -8,7 +8,7 @@
 use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
-use super::wire::{self, Message, Piece};
+use super::wire::{self, Message, Piece, ReadRecord, Windowed};
 use super::{FieldOut, SchemaError};
 
 /// Most elements of an image.
@@ -218,9 +218,6 @@ impl DatumSchema {
     }
 }
 
-/// Reads a stretch of a record: `read(at, into)` fills `into` from byte `at` of the record on.
-pub(crate) type ReadRecord<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), crate::Error>;
-
 /// What a look at one record gave.
 pub(crate) enum Look {
     /// The record is a `Datum` of this schema.
@@ -231,7 +228,7 @@ pub(crate) enum Look {
 
 /// Looks at a record of `bytes` bytes without reading its pixels.
 pub(crate) fn look(bytes: u64, read: ReadRecord<'_>) -> Result<Look, crate::Error> {
-    let mut windowed = Windowed { bytes, read, window: Vec::new(), window_at: 0, failure: None };
+    let mut windowed = Windowed::new(bytes, read);
     let parsed = Datum::parse(&mut windowed, |_, _| Ok(())).and_then(|datum| datum.schema());
     match (windowed.failure, parsed) {
         (Some(failure), _) => Err(failure),
@@ -251,42 +248,4 @@ pub(crate) fn difference(wanted: &DatumSchema, found: &DatumSchema) -> SchemaErr
         }
     };
     SchemaError::new("Datum: image", 0, text(wanted), text(found))
-}
-
-/// Bytes per read \[bytes\]: one for what stands in front of the pixels, one for what stands behind them.
-const WINDOW_BYTES: u64 = 256;
-
-/// Most bytes per read \[bytes\]: thousands of unpacked floats have their tags one behind the other.
-const LARGEST_WINDOW_BYTES: u64 = 1 << 20;
-
-/// A message that is read piece by piece, only where fields begin.
-struct Windowed<'a> {
-    bytes: u64,
-    read: ReadRecord<'a>,
-    window: Vec<u8>,
-    window_at: u64,
-    failure: Option<crate::Error>,
-}
-
-impl Message for Windowed<'_> {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn window(&mut self, at: u64) -> Result<&[u8], SchemaError> {
-        let wanted_end = self.bytes.min(at + wire::LONGEST_HEAD_BYTES as u64);
-        let window_end = self.window_at + self.window.len() as u64;
-        if at < self.window_at || wanted_end > window_end {
-            let adjacent = (self.window_at..=window_end).contains(&at);
-            let twice = (2 * self.window.len() as u64).clamp(WINDOW_BYTES, LARGEST_WINDOW_BYTES);
-            let bytes = if adjacent { twice } else { WINDOW_BYTES };
-            self.window.resize((self.bytes - at).min(bytes) as usize, 0);
-            self.window_at = at;
-            if let Err(failure) = (self.read)(at, &mut self.window) {
-                self.failure = Some(failure);
-                return Err(SchemaError::new("record", at, "bytes", "a failed read"));
-            }
-        }
-        Ok(&self.window[(at - self.window_at) as usize..])
-    }
 }

@@ -4,6 +4,8 @@
 //! sidecar. Decoding is a pure function of the record's bytes; it copies pixels once and allocates nothing.
 
 pub(crate) mod datum;
+pub(crate) mod example;
+pub(crate) mod image_record;
 mod wire;
 
 use std::str::FromStr;
@@ -11,7 +13,11 @@ use std::str::FromStr;
 use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use wire::ReadRecord;
+
 pub use datum::{DatumSchema, Pixels};
+pub use example::{ExampleSchema, Feature, FeatureKind, Values};
+pub use image_record::{ImageRecordSchema, Labels};
 
 use crate::{Error, Summary};
 
@@ -26,12 +32,21 @@ pub enum SchemaChoice {
     Raw,
     /// Records are Caffe's `Datum` messages.
     CaffeDatum,
+    /// Records are `TensorFlow`'s `tf.train.Example` messages.
+    TfExample,
+    /// Records are `MXNet`'s image records.
+    ImageRecord,
 }
 
 impl SchemaChoice {
     /// All choices and their names.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("auto", Self::Auto), ("raw", Self::Raw), ("caffe-datum", Self::CaffeDatum)];
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("auto", Self::Auto),
+        ("raw", Self::Raw),
+        ("caffe-datum", Self::CaffeDatum),
+        ("tf-example", Self::TfExample),
+        ("image-record", Self::ImageRecord),
+    ];
 
     /// The name, as in `schema="caffe-datum"`.
     pub fn name(self) -> &'static str {
@@ -39,6 +54,8 @@ impl SchemaChoice {
             Self::Auto => "auto",
             Self::Raw => "raw",
             Self::CaffeDatum => "caffe-datum",
+            Self::TfExample => "tf-example",
+            Self::ImageRecord => "image-record",
         }
     }
 }
@@ -66,6 +83,10 @@ pub enum Schema {
     CaffeDatum(DatumSchema),
     /// Each column is a field; its bytes are the field's.
     Fields(Vec<Field>),
+    /// One field per feature of `tf.train.Example`.
+    TfExample(ExampleSchema),
+    /// Fields `label`, `id` and `data` of an image record.
+    ImageRecord(ImageRecordSchema),
 }
 
 /// Where a decoded field goes.
@@ -109,6 +130,8 @@ impl Schema {
             Self::Raw => SchemaChoice::Raw.name(),
             Self::CaffeDatum(_) => SchemaChoice::CaffeDatum.name(),
             Self::Fields(_) => "fields",
+            Self::TfExample(_) => SchemaChoice::TfExample.name(),
+            Self::ImageRecord(_) => SchemaChoice::ImageRecord.name(),
         }
     }
 
@@ -131,6 +154,8 @@ impl Schema {
             }
             Self::CaffeDatum(datum) => datum.fields(),
             Self::Fields(fields) => fields.clone(),
+            Self::TfExample(example) => example.fields(),
+            Self::ImageRecord(image) => image.fields(),
         }
     }
 
@@ -146,6 +171,12 @@ impl Schema {
                 }
             }
             (Self::CaffeDatum(datum), [record], [image, label]) => datum.decode(record, image, label)?,
+            (Self::TfExample(example), [record], out) if out.len() == example.features.len() => {
+                example.decode(record, out)?;
+            }
+            (Self::ImageRecord(image), [record], [label, id, data]) => {
+                image.decode(record, label, id, data)?;
+            }
             (_, columns, out) => {
                 panic!(
                     "{} has one column and its fields, not {} and {}",
@@ -168,6 +199,8 @@ impl Schema {
             Self::Raw => Ok(()),
             Self::CaffeDatum(datum) => datum.check(summary.longest_record_bytes),
             Self::Fields(fields) => check_fields(fields, summary.longest_record_bytes),
+            Self::TfExample(example) => example.check(summary.longest_record_bytes),
+            Self::ImageRecord(image) => image.check(summary.longest_record_bytes),
         }
     }
 }
@@ -242,6 +275,6 @@ mod tests {
         }
         let error = "caffe".parse::<SchemaChoice>().expect_err("unknown");
         assert_eq!(error.to_string(), "there is no schema \"caffe\"");
-        assert_eq!(error.hint(), Some("schemas: auto, raw, caffe-datum"));
+        assert_eq!(error.hint(), Some("schemas: auto, raw, caffe-datum, tf-example, image-record"));
     }
 }

@@ -50,46 +50,71 @@ pub(super) fn walk(
     message: &mut impl Message,
     mut each: impl FnMut(u64, Piece) -> Result<(), SchemaError>,
 ) -> Result<(), SchemaError> {
-    let bytes = message.bytes();
-    let mut at = 0;
-    while at < bytes {
+    let mut fields = Fields::new(0, message.bytes());
+    while let Some((number, piece)) = fields.next(message)? {
+        each(number, piece)?;
+    }
+    Ok(())
+}
+
+/// The fields of a message, or of one that is a stretch of it, one after the other.
+pub(super) struct Fields {
+    at: u64,
+    end: u64,
+    place: u64,
+}
+
+impl Fields {
+    /// The fields of the `length` bytes at `at`, which are within the message.
+    pub(super) fn new(at: u64, length: u64) -> Self {
+        Self { at, end: at + length, place: at }
+    }
+
+    /// Where the field begins that came last.
+    pub(super) fn place(&self) -> u64 {
+        self.place
+    }
+
+    /// Number and value of the next field.
+    #[inline]
+    pub(super) fn next(&mut self, message: &mut impl Message) -> Result<Option<(u64, Piece)>, SchemaError> {
+        let Self { at, end, .. } = *self;
+        if at >= end {
+            return Ok(None);
+        }
         let window = message.window(at)?;
+        let window = &window[..window.len().min((end - at) as usize)];
         let (tag, tag_bytes) = varint(window, at)?;
         let (number, kind) = (tag >> 3, tag & 7);
         if number == 0 || number > 0x1fff_ffff {
             return Err(SchemaError::new("field number", at, "1 to 536870911", number));
         }
         let value_at = at + tag_bytes as u64;
-        let rest = bytes - value_at;
-        let cut = |length: u64| {
+        let rest = end - value_at;
+        let cut = |at: u64, length: u64, rest: u64| {
             SchemaError::new(
                 format!("field {number}"),
-                value_at,
+                at,
                 format!("{length} bytes"),
                 format!("{rest} bytes"),
             )
         };
-        let (piece, end) = match kind {
+        let (piece, next) = match kind {
             0 => {
                 let (value, value_bytes) = varint(&window[tag_bytes..], value_at)?;
                 (Piece::Varint(value), value_at + value_bytes as u64)
             }
-            1 if rest < 8 => return Err(cut(8)),
+            1 if rest < 8 => return Err(cut(value_at, 8, rest)),
             1 => (Piece::Fixed64, value_at + 8),
             2 => {
                 let (length, length_bytes) = varint(&window[tag_bytes..], value_at)?;
                 let data_at = value_at + length_bytes as u64;
-                if length > bytes - data_at {
-                    return Err(SchemaError::new(
-                        format!("field {number}"),
-                        data_at,
-                        format!("{length} bytes"),
-                        format!("{} bytes", bytes - data_at),
-                    ));
+                if length > end - data_at {
+                    return Err(cut(data_at, length, end - data_at));
                 }
                 (Piece::Bytes { at: data_at, length }, data_at + length)
             }
-            5 if rest < 4 => return Err(cut(4)),
+            5 if rest < 4 => return Err(cut(value_at, 4, rest)),
             5 => (Piece::Fixed32 { at: value_at }, value_at + 4),
             _ => {
                 let found =
@@ -102,15 +127,14 @@ pub(super) fn walk(
                 ));
             }
         };
-        each(number, piece)?;
-        at = end;
+        (self.at, self.place) = (next, at);
+        Ok(Some((number, piece)))
     }
-    Ok(())
 }
 
 /// A varint at the start of `window`, which is `at` of the message, and its length.
 #[inline]
-fn varint(window: &[u8], at: u64) -> Result<(u64, usize), SchemaError> {
+pub(super) fn varint(window: &[u8], at: u64) -> Result<(u64, usize), SchemaError> {
     let mut value = 0;
     for (index, byte) in window.iter().take(10).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * index);
@@ -120,6 +144,56 @@ fn varint(window: &[u8], at: u64) -> Result<(u64, usize), SchemaError> {
     }
     let found = if window.len() < 10 { "the end of the message" } else { "no end within 10" };
     Err(SchemaError::new("varint", at, "at most 10 bytes", found))
+}
+
+/// Reads a stretch of a record: `read(at, into)` fills `into` from byte `at` of the record on.
+pub(crate) type ReadRecord<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), crate::Error>;
+
+/// Bytes per read \[bytes\]: one for what stands in front of the pixels of an image, one for what stands
+/// behind them.
+const WINDOW_BYTES: u64 = 256;
+
+/// Most bytes per read \[bytes\]: thousands of unpacked floats have their tags one behind the other.
+const LARGEST_WINDOW_BYTES: u64 = 1 << 20;
+
+/// A message that is read piece by piece, only where fields begin.
+pub(super) struct Windowed<'a> {
+    bytes: u64,
+    read: ReadRecord<'a>,
+    window: Vec<u8>,
+    window_at: u64,
+    /// Why a read failed, if one did; the walk then ends with an error that says no more than that.
+    pub(super) failure: Option<crate::Error>,
+}
+
+impl<'a> Windowed<'a> {
+    /// A record of `bytes` bytes.
+    pub(super) fn new(bytes: u64, read: ReadRecord<'a>) -> Self {
+        Self { bytes, read, window: Vec::new(), window_at: 0, failure: None }
+    }
+}
+
+impl Message for Windowed<'_> {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn window(&mut self, at: u64) -> Result<&[u8], SchemaError> {
+        let wanted_end = self.bytes.min(at + LONGEST_HEAD_BYTES as u64);
+        let window_end = self.window_at + self.window.len() as u64;
+        if at < self.window_at || wanted_end > window_end {
+            let adjacent = (self.window_at..=window_end).contains(&at);
+            let twice = (2 * self.window.len() as u64).clamp(WINDOW_BYTES, LARGEST_WINDOW_BYTES);
+            let bytes = if adjacent { twice } else { WINDOW_BYTES };
+            self.window.resize((self.bytes - at).min(bytes) as usize, 0);
+            self.window_at = at;
+            if let Err(failure) = (self.read)(at, &mut self.window) {
+                self.failure = Some(failure);
+                return Err(SchemaError::new("record", at, "bytes", "a failed read"));
+            }
+        }
+        Ok(&self.window[(at - self.window_at) as usize..])
+    }
 }
 
 #[cfg(test)]

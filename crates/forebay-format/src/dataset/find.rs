@@ -1,0 +1,76 @@
+//! Finds the schema of records that other programs' libraries wrote, by a look at some of them.
+
+use super::Dataset;
+use super::build::{IndexReport, Probe};
+use crate::Error;
+use crate::lmdb::DataFile;
+use crate::schema::{Schema, SchemaError, example, image_record};
+
+impl Dataset {
+    /// The schema of `tf.train.Example` messages, of the features that are `wanted` or of all.
+    ///
+    /// Unless it is `forced`, `None` where a record is no such message, has other features than the rest, or holds
+    /// what is no field.
+    pub(super) fn find_example(
+        &self,
+        probes: &[Probe],
+        wanted: &[String],
+        forced: bool,
+        report: &mut IndexReport,
+    ) -> Result<Option<Schema>, Error> {
+        let mut survey = example::Survey::default();
+        let looked = self.look_at(probes, report, |bytes, read| survey.look(bytes, read))?;
+        if let Some(error) = looked {
+            return if forced { Err(error) } else { Ok(None) };
+        }
+        if !forced && wanted.is_empty() && !survey.is_uniform() {
+            return Ok(None);
+        }
+        match survey.schema(wanted) {
+            Ok(schema) => Ok(Some(Schema::TfExample(schema))),
+            Err(_) if !forced && wanted.is_empty() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The schema of image records, whose lengths are all `record_bytes`, if they are all equal.
+    ///
+    /// Unless it is `forced`, `None` where a record is none.
+    pub(super) fn find_image_record(
+        &self,
+        probes: &[Probe],
+        record_bytes: Option<u64>,
+        forced: bool,
+        report: &mut IndexReport,
+    ) -> Result<Option<Schema>, Error> {
+        let mut survey = image_record::Survey::default();
+        let looked = self.look_at(probes, report, |bytes, read| survey.look(bytes, !forced, read))?;
+        match looked {
+            Some(error) if forced => Err(error),
+            Some(_) => Ok(None),
+            None => Ok(survey.schema(record_bytes).map(Schema::ImageRecord)),
+        }
+    }
+
+    /// Calls `look` with the length of each record and what reads it, until one does not fit: why, and where it is.
+    fn look_at(
+        &self,
+        probes: &[Probe],
+        report: &mut IndexReport,
+        mut look: impl FnMut(u64, crate::schema::ReadRecord<'_>) -> Result<Result<(), SchemaError>, Error>,
+    ) -> Result<Option<Error>, Error> {
+        for probe in probes {
+            let path = &self.shards[probe.shard].path;
+            let file = DataFile::open(path)?;
+            let mut read = |at: u64, into: &mut [u8]| {
+                report.reads += 1;
+                report.read_bytes += into.len() as u64;
+                super::verify::read_exactly(&file, path, probe.offset + at, into)
+            };
+            if let Err(error) = look(probe.length, &mut read)? {
+                return Ok(Some(self.misfit(probe, error)));
+            }
+        }
+        Ok(None)
+    }
+}
