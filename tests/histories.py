@@ -147,3 +147,13 @@ def transactions(rng: random.Random, commit: Any, count: int) -> list[int]:
     while sum(found) < count:
         found.append(min(count - sum(found), rng.randrange(1, most)))
     return found
+
+
+def repaired(content: bytearray) -> bytes:
+    """Return a kept recipe with the right checksum (CRC-32C) at its end."""
+    crc = 0xFFFFFFFF
+    for byte in content[:-4]:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return bytes(content[:-4]) + (crc ^ 0xFFFFFFFF).to_bytes(4, "little")

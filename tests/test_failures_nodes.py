@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class Drill:
     epochs: int = 1000
     pause: float = 0.005
     absent: Sequence[int] = ()
+    drills: Mapping[int, str] = field(default_factory=dict)
     programs: dict[int, nodes.Program] = field(default_factory=dict)
 
     def begin(self) -> None:
@@ -82,7 +83,8 @@ class Drill:
                 "pause": self.pause,
             }
             command = self.cluster.on(node, [sys.executable, str(PROGRAM), json.dumps(wanted)])
-            self.programs[rank] = nodes.Program(command, FOREBAY_RUNTIME_DIR=MEETING_PLACE)
+            variables = {"FOREBAY_RUNTIME_DIR": MEETING_PLACE, "FOREBAY_DRILL": self.drills.get(rank, "")}
+            self.programs[rank] = nodes.Program(command, **variables)
 
     def said(self, rank: int) -> list[dict[str, Any]]:
         """All that a rank has said, by whole lines."""
@@ -109,6 +111,17 @@ class Drill:
     def go(self, stage: str) -> None:
         """Let the ranks go on that wait at a stage."""
         (self.place / f"go.{stage}").touch()
+
+    def wait_for_stop(self, rank: int) -> None:
+        """Wait until a rank has stopped itself where its drill says."""
+        (start,) = self.wait_for("start", [rank])
+        end = time.monotonic() + nodes.WITHIN_S
+        while True:
+            stat = self.cluster.call(NODE_OF[rank], "cat", f"/proc/{start['pid']}/stat")
+            if stat[stat.rindex(")") + 2] == "T":
+                return
+            assert time.monotonic() < end, f"rank {rank} did not come to {self.drills[rank]}: {stat}"
+            time.sleep(0.02)
 
     def kill_rank(self, rank: int) -> None:
         """Kill one process, by the number that it has on its node."""
@@ -204,6 +217,29 @@ def test_a_loss_between_two_steps_is_told(drill, victim, strategy):
     one = drill({"strategy": strategy, "order": "sequential"})
     one.wait_for("walking", range(len(NODE_OF)))
     one.check_told(*lose(one, victim))
+
+
+# Where a leader is when it dies: place and how often it has been there, who, under which strategy.
+EXACT = [
+    ("cursor:3", FIRST_OF[0], "lmm-dm"),
+    ("cursor:2", FIRST_OF[1], "lmm-dm"),
+    ("token:2", FIRST_OF[0], "lmm-dio-prov-coal-stag"),
+    ("token:2", FIRST_OF[2], "lmm-dio-prov-coal-stag"),
+    ("scan:20", FIRST_OF[0], "lmm-dio"),
+    ("broadcast", FIRST_OF[0], "lmm-dio"),
+]
+
+
+@pytest.mark.parametrize(("place", "victim", "strategy"), EXACT)
+def test_a_loss_at_an_exact_place_is_told_and_a_stop_there_is_none(drill, place, victim, strategy):
+    one = drill({"strategy": strategy, "order": "sequential"}, drills={victim: f"stop:{place}"})
+    one.wait_for_stop(victim)
+    time.sleep(1)
+    # It holds what the others wait for, and is not taken for dead.
+    assert not [said for rank in one.programs for said in one.said(rank) if said["what"] == "lost"]
+    one.kill_rank(victim)
+    one.programs[victim].wake()
+    one.check_told([victim], [victim])
 
 
 @pytest.mark.parametrize("victim", FEWER)

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
+from pathlib import Path
 
 import lmdb
 import pytest
 
+import forebay
+import histories
 import support
 from forebay.options import PRESETS
 from ranks import plain, work
-from ranks.pool import Killed, Raised
+from ranks.pool import DEADLINE_S, Killed, Pool, Raised
 
-RUNGS = [name for name in PRESETS if name.startswith("lmm")]
-LAYOUTS = [(0, 1), (0, 0, 1), (0, 1, 2), (0, 0, 0, 1, 2), (0, 1, 0, 1, 1)]
+RUNGS = [name for name in PRESETS if name.startswith("lm")]
+# The node of each rank: one to eight ranks, as many on each node and not, in blocks and dealt out.
+LAYOUTS = [
+    (0,),
+    (0, 1),
+    (0, 0, 1),
+    (0, 1, 2),
+    (0, 0, 0, 1, 2),
+    (0, 1, 0, 1, 1),
+    (0, 0, 0, 0, 0, 1, 2, 2),
+    (0, 1, 2, 1, 1, 0, 1, 1),
+]
 SAMPLES = 1200
 BATCH = 4
 
@@ -54,13 +68,46 @@ def steps_of(ranks):
     ]
 
 
+def record(path):
+    """Look for the recipe of a database, and keep that alone: places are computed or not known."""
+    found = forebay.open(path).native.build_recorded()
+    assert found["recipe"]["verified"]
+    Path(found["sidecar"]).unlink()
+    return Path(found["recipe"]["path"])
+
+
 @pytest.mark.parametrize("nodes", LAYOUTS)
-@pytest.mark.parametrize("rung", RUNGS)
-def test_every_rung_delivers_the_same_samples_on_any_nodes(pool, several, rung, nodes):
-    ranks = begin(pool, nodes, several, rung, lambda rank: {"epochs": 2})
-    found = check(pool.outcomes(ranks))
-    for epoch in range(2):
-        assert plain.together(found, epoch) == steps_of(len(nodes))
+def test_every_rung_and_the_default_deliver_the_same_samples_on_any_nodes(pool, several, nodes):
+    record(several)
+    wanted = [*RUNGS, "forebay"]
+    ranks = begin(pool, nodes, several, None, function=work.deliver_each, strategies=wanted)
+    found = check(pool.outcomes(ranks, 2 * DEADLINE_S))
+    for name in wanted:
+        for epoch in range(2):
+            assert plain.together([one[name] for one in found], epoch) == steps_of(len(nodes)), name
+        if name == "forebay" or "prov" in name:
+            assert "places computed from a recipe" in found[nodes.index(0)][name]["explain"]
+            assert all("the ordinary index" not in one[name]["explain"] for one in found), name
+
+
+@pytest.mark.parametrize("nodes", [(0, 0, 0), (0, 0, 1)])
+def test_a_recipe_that_does_not_lead_to_the_file_is_refused_on_every_node(pool, several, nodes):
+    kept = record(several)
+    content = bytearray(kept.read_bytes())
+    content[34] ^= 1  # in the digest
+    kept.write_bytes(histories.repaired(content))
+    wanted = ["lmm-dio-prov", "lmm-dio-prov-coal-stag", "forebay"]
+    found = check(
+        pool.outcomes(begin(pool, nodes, several, None, function=work.deliver_each, strategies=wanted))
+    )
+    for name in wanted:
+        assert plain.together([one[name] for one in found], 1) == steps_of(len(nodes))
+    for node in set(nodes):
+        explained = found[nodes.index(node)]["lmm-dio-prov"]["explain"]
+        assert "the ordinary index instead of provenance" in explained
+        assert re.search(
+            r"does not lead to this file: .*digest of where all records lie: expected .*, found ", explained
+        )
 
 
 def test_cursors_go_from_root_to_root_and_are_as_small_as_their_tree(pool, several):
@@ -90,7 +137,33 @@ def test_other_strategies_send_nothing(pool, several, rung):
     assert [one["stats"]["messages_sent"] for one in found] == [0, 0, 0]
 
 
-def test_a_guess_that_is_always_wrong_is_only_slow(pool, tmp_path):
+def test_a_guess_that_is_always_wrong_is_only_slow(several, monkeypatch):
+    monkeypatch.setenv("FOREBAY_DRILL", "guess:wrong")
+    # Processes of its own: a drill is looked at once.
+    pool = Pool()
+    try:
+        found = check(pool.outcomes(begin(pool, (0, 0, 1), several, "lmm-dm")))
+    finally:
+        pool.end()
+    assert plain.together(found, 0) == steps_of(3)
+    for leader in (0, 2):
+        stats = found[leader]["stats"]
+        assert stats["guessed_pages"] > 0
+        assert stats["guess_misses"] > 20 * stats["guess_hits"]
+
+
+def test_a_drill_that_is_not_understood_is_refused(several, monkeypatch):
+    monkeypatch.setenv("FOREBAY_DRILL", "stop:nowhere")
+    pool = Pool()
+    try:
+        (outcome,) = pool.outcomes(pool.begin(1, work.made, path=several, options={"batch_size": 4}))
+    finally:
+        pool.end()
+    assert outcome.kind == "OptionError"
+    assert "FOREBAY_DRILL: expected guess:wrong or stop:PLACE[:N]" in outcome.message
+
+
+def test_a_database_in_random_order_is_guessed_badly_and_read_well(pool, tmp_path):
     # Written in random order, so that neighbours lie anywhere in the file.
     path = tmp_path / "x.lmdb"
     numbers = list(range(SAMPLES))

@@ -223,7 +223,7 @@ def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
         kept = Path(found["recipe"]["path"])
         content = bytearray(kept.read_bytes())
         content[content.index(bytes([0, 100, 0]), 54) + 1 if field == "recipe" else 34] ^= 1
-        kept.write_bytes(repaired(content))
+        kept.write_bytes(histories.repaired(content))
     with forebay.Loader(
         forebay.open(str(path), schema="raw"),
         batch_size=100,
@@ -238,16 +238,6 @@ def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
     assert re.search(r"does not lead to this file: .*: expected .*, found ", explained)
     if field != "recipe":
         assert {"digest": "digest of where all records lie", "leaf": "key of record 0"}[field] in explained
-
-
-def repaired(content):
-    """Put the right checksum (CRC-32C) at the end."""
-    crc = 0xFFFFFFFF
-    for byte in content[:-4]:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return bytes(content[:-4]) + (crc ^ 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def test_a_damaged_recipe_is_passed_over_with_a_warning(written):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,10 @@ class Program:
             found.append(file.read())
         self.drop()
         return code, found[0], found[1]
+
+    def wake(self) -> None:
+        """Let what leads into the node go on: it stops itself when the program on the node is stopped."""
+        self._process.send_signal(signal.SIGCONT)
 
     def drop(self) -> None:
         """Let go of a command that has ended, or ends with the cluster."""

@@ -100,6 +100,19 @@ def deliver(
         }
 
 
+def deliver_each(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, strategies: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Go through two epochs with each of some strategies in turn, over one communicator; return ids and explanations."""
+    world = nodes.with_comm(dict(world))
+    found: dict[str, dict[str, Any]] = {}
+    for strategy in strategies:
+        with make(path, world, {**options, "strategy": strategy}) as loader:
+            ids = [[check(path, batch) for batch in loader] for _ in range(2)]
+            found[strategy] = {"found": ids, "explain": loader.explain()}
+    return found
+
+
 def act(
     path: str,
     options: Mapping[str, Any],

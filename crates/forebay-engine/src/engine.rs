@@ -15,6 +15,7 @@ use forebay_types::{Field, Rank};
 
 use crate::batch::{Batch, BatchLayout, Buffers};
 use crate::caller::Caller;
+use crate::drill;
 use crate::error::Error;
 use crate::lead::{Reply, lead, open_files, open_mappings};
 use crate::links::{Listener, Watch};
@@ -98,6 +99,7 @@ impl Engine {
         making: &Making,
         caller: &dyn Caller,
     ) -> Result<Self, Error> {
+        drill::check()?;
         let spec = NodeSpec {
             job: options.job.clone(),
             node: options.node.clone(),

@@ -9,7 +9,7 @@
 //!   `pace`: how many at once), `gather` (→ batch
 //!   buffers; `sample` and `decode` do one sample).
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
-//! - `lead` is what the leader does when a loader is made, `settings` are its decisions; `stats` what is counted.
+//! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` are its decisions; `stats` what is counted.
 
 // A loom build has the parts that its tests are about, and not most of what uses them.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
@@ -23,6 +23,8 @@ mod caller;
 mod crew;
 #[cfg(not(loom))]
 mod decode;
+#[cfg(not(loom))]
+mod drill;
 #[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]

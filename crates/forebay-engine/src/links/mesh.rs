@@ -65,6 +65,11 @@ impl Outbox {
         self.control.is_empty()
     }
 
+    /// Whether a message of a channel waits.
+    pub(super) fn holds(&self, channel: Channel) -> bool {
+        !self.channels[channel as usize].is_empty()
+    }
+
     /// The other side has taken so many bytes; false if it cannot have.
     pub(super) fn acknowledge(&mut self, bytes: usize) -> bool {
         let left = self.unacknowledged.checked_sub(bytes);

@@ -19,7 +19,8 @@ use rustix::net::sockopt;
 use super::error::LinkError;
 use super::loss::Cause;
 use super::mesh::{Mesh, Outbox, Presence};
-use super::wire::{ACKNOWLEDGE_BYTES, Broken, CHANNELS, Decoder, Frame, MESSAGE_BYTES};
+use super::wire::{ACKNOWLEDGE_BYTES, Broken, CHANNELS, Channel, Decoder, Frame, MESSAGE_BYTES};
+use crate::drill;
 use crate::node::fork;
 
 /// How often the processes of this node are looked at.
@@ -245,18 +246,29 @@ pub(super) fn run(mesh: &Arc<Mesh>) {
     let mut buffer = vec![0; READ_BYTES];
     let mut looked = Instant::now();
     loop {
+        // Nodes that are told an index in this round, for drills.
+        let mut broadcasting = Vec::new();
         let closing = {
             let mut state = mesh.lock();
             links.extend(state.adopted.drain(..).map(|(node, socket)| Link::new(node, socket)));
             for link in &mut links {
-                link.fill(&mut state.nodes[link.node].outbox);
+                let outbox = &mut state.nodes[link.node].outbox;
+                if outbox.holds(Channel::Index) {
+                    broadcasting.push(link.node);
+                }
+                link.fill(outbox);
             }
             state.closing
         };
         if closing {
             break;
         }
-        links.iter_mut().for_each(Link::write);
+        for link in &mut links {
+            link.write();
+            if broadcasting.contains(&link.node) {
+                drill::at(drill::Place::Broadcast);
+            }
+        }
         tell(mesh, &links);
         wait(mesh, &links, ROUND);
         turn(mesh, &mut links, &mut buffer);

@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use super::Find;
+use crate::drill;
 
 /// Bytes of what is guessed in: pages of the processor, whatever the file's are.
 pub(super) const PAGE_BYTES: u64 = 4096;
@@ -35,6 +36,15 @@ pub(super) struct Guess {
     pages: Range<u64>,
 }
 
+/// As many pages as a guess has, well away from them.
+fn wrong(right: &Range<u64>) -> Range<u64> {
+    let length = right.end - right.start;
+    match right.start.checked_sub(2 * length) {
+        Some(before) => before..before + length,
+        None => right.end + length..right.end + 2 * length,
+    }
+}
+
 /// How good a guess was, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
@@ -51,7 +61,8 @@ impl Guess {
                 let most = MOST_TIMES * each * count as f64 + MOST_BESIDE;
                 let from = (FIRST_PAGE + each * first as f64 - self.low).max(0.0);
                 let to = (FIRST_PAGE + each * (first + count) as f64 + self.high).clamp(from, from + most);
-                from.floor() as u64..to.ceil() as u64
+                let right = from.floor() as u64..to.ceil() as u64;
+                if drill::spoils_guesses() { wrong(&right) } else { right }
             }
         };
         self.pages.clone()

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::access::{Mappings, ShardFiles};
 use crate::caller::Caller;
+use crate::drill;
 use crate::error::Error;
 use crate::links::{Channel, Links};
 use crate::options::Options;
@@ -63,7 +64,10 @@ fn go_over(source: &Source, caller: &dyn Caller) -> Result<Vec<u8>, Error> {
     let shards: Vec<_> = dataset.shards().iter().map(|shard| (shard.path.clone(), shard.bytes)).collect();
     let files = Arc::new(ShardFiles::open(&shards, false)?);
     let mappings = Mappings::open(&files)?;
-    let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
+    let bytes = |shard, offset, length| {
+        drill::at(drill::Place::Scan);
+        mappings.bytes(shard, offset, length)
+    };
     let tell =
         |progress: forebay_format::Progress| caller.progress(progress.what, progress.done, progress.total);
     Ok(dataset.scan_index(&bytes, &tell)?.bytes)

@@ -16,6 +16,7 @@ use super::Find;
 use super::guess::{Guess, PAGE_BYTES};
 use super::handoff::Handoff;
 use crate::access::Mappings;
+use crate::drill;
 use crate::error::Error;
 use crate::options::Locate;
 use crate::pass::Pass;
@@ -104,12 +105,16 @@ impl<'a> Walk<'a> {
         let begun = Instant::now();
         let told = handoff.wait(self.pass, step, leg);
         self.waited += begun.elapsed();
+        let takes = told.is_some();
         if let Some(told) = told
             && let Err(refused) = self.take(mappings, &told, first.map(|(first, _)| first))
         {
             shared.falls_back(format!(
                 "a root walked by itself, as the cursor it was handed was refused: {refused}"
             ));
+        }
+        if takes {
+            drill::at(drill::Place::Cursor);
         }
         self.leg.clear();
         for rank in ranks {

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::keeper::Keeper;
+use crate::drill;
 use crate::links::{Channel, Links};
 use crate::region::Region;
 use crate::stats::monotonic_ns;
@@ -166,6 +167,7 @@ impl Node {
         // Open first: a token that is held while the gate is closed is given back.
         gate.open();
         self.token.store(HELD, Ordering::Release);
+        drill::at(drill::Place::Token);
         gate.bell.ring();
     }
 

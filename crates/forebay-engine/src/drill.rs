@@ -1,0 +1,124 @@
+//! Drills: faults at exact places, for tests of failures on real processes.
+//!
+//! `FOREBAY_DRILL` names one, and is looked at once per process:
+//!
+//! - `stop:PLACE` or `stop:PLACE:N` stops the whole process, as SIGSTOP does, when it comes to a [`Place`] for the N-th time. Whoever
+//!   set it lets it go on, or kills it there.
+//! - `guess:wrong` turns every guess of [`locate`](crate::locate) away from the pages that are needed.
+//!
+//! Without it a place costs a look at a word. A value that is not understood is an error when a loader is made, never ignored.
+
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::error::Error;
+
+const VARIABLE: &str = "FOREBAY_DRILL";
+
+/// Where a process can be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A root has taken the cursor that was handed to it, and nobody else has it (`cursor`).
+    Cursor,
+    /// A node has been given a token (`token`).
+    Token,
+    /// The scan looks at a page (`scan`).
+    Scan,
+    /// What the scan found is with one node more, and not with all (`broadcast`).
+    Broadcast,
+}
+
+#[derive(Debug)]
+enum Drill {
+    Stop { place: Place, left: AtomicU64 },
+    WrongGuesses,
+}
+
+impl FromStr for Drill {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "{VARIABLE}: expected guess:wrong or stop:PLACE[:N] with PLACE cursor, token, scan or broadcast; \
+                 found {text:?}"
+            )
+        };
+        let parts: Vec<&str> = text.split(':').collect();
+        let (name, count) = match parts[..] {
+            ["guess", "wrong"] => return Ok(Self::WrongGuesses),
+            ["stop", name] => (name, Some(1)),
+            ["stop", name, count] => (name, count.parse().ok().filter(|count| *count > 0)),
+            _ => return Err(expected()),
+        };
+        let place = match name {
+            "cursor" => Place::Cursor,
+            "token" => Place::Token,
+            "scan" => Place::Scan,
+            "broadcast" => Place::Broadcast,
+            _ => return Err(expected()),
+        };
+        Ok(Self::Stop { place, left: AtomicU64::new(count.ok_or_else(expected)?) })
+    }
+}
+
+fn wanted() -> &'static Result<Option<Drill>, String> {
+    static WANTED: OnceLock<Result<Option<Drill>, String>> = OnceLock::new();
+    WANTED.get_or_init(|| match std::env::var(VARIABLE) {
+        Ok(text) if !text.is_empty() => text.parse().map(Some),
+        _ => Ok(None),
+    })
+}
+
+/// Refuses a drill that is not understood.
+pub(crate) fn check() -> Result<(), Error> {
+    match wanted() {
+        Ok(_) => Ok(()),
+        Err(message) => {
+            Err(Error::Options { message: message.clone(), hint: "it is for tests only; unset it".into() })
+        }
+    }
+}
+
+/// Says that the process is at a place.
+pub(crate) fn at(here: Place) {
+    if let Ok(Some(Drill::Stop { place, left })) = wanted()
+        && *place == here
+        && left.load(Ordering::Relaxed) > 0
+        && left.fetch_sub(1, Ordering::Relaxed) == 1
+    {
+        eprintln!("forebay: {VARIABLE}: process {} stops at {here:?}", std::process::id());
+        // A signal to oneself is always allowed.
+        let _ = kill_process(getpid(), Signal::STOP);
+    }
+}
+
+/// Whether guesses are to be wrong.
+pub(crate) fn spoils_guesses() -> bool {
+    matches!(wanted(), Ok(Some(Drill::WrongGuesses)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drill_is_understood_or_refused() {
+        let stop = |text: &str| match text.parse() {
+            Ok(Drill::Stop { place, left }) => Some((place, left.into_inner())),
+            _ => None,
+        };
+        assert_eq!(stop("stop:cursor"), Some((Place::Cursor, 1)));
+        assert_eq!(stop("stop:scan:20"), Some((Place::Scan, 20)));
+        assert!(matches!("guess:wrong".parse(), Ok(Drill::WrongGuesses)));
+        for wrong in
+            ["stop", "stop:", "stop:nowhere", "stop:token:0", "stop:token:x", "stop:token:1:2", "guess", "x"]
+        {
+            let refused = wrong.parse::<Drill>().unwrap_err();
+            assert!(refused.contains("stop:PLACE[:N]") && refused.contains(wrong), "{refused}");
+        }
+    }
+}
