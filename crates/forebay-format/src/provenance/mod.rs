@@ -24,6 +24,7 @@ mod layout;
 mod lengths;
 mod pages;
 mod recipe;
+mod recipe_bytes;
 mod record;
 mod stated;
 
