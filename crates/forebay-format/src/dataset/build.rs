@@ -149,16 +149,11 @@ impl Dataset {
     }
 
     /// Finds the schema that the options ask for, from a look at a few records.
-    fn find_schema(
-        &self,
-        probes: &[Probe],
-        record_bytes: Option<u64>,
-        report: &mut IndexReport,
-    ) -> Result<Schema, Error> {
+    fn find_schema(&self, probes: &[Probe], report: &mut IndexReport) -> Result<Schema, Error> {
         let of_library = match self.options.schema {
             SchemaChoice::Raw => Some(Schema::Raw),
             SchemaChoice::TfExample => self.find_example(probes, &self.options.fields, true, report)?,
-            SchemaChoice::ImageRecord => self.find_image_record(probes, record_bytes, true, report)?,
+            SchemaChoice::ImageRecord => self.find_image_record(probes, true, report)?,
             SchemaChoice::Auto | SchemaChoice::CaffeDatum => None,
         };
         if let Some(schema) = of_library {
@@ -248,10 +243,7 @@ impl<'a> Assembly<'a> {
         if writer.samples() == 0 {
             return Err(dataset.without_samples(&names, writer.summary().excluded.keys()));
         }
-        let (shortest, longest) =
-            (writer.summary().shortest_record_bytes, writer.summary().longest_record_bytes);
-        let record_bytes = (shortest == longest).then_some(longest);
-        let schema = dataset.find_schema(&probes.finish(), record_bytes, &mut report)?;
+        let schema = dataset.find_schema(&probes.finish(), &mut report)?;
         report.samples = writer.samples();
         report.excluded = writer.summary().excluded.clone();
         let bytes = writer.finish(Format::Lmdb, schema, dataset.fingerprint);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::OpenOptions;
 use crate::file::Input;
-use crate::{Error, Format};
+use crate::{Error, Format, tfrecord};
 
 /// Bytes that are looked at: tar has its mark at 257.
 const HEAD_BYTES: usize = 600;
@@ -16,14 +16,18 @@ const LMDB_MAGIC: [[u8; 4]; 2] = [[0xde, 0xc0, 0xef, 0xbe], [0xbe, 0xef, 0xc0, 0
 const LMDB_MAGIC_AT: [usize; 3] = [12, 16, 24];
 
 /// Marks of formats: name, place, bytes, and the format, where it is one that is read.
-const MARKS: [(&str, usize, &[u8], Option<Format>); 17] = [
+const MARKS: [(&str, usize, &[u8], Option<Format>); 21] = [
     ("HDF5", 0, b"\x89HDF\r\n\x1a\n", None),
     ("HDF5 (with a user block)", 512, b"\x89HDF\r\n\x1a\n", None),
     ("a numpy array (npy)", 0, b"\x93NUMPY", None),
     ("a zip archive (npz)", 0, b"PK\x03\x04", None),
-    ("MXNet RecordIO", 0, b"\x0a\x23\xd7\xce", None),
+    ("MXNet RecordIO", 0, b"\x0a\x23\xd7\xce", Some(Format::RecordIo)),
     ("a tar archive", 257, b"ustar", None),
     ("a gzip file", 0, b"\x1f\x8b", None),
+    ("a zlib stream", 0, b"\x78\x9c", None),
+    ("a zlib stream", 0, b"\x78\x01", None),
+    ("a zlib stream", 0, b"\x78\x5e", None),
+    ("a zlib stream", 0, b"\x78\xda", None),
     ("a zstd file", 0, b"\x28\xb5\x2f\xfd", None),
     ("a bzip2 file", 0, b"BZh", None),
     ("an xz file", 0, b"\xfd7zXZ\0", None),
@@ -48,6 +52,8 @@ enum Looks {
     Other(&'static str),
     /// Nothing known: what an LMDB file is, the LMDB reader decides.
     Unknown,
+    /// No bytes at all: a shard without records, where the other shards tell what it is.
+    Empty,
 }
 
 /// The format of all these files: the one that was asked for, or the one that they look like.
@@ -61,6 +67,7 @@ pub(super) fn format(paths: &[PathBuf], options: &OpenOptions) -> Result<Format,
         let format = match looks {
             Looks::Like(format) => format,
             Looks::Unknown => Format::Lmdb,
+            Looks::Empty => continue,
             Looks::Other(name) => return Err(refused(path, name)),
         };
         match known {
@@ -103,7 +110,7 @@ fn directory(path: &Path) -> Looks {
 fn file(path: &Path) -> Result<Looks, Error> {
     let mut head = [0; HEAD_BYTES];
     let count = Input::open(path)?.read_most(0, &mut head)?;
-    Ok(looks(&head[..count]))
+    Ok(if count == 0 { Looks::Empty } else { looks(&head[..count]) })
 }
 
 /// What these first bytes of a file look like.
@@ -115,15 +122,12 @@ fn looks(head: &[u8]) -> Looks {
     if let Some((name, _, _, format)) = MARKS.iter().find(|(_, at, mark, _)| has(*at, mark)) {
         return format.map_or(Looks::Other(name), Looks::Like);
     }
-    if is_tfrecord(head) { Looks::Other("TFRecord") } else { Looks::Unknown }
+    if is_tfrecord(head) { Looks::Like(Format::TfRecord) } else { Looks::Unknown }
 }
 
 /// `TFRecord` has no mark, but the first eight bytes have a checksum behind them.
 fn is_tfrecord(head: &[u8]) -> bool {
-    let Some((length, rest)) = head.split_at_checked(8) else { return false };
-    let Some(stored) = rest.first_chunk::<4>() else { return false };
-    let masked = crc32c::crc32c(length).rotate_right(15).wrapping_add(0xa282_ead8);
-    u32::from_le_bytes(*stored) == masked
+    head.first_chunk().is_some_and(|header| tfrecord::length_of(header).is_some())
 }
 
 #[cfg(test)]
@@ -148,8 +152,8 @@ mod tests {
     #[test]
     fn tfrecord_is_known_by_its_first_checksum() {
         let length = 5_u64.to_le_bytes();
-        let masked = crc32c::crc32c(&length).rotate_right(15).wrapping_add(0xa282_ead8);
-        assert_eq!(looks(&[&length[..], &masked.to_le_bytes()].concat()), Looks::Other("TFRecord"));
+        let masked = tfrecord::masked_crc32c(&length);
+        assert_eq!(looks(&[&length[..], &masked.to_le_bytes()].concat()), Looks::Like(Format::TfRecord));
         assert_eq!(looks(&[&length[..], &(masked ^ 1).to_le_bytes()].concat()), Looks::Unknown);
     }
 }

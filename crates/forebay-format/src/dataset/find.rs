@@ -33,13 +33,10 @@ impl Dataset {
         }
     }
 
-    /// The schema of image records, whose lengths are all `record_bytes`, if they are all equal.
-    ///
-    /// Unless it is `forced`, `None` where a record is none.
+    /// The schema of image records. Unless it is `forced`, `None` where a record is none.
     pub(super) fn find_image_record(
         &self,
         probes: &[Probe],
-        record_bytes: Option<u64>,
         forced: bool,
         report: &mut IndexReport,
     ) -> Result<Option<Schema>, Error> {
@@ -48,7 +45,7 @@ impl Dataset {
         match looked {
             Some(error) if forced => Err(error),
             Some(_) => Ok(None),
-            None => Ok(survey.schema(record_bytes).map(Schema::ImageRecord)),
+            None => Ok(survey.schema().map(Schema::ImageRecord)),
         }
     }
 

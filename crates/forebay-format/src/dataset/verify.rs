@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::{io, mem, thread};
 
-use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId};
+use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, Unit};
 use serde::Serialize;
 
-use super::{Dataset, Progress};
+use super::{Dataset, Files, Progress};
 use crate::lmdb::{DataFile, Source};
 use crate::{Error, FieldOut, Index};
 
@@ -139,9 +139,7 @@ impl Dataset {
                                 &mut bytes[before..],
                             )?;
                             if before == 0 {
-                                index
-                                    .check_unit(unit, extent, &bytes)
-                                    .map_err(|error| self.renamed(error, shard))?;
+                                self.check_unit(index, unit, extent, &bytes)?;
                             }
                         }
                         Piece::Literal { first, length } => {
@@ -155,6 +153,19 @@ impl Dataset {
             }
         }
         Ok(columns)
+    }
+
+    /// Checks the first extent of a unit, which was read: all that the format keeps to check it by, which is more than
+    /// readers in the hot path look at.
+    fn check_unit(&self, index: &Index, unit: &Unit, extent: Extent, bytes: &[u8]) -> Result<(), Error> {
+        let shard = extent.shard.0 as usize;
+        index.check_unit(unit, extent, bytes).map_err(|error| self.renamed(error, shard))?;
+        match &self.files {
+            Files::Other(files) if unit.pieces == 1 && unit.codecs == CodecChain::STORED => {
+                files[shard].check_unit(extent.offset, bytes)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The index knows shards by short names; this dataset knows their paths.
@@ -248,9 +259,8 @@ impl<'a> Checker<'a> {
             let bytes = &buffer[(extent.offset - offset) as usize..(extent.end() - offset) as usize];
             let record = &bytes[slice.offset as usize..(slice.offset + slice.length) as usize];
             let checked = self
-                .index
-                .check_unit(unit, *extent, bytes)
-                .map_err(|error| self.dataset.renamed(error, shard.0 as usize))
+                .dataset
+                .check_unit(self.index, unit, *extent, bytes)
                 .and_then(|()| self.decode(&[record], ids[*position], *extent));
             self.note(checked, ids[*position]);
         }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_types::{Located, Piece, SampleId};
+
 use super::build::IndexReport;
 use super::{BuiltIndex, Dataset, Progress};
 use crate::container::{Column, Container};
 use crate::sidecar::Writer;
-use crate::{Error, Schema};
-use forebay_types::SampleId;
+use crate::{Error, Index, Schema, SchemaError};
 
 impl Dataset {
     /// Walks the files, one after the other, and makes an index of them.
@@ -72,13 +73,31 @@ impl Dataset {
         let fields = columns.iter().map(|column| column.field.clone()).collect();
         let plain = if columns.len() == 1 { Schema::Raw } else { Schema::Fields(fields) };
         let mut index = None;
-        file.schema(self.options.schema, columns, writer.samples(), &mut |sample| {
+        let found = file.schema(self.options.schema, columns, writer.samples(), &mut |sample| {
             if index.is_none() {
                 let bytes = writer.finish(self.format, plain.clone(), self.fingerprint);
                 index = Some(self.index(Arc::new(bytes))?);
             }
             self.read_columns(index.as_ref().expect("just made"), SampleId(sample))
+        });
+        found.map_err(|error| match (error, &index) {
+            (Error::Schema { sample, source, .. }, Some(index)) => self.misplaced(index, sample, source),
+            (error, _) => error,
         })
+    }
+
+    /// The error of a sample that does not fit its schema, with the place that only the index knows.
+    fn misplaced(&self, index: &Index, sample: u64, source: Box<SchemaError>) -> Error {
+        let mut located = Located::default();
+        if let Err(error) = index.locate(&[SampleId(sample)], &mut located) {
+            return error;
+        }
+        let extent = located.pieces().iter().find_map(|piece| match piece {
+            Piece::Extent(extent) => Some(*extent),
+            Piece::Literal { .. } => None,
+        });
+        let (shard, offset) = extent.map_or((0, 0), |extent| (extent.shard.0 as usize, extent.offset));
+        Error::Schema { path: self.shards[shard].path.clone(), sample, offset, source }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::headers::read_file;
+use crate::file::Input;
 
 /// An index file, and how far it was compared.
 #[derive(Debug)]
@@ -24,7 +24,9 @@ impl IndexFile {
         if path == data || !path.exists() {
             return Ok(None);
         }
-        let text = read_file(&path)?;
+        let input = Input::open(&path)?;
+        let mut text = vec![0; input.bytes() as usize];
+        input.read(0, &mut text, "RecordIO index")?;
         Self::parse(path, &text).map(Some)
     }
 
@@ -53,6 +55,11 @@ impl IndexFile {
         }
         listed.sort_unstable();
         Ok(Self { path, listed, next: 0 })
+    }
+
+    /// The index file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Number of records that are listed.

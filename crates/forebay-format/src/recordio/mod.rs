@@ -6,15 +6,15 @@
 //! header and checks every one; the data are not touched. [`IndexFile`] is the list of offsets that writers may put
 //! beside the file. The layout to the byte is `docs/formats/recordio.md`. Source: dmlc-core's `recordio.h`.
 
+mod container;
 mod index_file;
 
-use std::path::Path;
-
+pub(crate) use container::RecordIoFile;
 pub use index_file::IndexFile;
 
 use crate::Error;
-use crate::headers::{Cost, Headers};
-use crate::lmdb::Source;
+use crate::file::Input;
+use crate::headers::Headers;
 use crate::sidecar::{Class, Entry, Part, Stretch};
 
 /// The magic number in front of every part.
@@ -59,7 +59,7 @@ impl Kind {
 }
 
 /// How the records of a file lie that are not in parts.
-pub fn class() -> Class {
+pub(crate) fn class() -> Class {
     Class {
         name: "record".to_owned(),
         head_bytes: HEAD_BYTES,
@@ -72,20 +72,18 @@ pub fn class() -> Class {
     }
 }
 
-/// Goes from header to header of a file of `file_bytes` bytes; `each` gets for every record where it starts and its
-/// place: a plain entry of class 0, or, where the record is in parts, a unit of several extents.
+/// Goes from header to header of a file; `each` gets for every record where it starts and its place: a plain entry of
+/// class 0, or, where the record is in parts, a unit of several extents.
 ///
 /// Fails with [`Error::Corrupt`] where a header is none, parts are out of order, or one does not end within the file.
 pub fn walk(
-    source: &dyn Source,
-    path: &Path,
-    file_bytes: u64,
+    input: &Input,
     progress: &dyn Fn(u64) -> bool,
     each: &mut dyn FnMut(u64, Entry) -> Result<(), Error>,
-) -> Result<Cost, Error> {
-    let mut headers = Headers::new(source, path, file_bytes, progress);
+) -> Result<(), Error> {
+    let mut headers = Headers::new(input, progress);
     let mut at = 0;
-    while at < file_bytes {
+    while at < input.bytes() {
         let start = at;
         let (kind, length, end) = part_at(&mut headers, at)?;
         at = end;
@@ -94,23 +92,20 @@ pub fn walk(
             continue;
         }
         if kind != Kind::First {
-            return Err(out_of_order(&headers, start, "a whole record or a first part", kind));
+            return Err(out_of_order(input, start, "a whole record or a first part", kind));
         }
         let mut pieces = vec![extent(start, length, kind)];
         loop {
             let (kind, length, end) = part_at(&mut headers, at)?;
             if !matches!(kind, Kind::Middle | Kind::Last) {
-                return Err(out_of_order(&headers, at, "a middle or last part", kind));
+                return Err(out_of_order(input, at, "a middle or last part", kind));
             }
             if pieces.len() == MOST_PARTS {
-                return Err(Error::Unsupported {
-                    path: path.to_owned(),
-                    what: format!("a record of more than {MOST_PARTS} parts"),
-                    found: format!("the record at offset {start} goes on at offset {at}"),
-                    hint:
-                        "the magic number of RecordIO stands in its data again and again; store it compressed"
-                            .to_owned(),
-                });
+                return Err(input.unsupported(
+                    format!("a record of more than {MOST_PARTS} parts"),
+                    format!("the record at offset {start} goes on at offset {at}"),
+                    "the magic number of RecordIO stands in its data again and again; store it compressed",
+                ));
             }
             if length > 0 || kind == Kind::Middle {
                 pieces.push(extent(at, length, kind));
@@ -130,29 +125,30 @@ pub fn walk(
         let part = Part { pieces, codecs: 0, decoded_bytes: length, guard: 0, offset: 0, length };
         each(start, Entry::Exception(vec![part]))?;
     }
-    Ok(headers.cost())
+    Ok(())
 }
 
 /// Reads the header at `at`: what the part is, the length of its data, and where it ends.
 fn part_at(headers: &mut Headers<'_>, at: u64) -> Result<(Kind, u64, u64), Error> {
+    let input = headers.input();
     let header: [u8; HEAD_BYTES as usize] = headers.get(at, "RecordIO: header of a part")?;
     let (magic, head) = header.split_at(4);
     let number = |bytes: &[u8]| u32::from_le_bytes(*bytes.first_chunk().expect("4 bytes"));
     let (magic, head) = (number(magic), number(head));
     if magic != MAGIC {
         let (expected, found) = (format!("{MAGIC:#010x}"), format!("{magic:#010x}"));
-        return Err(headers.corrupt(at, "RecordIO: magic number", expected, found));
+        return Err(input.corrupt(at, "RecordIO: magic number", expected, found));
     }
     let Some(kind) = Kind::of(head) else {
         let found = (head >> 29).to_string();
-        return Err(headers.corrupt(at + 4, "RecordIO: kind of a part", "0 to 3".to_owned(), found));
+        return Err(input.corrupt(at + 4, "RecordIO: kind of a part", "0 to 3".to_owned(), found));
     };
     let length = u64::from(head & 0x1fff_ffff);
-    let left = headers.file_bytes() - at - u64::from(HEAD_BYTES);
+    let left = input.bytes() - at - u64::from(HEAD_BYTES);
     let padded = length.next_multiple_of(u64::from(STEP_BYTES));
     if padded > left {
         let found = format!("{length} bytes and {left} bytes to the end of the file");
-        return Err(headers.corrupt(
+        return Err(input.corrupt(
             at + 4,
             "RecordIO: length of a part",
             format!("at most {left} bytes, padding included"),
@@ -162,7 +158,7 @@ fn part_at(headers: &mut Headers<'_>, at: u64) -> Result<(Kind, u64, u64), Error
     // The magic number was cut out at a multiple of four bytes.
     if kind.goes_on() && padded != length {
         let expected = format!("a multiple of {STEP_BYTES} bytes in front of another part");
-        return Err(headers.corrupt(at + 4, "RecordIO: length of a part", expected, length.to_string()));
+        return Err(input.corrupt(at + 4, "RecordIO: length of a part", expected, length.to_string()));
     }
     Ok((kind, length, at + u64::from(HEAD_BYTES) + padded))
 }
@@ -174,18 +170,21 @@ fn extent(at: u64, length: u64, kind: Kind) -> Stretch {
     Stretch::Extent { offset: at + u64::from(HEAD_BYTES), length: length + magic_bytes }
 }
 
-fn out_of_order(headers: &Headers<'_>, at: u64, expected: &str, found: Kind) -> Error {
+fn out_of_order(input: &Input, at: u64, expected: &str, found: Kind) -> Error {
     let found = match found {
         Kind::Whole => "a whole record",
         Kind::First => "a first part",
         Kind::Middle => "a middle part",
         Kind::Last => "a last part",
     };
-    headers.corrupt(at + 4, "RecordIO: kind of a part", expected.to_owned(), found.to_owned())
+    input.corrupt(at + 4, "RecordIO: kind of a part", expected.to_owned(), found.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
     use super::*;
 
     /// A part, as dmlc-core writes it.
@@ -197,9 +196,10 @@ mod tests {
     }
 
     /// The records of a file.
-    fn records(file: &Vec<u8>) -> Result<Vec<Vec<u8>>, String> {
+    fn records(file: &[u8]) -> Result<Vec<Vec<u8>>, String> {
         let mut records = Vec::new();
-        walk(file, Path::new("x"), file.len() as u64, &|_| true, &mut |_, entry| {
+        let input = Input::from_source(Path::new("x"), Arc::new(file.to_vec())).expect("a file in memory");
+        walk(&input, &|_| true, &mut |_, entry| {
             records.push(match entry {
                 Entry::Plain { start, length, .. } => {
                     let start = (start + u64::from(HEAD_BYTES)) as usize;
@@ -239,7 +239,7 @@ mod tests {
         .concat();
         let joined = [b"four", &magic[..], &magic, b"eight by", &magic, b"end"].concat();
         assert_eq!(records(&file), Ok(vec![b"whole".to_vec(), joined, magic.to_vec(), vec![]]));
-        assert_eq!(records(&vec![]), Ok(vec![]));
+        assert_eq!(records(&[]), Ok(vec![]));
     }
 
     #[test]

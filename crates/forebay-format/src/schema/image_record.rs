@@ -8,7 +8,7 @@ use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
 use super::wire::ReadRecord;
-use super::{FieldOut, SchemaError};
+use super::{FieldOut, LEAST_ARRAY_BYTES, SchemaError};
 use crate::Error;
 
 /// Length of the header \[bytes\].
@@ -190,16 +190,16 @@ impl Survey {
         Ok(Ok(()))
     }
 
-    /// The schema of a dataset whose records all have the length `record_bytes`, if they have.
-    pub(crate) fn schema(&self, record_bytes: Option<u64>) -> Option<ImageRecordSchema> {
+    /// The schema, if any record was looked at.
+    pub(crate) fn schema(&self) -> Option<ImageRecordSchema> {
         let ((fewest, most), (shortest, longest)) = self.seen?;
         let labels = match (fewest, most) {
             (0, 0) => Labels::One,
             (fewest, most) if fewest == most => Labels::Fixed(most),
             _ => Labels::Varying,
         };
-        // Images that are files are of equal length by accident; where all records are, it is none.
-        let equal = record_bytes.is_some() && shortest == longest && longest > 0;
+        // Images that are files differ in length.
+        let equal = shortest == longest && longest >= LEAST_ARRAY_BYTES;
         Some(ImageRecordSchema { labels, image_bytes: equal.then_some(longest) })
     }
 }

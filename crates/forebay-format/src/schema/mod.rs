@@ -5,6 +5,7 @@
 
 pub(crate) mod datum;
 pub(crate) mod example;
+pub(crate) mod find;
 pub(crate) mod image_record;
 mod wire;
 
@@ -20,6 +21,12 @@ pub use example::{ExampleSchema, Feature, FeatureKind, Values};
 pub use image_record::{ImageRecordSchema, Labels};
 
 use crate::{Error, Summary};
+
+/// Least length from which on byte strings of equal length are taken for arrays \[bytes\].
+///
+/// Names and paths are shorter and of equal length by accident; images that are files differ in length. What is not
+/// taken for an array is a ragged field, which is never wrong.
+const LEAST_ARRAY_BYTES: u64 = 256;
 
 /// Which schema the caller wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -5,11 +5,15 @@
 //! checksums are not touched. [`check_record`] checks one record's data. The layout to the byte is
 //! `docs/formats/tfrecord.md`. Source: `TensorFlow`'s "TFRecord and tf.train.Example".
 
+mod container;
+
 use std::path::Path;
 
+pub(crate) use container::TfRecordFile;
+
 use crate::Error;
-use crate::headers::{Cost, Headers};
-use crate::lmdb::Source;
+use crate::file::Input;
+use crate::headers::Headers;
 use crate::sidecar::{Class, Entry};
 
 /// Bytes in front of a record's data \[bytes\]: length and its checksum.
@@ -27,7 +31,7 @@ pub fn masked_crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// How the records of a file lie.
-pub fn class() -> Class {
+pub(crate) fn class() -> Class {
     Class {
         name: "record".to_owned(),
         head_bytes: HEAD_BYTES,
@@ -47,37 +51,35 @@ pub fn length_of(header: &[u8; HEAD_BYTES as usize]) -> Option<u64> {
     (stored == masked_crc32c(length)).then(|| u64::from_le_bytes(*length.first_chunk().expect("8 bytes")))
 }
 
-/// Goes from header to header of a file of `file_bytes` bytes; `each` gets the place of every record, as a plain entry
-/// of class 0.
+/// Goes from header to header of a file; `each` gets the place of every record, as a plain entry of class 0.
 ///
 /// Fails where the checksum of a length is wrong or a record does not end within the file ([`Error::Corrupt`]), and
 /// where the file is compressed as a whole ([`Error::Unsupported`]).
 pub fn walk(
-    source: &dyn Source,
-    path: &Path,
-    file_bytes: u64,
+    input: &Input,
     progress: &dyn Fn(u64) -> bool,
     each: &mut dyn FnMut(Entry) -> Result<(), Error>,
-) -> Result<Cost, Error> {
-    let mut headers = Headers::new(source, path, file_bytes, progress);
+) -> Result<(), Error> {
+    let mut headers = Headers::new(input, progress);
     let mut at = 0;
-    while at < file_bytes {
-        let (length, end) = record_at(&mut headers, path, at)?;
+    while at < input.bytes() {
+        let (length, end) = record_at(&mut headers, at)?;
         each(Entry::Plain { class: 0, start: at, length })?;
         at = end;
     }
-    Ok(headers.cost())
+    Ok(())
 }
 
 /// Reads the header at `at`: the length of the record, and where it ends, checksum included.
-fn record_at(headers: &mut Headers<'_>, path: &Path, at: u64) -> Result<(u64, u64), Error> {
-    let left = headers.file_bytes() - at;
+fn record_at(headers: &mut Headers<'_>, at: u64) -> Result<(u64, u64), Error> {
+    let input = headers.input();
+    let left = input.bytes() - at;
     let least = u64::from(HEAD_BYTES + TAIL_BYTES);
     let header = headers.get::<{ HEAD_BYTES as usize }>(at, "TFRecord: header of a record");
     // What is compressed may be shorter than a header: the compression is named all the same.
     let Some(length) = header.as_ref().ok().and_then(length_of) else {
         if at == 0
-            && let Some(error) = compressed(headers, path)?
+            && let Some(error) = compressed(headers)?
         {
             return Err(error);
         }
@@ -86,21 +88,21 @@ fn record_at(headers: &mut Headers<'_>, path: &Path, at: u64) -> Result<(u64, u6
         let stored = u32::from_le_bytes(*stored.first_chunk().expect("4 bytes"));
         let expected = format!("{:#010x}", masked_crc32c(length));
         let what = "TFRecord: checksum of the length of a record";
-        return Err(headers.corrupt(at, what, expected, format!("{stored:#010x}")));
+        return Err(input.corrupt(at, what, expected, format!("{stored:#010x}")));
     };
     match length.checked_add(least) {
         Some(bytes) if bytes <= left => Ok((length, at + bytes)),
         _ => {
             let found = format!("{length} bytes and {left} bytes to the end of the file");
             let expected = format!("at most {} bytes of data", left.saturating_sub(least));
-            Err(headers.corrupt(at, "TFRecord: length of a record", expected, found))
+            Err(input.corrupt(at, "TFRecord: length of a record", expected, found))
         }
     }
 }
 
 /// The error of a file that is compressed as a whole, if this one is.
-fn compressed(headers: &mut Headers<'_>, path: &Path) -> Result<Option<Error>, Error> {
-    if headers.file_bytes() < 2 {
+fn compressed(headers: &mut Headers<'_>) -> Result<Option<Error>, Error> {
+    if headers.input().bytes() < 2 {
         return Ok(None);
     }
     let (name, option, way_out) = match headers.get::<2>(0, "TFRecord: first bytes")? {
@@ -109,12 +111,11 @@ fn compressed(headers: &mut Headers<'_>, path: &Path) -> Result<Option<Error>, E
         [0x78, 0x01 | 0x5e | 0x9c | 0xda] => ("zlib", "ZLIB", "decompress it with `zlib-flate -uncompress`"),
         _ => return Ok(None),
     };
-    Ok(Some(Error::Unsupported {
-        path: path.to_owned(),
-        what: "a TFRecord file that is compressed as a whole".to_owned(),
-        found: format!("{name} (TFRecordOptions(compression_type=\"{option}\"))"),
-        hint: format!("its records cannot be read one by one; {way_out}, or write it without compression"),
-    }))
+    Ok(Some(headers.input().unsupported(
+        "a TFRecord file that is compressed as a whole",
+        format!("{name} (TFRecordOptions(compression_type=\"{option}\"))"),
+        format!("its records cannot be read one by one; {way_out}, or write it without compression"),
+    )))
 }
 
 /// Checks the data of a record: `unit` is what [`walk`] found at `start`, header and checksum included.
@@ -150,6 +151,8 @@ pub fn check_record(unit: &[u8], start: u64, path: &Path) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn record(data: &[u8]) -> Vec<u8> {
@@ -158,9 +161,13 @@ mod tests {
             .concat()
     }
 
-    fn places(file: &Vec<u8>) -> Result<Vec<(u64, u64)>, String> {
+    fn input(file: &[u8]) -> Input {
+        Input::from_source(Path::new("x"), Arc::new(file.to_vec())).expect("a file in memory")
+    }
+
+    fn places(file: &[u8]) -> Result<Vec<(u64, u64)>, String> {
         let mut places = Vec::new();
-        walk(file, Path::new("x"), file.len() as u64, &|_| true, &mut |entry| {
+        walk(&input(file), &|_| true, &mut |entry| {
             let Entry::Plain { class: 0, start, length } = entry else { panic!("plain") };
             places.push((start, length));
             Ok(())
@@ -179,7 +186,7 @@ mod tests {
     fn records_are_found_in_order() {
         let file = [record(b"first"), record(b""), record(&vec![7; 300_000]), record(b"last")].concat();
         assert_eq!(places(&file), Ok(vec![(0, 5), (21, 0), (37, 300_000), (300_053, 4)]));
-        assert_eq!(places(&Vec::new()), Ok(vec![]), "an empty file holds no records");
+        assert_eq!(places(&[]), Ok(vec![]), "an empty file holds no records");
         assert!(check_record(&file[300_053..], 300_053, Path::new("x")).is_ok());
     }
 
@@ -197,7 +204,7 @@ mod tests {
             ),
             (1, "x: TFRecord: header of a record at offset 0: expected 12 bytes"),
         ] {
-            let error = places(&file[..cut].to_vec()).expect_err("cut");
+            let error = places(&file[..cut]).expect_err("cut");
             assert!(error.starts_with(text), "{error}");
         }
         let mut flipped = file.clone();
@@ -234,7 +241,7 @@ mod tests {
             for length in [2, 5, 100] {
                 let mut file = vec![0; length];
                 file[..2].copy_from_slice(&head);
-                let error = walk(&file, Path::new("x"), length as u64, &|_| true, &mut |_| Ok(()));
+                let error = walk(&input(&file), &|_| true, &mut |_| Ok(()));
                 let Err(Error::Unsupported { found, hint, .. }) = error else { panic!("{error:?}") };
                 assert!(found.starts_with(name) && hint.contains("decompress"), "{found}");
             }

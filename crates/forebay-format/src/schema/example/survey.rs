@@ -6,18 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use super::super::SchemaError;
 use super::super::wire::{Message, ReadRecord, Windowed};
+use super::super::{LEAST_ARRAY_BYTES, SchemaError};
 use super::{
     ExampleSchema, Feature, FeatureKind, MOST_FEATURES, Run, Stretch, Values, entries, list_of, runs,
 };
 use crate::Error;
-
-/// Least length from which on byte strings of equal length are taken for arrays \[bytes\].
-///
-/// Names and paths are shorter and of equal length by accident; images that are files differ in length. What is not
-/// taken for an array is a ragged field, which is never wrong.
-const LEAST_ARRAY_BYTES: u64 = 256;
 
 /// What a look at some records gave.
 #[derive(Debug, Default)]
