@@ -354,7 +354,7 @@ def test_a_statement_that_makes_no_sense_is_refused(capsys, written, tmp_path, l
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(line + "\n")
     status, _, err = command(capsys, "index", written[1], "--schema", "raw", "--provenance-from", recipe)
-    assert status == 2
+    assert status in (1, 2)  # what is not said is wrong use, what does not hold an error
     assert message in err
 
 
