@@ -7,7 +7,7 @@
 //!   `region` is the memory they share; `protocol` says who may touch it when.
 //! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks; `flight` and
 //!   `pace`: how many at once), `gather` (→ batch
-//!   buffers; `sample` and `decode` do one sample).
+//!   buffers; `sample` and `decode` do one sample). `coded` decodes units for both.
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
 //! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` are its decisions; `stats` what is counted.
 
@@ -19,6 +19,8 @@ pub mod access;
 mod batch;
 #[cfg(not(loom))]
 mod caller;
+#[cfg(not(loom))]
+mod coded;
 #[cfg(not(loom))]
 mod crew;
 #[cfg(not(loom))]

@@ -2,7 +2,7 @@
 //!
 //! Reader k takes the blocks q with q mod R = k, in order. It tells what it is about to overwrite, waits until every
 //! rank is behind that and the blocks that were there are filled, looks whether the bytes are resident in the page cache (then there is nothing to read), reads,
-//! and publishes the block. A failed read is published as such: whoever needs a sample of the block reads that sample
+//! decodes what is coded, and publishes the block. A failed read is published as such: whoever needs a sample of the block reads that sample
 //! himself and meets the error, with file and offset, himself.
 
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::time::Instant;
 use forebay_plan::{Block, Read};
 
 use crate::access::{self, Mappings, ReadCounters, Reader, ShardFiles, Transfer};
+use crate::coded::{Fetched, decode_block};
 use crate::options::AccessChoice;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
@@ -43,6 +44,7 @@ pub(crate) fn run(pass: &Pass, number: usize) {
         shared.falls_back(reason);
     }
     let mut sequence = number as u64;
+    let mut fetched = Fetched::default();
     let mut counted = ReadCounters::default();
     let mut turn = Turn::new(pass);
     while !pass.is_stopped() {
@@ -87,7 +89,7 @@ pub(crate) fn run(pass: &Pass, number: usize) {
             return;
         }
         count_since(shared.slot(), Counter::ReaderIdleNs, begun);
-        let filled = fill(pass, &mut reader, &planned, block);
+        let filled = fill(pass, &mut reader, &mut fetched, &planned, block);
         turn.count(block.length);
         publish_block(shared.region.block_word(block.sequence), pass.number, block.sequence, filled);
         shared.region.filled().ring();
@@ -162,16 +164,29 @@ fn may_begin(pass: &Pass, sequence: u64) -> bool {
     region.flight().may_begin(pass.number, sequence, most, filled)
 }
 
-fn fill(pass: &Pass, reader: &mut Reader, planned: &Planned, block: &Block) -> Filled {
+fn fill(pass: &Pass, reader: &mut Reader, fetched: &mut Fetched, planned: &Planned, block: &Block) -> Filled {
     let shared = &pass.shared;
     let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
-    if is_mapped(pass, reads) {
+    if block.decodes == 0 && is_mapped(pass, reads) {
         count(shared.slot(), Counter::MappedBytes, block.length);
         return Filled::Mapped;
     }
     // SAFETY: this reader is the only one for the block's sequence, every rank is behind the step up to which the bytes
     // were needed before (`wait_for_room`), and no other reader still fills them (`wait_for_filled`); a rank that was away and comes back keeps off (protocol.rs, rule 2).
     let memory = unsafe { shared.region.landing_mut(block.ring_offset, block.length) };
+    if block.decodes == 0 {
+        let filled = fetch(pass, reader, reads, memory);
+        return if filled { Filled::Landed } else { Filled::Failed };
+    }
+    let bytes = reads.iter().map(|read| read.block_offset + read.length).max().unwrap_or(0);
+    let encoded = fetched.bytes(bytes as usize);
+    let filled = fetch(pass, reader, reads, encoded) && decode_block(shared, planned, block, encoded, memory);
+    if filled { Filled::Landed } else { Filled::Failed }
+}
+
+/// Reads into `memory`, where each read says; false where one failed.
+fn fetch(pass: &Pass, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) -> bool {
+    let shared = &pass.shared;
     let mut transfers = Vec::with_capacity(reads.len());
     let mut rest = memory;
     let mut at = 0;
@@ -182,7 +197,7 @@ fn fill(pass: &Pass, reader: &mut Reader, planned: &Planned, block: &Block) -> F
         rest = behind;
         at = read.block_offset + read.length;
     }
-    let filled = match &shared.mappings {
+    match &shared.mappings {
         Some(mappings) if shared.settings.access == AccessChoice::Mmap => {
             let begun = Instant::now();
             let copied = copy(mappings, &mut transfers);
@@ -200,8 +215,7 @@ fn fill(pass: &Pass, reader: &mut Reader, planned: &Planned, block: &Block) -> F
             }
             reader.fill(&mut transfers).is_ok()
         }
-    };
-    if filled { Filled::Landed } else { Filled::Failed }
+    }
 }
 
 /// Announces large reads, so that the kernel has all the requests that it cuts them into under way at once.

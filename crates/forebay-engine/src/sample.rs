@@ -8,11 +8,13 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use forebay_format::CodecError;
 use forebay_plan::Part;
 use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
 
 use crate::access::read_in_place;
 use crate::batch::{Batch, Place};
+use crate::coded::LastUnit;
 use crate::decode::{decode_into, put_offset};
 use crate::error::Error;
 use crate::options::AccessChoice;
@@ -56,6 +58,10 @@ impl Pick<'_> {
 pub(crate) struct Scratch {
     /// Columns that had to be put together or read.
     columns: Vec<Vec<u8>>,
+    /// For each column the unit that was decoded last.
+    units: Vec<LastUnit>,
+    /// Bytes of a unit as they stand in its file.
+    encoded: Vec<u8>,
     /// Where the packed bytes of each field end so far.
     ends: Vec<u64>,
     asked_bytes: u64,
@@ -145,6 +151,7 @@ impl<'a> Step<'a> {
         }
         let columns = self.shared().index.columns();
         scratch.columns.resize_with(columns, Vec::new);
+        scratch.units.resize_with(columns, LastUnit::default);
         if !self.shared().index.schema().is_identity() {
             for (slot, (_, pick)) in picks.iter().enumerate() {
                 if !self.decode(batch, slot, *pick, scratch)? {
@@ -203,7 +210,7 @@ impl<'a> Step<'a> {
                     None
                 }
                 Column::Scattered => {
-                    if !self.assemble(pick, column, &mut scratch.columns[column])? {
+                    if !self.assemble(pick, column, scratch)? {
                         return Ok(false);
                     }
                     None
@@ -271,7 +278,7 @@ impl<'a> Step<'a> {
                 self.read(&pick.planned.located, *extent, *head, *unit, into)?;
             }
             Column::Scattered => {
-                if !self.assemble(pick, column, &mut scratch.columns[column])? {
+                if !self.assemble(pick, column, scratch)? {
                     return Ok(false);
                 }
                 into.copy_from_slice(&scratch.columns[column]);
@@ -285,12 +292,17 @@ impl<'a> Step<'a> {
         let located = &pick.planned.located;
         let [slice] = located.slices(pick.need, column) else { return Some(Column::Scattered) };
         let pieces = located.unit_pieces(slice.unit);
-        if located.units()[slice.unit as usize].codecs != CodecChain::STORED || pieces.len() != 1 {
-            return Some(Column::Scattered);
-        }
-        let Piece::Extent(extent) = located.pieces()[pieces.start] else {
+        let [Piece::Extent(extent)] = located.pieces()[pieces.clone()] else {
             return Some(Column::Scattered);
         };
+        if located.units()[slice.unit as usize].codecs != CodecChain::STORED {
+            let Some(unit) = self.decoded(pick.planned, slice.unit, extent)? else {
+                return Some(Column::Scattered);
+            };
+            let bytes = &unit[slice.offset as usize..(slice.offset + slice.length) as usize];
+            prefetch(bytes);
+            return Some(Column::Memory { bytes, head: 0, extent, unit: slice.unit });
+        }
         let [part] = pick.planned.plan.parts(pieces.start as u32) else { return Some(Column::Scattered) };
         let head = slice.offset as usize;
         let found = self.part(pick.planned, *part, extent)?;
@@ -304,6 +316,17 @@ impl<'a> Step<'a> {
                 let extent = Extent { length: slice.offset + slice.length, ..extent };
                 Column::File { extent, head, unit: slice.unit }
             }
+        })
+    }
+
+    /// Finds a coded unit, which stands at `extent` in the file, where a reader decodes it: `None` when the claim became
+    /// void, `Some(None)` where no reader does.
+    #[allow(clippy::option_option, reason = "waiting may end without an answer")]
+    fn decoded(&self, planned: &'a Planned, unit: u32, extent: Extent) -> Option<Option<&'a [u8]>> {
+        let Some(part) = planned.plan.decoded(unit) else { return Some(None) };
+        Some(match self.part(planned, part, extent)? {
+            Bytes::There(bytes) => Some(bytes),
+            Bytes::InFile => None,
         })
     }
 
@@ -362,34 +385,84 @@ impl<'a> Step<'a> {
         Some(bytes)
     }
 
-    /// Puts a column together that lies in several places; false when the claim became void.
-    fn assemble(&self, pick: Pick<'a>, column: usize, value: &mut Vec<u8>) -> Result<bool, Error> {
+    /// Puts a column together that lies in several places, or has to be decoded; false when the claim became void.
+    fn assemble(&self, pick: Pick<'a>, column: usize, scratch: &mut Scratch) -> Result<bool, Error> {
         let located = &pick.planned.located;
+        let Scratch { columns, units, encoded, .. } = scratch;
+        let (value, last) = (&mut columns[column], &mut units[column]);
         value.clear();
-        let mut unit_bytes = Vec::new();
         for slice in located.slices(pick.need, column) {
-            unit_bytes.clear();
-            for piece in located.unit_pieces(slice.unit) {
-                match located.pieces()[piece] {
-                    Piece::Literal { first, length } => {
-                        unit_bytes.extend_from_slice(
-                            &located.literals()[first as usize..(first + length) as usize],
-                        );
+            let (start, end) = (slice.offset as usize, (slice.offset + slice.length) as usize);
+            let pieces = &located.pieces()[located.unit_pieces(slice.unit)];
+            if located.units()[slice.unit as usize].codecs == CodecChain::STORED {
+                encoded.clear();
+                if !self.collect(pick.planned, slice.unit, encoded)? {
+                    return Ok(false);
+                }
+                if let [Piece::Extent(extent), ..] = pieces {
+                    self.check(located, slice.unit, *extent, &encoded[..start])?;
+                }
+                value.extend_from_slice(&encoded[start..end]);
+                continue;
+            }
+            if let [Piece::Extent(extent)] = pieces {
+                match self.decoded(pick.planned, slice.unit, *extent) {
+                    None => return Ok(false),
+                    Some(Some(unit)) => {
+                        value.extend_from_slice(&unit[start..end]);
+                        continue;
                     }
-                    Piece::Extent(extent) => {
-                        if !self.append(pick.planned, piece as u32, extent, &mut unit_bytes)? {
-                            return Ok(false);
-                        }
+                    Some(None) => {}
+                }
+            }
+            if !last.is(located, slice.unit) {
+                encoded.clear();
+                if !self.collect(pick.planned, slice.unit, encoded)? {
+                    return Ok(false);
+                }
+                let codecs = located.units()[slice.unit as usize].codecs;
+                let into = last.begin(located, slice.unit);
+                self.shared()
+                    .index
+                    .decode_unit(codecs, encoded, into)
+                    .map_err(|error| undecodable(self.shared(), pick, slice.unit, &error))?;
+                last.keep(located, slice.unit);
+            }
+            value.extend_from_slice(&last.bytes[start..end]);
+        }
+        Ok(true)
+    }
+
+    /// Appends the bytes of a unit as they stand in its file; false when the claim became void.
+    fn collect(&self, planned: &'a Planned, unit: u32, into: &mut Vec<u8>) -> Result<bool, Error> {
+        let located = &planned.located;
+        for piece in located.unit_pieces(unit) {
+            match located.pieces()[piece] {
+                Piece::Literal { first, length } => {
+                    let (first, length) = (first as usize, length as usize);
+                    into.extend_from_slice(&located.literals()[first..first + length]);
+                }
+                // What a reader decodes has no parts: read it all.
+                Piece::Extent(extent) if planned.plan.parts(piece as u32).is_empty() => {
+                    self.append_from_file(extent, into)?;
+                }
+                Piece::Extent(extent) => {
+                    if !self.append(planned, piece as u32, extent, into)? {
+                        return Ok(false);
                     }
                 }
             }
-            let (start, end) = (slice.offset as usize, (slice.offset + slice.length) as usize);
-            if let [Piece::Extent(extent), ..] = &located.pieces()[located.unit_pieces(slice.unit)] {
-                self.check(located, slice.unit, *extent, &unit_bytes[..start])?;
-            }
-            value.extend_from_slice(&unit_bytes[start..end]);
         }
         Ok(true)
+    }
+
+    fn append_from_file(&self, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
+        let shared = self.shared();
+        let start = into.len();
+        into.resize(start + extent.length as usize, 0);
+        read_in_place(&shared.files, extent.shard, extent.offset, &mut [], &mut into[start..])?;
+        count(shared.slot(), Counter::InPlaceBytes, extent.length);
+        Ok(())
     }
 
     fn append(
@@ -399,7 +472,6 @@ impl<'a> Step<'a> {
         extent: Extent,
         into: &mut Vec<u8>,
     ) -> Result<bool, Error> {
-        let shared = self.shared();
         let mut offset = extent.offset;
         for part in planned.plan.parts(piece) {
             let here = Extent { offset, length: part.length, ..extent };
@@ -407,12 +479,7 @@ impl<'a> Step<'a> {
             match self.part(planned, *part, here) {
                 None => return Ok(false),
                 Some(Bytes::There(bytes)) => into.extend_from_slice(bytes),
-                Some(Bytes::InFile) => {
-                    let start = into.len();
-                    into.resize(start + here.length as usize, 0);
-                    read_in_place(&shared.files, here.shard, here.offset, &mut [], &mut into[start..])?;
-                    count(shared.slot(), Counter::InPlaceBytes, here.length);
-                }
+                Some(Bytes::InFile) => self.append_from_file(here, into)?,
             }
         }
         Ok(true)
@@ -470,6 +537,24 @@ fn whereabouts(shared: &Shared, pick: Pick<'_>) -> (String, u64) {
         })
     });
     extent.map_or((String::new(), 0), |(extent, offset)| (shared.path(extent.shard), extent.offset + offset))
+}
+
+fn undecodable(shared: &Shared, pick: Pick<'_>, unit: u32, error: &CodecError) -> Error {
+    let located = &pick.planned.located;
+    let extent = located.pieces()[located.unit_pieces(unit)].iter().find_map(|piece| match piece {
+        Piece::Extent(extent) => Some(*extent),
+        Piece::Literal { .. } => None,
+    });
+    let (path, offset) =
+        extent.map_or((String::new(), 0), |extent| (shared.path(extent.shard), extent.offset));
+    Error::BadSample {
+        sample: pick.sample().0,
+        path,
+        offset,
+        what: format!("{}: {}", error.codec, error.what),
+        expected: error.expected.clone(),
+        found: error.found.clone(),
+    }
 }
 
 fn bad_length(shared: &Shared, pick: Pick<'_>, expected: u64, found: u64) -> Error {

@@ -301,7 +301,8 @@ pub fn decide(
     let alone = if options.locate.walks() {
         !roots
     } else {
-        !roots && warm && options.access == AccessChoice::Auto && !direct
+        // What is coded is decoded once for all ranks, by readers.
+        !roots && warm && options.access == AccessChoice::Auto && !direct && !index.is_coded()
     };
     let readers = match options.readers {
         _ if alone => 0,

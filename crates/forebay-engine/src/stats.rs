@@ -42,6 +42,8 @@ counters! {
     PlanNs = "plan_ns",
     /// Readers inside read requests \[ns\].
     IoNs = "io_ns",
+    /// Readers decoding units \[ns\].
+    DecodeNs = "decode_ns",
     /// Readers waiting for work or for memory \[ns\].
     ReaderIdleNs = "reader_idle_ns",
     /// Gathering and decoding into batches \[ns\].

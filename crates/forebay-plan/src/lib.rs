@@ -4,12 +4,13 @@
 //!   `quality` states its shuffle quality, `state` what must be kept to resume.
 //! - `schedule`: which samples are read together ([`Schedule`], [`Tranche`]).
 //! - `place`: where in the landing ring bytes go and from when on they may ([`Landing`]).
-//! - `read`: which reads fetch them ([`plan_into`], [`Plan`]).
+//! - `read`: which reads fetch them ([`plan_into`], [`Plan`]); `coded`: the same for units that have to be decoded.
 //!
 //! Every process of a node calls these functions with the same arguments and gets the same answers; that is what
 //! replaces a work queue between processes.
 #![forbid(unsafe_code)]
 
+mod coded;
 mod group;
 mod order;
 mod permutation;
@@ -19,6 +20,7 @@ mod read;
 mod schedule;
 mod state;
 
+pub use coded::Decode;
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
 pub use place::{Landing, Placement};
 pub use quality::Quality;

@@ -12,6 +12,7 @@
 
 use forebay_types::{CodecChain, Extent, Located, Piece, ShardId};
 
+use crate::coded::{Decode, plan_coded};
 use crate::place::Landing;
 use crate::schedule::Tranche;
 
@@ -44,7 +45,7 @@ pub struct Read {
     pub file_offset: u64,
     /// Length \[bytes\].
     pub length: u64,
-    /// Where its first byte goes in the block \[bytes\].
+    /// Where its first byte goes in the block, or, where the block's units are coded, in what is fetched for it \[bytes\].
     pub block_offset: u64,
 }
 
@@ -63,6 +64,10 @@ pub struct Block {
     pub first_read: u32,
     /// Number of its reads.
     pub reads: u32,
+    /// First of its units in [`Plan::decodes`], where its units are coded.
+    pub first_decode: u32,
+    /// Number of these; 0 where the bytes that are read are those that are wanted.
+    pub decodes: u32,
 }
 
 /// Where a stretch of a piece stands.
@@ -94,6 +99,10 @@ pub struct Plan {
     pub blocks: Vec<Block>,
     /// Reads, by block.
     pub reads: Vec<Read>,
+    /// Units that are decoded, by block.
+    pub decodes: Vec<Decode>,
+    /// For each unit where it stands decoded; empty where no unit is coded.
+    pub(crate) decoded: Vec<Part>,
     parts: Vec<Part>,
     part_starts: Vec<u32>,
 }
@@ -104,6 +113,12 @@ impl Plan {
     pub fn parts(&self, piece: u32) -> &[Part] {
         let piece = piece as usize;
         &self.parts[self.part_starts[piece] as usize..self.part_starts[piece + 1] as usize]
+    }
+
+    /// Where a coded unit stands decoded; `None` where that is left to whoever needs it.
+    #[must_use]
+    pub fn decoded(&self, unit: u32) -> Option<Part> {
+        self.decoded.get(unit as usize).copied().filter(|part| !part.is_in_place())
     }
 
     /// A plan without blocks: every piece is read in place by whoever needs it.
@@ -165,9 +180,16 @@ pub fn plan_into(
 ) {
     plan.blocks.clear();
     plan.reads.clear();
+    plan.decodes.clear();
+    plan.decoded.clear();
     plan.parts.clear();
     plan.part_starts.clear();
-    let sorted = sorted_pieces(located);
+    let coded = located.units().iter().any(|unit| unit.codecs != CodecChain::STORED);
+    let mut sorted = sorted_pieces(located);
+    if coded {
+        let stored = stored_pieces(located);
+        sorted.retain(|(_, piece)| stored[*piece as usize]);
+    }
     let runs = coalesce(&sorted, shard_bytes, traits);
     let alone = lonely_pieces(located, traits);
 
@@ -185,21 +207,24 @@ pub fn plan_into(
         packer.run(*run, pieces);
     }
     packer.finish();
-    let found = packer.found;
+    let mut found = packer.found;
+    if coded {
+        plan_coded(tranche, located, traits, landing, plan, &mut found);
+    }
 
     plan.sort_parts(&found, located.pieces().len());
 }
 
 /// A stretch of a piece and where it stands.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+pub(crate) struct Found {
     piece: u32,
     file_offset: u64,
     part: Part,
 }
 
 impl Found {
-    fn in_place(piece: u32, extent: Extent) -> Self {
+    pub(crate) fn in_place(piece: u32, extent: Extent) -> Self {
         let part = Part { block: Part::IN_PLACE, offset: extent.offset, length: extent.length };
         Self { piece, file_offset: extent.offset, part }
     }
@@ -235,6 +260,15 @@ fn sorted_pieces(located: &Located) -> Vec<(Extent, u32)> {
         .collect()
 }
 
+/// Marks the pieces of stored units.
+fn stored_pieces(located: &Located) -> Vec<bool> {
+    let mut stored = vec![false; located.pieces().len()];
+    for (number, unit) in located.units().iter().enumerate() {
+        stored[located.unit_pieces(number as u32)].fill(unit.codecs == CodecChain::STORED);
+    }
+    stored
+}
+
 /// Marks the pieces that may be read in place: the only piece of a stored unit that one slice of one sample uses.
 fn lonely_pieces(located: &Located, traits: &Traits) -> Vec<bool> {
     let Some(least) = traits.in_place_bytes else { return Vec::new() };
@@ -262,7 +296,7 @@ fn lonely_pieces(located: &Located, traits: &Traits) -> Vec<bool> {
     alone
 }
 
-fn align_down(value: u64, align: u64) -> u64 {
+pub(crate) fn align_down(value: u64, align: u64) -> u64 {
     value / align * align
 }
 
@@ -378,6 +412,8 @@ impl Packer<'_> {
                 after_step: placement.after_step,
                 first_read: open.first_read as u32,
                 reads: (self.plan.reads.len() - open.first_read) as u32,
+                first_decode: 0,
+                decodes: 0,
             });
             return;
         }

@@ -277,6 +277,11 @@ impl Index {
         (0..self.contents.block_checksums.len()).try_for_each(|number| self.stored_block(number).map(|_| ()))
     }
 
+    /// Whether any unit has to be decoded.
+    pub fn is_coded(&self) -> bool {
+        self.meta().codec_chains.len() > 1
+    }
+
     /// Decodes a unit: undoes its chain of codecs. Exactly `into` has to come out, which is `decoded_bytes` long.
     pub fn decode_unit(&self, codecs: CodecChain, encoded: &[u8], into: &mut [u8]) -> Result<(), CodecError> {
         let chain = self.meta().codec_chains.get(usize::from(codecs.0));
