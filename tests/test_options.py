@@ -122,8 +122,7 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can():
         ("timeout", 0, r"timeout=: expected a positive number of seconds, found 0"),
         ("timeout", float("nan"), r"timeout=: expected a positive number of seconds, found nan"),
         ("name", "", r"name=: expected a text that is not empty, found ''"),
-        ("bad_samples", "skip", r"bad_samples=: 'skip' is not in this version, only 'raise'"),
-        ("bad_samples", "drop", r"bad_samples=: expected one of raise; found 'drop'"),
+        ("bad_samples", "drop", r"bad_samples=: expected one of raise, skip; found 'drop'"),
         ("tiers", ["/scratch:1GiB"], r"tiers=: storage tiers are not in this version"),
     ],
 )

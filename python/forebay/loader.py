@@ -150,8 +150,10 @@ class Loader:
         What happens when the samples of an epoch do not fill the last step: samples from the start stand in, the rest is left
         out, the step is shorter (a rank's part may be empty), or the next epoch starts where this one ended (``sequential``
         only). Default ``"wrap"``.
-    bad_samples : {"raise"}
-        What happens when a sample cannot be read.
+    bad_samples : {"raise", "skip"}
+        What happens when a sample cannot be read or decoded: an error that names file and offset, or the nearest earlier good
+        sample of the order stands in, ``batch.indices`` says so, and :meth:`bad_samples` tells which and why. Default
+        ``"raise"``.
     decode : function
         Called in this process on each batch; what it returns is handed out instead.
     timeout : float
@@ -221,6 +223,7 @@ class Loader:
         self._turn = 0  # number of the iteration that owns the position
         self._closed_stats: dict[str, Any] | None = None
         self._closed_explanation: str | None = None
+        self._closed_bad_samples: list[tuple[int, str]] | None = None
         self._engine = self._make_engine()
 
     def _order_facts(self, order: str | Group | OrderFunction) -> dict[str, Any]:
@@ -251,6 +254,7 @@ class Loader:
             "locate": strategy.locate,
             "access": strategy.access,
             "direct": strategy.direct,
+            "skips_bad_samples": self._options["bad_samples"] == "skip",
             "buffers": strategy.buffers,
             "timeout_s": math.ceil(self._options["timeout"]),
         }
@@ -478,7 +482,7 @@ class Loader:
         self.close()
         self._order = {**self._order, **wanted}
         self._engine = self._make_engine()
-        self._closed_stats = self._closed_explanation = None
+        self._closed_stats = self._closed_explanation = self._closed_bad_samples = None
 
     def set_stagger(self, groups: int | str) -> None:
         """Set how many groups of nodes take turns at reading, for the whole job; it never changes which samples a batch holds.
@@ -504,6 +508,13 @@ class Loader:
             return self._closed_stats
         self._check_process()
         return self._engine.stats()
+
+    def bad_samples(self) -> list[tuple[int, str]]:
+        """Return the bad samples that this rank has met and skipped: (sample id, reason), by id."""
+        if self._closed_bad_samples is not None:
+            return self._closed_bad_samples
+        self._check_process()
+        return self._engine.bad_samples()
 
     def explain(self) -> str:
         """Return what was chosen and why, in words."""
@@ -535,6 +546,7 @@ class Loader:
         if not self._finalizer.alive or self._generation != _core.fork_generation():
             return
         self._closed_stats, self._closed_explanation = self.stats(), self.explain()
+        self._closed_bad_samples = self.bad_samples()
         self._inside = False
         self._turn += 1
         self._finalizer()

@@ -28,6 +28,7 @@ from forebay._core import option_error
 __all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "parse_bytes", "resolve"]
 
 ORDERS = ("sequential", "contiguous", "shuffle", "group")
+BAD_SAMPLES = ("raise", "skip")
 LASTS = ("wrap", "drop", "short", "carry")
 ACCESSES = ("auto", "mmap", "pread", "io_uring")
 LOCATES = ("index", "cursor", "handoff", "scan", "provenance")
@@ -317,12 +318,6 @@ def _check_keys(name: str, found: Mapping[str, Any], valid: Sequence[str]) -> No
         _choice(name, key, valid)
 
 
-def _bad_samples(name: str, value: object) -> str:
-    if value == "skip":
-        raise option_error(f"{name}: 'skip' is not in this version, only 'raise'")
-    return _choice(name, value, ("raise",))
-
-
 def _tiers(name: str, value: object) -> None:
     raise option_error(f"{name}: storage tiers are not in this version, found {value!r}", "leave tiers= out")
 
@@ -354,7 +349,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("tiers", None, _tiers, "not in this version"),
     Option("epochs", None, _count, "epochs that will be asked for; nothing is read ahead beyond them"),
     Option("last", "wrap", _choose(LASTS), "what the end of an epoch does: " + ", ".join(LASTS)),
-    Option("bad_samples", "raise", _bad_samples, "what a sample that cannot be read does: raise"),
+    Option(
+        "bad_samples",
+        "raise",
+        _choose(BAD_SAMPLES),
+        "what a sample that cannot be read does: " + ", ".join(BAD_SAMPLES),
+    ),
     Option(
         "timeout",
         600.0,

@@ -30,6 +30,7 @@ use crate::registry;
 use crate::ring::Taken;
 use crate::settings::{self, Settings};
 use crate::shared::{GivenOrders, Shared};
+use crate::skip::BadSamples;
 use crate::source::Source;
 use crate::stagger::Turns;
 use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
@@ -199,6 +200,7 @@ impl Engine {
             given: GivenOrders::default(),
             epoch_reads: EpochReads::default(),
             waiting_for: Mutex::default(),
+            bad_samples: BadSamples::default(),
             fallback: Mutex::default(),
             options,
             settings,
@@ -343,6 +345,9 @@ impl Engine {
                 shared.options.name,
                 shared.region.layout().buffers
             ));
+        }
+        for text in shared.bad_samples.news() {
+            caller.warn(&format!("loader \"{}\": {text}", shared.options.name));
         }
         consumer.last_return = Some(Instant::now());
         Ok(Some(batch))
@@ -522,6 +527,11 @@ impl Engine {
     /// Bytes read by this rank's readers for the last epochs: (epoch, bytes).
     pub fn read_bytes_by_epoch(&self) -> Vec<(u64, u64)> {
         self.shared.epoch_reads.all()
+    }
+
+    /// The bad samples that this rank has met and skipped, and why each is one.
+    pub fn bad_samples(&self) -> Vec<(u64, String)> {
+        self.shared.bad_samples.list()
     }
 
     /// What was chosen and why, a line each.

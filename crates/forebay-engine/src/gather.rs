@@ -21,6 +21,7 @@ use crate::protocol::{first_safe_step, publish_position};
 use crate::ring::Claim;
 use crate::sample::{Pick, Scratch, Step};
 use crate::shared::Shared;
+use crate::skip::{StandIns, is_of_sample};
 use crate::stats::{Counter, count, count_since};
 
 /// Runs a gather thread of a pass until the pass is stopped.
@@ -81,9 +82,43 @@ fn fill(
         Some(tranches) => tranches,
         None => vec![Arc::new(plain(pass, claim.step)?)],
     };
-    let mut picks: Vec<(u32, Pick<'_>)> = Vec::with_capacity(shared.options.batch_size as usize);
-    for planned in &tranches {
-        picks.extend(planned.needs_at(claim.step).iter().map(|need| {
+    let mut stand_ins: Vec<StandIn<'_>> = Vec::new();
+    let batch = loop {
+        match gather(&step, &tranches, &stand_ins, buffer, scratch) {
+            Ok(Some(batch)) => break batch,
+            Ok(None) => return Ok(None),
+            Err((place, error)) if shared.options.skips_bad_samples && is_of_sample(&error) => {
+                replace(pass, claim.step, place, error, &tranches, &mut stand_ins)?;
+            }
+            Err((_, error)) => return Err(error),
+        }
+    };
+    count(shared.slot(), Counter::SkippedSamples, stand_ins.len() as u64);
+    let idle = step.idle.get();
+    count(shared.slot(), Counter::AskedBytes, scratch.asked_bytes());
+    count(shared.slot(), Counter::MappedBytes, step.mapped_bytes.get());
+    count(shared.slot(), Counter::GatherIdleNs, idle.as_nanos() as u64);
+    count(shared.slot(), Counter::GatherNs, begun.elapsed().saturating_sub(idle).as_nanos() as u64);
+    Ok(Some(batch))
+}
+
+/// A sample that stands in for a bad one.
+struct StandIn<'a> {
+    /// The bad one's place among the samples of the step.
+    place: usize,
+    planned: Planned,
+    others: StandIns<'a>,
+}
+
+/// The samples of a step, in slot order.
+fn picks_of<'a>(
+    step: u64,
+    tranches: &'a [Arc<Planned>],
+    stand_ins: &'a [StandIn<'_>],
+) -> Vec<(u32, Pick<'a>)> {
+    let mut picks: Vec<(u32, Pick<'_>)> = Vec::new();
+    for planned in tranches {
+        picks.extend(planned.needs_at(step).iter().map(|need| {
             let need = *need as usize;
             (planned.tranche.needs[need].slot, Pick { planned, need })
         }));
@@ -91,21 +126,60 @@ fn fill(
     if tranches.len() > 1 {
         picks.sort_unstable_by_key(|(slot, _)| *slot);
     }
+    for one in stand_ins {
+        picks[one.place].1 = Pick { planned: &one.planned, need: 0 };
+    }
+    picks
+}
+
+/// Fills a batch; `None` when the claim became void. A failure comes with the place of the sample that it is about.
+fn gather<'a>(
+    step: &Step<'a>,
+    tranches: &'a [Arc<Planned>],
+    stand_ins: &'a [StandIn<'_>],
+    buffer: &mut Option<usize>,
+    scratch: &mut Scratch,
+) -> Result<Option<Batch>, (usize, Error)> {
+    let shared = &step.pass.shared;
+    let picks = picks_of(step.claim.step, tranches, stand_ins);
     let layout = layout(shared, &picks);
     let mut batch = Batch::new(&shared.buffers, buffer.take(), layout, picks.len());
     if batch.is_private() {
         count(shared.slot(), Counter::PrivateBatches, 1);
     }
     scratch.begin(batch.layout().places.len());
-    if !step.samples(&mut batch, &picks, scratch)? {
-        return Ok(None);
+    Ok(step.samples(&mut batch, &picks, scratch)?.then_some(batch))
+}
+
+/// Puts the next sample of the order in place of a bad one, or of one that stood in for it and is bad, too.
+fn replace<'a>(
+    pass: &'a Pass,
+    step: u64,
+    place: usize,
+    error: Error,
+    tranches: &[Arc<Planned>],
+    stand_ins: &mut Vec<StandIn<'a>>,
+) -> Result<(), Error> {
+    let shared = &pass.shared;
+    let known = stand_ins.iter_mut().find(|one| one.place == place);
+    let bad = match &known {
+        Some(one) => one.planned.tranche.needs[0].sample,
+        None => picks_of(step, tranches, &[])[place].1.sample(),
+    };
+    shared.bad_samples.add(bad, &error);
+    let find = |others: &mut StandIns<'_>| match others.find(|sample| *sample != bad) {
+        Some(sample) => located_alone(pass, step, &[sample]),
+        None => Err(others.reason.clone()),
+    };
+    if let Some(one) = known {
+        one.planned = find(&mut one.others)?;
+    } else {
+        let slot = picks_of(step, tranches, &[])[place].0 as usize;
+        let mut others = StandIns::new(shared, step, slot, error);
+        let planned = find(&mut others)?;
+        stand_ins.push(StandIn { place, planned, others });
     }
-    let idle = step.idle.get();
-    count(shared.slot(), Counter::AskedBytes, scratch.asked_bytes());
-    count(shared.slot(), Counter::MappedBytes, step.mapped_bytes.get());
-    count(shared.slot(), Counter::GatherIdleNs, idle.as_nanos() as u64);
-    count(shared.slot(), Counter::GatherNs, begun.elapsed().saturating_sub(idle).as_nanos() as u64);
-    Ok(Some(batch))
+    Ok(())
 }
 
 /// The usual layout, or a larger one for a batch of ragged fields that does not fit it.
@@ -128,27 +202,39 @@ fn plain(pass: &Pass, step: u64) -> Result<Planned, Error> {
     let given = shared.given.get(epoch);
     let mut ids: Vec<SampleId> = Vec::new();
     shared.order.batch(epoch, within, Rank(shared.options.rank), given.as_deref(), &mut ids);
+    let Some(mappings) = shared.mappings.as_ref().filter(|_| shared.settings.walks_alone()) else {
+        return located_alone(pass, step, &ids);
+    };
+    let mut located = Located::default();
+    let begun = Instant::now();
+    let mut cursor = pass.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+    let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
+    shared.source.dataset().locate_by_cursor(&mut cursor, &shared.index, &ids, &bytes, &mut located)?;
+    count_since(shared.slot(), Counter::SeekNs, begun);
+    Ok(planned_alone(shared, step, &ids, located))
+}
+
+/// Asks the index where these samples of this rank lie, to be copied or read in place.
+fn located_alone(pass: &Pass, step: u64, ids: &[SampleId]) -> Result<Planned, Error> {
+    let shared = &pass.shared;
+    let mut located = Located::default();
+    let begun = Instant::now();
+    shared.index.locate(ids, &mut located)?;
+    count_since(shared.slot(), Counter::SeekNs, begun);
+    Ok(planned_alone(shared, step, ids, located))
+}
+
+fn planned_alone(shared: &Shared, step: u64, ids: &[SampleId], located: Located) -> Planned {
     let need = |(slot, sample): (usize, &SampleId)| Need {
         sample: *sample,
         local_rank: shared.options.local_rank,
         step: 0,
         slot: slot as u32,
     };
-    let tranche =
-        Tranche { first_step: step, last_step: step, needs: ids.iter().enumerate().map(need).collect() };
-    let mut located = Located::default();
-    let begun = Instant::now();
-    if let Some(mappings) = shared.mappings.as_ref().filter(|_| shared.settings.walks_alone()) {
-        let mut cursor = pass.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
-        let dataset = shared.source.dataset();
-        dataset.locate_by_cursor(&mut cursor, &shared.index, &ids, &bytes, &mut located)?;
-    } else {
-        shared.index.locate(&ids, &mut located)?;
-    }
-    count_since(shared.slot(), Counter::SeekNs, begun);
+    let needs = ids.iter().enumerate().map(need).collect();
+    let tranche = Tranche { first_step: step, last_step: step, needs };
     let plan = Plan::in_place(&located);
-    Ok(Planned::new(tranche, located, plan, shared.options.local_rank))
+    Planned::new(tranche, located, plan, shared.options.local_rank)
 }
 
 /// Publishes where a rank that was away goes on, and reads what it may rely on from there (protocol.rs).

@@ -132,6 +132,9 @@ pub struct Options {
     /// Batch buffers per rank.
     #[serde(default)]
     pub buffers: Option<u32>,
+    /// Whether another sample stands in for one that cannot be read or decoded.
+    #[serde(default)]
+    pub skips_bad_samples: bool,
     /// How long storage may stall before it is an error \[s\].
     pub timeout_s: u64,
     /// The other nodes, for the leader of a node in a job of several.

@@ -39,7 +39,7 @@ pub(crate) struct Pick<'a> {
 }
 
 impl Pick<'_> {
-    fn sample(&self) -> SampleId {
+    pub(crate) fn sample(&self) -> SampleId {
         self.planned.tranche.needs[self.need].sample
     }
 
@@ -138,13 +138,14 @@ impl<'a> Step<'a> {
         true
     }
 
-    /// Copies or decodes the samples of the step, in slot order; false when the claim became void.
+    /// Copies or decodes the samples of the step, in slot order; false when the claim became void. A failure comes with the
+    /// place in `picks` of the sample that it is about.
     pub(crate) fn samples(
         &self,
         batch: &mut Batch,
         picks: &[(u32, Pick<'a>)],
         scratch: &mut Scratch,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, (usize, Error)> {
         let ids = batch.bytes_mut();
         for (slot, (_, pick)) in picks.iter().enumerate() {
             ids[slot * 8..slot * 8 + 8].copy_from_slice(&(pick.sample().0 as i64).to_ne_bytes());
@@ -154,7 +155,7 @@ impl<'a> Step<'a> {
         scratch.units.resize_with(columns, LastUnit::default);
         if !self.shared().index.schema().is_identity() {
             for (slot, (_, pick)) in picks.iter().enumerate() {
-                if !self.decode(batch, slot, *pick, scratch)? {
+                if !self.decode(batch, slot, *pick, scratch).map_err(|error| (slot, error))? {
                     return Ok(false);
                 }
             }
@@ -175,7 +176,8 @@ impl<'a> Step<'a> {
             for (place, bytes) in found.iter().enumerate() {
                 let (_, pick) = together[place / columns];
                 let slot = number * LOOK_AHEAD + place / columns;
-                if !self.copy(batch, slot, pick, place % columns, bytes, scratch)? {
+                let copied = self.copy(batch, slot, pick, place % columns, bytes, scratch);
+                if !copied.map_err(|error| (slot, error))? {
                     return Ok(false);
                 }
             }

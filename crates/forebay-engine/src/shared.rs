@@ -15,6 +15,7 @@ use crate::options::Options;
 use crate::position::Position;
 use crate::region::{RankSlot, Region};
 use crate::settings::Settings;
+use crate::skip::BadSamples;
 use crate::source::Source;
 use crate::stats::EpochReads;
 
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) epoch_reads: EpochReads,
     /// What a gather thread is waiting for, in words, for warnings about stalled storage.
     pub(crate) waiting_for: Mutex<String>,
+    /// Samples in whose place others stand.
+    pub(crate) bad_samples: BadSamples,
     /// Why a reader could not use what it was asked to use.
     pub(crate) fallback: Mutex<Option<String>>,
 }

@@ -58,6 +58,8 @@ counters! {
     ComputeNs = "compute_ns",
     /// How much later the last rank of the node got the same step \[ns\].
     SkewNs = "skew_ns",
+    /// Bad samples in whose place another one stands.
+    SkippedSamples = "skipped_samples",
     /// Batches in private memory, because the user kept all buffers or a batch was too large for one.
     PrivateBatches = "private_batches",
     /// Messages to other nodes, which the leader of a node sends for all its ranks.

@@ -126,6 +126,10 @@ impl Engine {
         Ok(stats)
     }
 
+    fn bad_samples(&self) -> Vec<(u64, String)> {
+        self.engine.bad_samples()
+    }
+
     fn explain(&self) -> Vec<String> {
         self.engine.explain()
     }

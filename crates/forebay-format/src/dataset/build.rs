@@ -161,6 +161,7 @@ impl Dataset {
         }
         let forced = self.options.schema == SchemaChoice::CaffeDatum;
         let mut found: Option<DatumSchema> = None;
+        let mut misfit = None;
         for probe in probes {
             let other = match (self.look(probe, report)?, found) {
                 (Look::Fits(schema), None) => {
@@ -169,11 +170,20 @@ impl Dataset {
                 }
                 (Look::Fits(schema), Some(first)) if schema == first => continue,
                 (Look::Fits(schema), Some(first)) => datum::difference(&first, &schema),
-                (Look::Other(error), _) => error,
+                (Look::Other(error), _) if forced => {
+                    // It may be damaged: whoever reads it will see.
+                    misfit.get_or_insert_with(|| self.misfit(probe, error));
+                    continue;
+                }
+                (Look::Other(_), _) => return Ok(Schema::Raw),
             };
             return if forced { Err(self.misfit(probe, other)) } else { Ok(Schema::Raw) };
         }
-        Ok(found.map_or(Schema::Raw, Schema::CaffeDatum))
+        match (found, misfit) {
+            (Some(schema), _) => Ok(Schema::CaffeDatum(schema)),
+            (None, Some(misfit)) => Err(misfit),
+            (None, None) => Ok(Schema::Raw),
+        }
     }
 
     pub(super) fn misfit(&self, probe: &Probe, source: SchemaError) -> Error {

@@ -1,0 +1,164 @@
+//! Bad samples that are skipped: what stands in for one, and the list of them.
+//!
+//! In place of a sample that cannot be read or decoded stands the nearest good one before it in the order of the epoch: the
+//! slot before, at slot 0 the last one of the rank before, at rank 0 the last one of the step before; where there is none,
+//! the nearest behind it. So every rank keeps its number of steps, and all of them know what stands where without a word.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forebay_types::{Rank, SampleId};
+
+use crate::error::Error;
+use crate::shared::Shared;
+
+/// Samples that are tried in place of a bad one. Where so many that follow each other cannot be read, it is the storage that
+/// is bad, not they.
+const MOST_TRIES: usize = 64;
+/// Bad samples that the user is told of as they are found; the list has all.
+const MOST_TOLD: usize = 10;
+
+/// The bad samples that this rank has met.
+#[derive(Default)]
+pub(crate) struct BadSamples {
+    found: Mutex<BTreeMap<u64, String>>,
+    /// What the user was not told yet.
+    news: Mutex<Vec<String>>,
+    is_news: AtomicBool,
+}
+
+impl BadSamples {
+    /// Notes a bad sample and why it is one.
+    pub(crate) fn add(&self, sample: SampleId, error: &Error) {
+        let mut found = lock(&self.found);
+        if found.insert(sample.0, error.to_string()).is_some() {
+            return;
+        }
+        let text = match found.len().cmp(&MOST_TOLD) {
+            std::cmp::Ordering::Less => format!("skipped: {error}"),
+            std::cmp::Ordering::Equal => {
+                format!("skipped: {error}; further ones are in loader.bad_samples()")
+            }
+            std::cmp::Ordering::Greater => return,
+        };
+        lock(&self.news).push(text);
+        self.is_news.store(true, Ordering::Release);
+    }
+
+    /// What the user was not told yet.
+    pub(crate) fn news(&self) -> Vec<String> {
+        if !self.is_news.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *lock(&self.news))
+    }
+
+    /// All of them: sample and reason.
+    pub(crate) fn list(&self) -> Vec<(u64, String)> {
+        lock(&self.found).iter().map(|(sample, reason)| (*sample, reason.clone())).collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether an error is about one sample, so that another one may stand in.
+pub(crate) fn is_of_sample(error: &Error) -> bool {
+    matches!(error, Error::BadSample { .. } | Error::Format(..) | Error::Storage(..))
+}
+
+/// The samples that may stand in for one, nearest first.
+pub(crate) struct StandIns<'a> {
+    shared: &'a Shared,
+    epoch: u64,
+    /// Step of the epoch, rank and slot of the one that was tried last.
+    place: (u64, u32, usize),
+    bad: (u64, u32, usize),
+    backwards: bool,
+    left: usize,
+    loaded: Option<(u64, u32)>,
+    ids: Vec<SampleId>,
+    /// Why the sample is bad, for when nothing can stand in.
+    pub(crate) reason: Error,
+}
+
+impl<'a> StandIns<'a> {
+    /// For what stands in `slot` of this rank at an absolute step.
+    pub(crate) fn new(shared: &'a Shared, step: u64, slot: usize, reason: Error) -> Self {
+        let steps = shared.order.steps_per_epoch();
+        let bad = (step % steps, shared.options.rank, slot);
+        Self {
+            shared,
+            epoch: step / steps,
+            place: bad,
+            bad,
+            backwards: true,
+            left: MOST_TRIES,
+            loaded: None,
+            ids: Vec::new(),
+            reason,
+        }
+    }
+
+    /// The samples of a rank at a step.
+    fn load(&mut self, step: u64, rank: u32) -> usize {
+        if self.loaded != Some((step, rank)) {
+            let given = self.shared.given.get(self.epoch);
+            self.shared.order.batch(self.epoch, step, Rank(rank), given.as_deref(), &mut self.ids);
+            self.loaded = Some((step, rank));
+        }
+        self.ids.len()
+    }
+
+    /// The place before this one; `None` at the beginning of the epoch.
+    fn before(&mut self, (step, rank, slot): (u64, u32, usize)) -> Option<(u64, u32, usize)> {
+        if slot > 0 {
+            return Some((step, rank, slot - 1));
+        }
+        let (mut step, mut rank) = (step, rank);
+        loop {
+            (step, rank) = match rank.checked_sub(1) {
+                Some(rank) => (step, rank),
+                None => (step.checked_sub(1)?, self.shared.options.size - 1),
+            };
+            // A rank's part may be empty.
+            if let Some(last) = self.load(step, rank).checked_sub(1) {
+                return Some((step, rank, last));
+            }
+        }
+    }
+
+    /// The place behind this one; `None` at the end of the epoch.
+    fn behind(&mut self, (step, rank, slot): (u64, u32, usize)) -> Option<(u64, u32, usize)> {
+        let (mut step, mut rank, mut slot) = (step, rank, slot + 1);
+        while slot >= self.load(step, rank) {
+            slot = 0;
+            (step, rank) = if rank + 1 < self.shared.options.size { (step, rank + 1) } else { (step + 1, 0) };
+            if step == self.shared.order.steps_per_epoch() {
+                return None;
+            }
+        }
+        Some((step, rank, slot))
+    }
+}
+
+impl Iterator for StandIns<'_> {
+    type Item = SampleId;
+
+    fn next(&mut self) -> Option<SampleId> {
+        self.left = self.left.checked_sub(1)?;
+        if self.backwards {
+            let before = self.before(self.place);
+            self.backwards = before.is_some();
+            self.place = before.unwrap_or(self.bad);
+        }
+        if !self.backwards {
+            self.place = self.behind(self.place)?;
+        }
+        let (step, rank, slot) = self.place;
+        self.load(step, rank);
+        Some(self.ids[slot])
+    }
+}
