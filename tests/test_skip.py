@@ -43,7 +43,9 @@ def deliver(path, options, world, pipe, schema):
 def expected(order):
     """What stands at each place of an epoch whose order is this."""
     good = [place for place, sample in enumerate(order) if sample not in BAD]
-    before = [max((place for place in good if place <= here), default=min(good)) for here in range(len(order))]
+    before = [
+        max((place for place in good if place <= here), default=min(good)) for here in range(len(order))
+    ]
     return [order[place] for place in before]
 
 
@@ -51,7 +53,12 @@ def expected(order):
 @pytest.mark.parametrize("order", ["sequential", "shuffle", "group"])
 @pytest.mark.parametrize("access", ["auto", "pread"])
 def test_the_nearest_earlier_good_sample_of_the_order_stands_in(pool, damaged, ranks, order, access):
-    options = {"batch_size": 4, "order": order, "strategy": access if access != "auto" else "forebay", "epochs": 2}
+    options = {
+        "batch_size": 4,
+        "order": order,
+        "strategy": access if access != "auto" else "forebay",
+        "epochs": 2,
+    }
     plain = pool.run(ranks, deliver, path=damaged, options=options, schema="raw")
     skip = {**options, "bad_samples": "skip"}
     found = pool.run(ranks, deliver, path=damaged, options=skip, schema="caffe-datum")
@@ -59,7 +66,9 @@ def test_the_nearest_earlier_good_sample_of_the_order_stands_in(pool, damaged, r
     for epoch in (0, 1):
         span = range(epoch * steps, (epoch + 1) * steps)
         whole = [sample for step in span for rank in plain for sample in rank["steps"][step]]
-        assert [sample for step in span for rank in found for sample in rank["steps"][step]] == expected(whole)
+        assert [sample for step in span for rank in found for sample in rank["steps"][step]] == expected(
+            whole
+        )
     met = {sample for rank in found for sample, _ in rank["bad"]}
     assert met == BAD
     assert all("sample" in reason and damaged in reason for rank in found for _, reason in rank["bad"])
