@@ -69,6 +69,16 @@ def run_json(capsys, *arguments):
     return status, json.loads(found.out)
 
 
+def test_a_strategy_whose_nodes_are_not_linked_is_said_to_go_on_alone(capsys, data):
+    status, result = run_json(
+        capsys, data, "--ranks", 2, "--nodes", 2, "--repetitions", 1, "--batch-size", 16, "--steps", 2,
+        "--strategies", "lmm,lmm-dm", "--launcher", "processes", "--node-emulation", "environment",
+    )  # fmt: skip
+    assert status == 0
+    (said,) = [one for one in result["warnings"] if "are not linked" in one]
+    assert "in lmm-dm@sequential every node went on alone" in said
+
+
 def test_nodes_may_have_different_numbers_of_ranks():
     settings = Settings(ranks=9, nodes=3, per_node=(5, 3, 1))
     assert settings.ranks_of_nodes() == ((0, 1, 2, 3, 4), (5, 6, 7), (8,))

@@ -133,7 +133,7 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
         measured,
         limit,
         emulator,
-        warnings + _warnings(facts, settings, load, runner.emulation),
+        warnings + _warnings(facts, settings, load, runner) + _unlinked(settings, runner.launcher, rows),
     )
 
 
@@ -321,8 +321,23 @@ def _limit(where: Nodes, settings: Settings) -> dict[str, Any]:
     return {"rate_mib_s": max((figure["rate_mib_s"] for figure in figures), default=None), "figures": figures}
 
 
-def _warnings(facts: Facts, settings: Settings, load: float, emulation: Emulation) -> list[str]:
+def _unlinked(settings: Settings, launcher: str, rows: Sequence[Row]) -> list[str]:
+    """Say which rows were not what they are called: their nodes should have talked to each other, and could not."""
+    names = ", ".join(row.name for row in rows if row.crosses)
+    if settings.nodes == 1 or not names:
+        return []
+    if launcher == "processes":
+        why = "without MPI (--launcher processes) nodes are not linked"
+    elif settings.world_ranks > settings.ranks:
+        why = "nodes are not linked where only a part of the ranks runs (--job-ranks)"
+    else:
+        return []
+    return [f"{why}: in {names} every node went on alone, without cursors, an index or turns of others"]
+
+
+def _warnings(facts: Facts, settings: Settings, load: float, runner: _Runner) -> list[str]:
     found = []
+    emulation = runner.emulation
     if emulation.by == "environment" and settings.node_emulation == "auto":
         found.append(
             f"the nodes are processes of this machine, told apart by the environment: {emulation.reason}"

@@ -56,6 +56,14 @@ class Row:
         return self.baseline is None and _strategy(self.strategy).locate == "provenance"
 
     @property
+    def crosses(self) -> bool:
+        """Whether its nodes talk to each other: of cursors, an index, or turns."""
+        if self.baseline is not None:
+            return False
+        strategy = _strategy(self.strategy)
+        return strategy.locate in ("handoff", "scan") or strategy.stagger is not None
+
+    @property
     def name(self) -> str:
         """``strategy@order``."""
         return f"{self.strategy}@{self.order}"
