@@ -19,9 +19,9 @@ fn main() {
     let me: usize = place.parse().expect("a place, 0 or 1");
     let links = connect(me, Path::new(directory));
     if me == 0 {
-        lead(&links)
+        lead(&links);
     } else {
-        answer(&links)
+        answer(&links);
     }
     links.close();
 }
