@@ -21,7 +21,17 @@ import numpy.typing as npt
 from forebay import _core, _mpi, _native, _nodes
 from forebay._core import ForebayError, option_error
 from forebay.dataset import Dataset, PathLike, open
-from forebay.options import AUTO, ROOTS, Group, Resolved, Strategy, check_stagger, per_rank_batch, resolve
+from forebay.options import (
+    AUTO,
+    RANKS,
+    ROOTS,
+    Group,
+    Resolved,
+    Strategy,
+    check_stagger,
+    per_rank_batch,
+    resolve,
+)
 from forebay.world import Identity, World, identify
 
 __all__ = ["Batch", "Loader"]
@@ -247,8 +257,10 @@ class Loader:
             "last": self._options["last"],
             "epochs": self._options["epochs"],
             "memory_bytes": self._options["memory"],
-            "readers": None if strategy.readers == ROOTS else strategy.readers,
+            "readers": None if strategy.readers in (ROOTS, RANKS) else strategy.readers,
             "roots": strategy.readers == ROOTS,
+            "reader_per_rank": strategy.readers == RANKS,
+            "group_buffers": strategy.group_buffers,
             "coalesce": strategy.coalesce,
             "stagger": 0 if strategy.stagger == AUTO else strategy.stagger,
             "locate": strategy.locate,

@@ -35,8 +35,9 @@ LOCATES = ("index", "cursor", "handoff", "scan", "provenance")
 # Those that go from record to record while samples are needed.
 WALKS = ("cursor", "handoff")
 ROOTS = "roots"
+RANKS = "ranks"
 AUTO = "auto"
-# Presets: what each is short for. The rungs of LMDBIO, from `lmm` on, are in the order of the paper.
+# Presets: what each is short for. The rungs of LMDBIO, from `lmm` on, are in the order of the paper; `async` is that of Lee et al.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "forebay": {},
     "mmap": {"access": "mmap"},
@@ -49,6 +50,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "lmm-dio-prov": {"locate": "provenance", "access": "pread", "readers": ROOTS, "coalesce": 1},
     "lmm-dio-prov-coal": {"locate": "provenance", "access": "pread", "readers": ROOTS},
     "lmm-dio-prov-coal-stag": {"locate": "provenance", "access": "pread", "readers": ROOTS, "stagger": AUTO},
+    "async": {"access": "pread", "readers": RANKS, "group_buffers": 1},
+    "async-db": {"access": "pread", "readers": RANKS, "group_buffers": 2},
 }
 STRATEGIES = tuple(PRESETS)
 WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
@@ -131,16 +134,20 @@ class Strategy:
         How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a local file, known to be
         resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;
         :meth:`Loader.explain` says so.
-    readers : int or "roots", optional
+    readers : int, "roots" or "ranks", optional
         Reader threads per node. By default 2 on a local file system and 8 on one of other nodes, of which in an
         order that walks forward as many read at once as are found to be faster. ``"roots"``: 1 per node, 2
         above 16 ranks, and they alone touch storage, as LMDBIO's roots do; without it large samples are read straight into the
-        batch by the rank that gets them.
+        batch by the rank that gets them. ``"ranks"``: one for each rank.
     coalesce : int, optional
         Steps that one read may span, where the order goes step by step (all but ``group``). By default chosen from the memory.
     stagger : int or "auto", optional
         Groups of nodes whose readers take turns, so that only some of them touch storage at a time; ``"auto"``: as many as is
         measured to be best (:meth:`Loader.set_stagger` changes it later). By default all read whenever they like.
+    group_buffers : int, optional
+        What is read ahead, in windows of the order ``group`` for each lane (in other orders, in what is read at once): 1 reads
+        the next window when the one before is used up, 2 while it is being used. By default a little more than 1, as windows
+        end at different steps.
     direct : bool, optional
         Whether to read with O_DIRECT, past the page cache. By default chosen from the file system.
     buffers : int, optional
@@ -160,14 +167,17 @@ class Strategy:
     buffers: int | None = None
     coalesce: int | None = None
     stagger: int | str | None = None
+    group_buffers: int | None = None
 
     def __post_init__(self) -> None:
         _choice("Strategy(locate=)", self.locate, LOCATES)
         _choice("Strategy(access=)", self.access, ACCESSES)
-        if self.readers is not None and self.readers != ROOTS:
+        if self.readers is not None and self.readers not in (ROOTS, RANKS):
             _positive("Strategy(readers=)", self.readers)
         if self.coalesce is not None:
             _positive("Strategy(coalesce=)", self.coalesce)
+        if self.group_buffers is not None:
+            _positive("Strategy(group_buffers=)", self.group_buffers)
         if self.stagger is not None:
             check_stagger("Strategy(stagger=)", self.stagger)
         if self.buffers is not None and _positive("Strategy(buffers=)", self.buffers) < 2:
@@ -215,7 +225,7 @@ def _count(name: str, value: object) -> int:
 
 
 def _readers(name: str, value: object) -> int | str:
-    return ROOTS if value == ROOTS else _count(name, value)
+    return str(value) if value in (ROOTS, RANKS) else _count(name, value)
 
 
 def _stagger(name: str, value: object) -> int | str:
@@ -307,6 +317,7 @@ def _strategy(name: str, value: object) -> Strategy:
             "direct": _boolean,
             "buffers": _count,
             "coalesce": _count,
+            "group_buffers": _count,
             "stagger": _stagger,
         }
         details = _details(name, text, kinds)

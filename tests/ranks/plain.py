@@ -24,6 +24,8 @@ STRATEGIES = {
     "pread-direct": {"access": "pread", "direct": True},
     "io_uring-direct": {"access": "io_uring", "direct": True},
     "cursor": {"locate": "cursor", "access": "mmap"},
+    "async": {"access": "pread", "readers": "ranks", "group_buffers": 1},
+    "async-db": {"access": "pread", "readers": "ranks", "group_buffers": 2},
 }
 
 

@@ -115,6 +115,12 @@ pub struct Options {
     /// Whether the readers alone touch storage, and as few of them as the papers have: 1, or 2 above 16 ranks per node.
     #[serde(default)]
     pub roots: bool,
+    /// Whether there is a reader for each rank of the node.
+    #[serde(default)]
+    pub reader_per_rank: bool,
+    /// What is read ahead, in windows of each lane, or in what other orders read at once.
+    #[serde(default)]
+    pub group_buffers: Option<u32>,
     /// Steps that one read may span, where the order goes step by step.
     #[serde(default)]
     pub coalesce: Option<u32>,

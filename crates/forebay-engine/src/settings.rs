@@ -64,6 +64,8 @@ const FIRST_TRANCHE_BYTES: u64 = 4 * MIB;
 const LOCAL_FORWARD_TRANCHE_BYTES: u64 = 4 * MIB;
 /// The same for roots that may read as many steps as they like at once.
 const COALESCED_TRANCHE_BYTES: u64 = 32 * MIB;
+/// Most readers of a node.
+const MOST_READERS: usize = 64;
 /// Tranches that the landing ring holds at once: gathered, filled, being planned, and one for the ring's seam.
 const TRANCHES: u64 = 4;
 /// The landing ring is a multiple of this \[bytes\]; as many blocks of this size are alive at most.
@@ -307,6 +309,7 @@ pub fn decide(
     let readers = match options.readers {
         _ if alone => 0,
         Some(readers) => readers as usize,
+        None if options.reader_per_rank => ranks.min(MOST_READERS),
         None if roots => ranks.div_ceil(RANKS_PER_ROOT).min(2),
         None if files.is_local() => LOCAL_READERS,
         None => NETWORK_READERS,
@@ -344,22 +347,28 @@ pub fn decide(
     };
     let node_ranks: Vec<Rank> = options.local_ranks.iter().map(|rank| Rank(*rank)).collect();
     let grouped = matches!(kind, forebay_plan::Kind::Group { .. });
+    let tranches = options.group_buffers.map_or(TRANCHES, u64::from);
     let (least_landing, wanted_landing) = if alone {
         // Nothing lands: every rank copies from its own mapping.
         (0, 0)
     } else if grouped {
         let least = order.least_landing_bytes(landed_bytes, node_ranks.len());
         let window = (least / (order.lanes() * ranks as u64 / u64::from(options.size)).max(1)).max(MIB);
-        (least, least + least / 8 + 3 * window)
+        let wanted = match options.group_buffers {
+            // The rest is for the ring's seam.
+            Some(buffers) => least.saturating_mul(u64::from(buffers)) + least / 8,
+            None => least + least / 8 + 3 * window,
+        };
+        (least, wanted)
     } else {
         let tranche = step_bytes.max(tranche_bytes);
-        (step_bytes.min(tranche_bytes), tranche.saturating_mul(TRANCHES))
+        (step_bytes.min(tranche_bytes), tranche.saturating_mul(tranches))
     };
     // More than the data set twice (this epoch and the next) is never read ahead.
     let whole = (2.0 * landed_bytes * samples as f64) as u64 + 2 * read_bytes;
     let up = |bytes: u64| bytes.min(whole).next_multiple_of(LANDING_STEP_BYTES);
     let tranche_steps = |landing: u64, bytes: u64| {
-        let fitting = (bytes.min(landing / TRANCHES) / step_bytes.max(1)).max(1);
+        let fitting = (bytes.min(landing / tranches) / step_bytes.max(1)).max(1);
         options.coalesce.map_or(fitting, |steps| fitting.min(u64::from(steps)))
     };
     let size = |region: &mut RegionLayout, landing: u64| {
@@ -447,6 +456,10 @@ pub fn decide(
             if roots { ", which alone touch storage" } else { "" },
         )
     });
+    if let Some(buffers) = options.group_buffers {
+        let what = if grouped { "window(s) of each lane" } else { "piece(s) of what is read at once" };
+        reasons.push(format!("group buffers: {buffers} {what}, as asked"));
+    }
     match options.coalesce {
         Some(_) if grouped => reasons
             .push("coalesce: the order group is read a window at a time, whatever coalesce= says".into()),
