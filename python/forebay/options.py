@@ -37,7 +37,7 @@ WALKS = ("cursor", "handoff")
 ROOTS = "roots"
 RANKS = "ranks"
 AUTO = "auto"
-# Presets: what each is short for. The rungs of LMDBIO, from `lmm` on, are in the order of the paper; `async` is that of Lee et al.
+# Presets: what each is short for. The rungs of LMDBIO, from `lmm` on, are in the order of the paper; `async` is Lee et al.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "forebay": {},
     "mmap": {"access": "mmap"},
