@@ -4,12 +4,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_format::file::Input;
 use forebay_format::npy::Arrays;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     for open in [Arrays::npy, Arrays::npz] {
-        let Ok(arrays) = open(Arc::new(data.to_vec()), Path::new("memory"), None) else { continue };
+        let input = Input::from_source(Path::new("memory"), Arc::new(data.to_vec())).expect("a size");
+        let Ok(arrays) = open(input, &[]) else { continue };
         let mut places: Vec<_> =
             arrays.fields().iter().map(|(_, array)| (array.start, array.start + array.bytes())).collect();
         places.sort_unstable();

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::file::Input;
+use crate::npy::Arrays;
 use crate::recordio::RecordIoFile;
 use crate::sidecar::{Class, Entry, ShardState};
 use crate::tfrecord::TfRecordFile;
@@ -26,6 +27,10 @@ use crate::{Error, OpenOptions, Schema, SchemaChoice, raw};
 pub enum Format {
     /// Lightning Memory-Mapped Database.
     Lmdb,
+    /// An array of numpy.
+    Npy,
+    /// Arrays of numpy in a zip archive.
+    Npz,
     /// Records of one size, one behind the other.
     Raw,
     /// `MXNet`'s `RecordIO`.
@@ -36,13 +41,15 @@ pub enum Format {
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 4] = [Self::Lmdb, Self::Raw, Self::RecordIo, Self::TfRecord];
+    pub const ALL: [Self; 6] = [Self::Lmdb, Self::Npy, Self::Npz, Self::Raw, Self::RecordIo, Self::TfRecord];
 
     /// The name, as in `format="lmdb"` and in sidecars.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lmdb => "lmdb",
+            Self::Npy => "npy",
+            Self::Npz => "npz",
             Self::Raw => "raw",
             Self::RecordIo => "recordio",
             Self::TfRecord => "tfrecord",
@@ -142,6 +149,8 @@ pub(crate) struct Walked {
 pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result<Arc<dyn Container>, Error> {
     Ok(match format {
         Format::Lmdb => unreachable!("LMDB files are databases"),
+        Format::Npy => Arc::new(Arrays::npy(Input::open(path)?, &options.fields)?),
+        Format::Npz => Arc::new(Arrays::npz(Input::open(path)?, &options.fields)?),
         Format::Raw => Arc::new(raw::RawFile::open(path, options)?),
         Format::RecordIo => Arc::new(RecordIoFile::open(path, options)?),
         Format::TfRecord => Arc::new(TfRecordFile::open(path, options)?),

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_format::Error;
+use forebay_format::file::Input;
 use forebay_format::npy::Arrays;
 use support::allocation::largest_allocation;
 use support::lmdb_writer::Random;
@@ -38,8 +39,8 @@ struct Base {
 }
 
 fn open(bytes: &[u8], archive: bool) -> Result<Arrays, Error> {
-    let (source, path) = (Arc::new(bytes.to_vec()), Path::new("memory"));
-    if archive { Arrays::npz(source, path, None) } else { Arrays::npy(source, path, None) }
+    let input = Input::from_source(Path::new("memory"), Arc::new(bytes.to_vec()))?;
+    if archive { Arrays::npz(input, &[]) } else { Arrays::npy(input, &[]) }
 }
 
 fn bases() -> Vec<Base> {
@@ -93,7 +94,7 @@ impl Base {
             assert_eq!(arrays.start(last, field) + array.sample_bytes, array.start + array.bytes());
         }
         let sound = open(&self.bytes, self.archive).expect("the base is sound");
-        if arrays.digest() == sound.digest() {
+        if arrays.state() == sound.state() {
             assert_eq!(arrays.fields(), sound.fields(), "{}", story());
             tally.equal += 1;
         } else {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_engine::{RecipeReport, Source};
-use forebay_format::{OpenOptions, Place};
-use forebay_types::Field;
+use forebay_format::{Format, OpenOptions, Place};
+use forebay_types::{Dtype, Field, Layout};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -165,8 +165,9 @@ impl Dataset {
         let result = PyDict::new(py);
         for (field, value) in fields.iter().zip(values) {
             let bytes = pyo3::types::PyBytes::new(py, &value);
-            // A raw record is bytes, as any container library would hand it out.
-            if field.name == "data" && field.dtype == forebay_types::Dtype::Uint8 && field.numpy.is_none() {
+            // A record is bytes, as any container library would hand it out; an array keeps its shape.
+            let is_record = field.layout == Layout::Ragged || self.format() == Format::Raw.name();
+            if is_record && field.name == "data" && field.dtype == Dtype::Uint8 && field.numpy.is_none() {
                 result.set_item(&field.name, bytes)?;
                 continue;
             }

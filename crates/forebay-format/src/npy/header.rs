@@ -4,12 +4,11 @@
 //! `lib/format.py`; the layout to the byte is `docs/formats/npy.md`.
 
 use std::ops::Range;
-use std::path::Path;
 
 use super::item::{Item, ItemFault};
 use super::literal::{Literal, LiteralFault};
 use crate::Error;
-use crate::lmdb::Source;
+use crate::file::Input;
 
 /// First bytes of an array.
 pub(crate) const MAGIC: [u8; 6] = *b"\x93NUMPY";
@@ -51,56 +50,38 @@ impl Array {
 
     /// Reads the header of the array that takes the bytes `place` of a file, checks it against them, and gives the
     /// header's bytes as well.
-    pub(super) fn read(
-        source: &dyn Source,
-        path: &Path,
-        place: Range<u64>,
-        subject: &str,
-    ) -> Result<(Self, Vec<u8>), Error> {
-        let header = Header { path, place, subject };
-        let bytes = header.bytes(source)?;
+    pub(super) fn read(input: &Input, place: Range<u64>, subject: &str) -> Result<(Self, Vec<u8>), Error> {
+        let header = Header { input, place, subject };
+        let bytes = header.bytes()?;
         Ok((header.parse(&bytes)?, bytes))
     }
 }
 
 /// A header on the way.
 struct Header<'a> {
-    path: &'a Path,
+    input: &'a Input,
     place: Range<u64>,
     /// What it is the header of, for messages.
     subject: &'a str,
 }
 
 impl Header<'_> {
-    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
     fn corrupt(&self, at: u64, what: &str, expected: impl ToString, found: impl ToString) -> Error {
-        Error::Corrupt {
-            path: self.path.to_owned(),
-            offset: self.place.start + at,
-            what: format!("{}: {what}", self.subject),
-            expected: expected.to_string(),
-            found: found.to_string(),
-        }
+        self.input.corrupt(self.place.start + at, format!("{}: {what}", self.subject), expected, found)
     }
 
-    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
-    fn unsupported(&self, what: &str, found: impl ToString, hint: impl ToString) -> Error {
-        Error::Unsupported {
-            path: self.path.to_owned(),
-            what: format!("{}: {what}", self.subject),
-            found: found.to_string(),
-            hint: hint.to_string(),
-        }
+    fn unsupported(&self, what: &str, found: impl Into<String>, hint: impl Into<String>) -> Error {
+        self.input.unsupported(format!("{}: {what}", self.subject), found, hint)
     }
 
     /// Reads all bytes up to the first element.
-    fn bytes(&self, source: &dyn Source) -> Result<Vec<u8>, Error> {
+    fn bytes(&self) -> Result<Vec<u8>, Error> {
         let room = self.place.end.saturating_sub(self.place.start);
         if room < HEAD_BYTES {
             return Err(self.corrupt(0, "length", format!("{HEAD_BYTES} bytes or more"), room));
         }
         let mut bytes = vec![0; (HEAD_BYTES + 2).min(room) as usize];
-        read(source, self.path, self.place.start, &mut bytes)?;
+        self.input.read(self.place.start, &mut bytes, self.subject)?;
         if bytes[..6] != MAGIC {
             return Err(self.corrupt(0, "magic", format!("{MAGIC:02x?}"), format!("{:02x?}", &bytes[..6])));
         }
@@ -128,7 +109,7 @@ impl Header<'_> {
         }
         let known = bytes.len().min((head_bytes + length) as usize);
         bytes.resize((head_bytes + length) as usize, 0);
-        read(source, self.path, self.place.start + known as u64, &mut bytes[known..])?;
+        self.input.read(self.place.start + known as u64, &mut bytes[known..], self.subject)?;
         Ok(bytes)
     }
 
@@ -236,33 +217,4 @@ fn three_keys(literal: &Literal) -> Result<(&Literal, bool, Vec<u64>), String> {
         _ => Err("an extent in 'shape' that is no integer from 0 on".to_owned()),
     });
     Ok((descr, *fortran_order, shape.collect::<Result<_, _>>()?))
-}
-
-/// Reads exactly `into.len()` bytes.
-pub(super) fn read(source: &dyn Source, path: &Path, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-    let mut done = 0;
-    while done < into.len() {
-        match source.pread(offset + done as u64, &mut into[done..]) {
-            Ok(0) => {
-                return Err(Error::Corrupt {
-                    path: path.to_owned(),
-                    offset: offset + done as u64,
-                    what: "header".to_owned(),
-                    expected: format!("{} bytes more", into.len() - done),
-                    found: "the end of the file".to_owned(),
-                });
-            }
-            Ok(count) => done += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(source) => {
-                return Err(Error::Io {
-                    action: format!("read {} bytes", into.len() - done),
-                    path: path.to_owned(),
-                    offset: Some(offset + done as u64),
-                    source,
-                });
-            }
-        }
-    }
-    Ok(())
 }

@@ -7,11 +7,9 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::Path;
 
-use super::header::read;
 use crate::Error;
-use crate::lmdb::Source;
+use crate::file::Input;
 
 /// First bytes of a local header, and thus of an archive.
 pub(crate) const LOCAL_MAGIC: [u8; 4] = *b"PK\x03\x04";
@@ -53,10 +51,9 @@ pub(super) struct Member {
     pub(super) place: Range<u64>,
 }
 
-/// Reads the table of an archive of `bytes` bytes; members come in the order of their places, and with all bytes that
-/// were looked at.
-pub(super) fn members(source: &dyn Source, path: &Path, bytes: u64) -> Result<(Vec<Member>, Vec<u8>), Error> {
-    let archive = Archive { source, path, bytes };
+/// Reads the table of an archive; members come in the order of their places, and with all bytes that were looked at.
+pub(super) fn members(input: &Input) -> Result<(Vec<Member>, Vec<u8>), Error> {
+    let archive = Archive { input, bytes: input.bytes() };
     let end = archive.end()?;
     let directory = archive.read(end.directory.clone(), LONGEST_DIRECTORY_BYTES, "central directory")?;
     let mut looked_at = directory.clone();
@@ -98,8 +95,7 @@ pub(super) fn members(source: &dyn Source, path: &Path, bytes: u64) -> Result<(V
 }
 
 struct Archive<'a> {
-    source: &'a dyn Source,
-    path: &'a Path,
+    input: &'a Input,
     bytes: u64,
 }
 
@@ -119,15 +115,8 @@ struct CentralEntry {
 }
 
 impl Archive<'_> {
-    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
     fn corrupt(&self, offset: u64, what: &str, expected: impl ToString, found: impl ToString) -> Error {
-        Error::Corrupt {
-            path: self.path.to_owned(),
-            offset,
-            what: format!("zip: {what}"),
-            expected: expected.to_string(),
-            found: found.to_string(),
-        }
+        self.input.corrupt(offset, format!("zip: {what}"), expected, found)
     }
 
     /// Reads bytes that something in the file points to.
@@ -139,7 +128,7 @@ impl Archive<'_> {
             return Err(self.corrupt(place.start.min(self.bytes), what, expected, found));
         }
         let mut bytes = vec![0; length as usize];
-        read(self.source, self.path, place.start, &mut bytes)?;
+        self.input.read(place.start, &mut bytes, what)?;
         Ok(bytes)
     }
 
@@ -185,12 +174,11 @@ impl Archive<'_> {
         };
         // 0xffff stands for a value in the record of Zip64.
         if ![0, 0xffff].contains(&disks.0) || ![0, 0xffff].contains(&disks.1) {
-            return Err(Error::Unsupported {
-                path: self.path.to_owned(),
-                what: "an archive of several parts".to_owned(),
-                found: format!("part {} of a zip archive", disks.0),
-                hint: "join the parts, or write the arrays with numpy.savez".to_owned(),
-            });
+            return Err(self.input.unsupported(
+                "an archive of several parts",
+                format!("part {} of a zip archive", disks.0),
+                "join the parts, or write the arrays with numpy.savez",
+            ));
         }
         match directory.checked_add(directory_bytes) {
             Some(end) if end == before => Ok(End { members, directory: directory..end }),
