@@ -42,7 +42,7 @@ def open(
     fields : sequence of str, optional
         The fields that are wanted, in this order. Default: all. Of a raw file, a mapping of field name to dtype or
         (dtype, shape), or a structured dtype of numpy's: what its records consist of.
-    schema : {"auto", "raw", "caffe-datum"}, optional
+    schema : {"auto", "raw", "caffe-datum", "tf-example", "image-record"}, optional
         How records become fields. ``auto`` looks at the first records. Default ``auto``.
     database : str, optional
         Name of a sub-database of LMDB. Default: the main one.

@@ -1,0 +1,257 @@
+"""TFRecord: framing and tf.train.Example, against the reader and writer of the `tfrecord` package and protobuf itself."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tfrecord import example_pb2
+from tfrecord.writer import TFRecordWriter
+
+import forebay
+import support
+from forebay import cli
+from ranks import fields
+
+FEATURES = {
+    "box": ("float_list", lambda draw, number: [draw.uniform(-9, 9) for _ in range(4)]),
+    "count": ("int64_list", lambda draw, number: [number - 50]),
+    "image": ("bytes_list", lambda draw, number: [draw.randbytes(draw.randrange(300))]),
+    "pixels": ("bytes_list", lambda draw, number: [draw.randbytes(784)]),
+    "planes": ("bytes_list", lambda draw, number: [draw.randbytes(20) for _ in range(3)]),
+    "scale": ("float_list", lambda draw, number: [draw.random()]),
+    "tags": ("int64_list", lambda draw, number: [draw.randrange(-(2**63), 2**63) for _ in range(number % 4)]),
+    "track": ("float_list", lambda draw, number: [draw.random() for _ in range(number % 3)]),
+    "triple": ("int64_list", lambda draw, number: [number, -number, 2**40]),
+}
+SHAPES = {
+    "box": ("float32", (4,)),
+    "count": ("int64", ()),
+    "image": ("uint8", None),
+    "pixels": ("uint8", (784,)),
+    "planes": ("uint8", (3, 20)),
+    "scale": ("float32", ()),
+    "tags": ("int64", None),
+    "track": ("float32", None),
+    "triple": ("int64", (3,)),
+}
+
+
+def example(number):
+    """Return a message with every kind of feature; protobuf writes it, in an order of its own."""
+    draw = random.Random(number)
+    message = example_pb2.Example()
+    for name, (kind, values) in FEATURES.items():
+        getattr(message.features.feature[name], kind).value.extend(values(draw, number))
+    return message
+
+
+def write(path, records):
+    """Write records with the checksums of the tfrecord package."""
+    with path.open("wb") as file:
+        for record in records:
+            length = struct.pack("<Q", len(record))
+            file.write(length + TFRecordWriter.masked_crc(length))
+            file.write(record + TFRecordWriter.masked_crc(record))
+    return path
+
+
+def expected(message):
+    """Return what protobuf reads of a message, as arrays."""
+    features = example_pb2.Example.FromString(message).features.feature
+    found = {}
+    for name, (kind, _) in FEATURES.items():
+        values = getattr(features[name], kind).value
+        dtype, shape = SHAPES[name]
+        if kind == "bytes_list":
+            values = np.frombuffer(b"".join(values), "uint8")
+        array = np.array(values, dtype)
+        found[name] = array if shape is None else array.reshape(shape)
+    return found
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Three shards, one of them without records, and the messages."""
+    directory = tmp_path_factory.mktemp("shards")
+    messages = [example(number).SerializeToString() for number in range(101)]
+    write(directory / "train-0.tfrecord", messages[:60])
+    write(directory / "train-1.tfrecord", [])
+    write(directory / "train-2.tfrecord", messages[60:])
+    return str(directory / "train-*.tfrecord"), messages
+
+
+def test_every_sample_is_what_protobuf_reads(shards):
+    path, messages = shards
+    dataset = forebay.open(path)
+    assert (dataset.format, len(dataset)) == ("tfrecord", 101)
+    assert dataset.fields == SHAPES
+    for number in (0, 1, 59, 60, 100):
+        sample = dataset[number]
+        for name, value in expected(messages[number]).items():
+            fields.same(np.array(sample[name]), value)
+
+
+@pytest.mark.parametrize("order", ["sequential", "group"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_get_every_sample_as_protobuf_reads_it(pool, shards, ranks, order):
+    path, messages = shards
+    samples = fields.everything(pool, path, {}, ranks, order)
+    assert sorted(samples) == list(range(101))
+    for number, sample in samples.items():
+        for name, value in expected(messages[number]).items():
+            fields.same(sample[name], value)
+
+
+def test_records_of_the_package_s_own_writer_are_read(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    writer = TFRecordWriter(str(path))
+    for number in range(20):
+        writer.write(
+            {"label": (number, "int"), "text": (b"x" * number, "byte"), "pair": ([0.5, number], "float")}
+        )
+    writer.close()
+    dataset = forebay.open(path)
+    assert list(dataset.fields) == ["label", "pair", "text"]
+    for number in range(20):
+        sample = dataset[number]
+        assert sample["label"] == number
+        assert bytes(sample["text"]) == b"x" * number
+        np.testing.assert_array_equal(sample["pair"], np.float32([0.5, number]))
+
+
+def test_raw_records_are_their_bytes(pool, shards):
+    path, messages = shards
+    dataset = forebay.open(path, schema="raw")
+    assert [dataset[number] for number in range(101)] == messages
+    samples = fields.everything(pool, path, {"schema": "raw"}, 3, "group")
+    assert [samples[number]["data"].tobytes() for number in range(101)] == messages
+    (file, offset, length) = dataset.extents(1)[0]
+    assert messages[1] in Path(file).read_bytes()[offset : offset + length]
+
+
+def test_named_features_are_read_in_their_order(shards):
+    path, messages = shards
+    dataset = forebay.open(path, fields=["triple", "image"])
+    assert list(dataset.fields) == ["triple", "image"]
+    assert list(dataset[5]) == ["triple", "image"]
+    np.testing.assert_array_equal(dataset[5]["triple"], expected(messages[5])["triple"])
+    with pytest.raises(forebay.OptionError, match='there is no feature "other"') as caught:
+        len(forebay.open(path, fields=["other"]))
+    assert "features: box, count" in str(caught.value)
+
+
+def test_records_that_are_no_examples_are_raw_unless_examples_were_asked_for(tmp_path):
+    path = write(tmp_path / "x", [support.record(number, 100) for number in range(30)])
+    assert forebay.open(path).fields == {"data": ("uint8", (100,))}
+    with pytest.raises(forebay.FormatError, match=r"x: sample 0, at offset 0: .* expected"):
+        len(forebay.open(path, schema="tf-example"))
+
+
+def test_a_record_that_is_not_like_the_others_is_named(tmp_path):
+    def message(values):
+        one = example_pb2.Example()
+        one.features.feature["label"].int64_list.value.extend(values)
+        return one.SerializeToString()
+
+    records = [message([number]) for number in range(1000)]
+    records[500] = message([1, 2])
+    path = write(tmp_path / "x", records)
+    dataset = forebay.open(path)
+    assert dataset.fields == {"label": ("int64", ())}
+    with pytest.raises(forebay.FormatError, match=r'feature "label".*expected 1 values, found 2'):
+        dataset[500]
+    assert dataset[501]["label"] == 501
+
+
+@pytest.mark.parametrize(
+    ("compress", "name"), [(gzip.compress, "gzip"), (zlib.compress, "zlib")], ids=["gzip", "zlib"]
+)
+def test_compressed_files_are_refused_with_the_way_out(tmp_path, compress, name):
+    path = tmp_path / "x"
+    plain = write(tmp_path / "plain", [example(number).SerializeToString() for number in range(5)])
+    path.write_bytes(compress(plain.read_bytes()))
+    with pytest.raises(forebay.FormatError, match="compressed as a whole") as caught:
+        forebay.open(path, format="tfrecord")
+    assert f"{name} (TFRecordOptions" in str(caught.value)
+    assert "decompress it" in str(caught.value)
+    with pytest.raises(forebay.FormatError, match=f"a {name}"):
+        forebay.open(path)
+
+
+@pytest.fixture
+def sound(tmp_path):
+    """A file of ten records of 100 bytes: each takes 116."""
+    return write(tmp_path / "x", [support.record(number, 100) for number in range(10)])
+
+
+def damaged(path, at, value):
+    content = bytearray(path.read_bytes())
+    content[at : at + len(value)] = value
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (116, b"\xff", "checksum of the length of a record at offset 116: expected 0x"),
+        (124, b"\0\0\0\0", "checksum of the length of a record at offset 116: expected 0x"),
+        (
+            116,
+            (huge := struct.pack("<Q", 2**63)) + TFRecordWriter.masked_crc(huge),
+            "length of a record at offset 116: expected at most 1028 bytes of data, found 9223372036854775808",
+        ),
+        (
+            116,
+            (zero := struct.pack("<Q", 0)) + TFRecordWriter.masked_crc(zero),
+            "checksum of the length of a record at offset 132: expected 0x",
+        ),
+    ],
+    ids=["length", "checksum", "hostile", "overlapping"],
+)
+def test_damage_of_headers_is_named_with_file_and_offset(sound, at, value, message):
+    damaged(sound, at, value)
+    with pytest.raises(forebay.FormatError, match="x: TFRecord: ") as caught:
+        len(forebay.open(sound))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("length", [1, 11, 12, 100, 115, 117, 1159])
+def test_a_file_that_is_cut_is_refused(sound, length):
+    os.truncate(sound, length)
+    with pytest.raises(forebay.FormatError):
+        len(forebay.open(sound, format="tfrecord"))
+
+
+def test_damage_of_data_is_found_by_verify_and_where_the_sample_is_read(sound, capsys):
+    damaged(sound, 3 * 116 + 50, b"\0\0\0")
+    dataset = forebay.open(sound)
+    assert dataset[2] == support.record(2, 100)
+    with pytest.raises(
+        forebay.FormatError, match=r"checksum of the data of a record at offset 460: expected 0x"
+    ):
+        dataset[3]
+    assert cli.main(["verify", str(sound)]) == 1
+    told = capsys.readouterr()
+    assert "checksum of the data of a record at offset 460" in told.out + told.err
+
+
+def test_a_file_that_changed_is_indexed_anew(sound):
+    assert len(forebay.open(sound)) == 10
+    write(sound, [support.record(number, 50) for number in range(7)])
+    dataset = forebay.open(sound)
+    with pytest.warns(RuntimeWarning, match="sidecar ignored: it is stale"):
+        assert len(dataset) == 7
+    assert dataset[6] == support.record(6, 50)
+
+
+def test_a_file_without_records_is_no_dataset(tmp_path):
+    path = write(tmp_path / "x", [])
+    with pytest.raises(forebay.FormatError, match="without samples"):
+        len(forebay.open(path, format="tfrecord"))
