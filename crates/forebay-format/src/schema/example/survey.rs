@@ -132,6 +132,12 @@ impl Survey {
                     hint: format!("features: {}", names.join(", ")),
                 });
             };
+            if features.iter().any(|feature: &Feature| feature.name == *name) {
+                return Err(Error::Usage {
+                    message: format!("feature {name:?} is named twice in fields="),
+                    hint: String::new(),
+                });
+            }
             let kind = seen.kind.unwrap_or(FeatureKind::Bytes);
             let Some(values) = seen.values(self.records) else {
                 return Err(Error::Usage {
@@ -290,6 +296,8 @@ mod tests {
         assert_eq!(schema.features.len(), 1);
         let error = survey.schema(&["c".to_owned()]).expect_err("unknown").to_string();
         assert_eq!(error, "there is no feature \"c\" in the records that were looked at");
+        let error = survey.schema(&["b".to_owned(), "b".to_owned()]).expect_err("twice").to_string();
+        assert_eq!(error, "feature \"b\" is named twice in fields=");
     }
 
     #[test]
