@@ -57,16 +57,20 @@ class Data:
 
 
 DATA = {
-    # 3,072 bytes, a page each: 20,000 samples.
-    "3k": Data("cifar10-large", 0.0004, 0.0001, 1024),
-    # 114,660 bytes, 28 pages and a bit each: 1,281 samples.
-    "110k": Data("resnet50", 0.001, 0.0002, 64),
+    # 3,072 bytes, a page each: 10,240 samples, an epoch of ten steps.
+    "3k": Data("cifar10-large", 0.000_2048, 0.0001, 1024),
+    # 3,072 bytes: 92,160 samples, an epoch of five steps of the paper's global batch.
+    "3k-paper": Data("cifar10-large", 0.001_8432, 0.000_3686_4, 18_432),
+    # 114,660 bytes, 28 pages and a bit each: 640 samples, an epoch of ten steps.
+    "110k": Data("resnet50", 0.000_4996, 0.0002, 64),
 }
+TABLES = ("3k", "110k")
+"""Data sets of the tables that compare sample sizes."""
 
 # File systems, narrowed so that four nodes on two cores are to them what a cluster is to the whole; and the time factor.
 PRESETS: dict[str, tuple[str, ...]] = {
-    # A file lies on one target: 375 MB/s of real time with this factor, and a seek takes 80 ms rather than the 300 of "auto".
-    "lustre-hdd": ("--targets", "4", "--slow-down", "10"),
+    # A file lies on one target: 625 MB/s of real time with this factor, and a seek takes 48 ms rather than the 300 of "auto".
+    "lustre-hdd": ("--targets", "4", "--slow-down", "6"),
     "lustre-ssd": ("--targets", "2"),
     "gpfs": ("--targets", "2"),
 }
@@ -170,53 +174,83 @@ def ladder(study: Study, preset: str, data: str) -> None:
     """All rungs at 1, 4 and 16 ranks on one node, 4 and 16 on four; the paper's figures 15 to 22."""
     pick = [name for name in LADDER if name == LADDER[0] or name in RUNGS]
     for ranks, nodes in study.few(SHAPES):
-        batch = ("--global-batch", str(DATA[data].global_batch), "--steps", "10")
-        repetitions = 3 if (ranks, nodes) == SHAPES[-1] else 1
-        table(
-            study.bench(
-                data, *shape(ranks, nodes), *place(preset), *batch, repetitions=repetitions, pick=pick
-            )
-        )
+        # A whole epoch: what is read ahead behind the last step would count, and slow down the others.
+        batch = ("--global-batch", str(DATA[data].global_batch))
+        table(study.bench(data, *shape(ranks, nodes), *place(preset), *batch, repetitions=1, pick=pick))
+
+
+# Of the speed-up: what is run, and its arguments.
+CASES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("a job of 16 ranks, the paper's global batch", "lustre-hdd", ("--global-batch", "18432")),
+    (
+        "the first 16 ranks of a job of 256, the same",
+        "lustre-hdd",
+        ("--job-ranks", "256", "--batch-size", "72"),
+    ),
+    ("a job of 16 ranks, the paper's global batch", "gpfs", ("--global-batch", "18432")),
+    ("the first 16 ranks of a job of 256, the same", "gpfs", ("--job-ranks", "256", "--batch-size", "72")),
+)
 
 
 def speedup(study: Study) -> None:
-    """The whole ladder against `lmdb` for 3 KB samples at 16 ranks on four nodes, by file system; five runs."""
-    print(
-        "| file system | row | reading s | of lmdb | requests | bytes per request | seek s | faults | switches | total s |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    pick = ["lmdb", *(name for name in RUNGS if name.startswith("lmm-dio-prov")), "forebay"]
-    for preset in study.few(list(PRESETS)):
-        result = study.bench(
-            "3k",
-            *shape(16, 4),
-            *place(preset),
-            "--global-batch",
-            str(DATA["3k"].global_batch),
-            repetitions=5,
-            pick=pick,
+    """The whole ladder against `lmdb` for 3 KB samples at 16 ranks on four nodes, with the paper's 18,432 samples per step."""
+    pick = [LADDER[0], "lmdb", *(name for name in RUNGS if name.startswith("lmm-dio-prov")), "forebay"]
+    for what, preset, arguments in study.few(CASES):
+        result = study.bench("3k-paper", *shape(16, 4), *place(preset), *arguments, repetitions=1, pick=pick)
+        print(f"{preset}, {what}; {about(result)}\n")
+        print(
+            "| row | reading s | of lmdb | total s | of lmdb | requests | bytes per request | fetched / needed "
+            "| seeks of the disks | seek s | faults | switches |"
         )
+        print("|---|---|---|---|---|---|---|---|---|---|---|---|")
         rows = finished(result)
         base = next((median for row, median in rows if rung(row) == "lmdb"), None)
         for row, median in rows:
             reads, size = fetched(row)
+            seeks = statistics.median(
+                sum(server["seeks"] for server in one["pfs"]["servers"]) for one in row["repetitions"]
+            )
             print(
-                f"| {preset} | {rung(row)} | {text(median['reading_seconds'])} | {against(base, median, 'reading_seconds')} "
-                f"| {reads:,} | {size / max(reads, 1):,.0f} | {text(median['seek_seconds'])} "
-                f"| {median['minor_faults'] + median['major_faults']:,.0f} | {switches(median):,.0f} "
-                f"| {text(median['total_seconds'])} |",
+                f"| {rung(row)} | {text(median['reading_seconds'])} | {against(base, median, 'reading_seconds')} "
+                f"| {text(median['total_seconds'])} | {against(base, median, 'total_seconds')} "
+                f"| {reads:,} | {size / max(reads, 1):,.0f} | {text(median['fetched_needed_ratio'], '.3f')} | {seeks:,.0f} "
+                f"| {text(median['seek_seconds'])} "
+                f"| {median['minor_faults'] + median['major_faults']:,.0f} | {switches(median):,.0f} |",
                 flush=True,
             )
-    print("\nThe paper: 81.1× on 4,608 processes, 65× of the whole training on 9,216 (figures 22 and 24).")
+        print()
+    print("The paper: 81.1× on 4,608 processes, 65× of the whole training on 9,216 (figures 22 and 24).")
+
+
+def stagger(study: Study) -> None:
+    """Turns: the coalescing rung with groups of nodes that take turns, on disks that other nodes make seek; three runs."""
+    stag = "lmm-dio-prov-coal-stag"
+    pick = ["lmm-dio-prov-coal", f"{stag}:stagger=2", f"{stag}:stagger=4", stag, "forebay"]
+    arguments = ("--global-batch", str(DATA["3k-paper"].global_batch))
+    result = study.bench("3k-paper", *shape(16, 4), *place("lustre-hdd"), *arguments, pick=pick)
+    print(f"{about(result)}\n")
+    print("| row | reading s | skew s | total s | of the first | seeks of the disks | messages per step |")
+    print("|---|---|---|---|---|---|---|")
+    rows = finished(result)
+    for row, median in rows:
+        seeks = statistics.median(
+            sum(server["seeks"] for server in one["pfs"]["servers"]) for one in row["repetitions"]
+        )
+        print(
+            f"| {rung(row)} | {text(median['reading_seconds'])} | {text(median['skew_seconds'])} "
+            f"| {text(median['total_seconds'])} | {against(rows[0][1], median, 'total_seconds')} | {seeks:,.0f} "
+            f"| {text(median['messages_per_step'], '.2f')} |",
+            flush=True,
+        )
 
 
 def storage_bytes(study: Study) -> None:
-    """Bytes fetched over the pages that hold the samples, by ranks on a node; 1.01 is promised for `dio` rungs."""
+    """Bytes fetched over the pages of the samples and of the tree (the index), by ranks on a node; `dio` rungs promise 1.01."""
     pick = [name for name in RUNGS if name != "lmm-dm"]
-    print("| samples | ranks × nodes | " + " | ".join(pick) + " |")
-    print("|---" * (len(pick) + 2) + "|")
-    for data in study.few(list(DATA)):
-        for ranks, nodes in study.few(((1, 1), (2, 1), (4, 1), (8, 1), (8, 2))):
+    lines = ["| samples | ranks × nodes | " + " | ".join(pick) + " |", "|---" * (len(pick) + 2) + "|"]
+    for data in study.few(TABLES):
+        tree_bytes = index_bytes(DATA[data].path(study.tiny))
+        for ranks, nodes in study.few(((1, 1), (2, 1), (4, 1), (16, 1), (16, 4))):
             batch = str(DATA[data].global_batch)
             result = study.bench(
                 data,
@@ -227,9 +261,21 @@ def storage_bytes(study: Study) -> None:
                 repetitions=1,
                 pick=pick,
             )
-            found = {rung(row): median["fetched_needed_ratio"] for row, median in finished(result)}
-            cells = " | ".join(text(found.get(name), ".3f") for name in pick)
-            print(f"| {data} | {ranks // nodes} × {nodes} | {cells} |", flush=True)
+            found = {
+                rung(row): fetched(row)[1] / (row["needed_bytes"] + tree_bytes) for row, _ in finished(result)
+            }
+            cells = " | ".join(text(found.get(name), ".4f") for name in pick)
+            lines.append(f"| {data} | {ranks // nodes} × {nodes} | {cells} |")
+    print("\n".join(lines), flush=True)
+
+
+def index_bytes(path: str) -> int:
+    """Bytes of the pages that make an index of an LMDB file: two metas and the tree."""
+    inspected = run("inspect", path, quiet=True)
+    return sum(
+        shard["page_bytes"] * (2 + shard["branch_pages"] + shard["leaf_pages"])
+        for shard in inspected["shards"]
+    )
 
 
 SCALED = ("lmdb", "lmm", "lmm-dio-prov-coal-stag", "forebay")
@@ -243,23 +289,28 @@ def strong(study: Study) -> None:
 
 
 def weak(study: Study) -> None:
-    """Weak scaling: a fixed batch per rank; as many steps of more samples; the paper's figures 26 and 27."""
-    scaling(study, lambda data, ranks: ("--batch-size", str(DATA[data].global_batch // 16), "--steps", "20"))
+    """Weak scaling: a fixed batch per rank, and all samples once, as in the paper; its figures 26 and 27."""
+    scaling(study, lambda data, ranks: ("--batch-size", str(DATA[data].global_batch // 16)))
     print("\nThe paper: up to 43× over LMDB with 3 KB samples, 1.9× with 192 KB (figures 26 and 27).")
 
 
 def scaling(study: Study, batch: Callable[[str, int], tuple[str, ...]]) -> None:
     """Total time by ranks; and the factor over `lmdb`."""
     pick = [name for name in SCALED if name in RUNGS]
-    for data in study.few(list(DATA)):
+    for data in study.few(TABLES):
         rows: list[tuple[str, dict[str, float]]] = []
         for ranks, nodes in study.few(SCALES):
             result = study.bench(
-                data, *shape(ranks, nodes), *place("lustre-ssd"), *batch(data, ranks), pick=pick
+                data,
+                *shape(ranks, nodes),
+                *place("lustre-hdd"),
+                *batch(data, ranks),
+                repetitions=1,
+                pick=pick,
             )
             found = {rung(row): median["samples_per_second"] for row, median in finished(result)}
             rows.append((f"{ranks} on {nodes}", found))
-        print(f"\n{data}, lustre-ssd: samples per second, and how many times those of lmdb\n")
+        print(f"\n{data}, lustre-hdd: samples per second, and how many times those of lmdb\n")
         print("| ranks on nodes | " + " | ".join(pick) + " |")
         print("|---" * (len(pick) + 1) + "|")
         for name, found in rows:
@@ -302,16 +353,16 @@ TRAININGS = {
 def training(study: Study) -> None:
     """Training with compute: total time, and the shares of a rank's wall; the paper's figures 3 to 5."""
     pick = [name for name in SCALED if name in RUNGS]
-    print(
-        "| samples | compute of a step | row | total s | of lmdb | exposed, of the wall | skew, of the wall |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    for data in study.few(list(DATA)):
+    lines = [
+        "| samples | compute of a step | row | total s | of lmdb | exposed, of the wall | skew, of the wall |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for data in study.few(TABLES):
         paper, page_bytes = TRAININGS[data]
         batch = DATA[data].global_batch
         compute_us = 1e6 * paper.compute_seconds(batch * page_bytes, GPFS_BYTES_PER_SECOND)
         whole = ("--global-batch", str(batch), "--compute", f"{compute_us:.0f}us")
-        result = study.bench(data, *shape(16, 4), *place("gpfs"), *whole, pick=pick)
+        result = study.bench(data, *shape(16, 4), *place("gpfs"), *whole, repetitions=1, pick=pick)
         rows = finished(result)
         base = next((median for row, median in rows if rung(row) == "lmdb"), None)
         for row, median in rows:
@@ -321,29 +372,27 @@ def training(study: Study) -> None:
                 )
                 for key in ("exposed_seconds", "skew_seconds")
             )
-            print(
+            lines.append(
                 f"| {data} | {compute_us:.0f} µs | {rung(row)} | {text(median['total_seconds'])} "
-                f"| {against(base, median, 'total_seconds')} | {exposed:.1%} | {skew:.1%} |",
-                flush=True,
+                f"| {against(base, median, 'total_seconds')} | {exposed:.1%} | {skew:.1%} |"
             )
+    print("\n".join(lines))
     print("\nThe paper: reading takes up to 90 % of a training with LMDB (9,216 processes, 3 KB; figure 3).")
 
 
 def messages(study: Study) -> None:
     """Messages between nodes, all nodes together, per step: none for the default."""
     pick = list(RUNGS)
-    print("| ranks on nodes | " + " | ".join(pick) + " |")
-    print("|---" * (len(pick) + 1) + "|")
+    lines = ["| ranks on nodes | " + " | ".join(pick) + " |", "|---" * (len(pick) + 1) + "|"]
     for ranks, nodes in study.few(((2, 2), (4, 4), (16, 4))):
         result = study.bench(
             "3k", *shape(ranks, nodes), *place("lustre-ssd"), "--global-batch", str(DATA["3k"].global_batch),
             repetitions=1, pick=pick,
         )  # fmt: skip
         found = {rung(row): median["messages_per_step"] for row, median in finished(result)}
-        print(
-            f"| {ranks} on {nodes} | {' | '.join(text(found.get(name), '.2f') for name in pick)} |",
-            flush=True,
-        )
+        cells = " | ".join(text(found.get(name), ".2f") for name in pick)
+        lines.append(f"| {ranks} on {nodes} | {cells} |")
+    print("\n".join(lines))
     print(
         "\nThe paper's: one blocking collective per step and rung (section 4); its lmm-dm a message per node and step."
     )
@@ -352,11 +401,12 @@ def messages(study: Study) -> None:
 LADDERS = {
     f"ladder-{preset}-{data}": partial(ladder, preset=preset, data=data)
     for preset in PRESETS
-    for data in DATA
+    for data in TABLES
 }
 SECTIONS: dict[str, Callable[[Study], None]] = {
     **LADDERS,
     "speedup": speedup,
+    "stagger": stagger,
     "storage-bytes": storage_bytes,
     "strong": strong,
     "weak": weak,

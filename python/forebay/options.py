@@ -135,10 +135,10 @@ class Strategy:
         resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;
         :meth:`Loader.explain` says so.
     readers : int, "roots" or "ranks", optional
-        Reader threads per node. By default 2 on a local file system and 8 on one of other nodes, of which in an
-        order that walks forward as many read at once as are found to be faster. ``"roots"``: 1 per node, 2
-        above 16 ranks, and they alone touch storage, as LMDBIO's roots do; without it large samples are read straight into the
-        batch by the rank that gets them. ``"ranks"``: one for each rank.
+        Reader threads per node. By default 2 on a local file system and 8 on one of other nodes; there, in an
+        order that walks forward, 2 that make large reads, one or both at once as is found to be faster. ``"roots"``:
+        1 per node, 2 above 16 ranks, and they alone touch storage, as LMDBIO's roots do; without it large samples are
+        read straight into the batch by the rank that gets them. ``"ranks"``: one for each rank.
     coalesce : int, optional
         Steps that one read may span, where the order goes step by step (all but ``group``). By default chosen from the memory.
     stagger : int or "auto", optional

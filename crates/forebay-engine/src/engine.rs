@@ -22,7 +22,7 @@ use crate::links::{Listener, Watch};
 use crate::making::{Attentive, Making};
 use crate::node::{self, Dead, Map, NodeSpec, fork};
 use crate::options::{AccessChoice, Options, compare_greetings};
-use crate::pass::{PATIENCE, Pass};
+use crate::pass::{ATTENTION, Pass};
 use crate::position::AWAY;
 use crate::protocol::publish_position;
 use crate::region::{RankSlot, Region};
@@ -363,7 +363,7 @@ impl Engine {
         let shared = &self.shared;
         let mut warnings = 0;
         loop {
-            match shared.buffers.ring.take(step, PATIENCE) {
+            match shared.buffers.ring.take(step, ATTENTION) {
                 Taken::Item(batch) => return Ok(batch),
                 Taken::Failed(error) => return Err(error),
                 Taken::NotYet => {}
@@ -546,7 +546,7 @@ impl Engine {
             groups => lines.push(format!("stagger: the readers take turns in {groups} group(s) at present")),
         }
         if shared.settings.paced {
-            let width = shared.region.flight().width(shared.region.layout().readers as u64);
+            let width = shared.region.flight().width(shared.settings.first_width());
             lines.push(format!(
                 "reads at once: {width} now, found out by trying; more only where that is faster"
             ));

@@ -36,23 +36,24 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Blocks that may be under way at once, of `most`.
-    pub(crate) fn width(&self, most: u64) -> u64 {
+    /// Blocks that may be under way at once; `first` is how many at the beginning.
+    pub(crate) fn width(&self, first: u64) -> u64 {
         match self.width.load(Ordering::Acquire) {
-            0 => most,
+            0 => first,
             width => width,
         }
     }
 
-    /// Whether block `sequence` may be begun, where no more than `most` can be under way. `is_filled` tells of one block of the pass.
+    /// Whether block `sequence` may be begun, where `first` may be under way at the beginning and no more than `most` ever.
+    /// `is_filled` tells of one block of the pass.
     pub(crate) fn may_begin(
         &self,
         pass: u64,
         sequence: u64,
-        most: u64,
+        (first, most): (u64, u64),
         is_filled: impl Fn(u64) -> bool,
     ) -> bool {
-        let width = self.width(most);
+        let width = self.width(first);
         if width >= most {
             return true;
         }
@@ -78,7 +79,7 @@ impl Flight {
     }
 
     /// Counts a block that was read, and decides on the next pace when it is time to.
-    pub(crate) fn landed(&self, bytes: u64, most: u64, now_ns: impl Fn() -> u64) {
+    pub(crate) fn landed(&self, bytes: u64, (first, most): (u64, u64), now_ns: impl Fn() -> u64) {
         let bytes = self.bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
         let blocks = self.blocks.fetch_add(1, Ordering::AcqRel) + 1;
         if blocks < self.until_blocks.load(Ordering::Acquire) || self.deciding.swap(1, Ordering::Acquire) != 0
@@ -92,12 +93,12 @@ impl Flight {
             let rate = bytes.saturating_sub(self.begun_bytes.load(Ordering::Acquire)) as f64 / elapsed as f64;
             let draining = self.draining.swap(0, Ordering::AcqRel) != 0;
             let next = match self.pace() {
-                None => Pace::begin(most),
+                None => Pace::begin(first, most),
                 Some(pace) if draining || self.starved.load(Ordering::Acquire) != 0 => pace,
                 Some(pace) => pace.next(rate, most),
             };
             // What was begun at another width says nothing of this one.
-            let under_way = self.width(most);
+            let under_way = self.width(first);
             let drain = if next.width == under_way { 0 } else { under_way };
             self.draining.store(drain, Ordering::Release);
             self.mode.store(next.mode as u64, Ordering::Release);

@@ -2,7 +2,7 @@
 //!
 //! Flash behind a network needs many requests side by side to hide its latency; a disk array loses by each one that comes
 //! out of turn. So all readers begin, and soon two of them are tried: what is lost by that on flash is little, what is won on
-//! disks is several times the rate. Only a width that is clearly faster is taken. Later other widths are tried again,
+//! disks is several times the rate. Where reads are large and announced a block ahead, one reader begins, and soon two are tried. Only a width that is clearly faster is taken. Later other widths are tried again,
 //! narrower and wider by turns, for storage changes as its other users come and go; the longer the more has been tried in vain.
 
 /// Another width must be faster by this factor to be taken.
@@ -53,9 +53,10 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The pace at the beginning, where `most` is the widest that can be.
-    pub(crate) fn begin(most: u64) -> Self {
-        Self { width: most, mode: Mode::HeldBeforeNarrower, best: most, rate: 0.0, held: FIRST }
+    /// The pace at the beginning: `first` blocks, where `most` is the widest that can be.
+    pub(crate) fn begin(first: u64, most: u64) -> Self {
+        let mode = if first < most { Mode::HeldBeforeWider } else { Mode::HeldBeforeNarrower };
+        Self { width: first, mode, best: first, rate: 0.0, held: FIRST }
     }
 
     /// Blocks until the next decision.
@@ -95,7 +96,7 @@ mod tests {
 
     /// The pace after so many decisions on storage whose rate follows from the width.
     fn settled(decisions: usize, most: u64, rate: impl Fn(u64) -> f64) -> Pace {
-        (0..decisions).fold(Pace::begin(most), |pace, _| pace.next(rate(pace.width), most))
+        (0..decisions).fold(Pace::begin(most, most), |pace, _| pace.next(rate(pace.width), most))
     }
 
     #[test]
@@ -110,6 +111,15 @@ mod tests {
         assert!(pace.mode != Mode::Trying && pace.width == 2, "{pace:?}");
         let pace = settled(4, 8, |width| if width == 1 { 1.0 } else { 0.3 / width as f64 });
         assert!(pace.mode != Mode::Trying && pace.width == 1, "{pace:?}");
+    }
+
+    #[test]
+    fn one_that_begins_is_joined_by_others_where_that_is_faster() {
+        let joined = |rate: fn(u64) -> f64| {
+            (0..2).fold(Pace::begin(1, 2), |pace, _| pace.next(rate(pace.width), 2)).width
+        };
+        assert_eq!(joined(|width| width as f64), 2);
+        assert_eq!(joined(|width| 1.0 / width as f64), 1);
     }
 
     #[test]
@@ -134,7 +144,7 @@ mod tests {
     #[test]
     fn the_width_stays_between_one_and_the_most() {
         for most in 1..=9 {
-            let mut pace = Pace::begin(most);
+            let mut pace = Pace::begin(1 + most / 2, most);
             for number in 0..200_u64 {
                 // Rates without any sense.
                 pace = pace.next((number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64, most);

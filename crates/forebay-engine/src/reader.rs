@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use forebay_plan::{Block, Read};
 
-use crate::access::{self, Mappings, ReadCounters, Reader, ShardFiles, Transfer};
+use crate::access::{self, Mappings, ReadCounters, Reader, Transfer};
 use crate::coded::{Fetched, decode_block};
 use crate::options::AccessChoice;
 use crate::pass::{PATIENCE, Pass};
@@ -89,16 +89,12 @@ pub(crate) fn run(pass: &Pass, number: usize) {
             return;
         }
         count_since(shared.slot(), Counter::ReaderIdleNs, begun);
+        announce(pass, &planned, block);
         let filled = fill(pass, &mut reader, &mut fetched, &planned, block);
         turn.count(block.length);
-        publish_block(shared.region.block_word(block.sequence), pass.number, block.sequence, filled);
-        shared.region.filled().ring();
-
+        // Counted first: who has a batch finds what was read for it in the counters.
         let now = reader.counters();
         let read_bytes = now.read_bytes - counted.read_bytes;
-        if read_bytes > 0 && shared.settings.paced {
-            shared.region.flight().landed(read_bytes, readers, monotonic_ns);
-        }
         let epoch = planned.tranche.first_step / shared.order.steps_per_epoch();
         shared.epoch_reads.add(epoch, read_bytes);
         count(shared.slot(), Counter::ReadBytes, read_bytes);
@@ -106,6 +102,11 @@ pub(crate) fn run(pass: &Pass, number: usize) {
         count(shared.slot(), Counter::Retries, now.retries - counted.retries);
         count(shared.slot(), Counter::IoNs, now.io_ns - counted.io_ns);
         counted = now;
+        publish_block(shared.region.block_word(block.sequence), pass.number, block.sequence, filled);
+        shared.region.filled().ring();
+        if read_bytes > 0 && shared.settings.paced {
+            shared.region.flight().landed(read_bytes, widths(pass), monotonic_ns);
+        }
     }
 }
 
@@ -159,9 +160,14 @@ fn wait_for_pace(pass: &Pass, sequence: u64, turn: &mut Turn<'_>) -> bool {
 /// Whether the blocks before this one are filled, up to as many as may be under way.
 fn may_begin(pass: &Pass, sequence: u64) -> bool {
     let region = &pass.shared.region;
-    let most = region.layout().readers as u64;
     let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, sequence);
-    region.flight().may_begin(pass.number, sequence, most, filled)
+    region.flight().may_begin(pass.number, sequence, widths(pass), filled)
+}
+
+/// Blocks that may be under way at once: at the beginning, and ever.
+fn widths(pass: &Pass) -> (u64, u64) {
+    let settings = &pass.shared.settings;
+    (settings.first_width(), settings.region.readers as u64)
 }
 
 fn fill(pass: &Pass, reader: &mut Reader, fetched: &mut Fetched, planned: &Planned, block: &Block) -> Filled {
@@ -209,22 +215,32 @@ fn fetch(pass: &Pass, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) ->
             count_since(shared.slot(), Counter::IoNs, begun);
             copied
         }
-        _ => {
-            if shared.settings.coalesces && !shared.settings.direct {
-                announce(&shared.files, reads);
-            }
-            reader.fill(&mut transfers).is_ok()
-        }
+        _ => reader.fill(&mut transfers).is_ok(),
     }
 }
 
-/// Announces large reads, so that the kernel has all the requests that it cuts them into under way at once.
-fn announce(files: &ShardFiles, reads: &[Read]) {
-    for read in reads {
-        for start in (0..read.length).step_by(ANNOUNCED_BYTES as usize) {
-            let length = ANNOUNCED_BYTES.min(read.length - start);
-            files.will_need(read.shard, read.file_offset + start, length);
+/// Announces a block of large reads, so that the kernel has all the requests that it cuts them into under way at once, and the
+/// block behind it, so that the storage goes on while this one is copied. What is announced twice is asked for once.
+fn announce(pass: &Pass, planned: &Arc<Planned>, block: &Block) {
+    let shared = &pass.shared;
+    if !shared.settings.coalesces || shared.settings.direct || shared.settings.access == AccessChoice::Mmap {
+        return;
+    }
+    let tell = |planned: &Planned, block: &Block| {
+        let first = block.first_read as usize;
+        for read in &planned.plan.reads[first..first + block.reads as usize] {
+            for start in (0..read.length).step_by(ANNOUNCED_BYTES as usize) {
+                let length = ANNOUNCED_BYTES.min(read.length - start);
+                shared.files.will_need(read.shard, read.file_offset + start, length);
+            }
         }
+    };
+    tell(planned, block);
+    if let Some((next, place)) = pass.plans.next_block(block.sequence + 1, 0, 1)
+        // Another tranche is another turn.
+        && (shared.options.stagger.is_none() || next.tranche.first_step == planned.tranche.first_step)
+    {
+        tell(&next, &next.plan.blocks[place]);
     }
 }
 

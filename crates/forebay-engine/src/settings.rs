@@ -29,6 +29,8 @@ const LOCAL_READERS: usize = 2;
 /// The same on a file system of other nodes, whose latency only requests side by side can hide: as many as a Lustre client has
 /// under way per server. They sleep nearly all the time.
 const NETWORK_READERS: usize = 8;
+/// The same where a reader has as many requests under way as a large read is cut into.
+const COALESCING_READERS: usize = 2;
 /// Ranks of a node that one root serves (Pumma et al.: one root per node, two on nodes with more ranks than this).
 const RANKS_PER_ROOT: usize = 16;
 /// Steps that the roots find samples ahead of the slowest planner: as many as are planned ahead of the readers, and two more.
@@ -147,6 +149,11 @@ impl Settings {
     #[must_use]
     pub fn walks_alone(&self) -> bool {
         self.alone && self.locate.walks()
+    }
+
+    /// Blocks that may be under way at the beginning: one where it is large, so that its requests reach the storage in order.
+    pub(crate) fn first_width(&self) -> u64 {
+        if self.coalesces { 1 } else { self.region.readers as u64 }
     }
 
     /// Traits of the storage for the plan.
@@ -294,7 +301,12 @@ pub fn decide(
         (false, true) => LOCAL_GAP_BYTES,
         (false, false) => NETWORK_GAP_BYTES,
     };
-    let coalesces = roots && !options.locate.walks() && options.coalesce.is_none();
+    let is_forward = matches!(kind, forebay_plan::Kind::Sequential | forebay_plan::Kind::Contiguous);
+    // What lies in one piece is read in one go: a disk that serves others in between pays for every return, once per go. What is
+    // coded wants many readers, which decode.
+    let coalesces = options.coalesce.is_none()
+        && !options.locate.walks()
+        && (roots || (is_forward && !files.is_local() && options.readers.is_none() && !index.is_coded()));
     let read_bytes = match (coalesces, direct) {
         (true, _) => COALESCED_READ_BYTES,
         (false, true) => DIRECT_READ_BYTES,
@@ -312,16 +324,16 @@ pub fn decide(
         None if options.reader_per_rank => ranks.min(MOST_READERS),
         None if roots => ranks.div_ceil(RANKS_PER_ROOT).min(2),
         None if files.is_local() => LOCAL_READERS,
+        None if coalesces => COALESCING_READERS,
         None => NETWORK_READERS,
     };
-    let is_forward = matches!(kind, forebay_plan::Kind::Sequential | forebay_plan::Kind::Contiguous);
     let step_bytes = ((options.batch_size * ranks as u64) as f64 * landed_bytes) as u64;
     let paced = is_forward && options.readers.is_none() && !roots && !files.is_local() && readers > 1;
     let tranche_bytes = match (options.coalesce, kind) {
         (Some(steps), _) => step_bytes.saturating_mul(u64::from(steps)).max(LOCAL_FORWARD_TRANCHE_BYTES),
-        (None, _) if coalesces => COALESCED_TRANCHE_BYTES,
+        (None, forebay_plan::Kind::Contiguous) if !files.is_local() => NETWORK_CONTIGUOUS_TRANCHE_BYTES,
+        (None, _) if coalesces && roots => COALESCED_TRANCHE_BYTES,
         (None, _) if is_forward && files.is_local() => LOCAL_FORWARD_TRANCHE_BYTES,
-        (None, forebay_plan::Kind::Contiguous) => NETWORK_CONTIGUOUS_TRANCHE_BYTES,
         (None, _) => TRANCHE_BYTES,
     };
 

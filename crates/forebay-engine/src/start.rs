@@ -17,7 +17,7 @@ use crate::crew;
 use crate::engine::{Consumer, Engine, STALL_WARNING};
 use crate::error::Error;
 use crate::gather::come_back;
-use crate::pass::{PATIENCE, Pass};
+use crate::pass::{ATTENTION, Pass};
 use crate::position::{AWAY, Position};
 use crate::region::RankSlot;
 
@@ -187,7 +187,7 @@ impl Engine {
             if begun.elapsed().as_secs() > shared.options.timeout_s {
                 return Err(Error::Timeout { seconds: shared.options.timeout_s, what: waited() });
             }
-            shared.region.gathered().wait(|| missing().is_none(), PATIENCE);
+            shared.region.gathered().wait(|| missing().is_none(), ATTENTION);
         }
         Ok(())
     }

@@ -88,6 +88,14 @@ impl Mappings {
         Ok(Self { io, shards })
     }
 
+    /// Tells the kernel that pages are touched here and there, so that a page fault fetches that page and no other.
+    pub(crate) fn without_read_ahead(&self) {
+        for memory in self.shards.iter().filter_map(|map| map.memory.as_ref()) {
+            // Advice: a kernel that does not take it reads more.
+            let _ = memory.advise(memmap2::Advice::Random);
+        }
+    }
+
     /// Whether all bytes of a range are in the page cache, as far as is known: the answer is up to a second old, and
     /// "no" wherever the kernel would not tell the truth, on file systems of other nodes, outside the file, and for good
     /// once the file has shrunk.

@@ -1,7 +1,8 @@
 //! The scan of LMDBIO-LMM-DIO: one process goes over all records once, and everybody uses the places that it found.
 //!
 //! It is the leader of the node with the least rank. It walks from record to record through a mapping, as programs do that use
-//! LMDB's library, so it pays a page fault for every page of the tree. What it finds becomes an index like any other, which goes to
+//! LMDB's library, so it pays a page fault for every page of the tree; but it fetches no other page, and asks for the leaves of a
+//! branch page when it comes to it. What it finds becomes an index like any other, which goes to
 //! the leaders of the other nodes over the links, and is kept nowhere: the next loader scans again. Where the nodes have no
 //! links, every leader scans for itself.
 
@@ -64,11 +65,13 @@ fn go_over(source: &Source, caller: &dyn Caller) -> Result<Vec<u8>, Error> {
     let shards: Vec<_> = dataset.shards().iter().map(|shard| (shard.path.clone(), shard.bytes)).collect();
     let files = Arc::new(ShardFiles::open(&shards, false)?);
     let mappings = Mappings::open(&files)?;
+    mappings.without_read_ahead();
+    let announce = |shard, offset, length| files.will_need(shard, offset, length);
     let bytes = |shard, offset, length| {
         drill::at(drill::Place::Scan);
         mappings.bytes(shard, offset, length)
     };
     let tell =
         |progress: forebay_format::Progress| caller.progress(progress.what, progress.done, progress.total);
-    Ok(dataset.scan_index(&bytes, &tell)?.bytes)
+    Ok(dataset.scan_index(&bytes, &announce, &tell)?.bytes)
 }

@@ -149,10 +149,12 @@ impl Dataset {
 
     /// Makes an index by going over all records, one after the other, as [`Dataset::build_index`] makes one level by level.
     ///
-    /// `progress` is called often; `false` ends the scan with [`Error::Interrupted`].
+    /// `announce` is told (shard, offset, length) of the leaves that a branch page names when the scan comes to it. `progress` is
+    /// called often; `false` ends the scan with [`Error::Interrupted`].
     pub fn scan_index(
         &self,
         bytes: &ShardBytes<'_>,
+        announce: &dyn Fn(ShardId, u64, u64),
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<BuiltIndex, Error> {
         self.need_lmdb("a scan with a cursor")?;
@@ -160,9 +162,19 @@ impl Dataset {
         let total = self.databases().iter().map(lmdb::Database::entries).sum();
         let mut done = 0;
         for (number, database) in self.databases().iter().enumerate() {
-            let pages = |offset, length| bytes(ShardId(number as u32), offset, length);
+            let shard = ShardId(number as u32);
+            let pages = |offset, length| bytes(shard, offset, length);
             let mut cursor = lmdb::Cursor::default();
+            let mut branch = None;
             while let Some((key, value)) = cursor.next(database, &pages)? {
+                if let Some((page, leaves)) =
+                    cursor.leaves_ahead(database).filter(|one| Some(one.0) != branch)
+                {
+                    branch = Some(page);
+                    for (offset, length) in leaves {
+                        announce(shard, offset, length);
+                    }
+                }
                 let excluded = NOT_SAMPLES.iter().position(|name| name.as_bytes() == key);
                 assembly.push(number, value, excluded.map(|name| name as u8));
                 done += 1;

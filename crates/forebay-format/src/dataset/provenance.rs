@@ -185,7 +185,11 @@ impl Dataset {
             let what = "digest of where all records lie";
             return Err(Difference::new(what, format!("{found:032x}"), format!("{recorded:032x}")).into());
         }
-        for leaf in picker.finish() {
+        let picked = picker.finish();
+        for leaf in &picked {
+            leaf.announce(database);
+        }
+        for leaf in picked {
             leaf.check(database, recipe.key_pattern.as_ref())?;
             assembly.report.reads += 1;
             assembly.report.read_bytes += u64::from(identity.page_bytes);

@@ -97,6 +97,21 @@ impl Cursor {
         self.step(database, pages).map_err(|trouble| trouble.at(&database.path))
     }
 
+    /// The branch page above the leaf that the cursor is in, and the leaves that it names from there on, as bytes of the file; `None`
+    /// where a tree has no branches, and behind the last record.
+    pub(crate) fn leaves_ahead<'a>(
+        &'a self,
+        database: &'a Database,
+    ) -> Option<(u64, impl Iterator<Item = (u64, u64)> + 'a)> {
+        let [.., branch, _] = self.levels.as_slice() else { return None };
+        let layout = &database.layout;
+        let leaves = branch.nodes.get(branch.next..)?.iter().filter_map(|node| match node.payload {
+            Payload::Child(child) => Some((layout.offset(child), u64::from(layout.page_bytes))),
+            _ => None,
+        });
+        Some((branch.page, leaves))
+    }
+
     /// The place as another process can be told it.
     #[must_use]
     pub fn portable(&self, database: &Database) -> PortableCursor {

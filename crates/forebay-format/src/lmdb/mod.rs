@@ -223,6 +223,11 @@ impl Database {
         Ok(())
     }
 
+    /// Announces that a page is read soon.
+    pub(crate) fn announce_page(&self, page: u64) {
+        self.source.will_need(self.layout.offset(page), u64::from(self.layout.page_bytes));
+    }
+
     /// Reads one page as a leaf of the tree: the keys and values of its nodes, in key order.
     pub(crate) fn leaf(&self, page: u64) -> Result<Vec<(Vec<u8>, Value)>, Error> {
         self.leaf_nodes(page).map_err(|trouble| trouble.at(&self.path))

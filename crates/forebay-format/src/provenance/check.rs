@@ -154,6 +154,11 @@ impl LeafPicker {
 }
 
 impl PickedLeaf {
+    /// Tells the storage that the leaf is read soon, so that all that were picked are under way at once.
+    pub(crate) fn announce(&self, database: &Database) {
+        database.announce_page(self.page.page);
+    }
+
     /// Reads the leaf and compares every node of it.
     pub(crate) fn check(&self, database: &Database, pattern: Option<&KeyPattern>) -> Result<(), Error> {
         let number = self.page.page;
