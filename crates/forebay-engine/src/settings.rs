@@ -306,7 +306,12 @@ pub fn decide(
     // coded wants many readers, which decode.
     let coalesces = options.coalesce.is_none()
         && !options.locate.walks()
-        && (roots || (is_forward && !files.is_local() && options.readers.is_none() && !index.is_coded()));
+        && (roots
+            || (is_forward
+                && !files.is_local()
+                && options.readers.is_none()
+                && !options.reader_per_rank
+                && !index.is_coded()));
     let read_bytes = match (coalesces, direct) {
         (true, _) => COALESCED_READ_BYTES,
         (false, true) => DIRECT_READ_BYTES,
