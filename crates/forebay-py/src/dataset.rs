@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_engine::{RecipeReport, Source};
-use forebay_format::{Format, OpenOptions, Place};
+use forebay_format::{Format, OpenOptions, Place, Schema};
 use forebay_types::{Dtype, Field, Layout};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -162,11 +162,14 @@ impl Dataset {
     fn sample<'py>(&self, py: Python<'py>, index: i64) -> PyResult<Bound<'py, PyDict>> {
         let sample = self.resolve(py, index)?;
         let (fields, values) = detached(py, None, |caller| self.source.sample(sample, caller))?;
+        let loaded = detached(py, None, |caller| self.source.index(caller))?;
+        let of_records =
+            *loaded.index.schema() == Schema::Raw || self.source.dataset().format() == Format::Raw;
         let result = PyDict::new(py);
         for (field, value) in fields.iter().zip(values) {
             let bytes = pyo3::types::PyBytes::new(py, &value);
             // A record is bytes, as any container library would hand it out; an array keeps its shape.
-            let is_record = field.layout == Layout::Ragged || self.format() == Format::Raw.name();
+            let is_record = of_records || field.layout == Layout::Ragged;
             if is_record && field.name == "data" && field.dtype == Dtype::Uint8 && field.numpy.is_none() {
                 result.set_item(&field.name, bytes)?;
                 continue;
