@@ -33,7 +33,7 @@ def records(path: str) -> list[bytes]:
         return [bytes(value) for value in transaction.cursor().iternext(keys=False)]
 
 
-def make(path: str, world: Mapping[str, Any], options: Mapping[str, Any]) -> forebay.Loader:
+def make(path: str | forebay.Dataset, world: Mapping[str, Any], options: Mapping[str, Any]) -> forebay.Loader:
     """Make a loader; ``group`` and ``strategy`` are arguments of their classes, ``given`` is a seed of a given order."""
     options = {"memory": MEMORY, **options}
     if (group := options.pop("group", None)) is not None:
@@ -111,6 +111,24 @@ def deliver_each(
             ids = [[check(path, batch) for batch in loader] for _ in range(2)]
             found[strategy] = {"found": ids, "explain": loader.explain()}
     return found
+
+
+def samples(
+    path: str | Sequence[str],
+    options: Mapping[str, Any],
+    world: Mapping[str, Any],
+    pipe: Any,
+    opening: Mapping[str, Any] | None = None,
+) -> list[tuple[list[int], dict[str, list[bytes]]]]:
+    """Go through an epoch of a dataset of any format; return the ids of each step and the bytes of its samples, by field."""
+    with make(forebay.open(path, **(opening or {})), world, {"epochs": 1, **options}) as loader:
+        return [
+            (
+                [int(number) for number in batch.indices],
+                {name: [np.asarray(row).tobytes() for row in rows] for name, rows in batch.items()},
+            )
+            for batch in loader
+        ]
 
 
 def act(
