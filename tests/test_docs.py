@@ -85,10 +85,10 @@ def test_every_key_of_a_loader_is_documented(small_lmdb):
     assert stats["node"].keys() == stats.keys() - {"node", "read_bytes_by_epoch"}
 
 
-@pytest.mark.parametrize("command", ["index", "inspect", "verify", "limit"])
-def test_every_key_of_a_command_is_documented(capsys, small_lmdb, command):
-    quick = ["--seconds", "0.01"] * (command == "limit")
-    assert forebay.cli.main([command, str(small_lmdb), "--json", *quick]) == 0
+@pytest.mark.parametrize("command", ["index", "inspect", "verify", "convert", "limit"])
+def test_every_key_of_a_command_is_documented(capsys, tmp_path, small_lmdb, command):
+    more = {"limit": ["--seconds", "0.01"], "convert": [str(tmp_path / "a.npy")]}.get(command, [])
+    assert forebay.cli.main([command, str(small_lmdb), *more, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(documented_keys(f"`forebay {command} --json`")) == set(found)
     if command == "limit":

@@ -20,6 +20,7 @@ COMMANDS = {
     "index": "Build the sidecar of a dataset; print samples, bytes read, seconds.",
     "inspect": "Print format, shards, samples, sizes, layout and file system of a dataset.",
     "verify": "Read every sample of a dataset and check it.",
+    "convert": "Write the samples of a dataset in another format.",
     "bench": "Run strategies side by side on a data set; where the time goes.",
     "limit": "Measure what a storage can do: sequential, random, direct, mmap, by block size.",
     "pfs": "Mount a directory as an emulated parallel file system; counters, faults.",

@@ -1,0 +1,159 @@
+"""What is converted: samples in order, a batch at a time.
+
+Everything comes through :func:`forebay.open` and a sequential :class:`forebay.Loader`, except for the two kinds of numpy files
+that have to be rewritten before Forebay reads them in place: arrays in Fortran order and deflated members of archives. Those
+are read by numpy.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from forebay._core import FormatError
+from forebay.convert.columns import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forebay.dataset import Dataset
+
+__all__ = ["DatasetSource", "NumpySource", "Source", "open_source"]
+
+# A batch is about as large as this [bytes], so that any number of samples is converted in bounded memory.
+BATCH_BYTES = 8 << 20
+MOST_BATCH_SAMPLES = 4096
+
+_numbers = itertools.count()
+
+
+class Source(Protocol):
+    """Samples in order."""
+
+    columns: tuple[Column, ...]
+    samples: int
+
+    def batches(self) -> Iterator[Mapping[str, Any]]:
+        """Walk over all samples: field name → array, or list of arrays where their lengths differ."""
+        ...
+
+
+class DatasetSource:
+    """The samples of a dataset."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        facts = dataset.native.inspect()
+        records = facts["records"]
+        # Of records as they are it is known how long they are.
+        equal = facts["schema"] == "raw" and records["shortest_bytes"] == records["longest_bytes"]
+        length = records["longest_bytes"] if equal else None
+        self._sample_bytes = max(1, records["longest_bytes"]) * max(1, len(dataset.fields))
+        self.samples = len(dataset)
+        self.columns = tuple(
+            Column(name, _dtype(dtype), shape, length if shape is None else None)
+            for name, (dtype, shape) in dataset.fields.items()
+        )
+
+    def batches(self) -> Iterator[Mapping[str, Any]]:
+        """Read through a loader."""
+        from forebay.loader import Loader
+
+        batch_size = max(1, min(MOST_BATCH_SAMPLES, self.samples, BATCH_BYTES // self._sample_bytes))
+        with Loader(
+            self._dataset,
+            batch_size,
+            order="sequential",
+            last="short",
+            epochs=1,
+            world="single",
+            name=f"convert-{next(_numbers)}",
+        ) as loader:
+            yield from loader
+
+
+class NumpySource:
+    """The arrays of an npy file or an npz archive, read by numpy."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self._arrays = arrays
+        self.samples = len(next(iter(arrays.values())))
+        self.columns = tuple(Column(name, array.dtype, array.shape[1:]) for name, array in arrays.items())
+
+    def batches(self) -> Iterator[Mapping[str, Any]]:
+        """Copy a stretch of rows at a time."""
+        sample_bytes = sum(array.nbytes // self.samples for array in self._arrays.values())
+        rows = max(1, BATCH_BYTES // sample_bytes)
+        for first in range(0, self.samples, rows):
+            yield {
+                name: np.ascontiguousarray(array[first : first + rows])
+                for name, array in self._arrays.items()
+            }
+
+
+def open_source(opening: Callable[[], Dataset], paths: Sequence[str], fields: Sequence[str]) -> Source:
+    """Open what is to be converted.
+
+    Parameters
+    ----------
+    opening : function
+        Opens the dataset.
+    paths : sequence of str
+        What was named.
+    fields : sequence of str
+        Names of the fields that are wanted; none: all.
+
+    Raises
+    ------
+    FormatError, StorageError, OptionError
+        As :func:`forebay.open`.
+    """
+    try:
+        dataset = opening()
+        len(dataset)
+    except FormatError:
+        arrays = _by_numpy(paths, fields)
+        if arrays is None:
+            raise
+        return NumpySource(arrays)
+    return DatasetSource(dataset)
+
+
+def _by_numpy(paths: Sequence[str], fields: Sequence[str]) -> Mapping[str, np.ndarray[Any, Any]] | None:
+    """Return the arrays of a file in Fortran order, or of an archive with deflated members; None: it is neither."""
+    if len(paths) != 1 or not (path := Path(paths[0])).is_file():
+        return None
+    with path.open("rb") as file:
+        magic = file.read(6)
+    try:
+        if magic == b"\x93NUMPY":
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            # Whatever else was refused stays refused.
+            found = {(fields or ["data"])[0]: array} if np.isfortran(array) and len(fields) < 2 else {}
+        elif magic.startswith(b"PK"):
+            with np.load(path, allow_pickle=False) as archive:
+                found = {name: archive[name] for name in fields or archive.files}
+        else:
+            return None
+    except (ValueError, OSError, KeyError, EOFError):
+        # The error of Forebay's own reader says what is wrong with it.
+        return None
+    lengths = {array.shape[:1] for array in found.values()}
+    sound = (
+        len(lengths) == 1
+        and lengths != {()}
+        and all(array.size and array.itemsize for array in found.values())
+    )
+    return found if sound else None
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    """Return the type that a dataset names."""
+    if text.startswith("["):
+        return np.dtype(np.lib.format.descr_to_dtype(ast.literal_eval(text)))
+    return np.dtype(text)

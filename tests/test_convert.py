@@ -1,0 +1,298 @@
+"""Converting: what is written is read by the format's own library, comes back equal, or is refused before it is written."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import tarfile
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+
+import forebay
+import forebay.cli
+from forebay import FormatError, OptionError, StorageError, _native
+from forebay.convert import TARGETS, convert, to_recordio
+from forebay.convert.source import NumpySource, open_source
+from recordio_records import plain_records
+from support import ROOT, datum, record, write_lmdb
+
+SAMPLES = 37
+
+
+def source_of(path, fields=(), **options):
+    return open_source(
+        lambda: forebay.open(path, fields=list(fields) or None, **options), [str(path)], list(fields)
+    )
+
+
+def equal(one, other):
+    """Whether two samples are the same: bytes, or fields of the same types, shapes and values."""
+    if isinstance(one, bytes) or isinstance(other, bytes):
+        return one == other
+    return one.keys() == other.keys() and all(
+        np.asarray(one[name]).dtype == np.asarray(other[name]).dtype
+        and np.array_equal(np.asarray(one[name]), np.asarray(other[name]))
+        for name in one
+    )
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Values of varying length in LMDB."""
+    values = [record(number, 1 + number * 37 % 301) for number in range(SAMPLES)]
+    return write_lmdb(tmp_path / "records.lmdb", values), values
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Arrays of several types in an npz archive."""
+    generator = np.random.default_rng(1)
+    arrays = {
+        "x": generator.random((SAMPLES, 3, 2), np.float32),
+        "y": generator.integers(-9, 9, SAMPLES),
+        "big": generator.integers(0, 99, (SAMPLES, 2)).astype(">i4"),
+    }
+    np.savez(tmp_path / "table.npz", **arrays)
+    return tmp_path / "table.npz", arrays
+
+
+def test_lmdb_records_become_records_of_every_format_that_has_some(tmp_path, records):
+    path, values = records
+    tfrecord = pytest.importorskip("tfrecord")
+    done = convert(source_of(path), tmp_path / "a.tfrecord")
+    assert (done.format, done.samples, done.notes) == ("tfrecord", SAMPLES, [])
+    found = [bytes(value) for value in tfrecord.reader.tfrecord_iterator(str(tmp_path / "a.tfrecord"))]
+    assert found == values
+    convert(source_of(path), tmp_path / "a.tar")
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        assert [archive.extractfile(member).read() for member in archive] == values
+        assert archive.getnames()[1] == "00000001.data"
+    convert(source_of(path), tmp_path / "b.lmdb")
+    with (
+        lmdb.open(str(tmp_path / "b.lmdb"), readonly=True, lock=False) as environment,
+        environment.begin() as reader,
+    ):
+        assert list(reader.cursor().iternext(keys=True)) == [
+            (b"%08d" % number, value) for number, value in enumerate(values)
+        ]
+
+
+def test_an_environment_grows_with_what_is_put_into_it(tmp_path, monkeypatch, records):
+    path, values = records
+    monkeypatch.setattr("forebay.convert.to_lmdb.FIRST_MAP_BYTES", 8192)
+    convert(source_of(path), tmp_path / "b.lmdb")
+    assert list(forebay.open(tmp_path / "b.lmdb")) == values
+
+
+def test_images_stay_what_they_are_in_lmdb_and_become_arrays_elsewhere(tmp_path):
+    write_lmdb(tmp_path / "a", [datum(number) for number in range(SAMPLES)])
+    dataset = forebay.open(tmp_path / "a")
+    convert(source_of(tmp_path / "a"), tmp_path / "b.lmdb")
+    again = forebay.open(tmp_path / "b.lmdb")
+    assert again.fields == dataset.fields
+    assert all(map(equal, dataset, again))
+    assert list(forebay.open(tmp_path / "a", schema="raw")) == list(
+        forebay.open(tmp_path / "b.lmdb", schema="raw")
+    )
+    convert(source_of(tmp_path / "a"), tmp_path / "b.h5")
+    with h5py.File(tmp_path / "b.h5") as file:
+        assert file["image"].shape == (SAMPLES, 3, 8, 8)
+        assert all(
+            np.array_equal(file["image"][number], dataset[number]["image"]) for number in range(SAMPLES)
+        )
+        assert list(file["label"]) == list(range(SAMPLES))
+
+
+def test_records_of_equal_length_are_an_array_of_bytes(tmp_path):
+    values = [record(number, 12) for number in range(SAMPLES)]
+    write_lmdb(tmp_path / "a", values)
+    convert(source_of(tmp_path / "a"), tmp_path / "a.npy")
+    array = np.load(tmp_path / "a.npy")
+    assert (array.dtype, array.shape) == (np.uint8, (SAMPLES, 12))
+    assert [row.tobytes() for row in array] == values
+    done = convert(source_of(tmp_path / "a"), tmp_path / "a.bin")
+    assert (tmp_path / "a.bin").read_bytes() == b"".join(values)
+    assert done.notes == [
+        'the file does not say what it holds: open it with format="raw", '
+        "fields={'data': ('|u1', (12,))} (12 bytes per record)"
+    ]
+
+
+@pytest.mark.parametrize("target", ["a.npy", "a.npz", "a.h5", "a.bin"])
+def test_records_of_different_lengths_are_no_array(tmp_path, records, target):
+    with pytest.raises(
+        OptionError, match=r"holds arrays of one shape; the samples of 'data' differ in length"
+    ):
+        convert(source_of(records[0]), tmp_path / target)
+    assert not list(tmp_path.glob("*a.*"))
+
+
+def test_what_numpy_has_to_read_is_rewritten_in_place_order(tmp_path):
+    array = np.asfortranarray(np.random.default_rng(2).random((SAMPLES, 5, 3)))
+    np.save(tmp_path / "fortran.npy", array)
+    with pytest.raises(FormatError):
+        len(forebay.open(tmp_path / "fortran.npy"))
+    source = source_of(tmp_path / "fortran.npy")
+    assert isinstance(source, NumpySource)
+    convert(source, tmp_path / "c.npy")
+    found = np.load(tmp_path / "c.npy")
+    assert np.array_equal(found, array)
+    assert found.flags.c_contiguous
+    np.savez_compressed(tmp_path / "deflated.npz", x=array, y=np.arange(SAMPLES), other=np.arange(3))
+    convert(source_of(tmp_path / "deflated.npz", ["x", "y"]), tmp_path / "stored.npz")
+    with np.load(tmp_path / "stored.npz") as archive:
+        assert archive.files == ["x", "y"]
+        assert np.array_equal(archive["x"], array)
+        assert np.array_equal(archive["y"], np.arange(SAMPLES))
+    np.save(tmp_path / "objects.npy", np.array([{}, {}]))
+    with pytest.raises(FormatError):
+        source_of(tmp_path / "objects.npy")
+
+
+def test_recordio_is_framed_as_mxnet_does_it():
+    framed = b"".join(part for value in plain_records() for part in to_recordio.frame(value))
+    assert framed == (ROOT / "tests/golden/recordio/plain.rec").read_bytes()
+
+
+def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path, records):
+    path, values = records
+    (tmp_path / "a.tfrecord").write_bytes(b"precious")
+    with pytest.raises(OptionError, match=r"is there already\nhint: --force replaces it"):
+        convert(source_of(path), tmp_path / "a.tfrecord")
+    assert (tmp_path / "a.tfrecord").read_bytes() == b"precious"
+    convert(source_of(path), tmp_path / "a.tfrecord", force=True)
+    assert (tmp_path / "a.tfrecord").stat().st_size > sum(map(len, values))
+    write_lmdb(tmp_path / "old.lmdb", [b"old"])
+    convert(source_of(path), tmp_path / "old.lmdb", force=True)
+    assert list(forebay.open(tmp_path / "old.lmdb")) == values
+    (tmp_path / "home.lmdb").mkdir()
+    (tmp_path / "home.lmdb" / "letter.txt").write_text("dear")
+    with pytest.raises(OptionError, match=r"holds letter.txt; only an LMDB environment is replaced"):
+        convert(source_of(path), tmp_path / "home.lmdb", force=True)
+    assert (tmp_path / "home.lmdb" / "letter.txt").read_text() == "dear"
+
+
+def test_a_conversion_that_fails_leaves_nothing(tmp_path, records):
+    path, _ = records
+
+    class Failing:
+        def __init__(self, source):
+            self.columns, self.samples, self.source = source.columns, source.samples, source
+
+        def batches(self):
+            yield from self.source.batches()
+            raise StorageError("the end of the world")
+
+    before = sorted(entry.name for entry in tmp_path.iterdir())
+    for name, (suffix, *_) in TARGETS.items():
+        if name not in {"npy", "npz", "hdf5", "raw"}:
+            with pytest.raises(StorageError, match="the end of the world"):
+                convert(Failing(source_of(path)), tmp_path / f"a{suffix}")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == before
+    with pytest.raises(StorageError, match="there is no directory"):
+        convert(source_of(path), tmp_path / "nowhere" / "a.tar")
+
+
+def test_a_target_says_what_it_cannot_hold(tmp_path, table, records):
+    _, arrays = table
+    source = NumpySource(arrays)
+    for target, words in [
+        ("a.npy", "npy holds one array; the samples have 3 fields: x: float32, shape"),
+        ("a.lmdb", "lmdb holds one field of bytes, or `image`"),
+        ("a.rec", "recordio holds one field of bytes; the samples have x: float32"),
+        ("a.what", "its suffix does not tell a format\nhint: name the format with --to"),
+    ]:
+        with pytest.raises(OptionError) as error:
+            convert(source, tmp_path / target)
+        assert words in str(error.value)
+    with pytest.raises(OptionError, match="'what' is not written"):
+        convert(source, tmp_path / "a.npz", to="what")
+    doubles = NumpySource({"x": np.zeros(3)})
+    with pytest.raises(OptionError, match="tfrecord holds bytes, float32 and int64; 'x' is float64"):
+        convert(doubles, tmp_path / "a.tfrecord")
+    with pytest.raises(OptionError, match="hdf5 holds no <U3, the type of 'x'"):
+        convert(NumpySource({"x": np.array(["abc", "d"])}), tmp_path / "a.h5")
+    with pytest.raises(OptionError, match="'X' cannot be an extension there"):
+        convert(NumpySource({"X": np.zeros(3)}), tmp_path / "a.tar")
+    images = NumpySource({"image": np.zeros((2, 1, 1, 1), np.uint8), "label": np.array([0, -1])})
+    with pytest.raises(OptionError, match=r"sample 1: a Datum holds labels from 0 to 2\^31 - 1, found -1"):
+        convert(images, tmp_path / "a.lmdb")
+
+
+def test_what_is_not_kept_is_told(tmp_path):
+    tfrecord = pytest.importorskip("tfrecord")
+    arrays = {
+        "x": np.arange(24, dtype=np.float32).reshape(4, 2, 3),
+        "y": np.arange(4, dtype=np.int16),
+        "pixels": np.arange(16, dtype=np.uint8).reshape(4, 4),
+    }
+    done = convert(NumpySource(arrays), tmp_path / "a.tfrecord")
+    assert done.notes == ["'x': the shape (2, 3) is not kept", "'y': int16 becomes int64"]
+    found = list(tfrecord.tfrecord_loader(str(tmp_path / "a.tfrecord"), None))
+    for number, sample in enumerate(found):
+        assert np.array_equal(sample["x"], arrays["x"][number].ravel())
+        assert sample["y"] == number
+        assert bytes(sample["pixels"]) == arrays["pixels"][number].tobytes()
+    done = convert(NumpySource(arrays), tmp_path / "a.tar")
+    assert done.notes == ["'x' becomes npy files", "'y' becomes npy files"]
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        assert archive.getnames()[:3] == ["00000000.x.npy", "00000000.y.npy", "00000000.pixels"]
+        assert np.array_equal(
+            np.load(io.BytesIO(archive.extractfile("00000002.x.npy").read())), arrays["x"][2]
+        )
+
+
+def rows(dataset):
+    """Samples as field → bytes."""
+    return [
+        {name: np.asarray(value).tobytes() for name, value in sample.items()}
+        if isinstance(sample, dict)
+        else {"data": sample}
+        for sample in dataset
+    ]
+
+
+@pytest.mark.parametrize("between", ["lmdb", "tfrecord", "recordio", "tar"])
+@pytest.mark.parametrize("first", ["lmdb", "tfrecord", "recordio", "tar"])
+def test_records_come_back_from_every_format(tmp_path, records, first, between):
+    path, values = records
+    for name in {first, between} - set(_native.FORMATS):
+        pytest.skip(f"this version does not read {name}")
+    names = [tmp_path / f"{number}{TARGETS[name][0]}" for number, name in enumerate([first, between, first])]
+    for source, target in itertools.pairwise([path, *names]):
+        assert convert(source_of(source), target).notes == []
+        assert rows(forebay.open(target)) == [{"data": value} for value in values]
+    if first in ("tfrecord", "recordio"):
+        assert names[0].read_bytes() == names[2].read_bytes()
+
+
+@pytest.mark.parametrize("between", ["npz", "hdf5", "raw"])
+def test_arrays_come_back_from_every_format(tmp_path, table, between):
+    path, arrays = table
+    if between not in _native.FORMATS:
+        pytest.skip(f"this version does not read {between}")
+    target = tmp_path / f"between{TARGETS[between][0]}"
+    convert(source_of(path), target)
+    fields = {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
+    options = {"format": "raw", "fields": fields} if between == "raw" else {}
+    source = open_source(lambda: forebay.open(target, **options), [str(target)], [])
+    convert(source, tmp_path / "again.npz")
+    with np.load(tmp_path / "again.npz") as again:
+        assert sorted(again.files) == sorted(arrays)
+        for name, array in arrays.items():
+            assert again[name].dtype == array.dtype
+            assert np.array_equal(again[name], array)
+
+
+def test_the_command_converts_several_shards_and_chosen_fields(tmp_path, capsys, table):
+    path, arrays = table
+    assert forebay.cli.main(["convert", str(path), str(path), str(tmp_path / "x.npy"), "--field", "x"]) == 0
+    assert np.array_equal(np.load(tmp_path / "x.npy"), np.concatenate([arrays["x"]] * 2))
+    told = capsys.readouterr()
+    assert "samples  74" in told.out
+    assert told.err == "forebay: the name of the field 'x' is not kept\n"
+    assert forebay.cli.main(["convert", str(path), str(tmp_path / "x.npy"), "--field", "x"]) == 2
+    assert "--force replaces it" in capsys.readouterr().err
