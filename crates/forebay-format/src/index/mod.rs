@@ -5,6 +5,7 @@
 //! block, fetches each block once, and writes the places down in the order of the ids.
 
 mod cache;
+mod tiles;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use crate::schema::Schema;
 use crate::sidecar::block::{Block, BlockFault, Limits, Part, Place, Stretch, decode};
 use crate::sidecar::{self, Class, Contents, Meta, ShardInfo, ShardState, SidecarFault, Summary};
 use cache::Cache;
+use tiles::{TileWork, TiledColumn};
 
 /// Memory for expanded blocks \[bytes\]: 2 M records, a quarter of what a budget of 128 MiB leaves per process.
 const EXPANDED_BYTES: u64 = 32 << 20;
@@ -32,10 +34,12 @@ pub struct Index {
     contents: Contents,
     fields: Vec<Field>,
     shards: Vec<ShardBlocks>,
+    /// For each column, where its blocks are if it is tiled.
+    tiled: Vec<Option<TiledColumn>>,
     cache: Cache,
 }
 
-/// Which samples and blocks a shard has.
+/// Which samples a shard has, and which blocks in every column that is not tiled.
 #[derive(Clone, Copy, Debug)]
 struct ShardBlocks {
     first_sample: u64,
@@ -84,7 +88,16 @@ impl Index {
             .collect();
         let fields = contents.meta.schema.fields(&contents.meta.summary);
         let cache = Cache::new(contents.block_checksums.len(), EXPANDED_BYTES);
-        Ok(Self { bytes, contents, fields, shards, cache })
+        let block_records = u64::from(contents.header.block_records);
+        let tiled = (0..contents.meta.columns.len())
+            .map(|column| {
+                contents.meta.tiles(column)?;
+                let records = (0..contents.meta.shards.len())
+                    .map(|shard| contents.meta.column_records(column, shard, &contents.grids[column]));
+                Some(TiledColumn::new(records, block_records))
+            })
+            .collect();
+        Ok(Self { bytes, contents, fields, shards, tiled, cache })
     }
 
     /// Number of samples.
@@ -142,7 +155,7 @@ impl Index {
 
     fn locate_some(&self, ids: &[SampleId], work: &mut Work, out: &mut Located) -> Result<(), Error> {
         let columns = self.columns();
-        let Work { keys, places, exceptional } = work;
+        let Work { keys, places, exceptional, tiles } = work;
         keys.clear();
         for (position, id) in ids.iter().enumerate() {
             let (block, index) = self.block_of(*id)?;
@@ -157,7 +170,7 @@ impl Index {
         for group in keys.chunk_by(|left, right| left >> 32 == right >> 32) {
             let within = group[0] >> 32;
             let shard = self.shard_of(|shard| shard.first_block <= within);
-            for column in 0..columns {
+            for column in (0..columns).filter(|column| self.tiled[*column].is_none()) {
                 self.with_block(column, shard, within, |block| {
                     for key in group {
                         let (index, position) = (*key as u32 >> 16, *key as u16);
@@ -173,7 +186,11 @@ impl Index {
         }
         for (entry, (place, shard, held)) in places.iter().enumerate() {
             let shard = ShardId(*shard);
-            if place.is_exception() {
+            if self.tiled[entry % columns].is_some() {
+                let id = ids[entry / columns];
+                let (shard, first_sample) = self.shard_of_sample(id)?;
+                self.locate_row(entry % columns, shard, id.0 - first_sample, tiles, out)?;
+            } else if place.is_exception() {
                 push_exception(exceptional[*held as usize].exception(*place), shard, out);
             } else {
                 let (class, start, length) = place.plain();
@@ -215,14 +232,14 @@ impl Index {
     }
 
     /// Hands the block `within` its column, which belongs to `shard`, to `each`.
-    fn with_block(
+    fn with_block<T>(
         &self,
         column: usize,
         shard: usize,
         within: u64,
-        each: impl FnOnce(&Arc<Block>),
-    ) -> Result<(), Error> {
-        let number = column * (self.contents.block_checksums.len() / self.columns()) + within as usize;
+        each: impl FnOnce(&Arc<Block>) -> T,
+    ) -> Result<T, Error> {
+        let number = (self.contents.first_blocks[column] + within) as usize;
         self.cache.with(number, || self.expand(number, column, shard, within), each).map_err(|fault| {
             let name = self.shards().first().map_or("dataset", |shard| &shard.name);
             Error::Sidecar { path: PathBuf::from(name), source: Box::new(fault) }
@@ -237,16 +254,25 @@ impl Index {
         };
         let body = sidecar::unpack_block(stored).map_err(fault)?;
         let block_records = u64::from(self.contents.header.block_records);
-        let info = &self.meta().shards[shard];
-        let left = info.samples - (block - self.shards[shard].first_block) * block_records;
-        let summary = self.summary();
+        let (meta, summary) = (self.meta(), self.summary());
+        let grids = &self.contents.grids[column];
+        let tiled = self.tiled[column].as_ref();
+        let first_block = tiled.map_or(self.shards[shard].first_block, |tiled| tiled.first_block(shard));
+        let left = meta.column_records(column, shard, grids) - (block - first_block) * block_records;
         let limits = Limits {
             records: left.min(block_records) as usize,
-            data: info.data_range(),
-            lengths: (summary.shortest_record_bytes, summary.longest_record_bytes),
-            chains: self.meta().codec_chains.len(),
+            data: meta.shards[shard].data_range(),
+            // What a chunk becomes is checked below.
+            lengths: tiled
+                .map_or((summary.shortest_record_bytes, summary.longest_record_bytes), |_| (0, u64::MAX)),
+            chains: meta.codec_chains.len(),
         };
-        decode(&body, &self.meta().columns[column], &limits).map_err(fault)
+        let expanded = decode(&body, &meta.columns[column], &limits).map_err(fault)?;
+        if let Some(tiles) = meta.tiles(column) {
+            let grid = &grids[tiles.shards[shard] as usize];
+            self.check_chunks(column, grid, &expanded, limits.records).map_err(fault)?;
+        }
+        Ok(expanded)
     }
 
     /// The bytes of a block, after a look at its checksum.
@@ -318,6 +344,8 @@ struct Work {
     places: Vec<(Place, u32, u32)>,
     /// Blocks of the exceptions that were found.
     exceptional: Vec<Arc<Block>>,
+    /// What tiled columns have found so far.
+    tiles: TileWork,
 }
 
 #[inline]
@@ -330,17 +358,21 @@ fn push_plain(class: &Class, shard: ShardId, start: u64, length: u64, out: &mut 
 
 fn push_exception(parts: &[Part], shard: ShardId, out: &mut Located) {
     for part in parts {
-        let pieces: Vec<Piece> = part
-            .pieces
-            .iter()
-            .map(|piece| match piece {
-                Stretch::Extent { offset, length } => {
-                    Piece::Extent(Extent { shard, offset: *offset, length: *length })
-                }
-                Stretch::Literal(bytes) => out.push_literal(bytes),
-            })
-            .collect();
+        let pieces = push_pieces(part, shard, out);
         let unit = out.push_unit(&pieces, CodecChain(part.codecs), part.decoded_bytes, part.guard);
         out.push_slice(Slice { unit, offset: part.offset, length: part.length });
     }
+}
+
+/// The pieces of a unit that is described in full.
+fn push_pieces(part: &Part, shard: ShardId, out: &mut Located) -> Vec<Piece> {
+    part.pieces
+        .iter()
+        .map(|piece| match piece {
+            Stretch::Extent { offset, length } => {
+                Piece::Extent(Extent { shard, offset: *offset, length: *length })
+            }
+            Stretch::Literal(bytes) => out.push_literal(bytes),
+        })
+        .collect()
 }

@@ -66,6 +66,16 @@ pub enum Stretch {
     Literal(Vec<u8>),
 }
 
+impl Stretch {
+    /// Length \[bytes\].
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Self::Extent { length, .. } => *length,
+            Self::Literal(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
 /// What a block body must respect.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {

@@ -13,6 +13,7 @@
 pub(crate) mod block;
 mod class;
 mod encode;
+pub(crate) mod tiles;
 pub(crate) mod varint;
 mod writer;
 
@@ -26,6 +27,7 @@ use zstd::bulk::Decompressor;
 
 pub use block::{Entry, Part, Stretch};
 pub use class::Class;
+pub use tiles::Tiles;
 pub use writer::Writer;
 
 use crate::codec::{self, Codec};
@@ -33,6 +35,7 @@ use crate::container::Format;
 use crate::lmdb::Identity;
 use crate::schema::Schema;
 use block::{BlockFault, OFFSET_LIMIT};
+use tiles::Grid;
 use varint::Bytes;
 use writer::{STORED, ZSTD};
 
@@ -246,6 +249,9 @@ pub struct Meta {
     pub shards: Vec<ShardInfo>,
     /// For each column its classes of records.
     pub columns: Vec<Vec<Class>>,
+    /// For each column how its chunks lie, if its records are chunks of many samples; empty if that is so for no column.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiles: Vec<Option<Tiles>>,
     /// Chains of codecs, each in the order in which they are undone; a unit names one by its number. Number 0 is the empty
     /// chain: stored.
     pub codec_chains: Vec<Vec<Codec>>,
@@ -327,6 +333,7 @@ impl Meta {
             return Err(format!("{} codec chains", self.codec_chains.len()));
         }
         self.codec_chains.iter().try_for_each(|chain| codec::check_chain(chain))?;
+        self.check_tiles()?;
         let samples = self.shards.iter().try_fold(0_u64, |sum, shard| sum.checked_add(shard.samples));
         if samples != Some(header.samples) {
             return Err(format!("shards of {samples:?} samples"));
@@ -341,12 +348,53 @@ impl Meta {
         let records = u128::from(header.samples) * u128::from(header.columns);
         let least = records * u128::from(shortest_record_bytes);
         let most = records * u128::from(longest_record_bytes);
-        if !(least..=most).contains(&u128::from(record_bytes)) || longest_record_bytes > longest {
+        // Decoded, a record may be longer than its file.
+        let is_stored = self.codec_chains.len() == 1;
+        if !(least..=most).contains(&u128::from(record_bytes)) || is_stored && longest_record_bytes > longest
+        {
             return Err(format!(
                 "{record_bytes} bytes in records of {shortest_record_bytes} to {longest_record_bytes}"
             ));
         }
         self.schema.check(&self.summary, header.columns as usize)
+    }
+
+    /// Checks what the meta part claims about tiles, except their shapes.
+    fn check_tiles(&self) -> Result<(), String> {
+        if !self.tiles.is_empty() && self.tiles.len() != self.columns.len() {
+            return Err(format!("tiles of {} columns", self.tiles.len()));
+        }
+        for (tiles, classes) in self.tiles.iter().zip(&self.columns) {
+            let Some(Tiles { chains, shapes, shards, .. }) = tiles else { continue };
+            let known = chains.iter().all(|chain| usize::from(*chain) < self.codec_chains.len())
+                && shards.iter().all(|shape| (*shape as usize) < shapes.len());
+            let margins = classes.iter().any(|class| class.margin_bytes() > 0 || class.guard);
+            if !known || margins || chains.len() != classes.len() || shards.len() != self.shards.len() {
+                return Err(format!("tiles of {} classes and {} shards", chains.len(), shards.len()));
+            }
+        }
+        Ok(())
+    }
+
+    /// For each column the grids of its tiles; none where its records are samples.
+    fn grids(&self) -> Result<Vec<Vec<Grid>>, String> {
+        (0..self.columns.len())
+            .map(|column| self.tiles(column).map_or(Ok(Vec::new()), Tiles::grids))
+            .collect()
+    }
+
+    /// Number of records of a shard in a column with these grids.
+    pub(crate) fn column_records(&self, column: usize, shard: usize, grids: &[Grid]) -> u64 {
+        let samples = self.shards[shard].samples;
+        self.tiles(column).map_or(samples, |tiles| {
+            // More than 2⁶⁴ are never there: the number of blocks will not be right.
+            grids[tiles.shards[shard] as usize].chunks(samples).unwrap_or(u64::MAX)
+        })
+    }
+
+    /// How the chunks of a column lie, if its records are chunks.
+    pub fn tiles(&self, column: usize) -> Option<&Tiles> {
+        self.tiles.get(column)?.as_ref()
     }
 }
 
@@ -354,6 +402,10 @@ impl Meta {
 pub(crate) struct Contents {
     pub(crate) header: Header,
     pub(crate) meta: Meta,
+    /// For each column the grids of its tiles; none where its records are samples.
+    pub(crate) grids: Vec<Vec<Grid>>,
+    /// For each column the number of its first block.
+    pub(crate) first_blocks: Vec<u64>,
     /// Start of each block, and the end of the last one \[bytes\].
     pub(crate) block_starts: Vec<u64>,
     pub(crate) block_checksums: Vec<u32>,
@@ -390,13 +442,18 @@ impl Contents {
         let meta: Meta = serde_json::from_slice(&json).map_err(|error| bad_meta(error.to_string()))?;
         meta.check(&header).map_err(bad_meta)?;
 
-        let per_column = meta
-            .shards
-            .iter()
-            .map(|shard| shard.samples.div_ceil(u64::from(header.block_records)))
-            .fold(0, u64::saturating_add);
-        if per_column.saturating_mul(u64::from(header.columns)) != u64::from(header.blocks) {
-            let expected = format!("{per_column} blocks for each of {} columns", header.columns);
+        let grids = meta.grids().map_err(bad_meta)?;
+        let block_records = u64::from(header.block_records);
+        let mut blocks = 0_u64;
+        let mut first_blocks = Vec::with_capacity(grids.len());
+        for (column, grids) in grids.iter().enumerate() {
+            first_blocks.push(blocks);
+            let of_shards = (0..meta.shards.len())
+                .map(|shard| meta.column_records(column, shard, grids).div_ceil(block_records));
+            blocks = of_shards.fold(blocks, u64::saturating_add);
+        }
+        if blocks != u64::from(header.blocks) {
+            let expected = format!("{blocks} blocks of {} columns", header.columns);
             return Err(SidecarFault::damaged(52, "number of blocks", expected, header.blocks));
         }
         let mut start = header.directory_range().end as u64;
@@ -412,7 +469,7 @@ impl Contents {
             let offset = header.directory_range().start;
             return Err(SidecarFault::damaged(offset, "end of the last block", header.file_bytes, start));
         }
-        Ok(Self { header, meta, block_starts, block_checksums })
+        Ok(Self { header, meta, grids, first_blocks, block_starts, block_checksums })
     }
 }
 

@@ -3,7 +3,10 @@
 use super::block::Entry;
 use super::encode::encode;
 use super::varint::put;
-use super::{BLOCK_RECORDS, Class, HEADER_BYTES, Header, LARGEST_BODY_BYTES, Meta, ShardInfo, Summary, pack};
+use super::{
+    BLOCK_RECORDS, Class, HEADER_BYTES, Header, LARGEST_BODY_BYTES, Meta, ShardInfo, Summary, Tiles, pack,
+};
+use crate::codec::Codec;
 use crate::container::Format;
 use crate::schema::Schema;
 
@@ -21,9 +24,11 @@ pub(crate) const ZSTD: u8 = 1;
 /// Builds a sidecar in memory.
 ///
 /// Call [`Writer::push`] for every sample and column, samples in order, and [`Writer::end_shard`] behind the last
-/// sample of each shard.
+/// sample of each shard. Where columns are [tiled](Writer::tile), `push` takes the entries of the others only, and
+/// [`Writer::push_chunk`] those of chunks.
 pub struct Writer {
     columns: Vec<Column>,
+    codec_chains: Vec<Vec<Codec>>,
     samples: u64,
     shards: Vec<ShardInfo>,
     shard_samples: u64,
@@ -32,6 +37,7 @@ pub struct Writer {
 
 struct Column {
     classes: Vec<Class>,
+    tiles: Option<Tiles>,
     pending: Vec<Entry>,
     /// Packed blocks one behind the other, and the length of each \[bytes\].
     blocks: Vec<u8>,
@@ -51,13 +57,21 @@ impl Writer {
             .into_iter()
             .map(|classes| Column {
                 classes,
+                tiles: None,
                 pending: Vec::new(),
                 blocks: Vec::new(),
                 lengths: Vec::new(),
                 last_start: 0,
             })
             .collect();
-        Self { columns, samples: 0, shards: Vec::new(), shard_samples: 0, summary }
+        Self {
+            columns,
+            codec_chains: vec![Vec::new()],
+            samples: 0,
+            shards: Vec::new(),
+            shard_samples: 0,
+            summary,
+        }
     }
 
     /// Number of samples so far.
@@ -65,36 +79,68 @@ impl Writer {
         self.samples
     }
 
+    /// The number of a codec chain, which is added if it is new.
+    ///
+    /// Panics with more chains than 16 bits can number.
+    pub fn chain(&mut self, chain: &[Codec]) -> u16 {
+        let known = self.codec_chains.iter().position(|known| known == chain);
+        let number = known.unwrap_or_else(|| {
+            self.codec_chains.push(chain.to_vec());
+            self.codec_chains.len() - 1
+        });
+        u16::try_from(number).expect("few codec chains")
+    }
+
+    /// Says that the records of a column are chunks of these shapes, before any is added; `tiles.shards` has an element
+    /// for each shard.
+    pub fn tile(&mut self, column: usize, tiles: Tiles) {
+        self.columns[column].tiles = Some(tiles);
+    }
+
+    /// Adds the next chunk of a tiled column.
+    pub fn push_chunk(&mut self, column: usize, entry: Entry) {
+        if let Entry::Plain { class, .. } = &entry {
+            self.summary.class_records[column][usize::from(*class)] += 1;
+        }
+        self.columns[column].push(entry);
+    }
+
+    /// Adds samples of a dataset whose columns are all tiled.
+    pub fn push_samples(&mut self, samples: u64) {
+        self.samples += samples;
+        self.shard_samples += samples;
+        for tiles in self.columns.iter().filter_map(|column| column.tiles.as_ref()) {
+            if samples > 0 {
+                let bytes = tiles.sample_bytes().expect("shapes that were checked");
+                count(&mut self.summary, bytes, samples);
+            }
+        }
+    }
+
     /// Counts a record that is no sample.
     pub fn exclude(&mut self, name: &str) {
         *self.summary.excluded.entry(name.to_owned()).or_default() += 1;
     }
 
-    /// Adds the entries of the next sample, one per column.
+    /// Adds the entries of the next sample, one for each column that is not tiled.
     pub fn push(&mut self, entries: impl IntoIterator<Item = Entry>) {
         let mut entries = entries.into_iter();
         let Self { columns, summary, .. } = self;
-        for (column, counts) in columns.iter_mut().zip(&mut summary.class_records) {
+        for (number, column) in columns.iter_mut().enumerate().filter(|(_, column)| column.tiles.is_none()) {
             let entry = entries.next().expect("an entry for each column");
             let length = match &entry {
                 Entry::Plain { class, start, length } => {
-                    counts[usize::from(*class)] += 1;
+                    summary.class_records[number][usize::from(*class)] += 1;
                     summary.backward_records += u64::from(*start < column.last_start);
                     column.last_start = *start;
                     *length
                 }
                 Entry::Exception(parts) => parts.iter().map(|part| part.length).sum(),
             };
-            summary.record_bytes += length;
-            summary.shortest_record_bytes = summary.shortest_record_bytes.min(length);
-            summary.longest_record_bytes = summary.longest_record_bytes.max(length);
-            column.pending.push(entry);
-            if column.pending.len() == BLOCK_RECORDS as usize {
-                column.flush();
-            }
+            count(summary, length, 1);
+            column.push(entry);
         }
-        self.samples += 1;
-        self.shard_samples += 1;
+        self.push_samples(1);
     }
 
     /// Ends the shard that is being written. `shard.samples` is filled in.
@@ -125,7 +171,12 @@ impl Writer {
             schema,
             shards: self.shards.clone(),
             columns: self.columns.iter().map(|column| column.classes.clone()).collect(),
-            codec_chains: vec![Vec::new()],
+            tiles: if self.columns.iter().all(|column| column.tiles.is_none()) {
+                Vec::new()
+            } else {
+                self.columns.iter().map(|column| column.tiles.clone()).collect()
+            },
+            codec_chains: self.codec_chains.clone(),
             summary,
         };
         let json = serde_json::to_vec(&meta).expect("numbers and text are JSON");
@@ -164,7 +215,21 @@ impl Writer {
     }
 }
 
+/// Counts records of one length.
+fn count(summary: &mut Summary, length: u64, records: u64) {
+    summary.record_bytes += length * records;
+    summary.shortest_record_bytes = summary.shortest_record_bytes.min(length);
+    summary.longest_record_bytes = summary.longest_record_bytes.max(length);
+}
+
 impl Column {
+    fn push(&mut self, entry: Entry) {
+        self.pending.push(entry);
+        if self.pending.len() == BLOCK_RECORDS as usize {
+            self.flush();
+        }
+    }
+
     fn flush(&mut self) {
         let body = encode(&self.pending, &self.classes);
         self.pending.clear();
