@@ -1,5 +1,7 @@
 //! The caller's side of long calls: interruption, progress, warnings.
 
+use std::path::Path;
+
 /// What the engine asks of whoever called it; the bindings answer with Python's signals, callbacks and warnings.
 pub trait Caller: Sync {
     /// Whether the call should end with [`crate::Error::Interrupted`]; asked at least every 100 ms.
@@ -11,6 +13,13 @@ pub trait Caller: Sync {
     fn progress(&self, what: &str, done: u64, all: u64) -> bool {
         let _ = (what, done, all);
         !self.interrupted()
+    }
+
+    /// Finds the structure of an HDF5 file, with the datasets `fields` or all of them; `None` where the caller cannot, or has
+    /// noted why it failed.
+    fn structure(&self, path: &Path, fields: &[String]) -> Option<Vec<u8>> {
+        let _ = (path, fields);
+        None
     }
 
     /// Tells the user something he should know though all goes on.

@@ -3,6 +3,7 @@
 //! The index is always used from the bytes of its sidecar, so that the leader of a node can share those bytes in a
 //! sealed memfd and no process expands more of them than it needs.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -11,7 +12,7 @@ use forebay_format::{
     CachePolicy, Dataset, FieldOut, FoundRecipe, Index, IndexReport, OpenOptions, Place, Progress,
     Verification,
 };
-use forebay_types::{Field, Layout, Located, Piece, SampleId};
+use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
 use serde::Serialize;
 
 use crate::access::{ShardFiles, file_system_at};
@@ -270,6 +271,11 @@ impl Source {
         place: Option<Place>,
         caller: &dyn Caller,
     ) -> Result<Built, Error> {
+        for shard in dataset.unknown_structures() {
+            let path = &dataset.shards()[shard].path;
+            let found = caller.structure(path, &dataset.options().fields);
+            dataset.tell_structure(shard, &found.ok_or(Error::Interrupted)?)?;
+        }
         let built = dataset.build_index(INDEX_THREADS, &|progress| tell(caller, progress))?;
         for warning in &built.report.warnings {
             caller.warn(warning);
@@ -342,8 +348,15 @@ impl Source {
         let index = self.index(caller)?.index;
         let mut located = Located::default();
         index.locate(&[SampleId(sample)], &mut located)?;
-        let mut extents = Vec::new();
+        let (mut extents, mut seen) = (Vec::new(), HashSet::new());
         for slice in (0..located.columns()).flat_map(|column| located.slices(0, column)) {
+            let unit = &located.units()[slice.unit as usize];
+            let is_stored = unit.codecs == CodecChain::STORED;
+            // What has to be decoded is read whole, once.
+            if !is_stored && !seen.insert(slice.unit) {
+                continue;
+            }
+            let slice = if is_stored { *slice } else { Slice { offset: 0, length: u64::MAX, ..*slice } };
             let mut skip = slice.offset;
             let mut rest = slice.length;
             for piece in &located.pieces()[located.unit_pieces(slice.unit)] {

@@ -17,9 +17,9 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::file::Input;
 use crate::npy::Arrays;
 use crate::recordio::RecordIoFile;
-use crate::sidecar::{Class, Entry, ShardState};
+use crate::sidecar::{Class, Entry, ShardInfo, ShardState, Tiles, Writer};
 use crate::tfrecord::TfRecordFile;
-use crate::{Error, OpenOptions, Schema, SchemaChoice, raw};
+use crate::{Error, OpenOptions, Schema, SchemaChoice, hdf5, raw};
 
 /// A container format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -37,11 +37,14 @@ pub enum Format {
     RecordIo,
     /// `TensorFlow`'s `TFRecord`.
     TfRecord,
+    /// Hierarchical Data Format, version 5.
+    Hdf5,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 6] = [Self::Lmdb, Self::Npy, Self::Npz, Self::Raw, Self::RecordIo, Self::TfRecord];
+    pub const ALL: [Self; 7] =
+        [Self::Lmdb, Self::Hdf5, Self::Npy, Self::Npz, Self::Raw, Self::RecordIo, Self::TfRecord];
 
     /// The name, as in `format="lmdb"` and in sidecars.
     #[must_use]
@@ -53,6 +56,7 @@ impl Format {
             Self::Raw => "raw",
             Self::RecordIo => "recordio",
             Self::TfRecord => "tfrecord",
+            Self::Hdf5 => "hdf5",
         }
     }
 }
@@ -99,6 +103,32 @@ pub(crate) trait Container: fmt::Debug + Send + Sync {
         take: &mut dyn FnMut(&[Entry]) -> Result<(), Error>,
     ) -> Result<Walked, Error>;
 
+    /// Adds all samples to an index in the making; `progress` as in [`Container::walk`], which does it for columns whose
+    /// records are samples.
+    fn add_to(&self, writer: &mut Writer, progress: &dyn Fn(u64) -> bool) -> Result<Walked, Error> {
+        self.walk(progress, &mut |entries| {
+            writer.push(entries.iter().cloned());
+            Ok(())
+        })
+    }
+
+    /// How the bytes of a column lie in this file, where the format has chunks of many samples.
+    fn chunks(&self, column: usize) -> Option<ChunkShape> {
+        let _ = column;
+        None
+    }
+
+    /// Whether another library has to find the structure of this file, before an index can be built.
+    fn needs_structure(&self) -> bool {
+        false
+    }
+
+    /// Takes the structure of this file from who has found it.
+    fn tell_structure(&self, structure: &[u8]) -> Result<(), Error> {
+        let _ = structure;
+        Ok(())
+    }
+
     /// What `forebay inspect` tells of this file besides its size; keys and values.
     fn describe(&self) -> serde_json::Map<String, serde_json::Value> {
         serde_json::Map::new()
@@ -136,6 +166,54 @@ impl Column {
     }
 }
 
+/// How the bytes of a column lie in a file of a format that has chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkShape {
+    /// Length of an element \[bytes\].
+    pub(crate) item_bytes: u32,
+    /// Shape of a sample, in elements.
+    pub(crate) sample: Vec<u64>,
+    /// Shape of a chunk: rows, then as samples.
+    pub(crate) shape: Vec<u64>,
+    /// Whether there are chunks at all; else these are single samples.
+    pub(crate) is_cut: bool,
+}
+
+/// Tells the writer which columns are tiled: those for which some file has chunks.
+pub(crate) fn tile(writer: &mut Writer, columns: usize, files: &[&dyn Container]) {
+    for column in 0..columns {
+        let shapes: Option<Vec<ChunkShape>> = files.iter().map(|file| file.chunks(column)).collect();
+        let Some(all) = shapes.filter(|shapes| shapes.iter().any(|shape| shape.is_cut)) else { continue };
+        let (item_bytes, sample) = (all[0].item_bytes, all[0].sample.clone());
+        let (mut shapes, mut shards) = (Vec::new(), Vec::new());
+        for ChunkShape { shape, .. } in all {
+            let known = shapes.iter().rposition(|known| *known == shape);
+            shards.push(known.unwrap_or(shapes.len()) as u32);
+            if known.is_none() {
+                shapes.push(shape);
+            }
+        }
+        writer.tile(column, Tiles { item_bytes, sample, chains: Vec::new(), shapes, shards });
+    }
+}
+
+/// The index of one file alone.
+pub(crate) fn index_alone(file: &dyn Container) -> Result<Vec<u8>, Error> {
+    let columns = file.columns()?;
+    let mut writer = Writer::new(columns.iter().map(|column| column.classes.clone()).collect());
+    tile(&mut writer, columns.len(), &[file]);
+    file.add_to(&mut writer, &|_| true)?;
+    writer.end_shard(ShardInfo {
+        name: file.input().path().display().to_string(),
+        bytes: file.input().bytes(),
+        modified_ns: 0,
+        samples: 0,
+        state: file.state(),
+    });
+    let fields = columns.into_iter().map(|column| column.field).collect();
+    Ok(writer.finish(Format::Hdf5, Schema::Fields(fields), 0))
+}
+
 /// What a walk through a file found besides samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walked {
@@ -154,6 +232,7 @@ pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result
         Format::Raw => Arc::new(raw::RawFile::open(path, options)?),
         Format::RecordIo => Arc::new(RecordIoFile::open(path, options)?),
         Format::TfRecord => Arc::new(TfRecordFile::open(path, options)?),
+        Format::Hdf5 => Arc::new(hdf5::Hdf5File::open(path, options)?),
     })
 }
 

@@ -11,8 +11,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use forebay_format::sidecar::{Class, Entry, Part, Stretch, Tiles, Writer};
-use forebay_format::{Codec, Index, Schema};
-use forebay_types::{CodecChain, Located, Piece, SampleId};
+use forebay_format::{Codec, Format, Index, Schema};
+use forebay_types::{CodecChain, Dtype, Field, Layout, Located, Piece, SampleId};
 use support::lmdb_writer::Random;
 use support::table::{DATA, FINGERPRINT, damaged, inside, shard};
 
@@ -160,7 +160,8 @@ impl Array {
             }
             writer.end_shard(shard(&format!("{number}.h5")));
         }
-        writer.finish("hdf5", Schema::Raw, FINGERPRINT)
+        let field = |name| Field::new(name, Dtype::Uint8, Layout::Ragged);
+        writer.finish(Format::Hdf5, Schema::Fields(vec![field("tiled"), field("plain")]), FINGERPRINT)
     }
 }
 

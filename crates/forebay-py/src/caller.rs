@@ -1,5 +1,6 @@
 //! Python as the caller of long calls: signals, a progress callback, warnings.
 
+use std::path::Path;
 use std::sync::Mutex;
 
 use forebay_engine::{Caller, Error};
@@ -60,6 +61,13 @@ impl Caller for PythonCaller {
             }
         }
         !self.interrupted()
+    }
+
+    fn structure(&self, path: &Path, fields: &[String]) -> Option<Vec<u8>> {
+        let found = Python::try_attach(|py| {
+            py.import("forebay.hdf5")?.call_method1("find", (path, fields.to_vec()))?.extract::<Vec<u8>>()
+        })?;
+        found.map_err(|error| self.keep(error)).ok()
     }
 
     fn warn(&self, text: &str) {

@@ -17,8 +17,8 @@ const LMDB_MAGIC_AT: [usize; 3] = [12, 16, 24];
 
 /// Marks of formats: name, place, bytes, and the format, where it is one that is read.
 const MARKS: [(&str, usize, &[u8], Option<Format>); 21] = [
-    ("HDF5", 0, b"\x89HDF\r\n\x1a\n", None),
-    ("HDF5 (with a user block)", 512, b"\x89HDF\r\n\x1a\n", None),
+    ("HDF5", 0, b"\x89HDF\r\n\x1a\n", Some(Format::Hdf5)),
+    ("HDF5 (with a user block)", 512, b"\x89HDF\r\n\x1a\n", Some(Format::Hdf5)),
     ("a numpy array (npy)", 0, b"\x93NUMPY", Some(Format::Npy)),
     ("a zip archive (npz)", 0, b"PK\x03\x04", Some(Format::Npz)),
     ("MXNet RecordIO", 0, b"\x0a\x23\xd7\xce", Some(Format::RecordIo)),

@@ -3,6 +3,8 @@
 //! A verification takes samples in stretches of ids, sorts each stretch by place, and reads it in large pieces. What a
 //! piece of several samples cannot be read for is found out by reading them one by one.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,6 +22,9 @@ const STRETCH_SAMPLES: u64 = 16384;
 
 /// Most bytes per read \[bytes\], unless one record is larger.
 const READ_BYTES: u64 = 8 << 20;
+
+/// Most bytes of units that a thread keeps, besides those of one sample: chunks hold neighbours.
+const UNITS_BYTES: usize = 8 << 20;
 
 /// Gap up to which two records are read at once \[bytes\]: dropping so much costs less than a second read.
 const GAP_BYTES: u64 = 64 << 10;
@@ -51,12 +56,12 @@ impl Dataset {
     pub fn read_columns(&self, index: &Index, sample: SampleId) -> Result<Vec<Vec<u8>>, Error> {
         let mut located = Located::default();
         index.locate(&[sample], &mut located)?;
-        self.read_located(&self.open_files()?, index, &located, 0)
+        self.read_located(&self.open_files()?, index, &located, 0, &mut Units::default())
     }
 
     /// Reads and decodes every sample, with `threads` threads, and returns the first `limit` bad ones.
     ///
-    /// Memory stays below 8 MiB per thread, or two records where one is larger. `progress` is called after every
+    /// Memory stays below 16 MiB per thread, or two records where one is larger, or all chunks that hold one. `progress` is called after every
     /// stretch of samples, from several threads; `false` ends the work with [`Error::Interrupted`].
     pub fn verify(
         &self,
@@ -111,43 +116,26 @@ impl Dataset {
         self.shards.iter().map(|shard| DataFile::open(&shard.path)).collect()
     }
 
-    /// Reads the columns of the `position`-th located sample, piece by piece.
+    /// Reads the columns of the `position`-th located sample, unit by unit; those that `units` holds are not read again.
     fn read_located(
         &self,
         files: &[DataFile],
         index: &Index,
         located: &Located,
         position: usize,
+        units: &mut Units,
     ) -> Result<Vec<Vec<u8>>, Error> {
         let mut columns = vec![Vec::new(); located.columns()];
         for (number, column) in columns.iter_mut().enumerate() {
             for slice in located.slices(position, number) {
-                let unit = &located.units()[slice.unit as usize];
-                // Sidecars with other chains are refused when they are opened.
-                assert_eq!(unit.codecs, CodecChain::STORED, "a stored unit");
-                let mut bytes = Vec::new();
-                for piece in &located.pieces()[located.unit_pieces(slice.unit)] {
-                    match *piece {
-                        Piece::Extent(extent) => {
-                            let shard = extent.shard.0 as usize;
-                            let before = bytes.len();
-                            bytes.resize(before + extent.length as usize, 0);
-                            read_exactly(
-                                &files[shard],
-                                &self.shards[shard].path,
-                                extent.offset,
-                                &mut bytes[before..],
-                            )?;
-                            if before == 0 {
-                                self.check_unit(index, unit, extent, &bytes)?;
-                            }
-                        }
-                        Piece::Literal { first, length } => {
-                            let first = first as usize;
-                            bytes.extend_from_slice(&located.literals()[first..first + length as usize]);
-                        }
+                let bytes = match units.held.entry(slice.unit) {
+                    Entry::Occupied(held) => held.into_mut(),
+                    Entry::Vacant(place) => {
+                        let read = self.read_unit(files, index, located, slice.unit)?;
+                        units.bytes += read.len();
+                        place.insert(read)
                     }
-                }
+                };
                 column
                     .extend_from_slice(&bytes[slice.offset as usize..(slice.offset + slice.length) as usize]);
             }
@@ -166,6 +154,57 @@ impl Dataset {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Reads and decodes a unit.
+    fn read_unit(
+        &self,
+        files: &[DataFile],
+        index: &Index,
+        located: &Located,
+        number: u32,
+    ) -> Result<Vec<u8>, Error> {
+        let unit = &located.units()[number as usize];
+        let mut bytes = Vec::new();
+        let mut first_extent = None;
+        for piece in &located.pieces()[located.unit_pieces(number)] {
+            match *piece {
+                Piece::Extent(extent) => {
+                    let shard = extent.shard.0 as usize;
+                    let before = bytes.len();
+                    bytes.resize(before + extent.length as usize, 0);
+                    read_exactly(
+                        &files[shard],
+                        &self.shards[shard].path,
+                        extent.offset,
+                        &mut bytes[before..],
+                    )?;
+                    if before == 0 {
+                        self.check_unit(index, unit, extent, &bytes)?;
+                    }
+                    first_extent.get_or_insert(extent);
+                }
+                Piece::Literal { first, length } => {
+                    let first = first as usize;
+                    bytes.extend_from_slice(&located.literals()[first..first + length as usize]);
+                }
+            }
+        }
+        if unit.codecs == CodecChain::STORED {
+            return Ok(bytes);
+        }
+        let mut decoded = vec![0; unit.decoded_bytes as usize];
+        index.decode_unit(unit.codecs, &bytes, &mut decoded).map_err(|error| {
+            let (shard, offset) = first_extent.map_or((0, 0), |extent| (extent.shard.0, extent.offset));
+            Error::Corrupt {
+                path: self.shards[shard as usize].path.clone(),
+                offset,
+                what: format!("{} of a chunk of {} bytes: {}", error.codec, bytes.len(), error.what),
+                expected: error.expected,
+                found: error.found,
+            }
+        })?;
+        Ok(decoded)
     }
 
     /// The index knows shards by short names; this dataset knows their paths.
@@ -188,6 +227,20 @@ impl Verification {
     }
 }
 
+/// Decoded units of some located samples, by number.
+#[derive(Default)]
+struct Units {
+    held: HashMap<u32, Vec<u8>>,
+    bytes: usize,
+}
+
+impl Units {
+    fn clear(&mut self) {
+        self.held.clear();
+        self.bytes = 0;
+    }
+}
+
 /// One thread of a verification.
 struct Checker<'a> {
     dataset: &'a Dataset,
@@ -198,6 +251,7 @@ struct Checker<'a> {
     /// Samples of one extent: the extent and the position in `located`.
     single: Vec<(Extent, usize)>,
     buffer: Vec<u8>,
+    units: Units,
     fields: Vec<Vec<u8>>,
     result: Verification,
 }
@@ -213,6 +267,7 @@ impl<'a> Checker<'a> {
             located: Located::default(),
             single: Vec::new(),
             buffer: Vec::new(),
+            units: Units::default(),
             fields: index.fields().iter().map(bytes).collect(),
             result: Verification::default(),
         }
@@ -223,6 +278,8 @@ impl<'a> Checker<'a> {
         let ids: Vec<SampleId> = samples.clone().map(SampleId).collect();
         let mut located = mem::take(&mut self.located);
         self.index.locate(&ids, &mut located)?;
+        // Units are numbered anew.
+        self.units.clear();
         let mut single = mem::take(&mut self.single);
         single.clear();
         for (position, id) in ids.iter().enumerate() {
@@ -275,13 +332,18 @@ impl<'a> Checker<'a> {
                 _ => None,
             }
         });
-        let checked =
-            self.dataset.read_located(self.files, self.index, located, position).and_then(|columns| {
-                self.result.read_bytes += columns.iter().map(|column| column.len() as u64).sum::<u64>();
-                let columns: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
-                let nowhere = Extent { shard: forebay_types::ShardId(0), offset: 0, length: 0 };
-                self.decode(&columns, id, place.unwrap_or(nowhere))
-            });
+        if self.units.bytes > UNITS_BYTES {
+            self.units.clear();
+        }
+        let mut units = mem::take(&mut self.units);
+        let read = self.dataset.read_located(self.files, self.index, located, position, &mut units);
+        self.units = units;
+        let checked = read.and_then(|columns| {
+            self.result.read_bytes += columns.iter().map(|column| column.len() as u64).sum::<u64>();
+            let columns: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
+            let nowhere = Extent { shard: forebay_types::ShardId(0), offset: 0, length: 0 };
+            self.decode(&columns, id, place.unwrap_or(nowhere))
+        });
         self.note(checked, id);
     }
 
@@ -325,6 +387,9 @@ fn single_extent(located: &Located, position: usize) -> Option<Extent> {
         return None;
     }
     let [slice] = located.slices(position, 0) else { return None };
+    if located.units()[slice.unit as usize].codecs != CodecChain::STORED {
+        return None;
+    }
     match located.pieces()[located.unit_pieces(slice.unit)] {
         [Piece::Extent(extent)] => Some(extent),
         _ => None,

@@ -6,12 +6,26 @@ use std::time::Instant;
 use forebay_types::{Located, Piece, SampleId};
 
 use super::build::IndexReport;
-use super::{BuiltIndex, Dataset, Progress};
-use crate::container::{Column, Container};
+use super::{BuiltIndex, Dataset, Files, Progress};
+use crate::container::{self, Column, Container};
 use crate::sidecar::Writer;
 use crate::{Error, Index, Schema, SchemaError};
 
 impl Dataset {
+    /// The files of which another library has to find the structure before an index is built, by number.
+    pub fn unknown_structures(&self) -> Vec<usize> {
+        let Files::Other(files) = &self.files else { return Vec::new() };
+        (0..files.len()).filter(|shard| files[*shard].needs_structure()).collect()
+    }
+
+    /// Takes the structure of a file from who has found it: bytes that are checked like any other input.
+    pub fn tell_structure(&self, shard: usize, structure: &[u8]) -> Result<(), Error> {
+        match &self.files {
+            Files::Lmdb(_) => Ok(()),
+            Files::Other(files) => files[shard].tell_structure(structure),
+        }
+    }
+
     /// Walks the files, one after the other, and makes an index of them.
     pub(super) fn build_from_files(
         &self,
@@ -24,15 +38,14 @@ impl Dataset {
             refuse_other_columns(&columns, &**file, &*files[0])?;
         }
         let mut writer = Writer::new(columns.iter().map(|column| column.classes.clone()).collect());
+        let all: Vec<&dyn Container> = files.iter().map(|file| &**file).collect();
+        container::tile(&mut writer, columns.len(), &all);
         let mut report = IndexReport::default();
         let total: u64 = self.shards.iter().map(|shard| shard.bytes).sum();
         for (number, file) in files.iter().enumerate() {
             let before = report.file_bytes;
             let tell = |done| progress(Progress { what: "bytes", done: before + done, total });
-            let walked = file.walk(&tell, &mut |entries| {
-                writer.push(entries.iter().cloned());
-                Ok(())
-            })?;
+            let walked = file.add_to(&mut writer, &tell)?;
             for (name, count) in walked.excluded {
                 (0..count).for_each(|_| writer.exclude(&name));
             }

@@ -97,6 +97,26 @@ impl Writer {
         self.columns[column].tiles = Some(tiles);
     }
 
+    /// Whether a column is tiled.
+    pub fn is_tiled(&self, column: usize) -> bool {
+        self.columns[column].tiles.is_some()
+    }
+
+    /// The class of a tiled column for chunks with this codec chain; `None` where all classes have other ones.
+    pub fn chunk_class(&mut self, column: usize, chain: &[Codec]) -> Option<u8> {
+        let number = self.chain(chain);
+        let Column { classes, tiles, .. } = &mut self.columns[column];
+        let chains = &mut tiles.as_mut().expect("a tiled column").chains;
+        if let Some(known) = chains.iter().position(|known| *known == number) {
+            return Some(known as u8);
+        }
+        if chains.len() == classes.len() {
+            return None;
+        }
+        chains.push(number);
+        Some(chains.len() as u8 - 1)
+    }
+
     /// Adds the next chunk of a tiled column.
     pub fn push_chunk(&mut self, column: usize, entry: Entry) {
         if let Entry::Plain { class, .. } = &entry {
@@ -174,7 +194,7 @@ impl Writer {
             tiles: if self.columns.iter().all(|column| column.tiles.is_none()) {
                 Vec::new()
             } else {
-                self.columns.iter().map(|column| column.tiles.clone()).collect()
+                self.columns.iter().map(Column::described).collect()
             },
             codec_chains: self.codec_chains.clone(),
             summary,
@@ -223,6 +243,13 @@ fn count(summary: &mut Summary, length: u64, records: u64) {
 }
 
 impl Column {
+    /// The tiles with a chain for each class; those that were not needed are stored ones.
+    fn described(&self) -> Option<Tiles> {
+        let mut tiles = self.tiles.clone()?;
+        tiles.chains.resize(self.classes.len(), 0);
+        Some(tiles)
+    }
+
     fn push(&mut self, entry: Entry) {
         self.pending.push(entry);
         if self.pending.len() == BLOCK_RECORDS as usize {

@@ -1,0 +1,386 @@
+"""The structure of an HDF5 file, found by h5py once, before an index is built.
+
+``find`` says where the datasets of a file lie: contiguous data, or every chunk with its place, its length and the filters that it
+skipped. What it returns is checked in Rust (``crates/forebay-format/src/hdf5/structure.rs``, which also describes the bytes); from then
+on samples are read without h5py and without the lock of libhdf5.
+
+libhdf5 says several things that lead to wrong bytes without an error, so nothing is believed before it was compared: places of chunks may
+or may not count from the end of a user block, chunks at the edges may be stored without filters although their masks say otherwise, and
+other drivers than the plain one count offsets over several files. docs/formats/hdf5.md lists what is refused and why.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+import struct
+from array import array
+from collections.abc import Iterable
+from typing import Any, BinaryIO
+
+import numpy as np
+
+__all__ = ["find"]
+
+# Types of elements that Forebay has itself; all others are bytes of which numpy makes a view.
+_OWN = {
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+}
+
+# An entry of the table of chunks.
+_CHUNK = np.dtype([("number", "<u8"), ("offset", "<u8"), ("length", "<u8"), ("mask", "<u4")])
+
+# A mask of a chunk that has skipped all filters.
+_ALL_SKIPPED = 0xFFFFFFFF
+
+# Chunks that are compared with what h5py reads, per dataset, until it is clear what their places count from.
+_PROBES = 16
+
+
+class _Refusal(Exception):
+    """What is answered instead of a structure: a key of the description and its fields."""
+
+    def __init__(self, kind: str, **fields: object) -> None:
+        super().__init__(kind)
+        self.description = {kind: fields}
+
+
+def find(path: str, fields: list[str]) -> bytes:
+    """Find the structure of an HDF5 file.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    fields : list of str
+        Datasets that are wanted, by path in the file; empty: all, if they have one first dimension.
+
+    Returns
+    -------
+    bytes
+        The structure, or a refusal in its place.
+    """
+    try:
+        datasets, tables = _find(path, fields)
+        description: dict[str, object] = {"datasets": datasets}
+    except _Refusal as refusal:
+        description, tables = refusal.description, []
+    text = json.dumps(description).encode()
+    return b"".join([struct.pack("<I", len(text)), text, *tables])
+
+
+def _find(path: str, fields: list[str]) -> tuple[list[dict[str, object]], list[bytes]]:
+    try:
+        import h5py
+    except ImportError as error:
+        raise _Refusal(
+            "usage",
+            message=f"HDF5 files are indexed with h5py, which cannot be imported: {error}",
+            hint="pip install 'forebay[hdf5]'",
+        ) from None
+    try:
+        # The plain driver: others count over several files. Locks where the file system has them.
+        file = h5py.File(path, "r", driver="sec2", locking="best-effort")
+    except OSError as error:
+        raise _Refusal(
+            "corrupt", what="HDF5 file", offset=0, expected="one that h5py opens", found=_line(error)
+        ) from None
+    with file, builtins.open(path, "rb", buffering=0) as raw:
+        try:
+            names = fields or _default_names(file, h5py)
+            found = [_Dataset(_dataset(file, name, h5py), name, raw, file.userblock_size) for name in names]
+            lengths = {one.dataset.shape[0] for one in found}
+            if len(lengths) > 1:
+                told = ", ".join(f"{one.name} {one.dataset.shape}" for one in found)
+                raise _Refusal(
+                    "usage",
+                    message=f"the fields have different first dimensions: {told}",
+                    hint="the fields of a sample have one row each",
+                )
+            described = [one.describe() for one in found]
+        except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
+            # What libhdf5 reports of damage comes as any of these.
+            raise _Refusal(
+                "corrupt",
+                what="structure",
+                offset=0,
+                expected="one that h5py can read",
+                found=f"{type(error).__name__}: {_line(error)}",
+            ) from None
+    return [dataset for dataset, _ in described], [table for _, table in described]
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _default_names(file: Any, h5py: Any) -> list[str]:
+    """Return the datasets that have a first dimension, if that is one and the same."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def take(name: str, found: Any) -> None:
+        if isinstance(found, h5py.Dataset) and found.shape:
+            shapes[name] = found.shape
+
+    file.visititems(take)
+    if not shapes:
+        raise _Refusal(
+            "unsupported",
+            what="an HDF5 file without samples",
+            found="no dataset with a first dimension",
+            hint="",
+        )
+    if len({shape[0] for shape in shapes.values()}) > 1:
+        told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise _Refusal(
+            "usage",
+            message=f"its datasets have different first dimensions: {told}",
+            hint="name those that belong together: fields=[...]",
+        )
+    return list(shapes)
+
+
+def _dataset(file: Any, name: str, h5py: Any) -> Any:
+    """Return a dataset by its path."""
+    try:
+        found = file.get(name)
+    except (OSError, KeyError):
+        found = None
+    if not isinstance(found, h5py.Dataset):
+        names: list[str] = []
+        file.visititems(lambda name, one: names.append(name) if isinstance(one, h5py.Dataset) else None)
+        raise _Refusal(
+            "usage", message=f"it has no dataset {name!r}", hint=f"its datasets: {', '.join(names) or 'none'}"
+        )
+    if found.file.filename != file.filename:
+        raise _Refusal(
+            "unsupported",
+            what=f"dataset {name!r}, which is a link to another file",
+            found=str(found.file.filename),
+            hint="open that file",
+        )
+    if not found.shape:
+        raise _Refusal(
+            "usage", message=f"dataset {name!r} has no first dimension", hint="leave it out of fields="
+        )
+    return found
+
+
+class _Dataset:
+    """One dataset, about to be described."""
+
+    def __init__(self, dataset: Any, name: str, raw: BinaryIO, user_block_bytes: int) -> None:
+        self.dataset = dataset
+        self.name = name
+        self._raw = raw
+        self._user_block_bytes = user_block_bytes
+        self._properties = dataset.id.get_create_plist()
+
+    def describe(self) -> tuple[dict[str, object], bytes]:
+        """Return the description and the table behind it."""
+        import h5py
+
+        sources = [self._properties.get_external(number) for number in range(self._properties.get_external_count())]
+        if sources:
+            self._refuse("external data", ", ".join(repr(name.decode(errors="replace")) for name, *_ in sources))
+        layout = self._properties.get_layout()
+        if layout == h5py.h5d.VIRTUAL:
+            files = sorted({source.file_name for source in self.dataset.virtual_sources()})
+            self._refuse("virtual data", ", ".join(files), "open the files that it is made of")
+        described = self._type()
+        base, rows = self.dataset.dtype.base, self.dataset.dtype.shape
+        described |= {"name": self.name, "fill": list(self._fill(h5py))}
+        described["shape"] = [*self.dataset.shape, *rows]
+        described["item_bytes"] = base.itemsize
+        table = b""
+        if layout == h5py.h5d.COMPACT:
+            described["layout"] = "compact"
+            table = np.ascontiguousarray(self.dataset[()]).tobytes()
+        elif layout == h5py.h5d.CHUNKED:
+            described["layout"], table = self._chunked(rows)
+        # A dataset without storage has no place, whatever libhdf5 says.
+        elif self.dataset.id.get_storage_size() == 0:
+            described["layout"] = "missing"
+        else:
+            described["layout"] = self._contiguous()
+        return described, table
+
+    def _refuse(self, what: str, found: str, hint: str = "leave it out with fields=, or rewrite it") -> None:
+        raise _Refusal("unsupported", what=f"dataset {self.name!r} with {what}", found=found, hint=hint)
+
+    def _type(self) -> dict[str, object]:
+        """Return the type of an element, if its bytes in the file are what numpy has in memory."""
+        import h5py
+
+        kind, dtype = self.dataset.id.get_type(), self.dataset.dtype
+        if dtype.hasobject:
+            self._refuse("elements of variable length", f"{_class_name(kind, h5py)} as numpy {dtype}")
+        if dtype.itemsize != kind.get_size() or not _is_plain(kind, dtype, h5py):
+            self._refuse("elements that have to be converted", f"{_class_name(kind, h5py)} as numpy {dtype}")
+        base = dtype.base
+        if base.isnative and base.name in _OWN:
+            return {"dtype": base.name, "numpy": None}
+        described = np.lib.format.dtype_to_descr(base)
+        return {"dtype": None, "numpy": described if isinstance(described, str) else repr(described)}
+
+    def _fill(self, h5py: Any) -> bytes:
+        """Return the value of elements that were never written."""
+        base = self.dataset.dtype.base
+        defined = self._properties.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+        if not defined or self._properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+            return bytes(base.itemsize)
+        if self.dataset.dtype.subdtype is not None:
+            self._refuse("a fill value of arrays", str(self.dataset.dtype))
+        return np.asarray(self.dataset.fillvalue, dtype=base).tobytes()
+
+    def _read(self, offset: int, length: int) -> bytes:
+        """Return bytes of the file; fewer at its end."""
+        self._raw.seek(offset)
+        found = b""
+        while len(found) < length and (more := self._raw.read(length - len(found))):
+            found += more
+        return found
+
+    def _contiguous(self) -> dict[str, object]:
+        offset = self.dataset.id.get_offset()
+        rows = self.dataset.shape[0]
+        if offset is None:
+            self._refuse("data without a place", "contiguous data")
+        row_bytes = self.dataset.dtype.itemsize * math.prod(self.dataset.shape[1:])
+        for row in sorted({0, rows - 1}):
+            wanted = np.ascontiguousarray(self.dataset[row]).tobytes()
+            self._compare(offset + row * row_bytes, self._read(offset + row * row_bytes, row_bytes), wanted)
+        return {"contiguous": {"offset": int(offset)}}
+
+    def _compare(self, offset: int, found: bytes, wanted: bytes) -> None:
+        if found != wanted:
+            raise _Refusal(
+                "corrupt",
+                what=f"data of dataset {self.name!r}",
+                offset=offset,
+                expected="what h5py reads",
+                found="other bytes",
+            )
+
+    def _chunked(self, rows: tuple[int, ...]) -> tuple[dict[str, object], bytes]:
+        shape, chunk = self.dataset.shape, self.dataset.chunks
+        starts, places = array("Q"), array("Q")
+
+        def take(info: Any) -> None:
+            starts.extend(info.chunk_offset)
+            places.extend((info.byte_offset, info.size, info.filter_mask))
+
+        if self.dataset.id.get_storage_size() > 0:
+            # The only way that does not search the whole table for each chunk.
+            self.dataset.id.chunk_iter(take)
+        first = np.frombuffer(starts, np.uint64).reshape(-1, len(shape)).astype(np.int64)
+        place = np.frombuffer(places, np.uint64).reshape(-1, 3)
+        counts = [-(-extent // length) for extent, length in zip(shape, chunk, strict=True)]
+        numbers = np.zeros(len(first), np.int64)
+        for axis, count in enumerate(counts):
+            numbers = numbers * count + first[:, axis] // chunk[axis]
+        # Chunks that were written before the dataset was made smaller are no part of it.
+        inside = (first < np.asarray(shape)).all(axis=1)
+        order = np.argsort(numbers[inside], kind="stable")
+        first, place, numbers = first[inside][order], place[inside][order], numbers[inside][order]
+        table = np.empty(len(numbers), _CHUNK)
+        table["number"], table["length"], table["mask"] = numbers, place[:, 1], place[:, 2]
+        table["offset"] = place[:, 0] + np.uint64(self._base(first, place))
+        filters = [self._properties.get_filter(number) for number in range(self._properties.get_nfilters())]
+        if filters:
+            self._find_bare_edges(first, table)
+        described = [
+            {"id": code, "name": name.decode(errors="replace").split(";")[0], "values": list(values)}
+            for code, _, values, name in filters
+        ]
+        layout = {"shape": [*chunk, *rows], "filters": described, "chunks": len(table)}
+        return {"chunked": layout}, table.tobytes()
+
+    def _base(self, first: np.ndarray[Any, Any], place: np.ndarray[Any, Any]) -> int:
+        """Return what the places of chunks count from [bytes]: the start of the file, or the end of its user block.
+
+        That depends on the version of libhdf5. Chunks that h5py reads as they are tell.
+        """
+        bases = sorted({0, self._user_block_bytes})
+        step = max(1, len(first) // _PROBES)
+        for start, (offset, length, _) in zip(first[::step].tolist(), place[::step].tolist(), strict=True):
+            _, wanted = self.dataset.id.read_direct_chunk(tuple(start))
+            bases = [base for base in bases if self._read(base + offset, length) == wanted]
+            if not bases:
+                self._compare(offset, b"", b"other")
+            if len(bases) == 1:
+                break
+        # More than one is left where there is nothing in which they differ.
+        return bases[0]
+
+    def _find_bare_edges(self, first: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> None:
+        """Mark chunks at the edges that are stored without filters, though their masks do not say so (H5Pset_chunk_opts).
+
+        They have the length of a decoded chunk. Where those bytes are what h5py reads, they are bare.
+        """
+        shape, chunk, dtype = self.dataset.shape, self.dataset.chunks, self.dataset.dtype
+        chunk_bytes = dtype.itemsize * math.prod(chunk)
+        reaches_out = (first + np.asarray(chunk) > np.asarray(shape)).any(axis=1)
+        for number in np.flatnonzero(reaches_out & (table["length"] == chunk_bytes)):
+            parts = [
+                slice(start, min(start + length, extent))
+                for start, length, extent in zip(first[number].tolist(), chunk, shape, strict=True)
+            ]
+            bare = self._read(int(table["offset"][number]), chunk_bytes)
+            if len(bare) != chunk_bytes:
+                continue
+            values = np.frombuffer(bare, dtype.base).reshape((*chunk, *dtype.shape))
+            inside = values[tuple(slice(0, part.stop - part.start) for part in parts)]
+            if inside.tobytes() == np.ascontiguousarray(self.dataset[tuple(parts)]).tobytes():
+                table["mask"][number] = _ALL_SKIPPED
+
+
+def _class_name(kind: Any, h5py: Any) -> str:
+    """Return the class of a type, as HDF5 calls it."""
+    names = {
+        h5py.h5t.INTEGER: "integer",
+        h5py.h5t.FLOAT: "float",
+        h5py.h5t.TIME: "time",
+        h5py.h5t.STRING: "string",
+        h5py.h5t.BITFIELD: "bitfield",
+        h5py.h5t.OPAQUE: "opaque",
+        h5py.h5t.COMPOUND: "compound",
+        h5py.h5t.REFERENCE: "reference",
+        h5py.h5t.ENUM: "enum",
+        h5py.h5t.VLEN: "variable length",
+        h5py.h5t.ARRAY: "array",
+    }
+    return names.get(kind.get_class(), "unknown")
+
+
+def _is_plain(kind: Any, dtype: np.dtype[Any], h5py: Any) -> bool:
+    """Whether elements lie in the file as numpy has them in memory."""
+    code = kind.get_class()
+    if code == h5py.h5t.COMPOUND:
+        members: Iterable[int] = range(kind.get_nmembers())
+        fields = dtype.fields or {}
+        # Complex numbers are compounds, too.
+        if dtype.kind == "c":
+            half = np.dtype(f"{dtype.byteorder}f{dtype.itemsize // 2}")
+            return all(_is_plain(kind.get_member_type(number), half, h5py) for number in members)
+        return all(
+            fields[name][1] == kind.get_member_offset(number)
+            and fields[name][0].itemsize == kind.get_member_type(number).get_size()
+            and _is_plain(kind.get_member_type(number), fields[name][0], h5py)
+            for number in members
+            for name in [kind.get_member_name(number).decode()]
+        )
+    if code == h5py.h5t.ARRAY:
+        return _is_plain(kind.get_super(), dtype.base, h5py)
+    if code == h5py.h5t.ENUM:
+        return _is_plain(kind.get_super(), np.dtype(f"{dtype.byteorder}i{dtype.itemsize}"), h5py)
+    if code == h5py.h5t.STRING:
+        # Blanks at the end belong to numpy's strings, and not to those that are padded with them.
+        return bool(kind.get_strpad() != h5py.h5t.STR_SPACEPAD)
+    if code in (h5py.h5t.INTEGER, h5py.h5t.BITFIELD):
+        return bool(kind.get_precision() == 8 * kind.get_size() and kind.get_offset() == 0)
+    if code == h5py.h5t.FLOAT:
+        return bool(kind.equal(h5py.h5t.py_create(dtype)))
+    return bool(code == h5py.h5t.OPAQUE)
