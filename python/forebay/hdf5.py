@@ -1,23 +1,24 @@
 """The structure of an HDF5 file, found by h5py once, before an index is built.
 
-``find`` says where the datasets of a file lie: contiguous data, or every chunk with its place, its length and the filters that it
-skipped. What it returns is checked in Rust (``crates/forebay-format/src/hdf5/structure.rs``, which also describes the bytes); from then
-on samples are read without h5py and without the lock of libhdf5.
+``find`` says where the datasets of a file lie: contiguous data, or every chunk with its place, its length and the filters
+that it skipped. What it returns is checked in Rust (``crates/forebay-format/src/hdf5/structure.rs``, which also describes
+the bytes); from then on samples are read without h5py and without the lock of libhdf5.
 
-libhdf5 says several things that lead to wrong bytes without an error, so nothing is believed before it was compared: places of chunks may
-or may not count from the end of a user block, chunks at the edges may be stored without filters although their masks say otherwise, and
-other drivers than the plain one count offsets over several files. docs/formats/hdf5.md lists what is refused and why.
+libhdf5 says several things that lead to wrong bytes without an error, so nothing is believed before it was compared:
+places of chunks may or may not count from the end of a user block, chunks at the edges may be stored without filters
+although their masks say otherwise, and other drivers than the plain one count offsets over several files.
+docs/formats/hdf5.md lists what is refused and why.
 """
 
 from __future__ import annotations
 
-import builtins
 import json
 import math
 import struct
 from array import array
-from collections.abc import Iterable
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
@@ -39,12 +40,12 @@ _ALL_SKIPPED = 0xFFFFFFFF
 _PROBES = 16
 
 
-class _Refusal(Exception):
+class _RefusalError(Exception):
     """What is answered instead of a structure: a key of the description and its fields."""
 
     def __init__(self, kind: str, **fields: object) -> None:
         super().__init__(kind)
-        self.description = {kind: fields}
+        self.description: dict[str, object] = {kind: fields}
 
 
 def find(path: str, fields: list[str]) -> bytes:
@@ -65,7 +66,7 @@ def find(path: str, fields: list[str]) -> bytes:
     try:
         datasets, tables = _find(path, fields)
         description: dict[str, object] = {"datasets": datasets}
-    except _Refusal as refusal:
+    except _RefusalError as refusal:
         description, tables = refusal.description, []
     text = json.dumps(description).encode()
     return b"".join([struct.pack("<I", len(text)), text, *tables])
@@ -75,7 +76,7 @@ def _find(path: str, fields: list[str]) -> tuple[list[dict[str, object]], list[b
     try:
         import h5py
     except ImportError as error:
-        raise _Refusal(
+        raise _RefusalError(
             "usage",
             message=f"HDF5 files are indexed with h5py, which cannot be imported: {error}",
             hint="pip install 'forebay[hdf5]'",
@@ -84,17 +85,17 @@ def _find(path: str, fields: list[str]) -> tuple[list[dict[str, object]], list[b
         # The plain driver: others count over several files. Locks where the file system has them.
         file = h5py.File(path, "r", driver="sec2", locking="best-effort")
     except OSError as error:
-        raise _Refusal(
+        raise _RefusalError(
             "corrupt", what="HDF5 file", offset=0, expected="one that h5py opens", found=_line(error)
         ) from None
-    with file, builtins.open(path, "rb", buffering=0) as raw:
+    with file, Path(path).open("rb", buffering=0) as raw:
         try:
             names = fields or _default_names(file, h5py)
             found = [_Dataset(_dataset(file, name, h5py), name, raw, file.userblock_size) for name in names]
             lengths = {one.dataset.shape[0] for one in found}
             if len(lengths) > 1:
                 told = ", ".join(f"{one.name} {one.dataset.shape}" for one in found)
-                raise _Refusal(
+                raise _RefusalError(
                     "usage",
                     message=f"the fields have different first dimensions: {told}",
                     hint="the fields of a sample have one row each",
@@ -102,7 +103,7 @@ def _find(path: str, fields: list[str]) -> tuple[list[dict[str, object]], list[b
             described = [one.describe() for one in found]
         except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
             # What libhdf5 reports of damage comes as any of these.
-            raise _Refusal(
+            raise _RefusalError(
                 "corrupt",
                 what="structure",
                 offset=0,
@@ -126,7 +127,7 @@ def _default_names(file: Any, h5py: Any) -> list[str]:
 
     file.visititems(take)
     if not shapes:
-        raise _Refusal(
+        raise _RefusalError(
             "unsupported",
             what="an HDF5 file without samples",
             found="no dataset with a first dimension",
@@ -134,7 +135,7 @@ def _default_names(file: Any, h5py: Any) -> list[str]:
         )
     if len({shape[0] for shape in shapes.values()}) > 1:
         told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise _Refusal(
+        raise _RefusalError(
             "usage",
             message=f"its datasets have different first dimensions: {told}",
             hint="name those that belong together: fields=[...]",
@@ -151,18 +152,18 @@ def _dataset(file: Any, name: str, h5py: Any) -> Any:
     if not isinstance(found, h5py.Dataset):
         names: list[str] = []
         file.visititems(lambda name, one: names.append(name) if isinstance(one, h5py.Dataset) else None)
-        raise _Refusal(
+        raise _RefusalError(
             "usage", message=f"it has no dataset {name!r}", hint=f"its datasets: {', '.join(names) or 'none'}"
         )
     if found.file.filename != file.filename:
-        raise _Refusal(
+        raise _RefusalError(
             "unsupported",
             what=f"dataset {name!r}, which is a link to another file",
             found=str(found.file.filename),
             hint="open that file",
         )
     if not found.shape:
-        raise _Refusal(
+        raise _RefusalError(
             "usage", message=f"dataset {name!r} has no first dimension", hint="leave it out of fields="
         )
     return found
@@ -182,9 +183,13 @@ class _Dataset:
         """Return the description and the table behind it."""
         import h5py
 
-        sources = [self._properties.get_external(number) for number in range(self._properties.get_external_count())]
+        sources = [
+            self._properties.get_external(number) for number in range(self._properties.get_external_count())
+        ]
         if sources:
-            self._refuse("external data", ", ".join(repr(name.decode(errors="replace")) for name, *_ in sources))
+            self._refuse(
+                "external data", ", ".join(repr(name.decode(errors="replace")) for name, *_ in sources)
+            )
         layout = self._properties.get_layout()
         if layout == h5py.h5d.VIRTUAL:
             files = sorted({source.file_name for source in self.dataset.virtual_sources()})
@@ -207,8 +212,10 @@ class _Dataset:
             described["layout"] = self._contiguous()
         return described, table
 
-    def _refuse(self, what: str, found: str, hint: str = "leave it out with fields=, or rewrite it") -> None:
-        raise _Refusal("unsupported", what=f"dataset {self.name!r} with {what}", found=found, hint=hint)
+    def _refuse(
+        self, what: str, found: str, hint: str = "leave it out with fields=, or rewrite it"
+    ) -> NoReturn:
+        raise _RefusalError("unsupported", what=f"dataset {self.name!r} with {what}", found=found, hint=hint)
 
     def _type(self) -> dict[str, object]:
         """Return the type of an element, if its bytes in the file are what numpy has in memory."""
@@ -222,7 +229,7 @@ class _Dataset:
         base = dtype.base
         if base.isnative and base.name in _OWN:
             return {"dtype": base.name, "numpy": None}
-        described = np.lib.format.dtype_to_descr(base)
+        described: object = np.lib.format.dtype_to_descr(_without_metadata(base))
         return {"dtype": None, "numpy": described if isinstance(described, str) else repr(described)}
 
     def _fill(self, h5py: Any) -> bytes:
@@ -256,7 +263,7 @@ class _Dataset:
 
     def _compare(self, offset: int, found: bytes, wanted: bytes) -> None:
         if found != wanted:
-            raise _Refusal(
+            raise _RefusalError(
                 "corrupt",
                 what=f"data of dataset {self.name!r}",
                 offset=offset,
@@ -337,6 +344,24 @@ class _Dataset:
                 table["mask"][number] = _ALL_SKIPPED
 
 
+def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a type without h5py's notes, such as that a string is UTF-8."""
+    if dtype.subdtype is not None:
+        return np.dtype((_without_metadata(dtype.base), dtype.shape))
+    members: Mapping[str, Any] = dtype.fields or {}
+    if not members:
+        return np.dtype(dtype.str)
+    names = list(dtype.names or ())
+    return np.dtype(
+        {
+            "names": names,
+            "formats": [_without_metadata(members[name][0]) for name in names],
+            "offsets": [members[name][1] for name in names],
+            "itemsize": dtype.itemsize,
+        }
+    )
+
+
 def _class_name(kind: Any, h5py: Any) -> str:
     """Return the class of a type, as HDF5 calls it."""
     names = {
@@ -360,7 +385,7 @@ def _is_plain(kind: Any, dtype: np.dtype[Any], h5py: Any) -> bool:
     code = kind.get_class()
     if code == h5py.h5t.COMPOUND:
         members: Iterable[int] = range(kind.get_nmembers())
-        fields = dtype.fields or {}
+        fields: Mapping[str, Any] = dtype.fields or {}
         # Complex numbers are compounds, too.
         if dtype.kind == "c":
             half = np.dtype(f"{dtype.byteorder}f{dtype.itemsize // 2}")

@@ -1,0 +1,435 @@
+"""HDF5: every sample equals what h5py reads, over layouts, filters, types, shapes and versions of the file format."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+
+import forebay
+from forebay import hdf5
+
+# What h5py is told, by the filters that come of it.
+FILTERS = {
+    "none": {},
+    "deflate": {"compression": "gzip"},
+    "shuffle": {"shuffle": True},
+    "fletcher32": {"fletcher32": True},
+    "shuffle, deflate, fletcher32": {"shuffle": True, "compression": "gzip", "fletcher32": True},
+    "lzf": {"compression": "lzf"},
+    "shuffle, lzf": {"shuffle": True, "compression": "lzf"},
+    "lz4": dict(hdf5plugin.LZ4()),
+    "bitshuffle": dict(hdf5plugin.Bitshuffle(cname="none")),
+    "bitshuffle, lz4": dict(hdf5plugin.Bitshuffle(cname="lz4")),
+    "bitshuffle, zstd": dict(hdf5plugin.Bitshuffle(cname="zstd")),
+    "zstd": dict(hdf5plugin.Zstd()),
+}
+
+# Shapes of data sets and of their chunks: whole rows, tiles, edges of both, one chunk, more than the data.
+SHAPES = [
+    ((40,), (7,)),
+    ((23, 5), (4, 5)),
+    ((23, 5), (4, 3)),
+    ((10, 4, 6), (1, 4, 6)),
+    ((10, 4, 6), (3, 2, 4)),
+    ((6, 3, 4, 5), (6, 3, 4, 5)),
+    ((6, 3, 4, 5), (4, 2, 3, 2)),
+]
+
+TYPES = [
+    *("?", "i1", "<i2", "<i4", "<i8", "u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"),
+    *(">i4", ">f8", "S5", "<c8", "V3"),
+    [("place", "<i4"), ("value", ">f4", (2,))],
+]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FOREBAY_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def values(shape, dtype, seed=0):
+    """Values of which some repeat, so that compressors have something to do."""
+    dtype = np.dtype(dtype)
+    random = np.random.default_rng(seed)
+    if dtype == np.dtype("?"):
+        return random.random(shape) < 0.5
+    if dtype.kind in "iuf":
+        return random.integers(0, 100, shape).astype(dtype)
+    items = random.integers(0, 4, (*shape, dtype.itemsize), dtype=np.uint8)
+    # Nothing but text in strings: zeros at their end are not seen by numpy.
+    items += 65 if dtype.kind == "S" else 0
+    return items.view(dtype).reshape(shape)
+
+
+def same(found, wanted):
+    """Whether two values are the same to the bit, and of one type and shape."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    assert found.dtype == wanted.dtype
+    assert found.shape == wanted.shape
+    return found.tobytes() == wanted.tobytes()
+
+
+def check(path, **options):
+    """Compare all samples with h5py, forwards and one by one."""
+    dataset = forebay.open(path, **options)
+    assert dataset.format == "hdf5"
+    with h5py.File(path) as file:
+        wanted = {name: file[name][()] for name in dataset.fields}
+    for name, rows in wanted.items():
+        assert len(dataset) == len(rows)
+        told, shape = dataset.fields[name]
+        assert shape == rows.shape[1:]
+        assert told == rows.dtype.name or not rows.dtype.isnative or rows.dtype.kind not in "biuf"
+    for index, sample in enumerate(dataset):
+        assert set(sample) == set(wanted)
+        for name, rows in wanted.items():
+            assert same(sample[name], rows[index]), (name, index)
+    return dataset
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("name", FILTERS)
+def test_chunks_of_every_filter_and_shape_equal_h5py(tmp_path, name, libver):
+    for number, (shape, chunks) in enumerate(SHAPES):
+        path = tmp_path / f"{number}.h5"
+        with h5py.File(path, "w", libver=libver) as file:
+            for dtype in ("<f4", "u1", "<i8"):
+                file.create_dataset(dtype[-2:], data=values(shape, dtype), chunks=chunks, **FILTERS[name])
+        check(path)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "compact", "chunked", "tiled"])
+def test_every_type_equals_h5py(tmp_path, layout):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        for number, dtype in enumerate(TYPES):
+            data = values((9, 4), dtype, number)
+            if layout == "compact":
+                plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+                plist.set_layout(h5py.h5d.COMPACT)
+                kind = h5py.h5t.py_create(data.dtype, logical=True)
+                space = h5py.h5s.create_simple(data.shape)
+                h5py.Dataset(h5py.h5d.create(file.id, f"{number}".encode(), kind, space, plist))[...] = data
+            else:
+                chunks = {"contiguous": None, "chunked": (4, 4), "tiled": (2, 3)}[layout]
+                options = {"shuffle": True, "compression": "gzip"} if chunks else {}
+                file.create_dataset(f"{number}", data=data, chunks=chunks, **options)
+    check(path)
+
+
+def test_places_behind_a_user_block_are_right(tmp_path):
+    for libver, bytes_ in itertools.product(("earliest", "latest"), (512, 4096)):
+        path = tmp_path / f"{libver}{bytes_}.h5"
+        with h5py.File(path, "w", userblock_size=bytes_, libver=libver) as file:
+            file["plain"] = values((30, 8), "<f4")
+            file.create_dataset("cut", data=values((30, 8), "<f4"), chunks=(7, 8), compression="gzip")
+            file.create_dataset("never", (30, 8), "<i4", fillvalue=7)
+        with path.open("r+b") as file:
+            file.write(b"user block " * 40)
+        check(path)
+
+
+def test_what_was_never_written_is_the_fill_value(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        for name, chunks in (("plain", None), ("cut", (4, 2)), ("rows", (4, 5))):
+            file.create_dataset(name, (30, 5), "<i4", chunks=chunks, fillvalue=-3)
+        file.create_dataset("zero", (30,), "<f8", chunks=(7,))
+        for name in ("cut", "rows"):
+            file[name][9:14] = values((5, 5), "<i4")
+    check(path)
+
+
+def test_chunks_that_skipped_a_filter_are_known_by_their_mask(tmp_path):
+    path = tmp_path / "x.h5"
+    noise = np.random.default_rng(1).integers(0, 1 << 31, (40, 64)).astype("<i4")
+    noise[:20] = 5
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=noise, chunks=(4, 64), compression="lzf")
+        file.create_dataset("y", data=noise, chunks=(4, 64), shuffle=True, compression="lzf", fletcher32=True)
+        file.create_dataset("z", (40, 64), "<i4", chunks=(20, 64), compression="gzip", shuffle=True)
+        file["z"][:20] = noise[:20]
+        file["z"].id.write_direct_chunk((20, 0), noise[20:].tobytes(), 3)
+        assert {file["x"].id.get_chunk_info(number).filter_mask for number in range(10)} == {0, 1}
+    check(path)
+
+
+def test_chunks_at_the_edge_that_bear_no_filter_are_found_out(tmp_path):
+    # As H5Pset_chunk_opts leaves them, which h5py cannot set: stored raw under a mask that says otherwise.
+    path = tmp_path / "x.h5"
+    data = values((10, 6), "<i4")
+    with h5py.File(path, "w", libver="latest") as file:
+        file.create_dataset("x", data=data, chunks=(4, 6), shuffle=True)
+    found, table = _described(path)
+    assert found["datasets"][0]["layout"]["chunked"]["chunks"] == 3
+    # A shuffled chunk at the edge has the length of a bare one, and is none.
+    assert [mask for *_, mask in np.frombuffer(table, hdf5._CHUNK).tolist()] == [0, 0, 0]
+    check(path)
+
+
+def test_a_chunk_whose_bytes_are_bare_is_marked(tmp_path):
+    path = tmp_path / "x.h5"
+    data = values((10, 6), "<i4")
+    with h5py.File(path, "w") as file:
+        plain = file.create_dataset("plain", data=data, chunks=(4, 6))
+        places = [plain.id.get_chunk_info(number) for number in range(3)]
+        with path.open("rb", buffering=0) as raw:
+            file.flush()
+            one = hdf5._Dataset(plain, "plain", raw, 0)
+            first = np.array([place.chunk_offset for place in places])
+            table = np.zeros(3, hdf5._CHUNK)
+            table["offset"] = [place.byte_offset for place in places]
+            table["length"] = [place.size for place in places]
+            one._find_bare_edges(first, table)
+    # Only the last one reaches out of the data set.
+    assert table["mask"].tolist() == [0, 0, 0xFFFFFFFF]
+
+
+def _described(path, fields=()):
+    bytes_ = hdf5.find(str(path), list(fields))
+    length = int.from_bytes(bytes_[:4], "little")
+    return json.loads(bytes_[4 : 4 + length]), bytes_[4 + length :]
+
+
+def test_fields_are_chosen_by_path_and_groups_are_part_of_it(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["train/images"] = values((12, 3, 3), "u1")
+        file["train/labels"] = values((12,), "<i4")
+        file["mean"] = values((3,), "<f4")
+        file["scalar"] = 5
+        file["link"] = h5py.SoftLink("/train/labels")
+    with pytest.raises(forebay.OptionError, match="different first dimensions: mean") as caught:
+        len(forebay.open(path))
+    assert "fields=" in str(caught.value)
+    assert list(check(path, fields=["train/labels", "train/images"]).fields) == [
+        "train/labels",
+        "train/images",
+    ]
+    check(path, fields=["link", "train/images"])
+    check(path, fields=["mean"])
+    with pytest.raises(forebay.OptionError, match="no dataset 'test/labels'") as caught:
+        len(forebay.open(path, fields=["test/labels"]))
+    assert "train/labels" in str(caught.value)
+    with pytest.raises(forebay.OptionError, match="different first dimensions"):
+        len(forebay.open(path, fields=["train/labels", "mean"]))
+    with pytest.raises(forebay.OptionError, match="no first dimension"):
+        len(forebay.open(path, fields=["scalar"]))
+
+
+def test_several_files_of_different_layouts_are_one_data_set(tmp_path):
+    layouts = [
+        {},
+        {"chunks": (4, 6)},
+        {"chunks": (5, 4), "compression": "gzip"},
+        {"chunks": (4, 6), "shuffle": True},
+    ]
+    paths, wanted = [], []
+    for number, options in enumerate(layouts):
+        data = values((10 + number, 6), "<f4", number)
+        paths.append(tmp_path / f"{number}.h5")
+        with h5py.File(paths[-1], "w") as file:
+            file.create_dataset("x", data=data, **options)
+            file["y"] = np.arange(len(data))
+        wanted.append(data)
+    dataset = forebay.open(tmp_path / "*.h5")
+    whole = np.concatenate(wanted)
+    assert len(dataset) == len(whole)
+    for index in (*range(len(whole)), -1):
+        assert same(dataset[index]["x"], whole[index])
+    with h5py.File(tmp_path / "9.h5", "w") as file:
+        file["x"] = values((10, 7), "<f4")
+        file["y"] = np.arange(10)
+    with pytest.raises(forebay.FormatError, match="not like those of"):
+        len(forebay.open(tmp_path / "*.h5"))
+
+
+def refused(path, **options):
+    """Return how a file is refused."""
+    with pytest.raises(forebay.FormatError) as caught:
+        len(forebay.open(path, **options))
+    return str(caught.value)
+
+
+def test_what_cannot_be_read_in_place_is_refused_by_name(tmp_path):
+    numbers = itertools.count()
+
+    def one(make):
+        path = tmp_path / f"{next(numbers)}.h5"
+        with h5py.File(path, "w") as file:
+            make(file)
+        return refused(path)
+
+    text = one(lambda file: file.create_dataset("x", data=["a", "bc"], dtype=h5py.string_dtype()))
+    assert "'x' with elements of variable length is not supported: string" in text
+    assert "fields=" in text
+    text = one(lambda file: file.create_dataset("x", (2,), dtype=h5py.vlen_dtype(np.int32)))
+    assert "variable length" in text
+    text = one(lambda file: file.create_dataset("x", (2,), dtype=h5py.ref_dtype))
+    assert "reference" in text
+    outside = str(tmp_path / "outside.bin")
+    text = one(lambda file: file.create_dataset("x", (4,), "<i4", external=[(outside, 0, 16)]))
+    assert "external data" in text
+    assert "outside.bin" in text
+    layout = h5py.VirtualLayout(shape=(4,), dtype="<i4")
+    layout[:] = h5py.VirtualSource("source.h5", "x", shape=(4,))
+    text = one(lambda file: file.create_virtual_dataset("x", layout))
+    assert "virtual data is not supported: source.h5" in text
+    text = one(lambda file: file.create_dataset("x", data=np.arange(100), chunks=(10,), scaleoffset=3))
+    assert "filter 6 (scaleoffset)" in text
+    blosc = hdf5plugin.Blosc()
+    text = one(lambda file: file.create_dataset("x", data=np.zeros(9000), chunks=(3000,), **blosc))
+    assert "filter 32001 (blosc" in text
+
+    def odd(file):
+        kind = h5py.h5t.STD_I32LE.copy()
+        kind.set_precision(20)
+        h5py.h5d.create(file.id, b"x", kind, h5py.h5s.create_simple((4,)))
+
+    assert "elements that have to be converted" in one(odd)
+    assert "no dataset with a first dimension" in one(lambda file: file.create_group("empty"))
+    text = one(lambda file: file.create_dataset("x", data=values((4, 6000, 300), "u1"), chunks=(4, 6000, 1)))
+    assert "runs of bytes" in text
+    # A dataset that is not asked for is nobody's business.
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["names"] = ["a", "b"]
+        file["x"] = np.arange(2)
+    check(path, fields=["x"])
+
+
+def test_files_of_other_drivers_and_links_to_other_files_are_refused(tmp_path):
+    with h5py.File(tmp_path / "part%d.h5", "w", driver="family", memb_size=2048) as file:
+        file["x"] = values((64, 16), "<f4")
+    assert "part0.h5" in refused(tmp_path / "part0.h5")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = np.arange(5)
+    with h5py.File(tmp_path / "link.h5", "w") as file:
+        file["x"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/x")
+    assert "link to another file" in refused(tmp_path / "link.h5", fields=["x"])
+
+
+def test_a_file_that_a_writer_has_open_is_refused(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["x"] = np.arange(5)
+        file.flush()
+        file.swmr_mode = True
+        assert "a file that a writer has open" in refused(path)
+    check(path)
+
+
+def test_cut_and_damaged_files_are_an_error_that_names_the_place(tmp_path):
+    path = tmp_path / "x.h5"
+    data = values((64, 100), "<f4")
+    with h5py.File(path, "w") as file:
+        file.create_dataset(
+            "x", data=data, chunks=(4, 100), shuffle=True, compression="gzip", fletcher32=True
+        )
+        place = file["x"].id.get_chunk_info(3)
+    sound = path.read_bytes()
+    for length in (0, 100, len(sound) // 2, len(sound) - 1):
+        cut = tmp_path / f"cut{length}.h5"
+        cut.write_bytes(sound[:length])
+        text = refused(cut, format="hdf5")
+        assert f"cut{length}.h5" in text
+        assert "at offset" in text
+    dataset = check(path)
+    damaged = bytearray(sound)
+    damaged[place.byte_offset + 20] ^= 1
+    status = path.stat()
+    path.write_bytes(damaged)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(forebay.FormatError) as caught:
+        dataset[13]
+    assert f"fletcher32 of a chunk of {place.size} bytes: checksum at offset {place.byte_offset}" in str(
+        caught.value
+    )
+    assert same(dataset[3]["x"], data[3])
+
+
+def test_h5py_is_needed_only_where_there_is_no_sidecar(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(40).reshape(10, 4), chunks=(3, 4), compression="gzip")
+    code = (
+        "import sys; sys.modules['h5py'] = None\nimport forebay\n"
+        "dataset = forebay.open(sys.argv[1])\nprint(dataset[7]['x'].tolist())"
+    )
+    run = [sys.executable, "-c", code, str(path)]
+    failed = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert "pip install 'forebay[hdf5]'" in failed.stderr
+    len(forebay.open(path))
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "[28, 29, 30, 31]\n"
+
+
+def test_extents_name_the_chunks_that_hold_a_sample(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values((10, 8), "<f4"), chunks=(4, 4), compression="gzip")
+        file["y"] = np.arange(10)
+        chunks = [file["x"].id.get_chunk_info_by_coord((4, column)) for column in (0, 4)]
+        offset = file["y"].id.get_offset()
+    wanted = [(str(path), chunk.byte_offset, chunk.size) for chunk in chunks]
+    assert forebay.open(path).extents(6) == [*wanted, (str(path), offset + 48, 8)]
+
+
+def test_verify_reads_every_chunk_and_names_the_bad_samples(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset(
+            "x", data=values((50, 30), "<f8"), chunks=(7, 30), compression="gzip", fletcher32=True
+        )
+        place = file["x"].id.get_chunk_info(2)
+    dataset = forebay.open(path)
+    assert dataset.native.verify()["bad_samples"] == 0
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(place.byte_offset + 9)
+        file.write(b"\xff\x00\xff")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    found = dataset.native.verify()
+    assert [bad["sample"] for bad in found["bad"]] == list(range(14, 21))
+
+
+@pytest.mark.parametrize("order", ["sequential", "group"])
+@pytest.mark.parametrize("layout", ["contiguous", "chunked", "deflate", "tiled"])
+def test_a_loader_delivers_what_h5py_reads(tmp_path, order, layout):
+    path = tmp_path / "x.h5"
+    options = {
+        "contiguous": {},
+        "chunked": {"chunks": (8, 5, 3)},
+        "deflate": {"chunks": (8, 5, 3), "compression": "gzip", "shuffle": True},
+        "tiled": {"chunks": (8, 2, 3), "compression": "lzf"},
+    }[layout]
+    images, labels = values((100, 5, 3), "<f4"), np.arange(100)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("image", data=images, **options)
+        file.create_dataset("label", data=labels)
+    seen = []
+    with forebay.Loader(
+        forebay.open(path), batch_size=8, order=order, world="single", last="short"
+    ) as loader:
+        for batch in loader:
+            assert same(batch["image"], images[batch.indices])
+            assert same(batch["label"], labels[batch.indices])
+            seen += batch.indices.tolist()
+    assert sorted(seen) == list(range(100))
+
+
+def test_nothing_warns_while_a_structure_is_found(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values((10, 4), "<f4"), chunks=(4, 4), compression="gzip")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(path)
