@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::OpenOptions;
 use crate::file::Input;
-use crate::{Error, Format, tfrecord};
+use crate::{Error, Format, hdf5, tfrecord};
 
 /// Bytes that are looked at: tar has its mark at 257.
 const HEAD_BYTES: usize = 600;
@@ -109,8 +109,12 @@ fn directory(path: &Path) -> Looks {
 
 fn file(path: &Path) -> Result<Looks, Error> {
     let mut head = [0; HEAD_BYTES];
-    let count = Input::open(path)?.read_most(0, &mut head)?;
-    Ok(if count == 0 { Looks::Empty } else { looks(&head[..count]) })
+    let input = Input::open(path)?;
+    let count = input.read_most(0, &mut head)?;
+    let looks = if count == 0 { Looks::Empty } else { looks(&head[..count]) };
+    // A user block may hold anything; what it looks like is believed where that is something.
+    let is_unknown = looks == Looks::Unknown;
+    Ok(if is_unknown && hdf5::signature(&input)?.is_some() { Looks::Like(Format::Hdf5) } else { looks })
 }
 
 /// What these first bytes of a file look like.

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 pub use filters::{Filter, chain};
+pub(crate) use superblock::signature;
 
 use self::structure::{Chunks, DataLayout, Dataset, Structure};
 use self::superblock::Superblock;
@@ -63,7 +64,7 @@ impl Hdf5File {
     /// Adds what a tiled column has in this file.
     fn add_chunks(&self, column: usize, dataset: &Dataset, writer: &mut Writer) -> Result<(), Error> {
         let samples = self.structure()?.samples;
-        let DataLayout::Chunked(Chunks { shape, grid_chunks, chains, table }) = &dataset.layout else {
+        let DataLayout::Chunked(Chunks { shape, of_grid, chains, table }) = &dataset.layout else {
             // Among files with chunks: chunks of one sample each.
             let stored = self.class(column, &[], writer)?;
             for sample in 0..samples {
@@ -76,7 +77,7 @@ impl Hdf5File {
             chains.iter().map(|chain| self.class(column, chain, writer)).collect::<Result<Vec<u8>, _>>()?;
         let chunk_bytes = shape.iter().product::<u64>() * u64::from(dataset.item_bytes);
         let mut table = table.iter().peekable();
-        for number in 0..*grid_chunks {
+        for number in 0..*of_grid {
             let entry = match table.next_if(|chunk| chunk.number == number) {
                 Some(chunk) => Entry::Plain {
                     class: classes[chunk.chain as usize],

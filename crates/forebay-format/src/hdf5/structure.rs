@@ -97,7 +97,7 @@ pub(crate) struct Chunks {
     /// Shape of a chunk: rows, then as samples.
     pub(crate) shape: Vec<u64>,
     /// Chunks of the whole grid.
-    pub(crate) grid_chunks: u64,
+    pub(crate) of_grid: u64,
     /// Chains of codecs.
     pub(crate) chains: Vec<Vec<Codec>>,
     /// Chunks that are there, ordered by number.
@@ -252,7 +252,7 @@ fn read_dataset(
                 chains: Vec::new(),
             };
             let table = reader.read(table)?;
-            DataLayout::Chunked(Chunks { shape, grid_chunks, chains: reader.chains, table })
+            DataLayout::Chunked(Chunks { shape, of_grid: grid_chunks, chains: reader.chains, table })
         }
     };
     Ok(Dataset { field, item_bytes, sample, fill, layout })

@@ -26,24 +26,32 @@ pub(crate) struct Superblock {
     pub(crate) head: Vec<u8>,
 }
 
+/// Where the signature of an HDF5 file stands, if it does.
+pub(crate) fn signature(input: &Input) -> Result<Option<u64>, Error> {
+    let mut offset = 0;
+    while offset == 0 || offset < input.bytes() {
+        let mut found = [0; SIGNATURE.len()];
+        let count = input.read_most(offset, &mut found)?;
+        if found[..count] == SIGNATURE {
+            return Ok(Some(offset));
+        }
+        // Behind a user block, the length of which is 512 or more by doubling.
+        offset = if offset == 0 { 512 } else { 2 * offset };
+    }
+    Ok(None)
+}
+
 impl Superblock {
     /// Finds and checks the superblock of a file.
     pub(crate) fn read(input: &Input) -> Result<Self, Error> {
-        let mut offset = 0;
-        loop {
-            let mut head = vec![0; HEAD_BYTES];
-            let count = input.read_most(offset, &mut head)?;
-            head.truncate(count);
-            if head.starts_with(&SIGNATURE) {
-                return Self::decode(input, offset, head);
-            }
-            // Behind a user block, the length of which is 512 or more by doubling.
-            offset = if offset == 0 { 512 } else { 2 * offset };
-            if offset >= input.bytes() {
-                let expected = format!("{SIGNATURE:02x?}, there or at 512, 1024, 2048 and so on");
-                return Err(input.corrupt(0, "HDF5 signature", expected, "none"));
-            }
-        }
+        let Some(offset) = signature(input)? else {
+            let expected = format!("{SIGNATURE:02x?}, there or at 512, 1024, 2048 and so on");
+            return Err(input.corrupt(0, "HDF5 signature", expected, "none"));
+        };
+        let mut head = vec![0; HEAD_BYTES];
+        let count = input.read_most(offset, &mut head)?;
+        head.truncate(count);
+        Self::decode(input, offset, head)
     }
 
     fn decode(input: &Input, offset: u64, head: Vec<u8>) -> Result<Self, Error> {
