@@ -401,29 +401,59 @@ def test_verify_reads_every_chunk_and_names_the_bad_samples(tmp_path):
     assert [bad["sample"] for bad in found["bad"]] == list(range(14, 21))
 
 
-@pytest.mark.parametrize("order", ["sequential", "group"])
-@pytest.mark.parametrize("layout", ["contiguous", "chunked", "deflate", "tiled"])
-def test_a_loader_delivers_what_h5py_reads(tmp_path, order, layout):
-    path = tmp_path / "x.h5"
-    options = {
-        "contiguous": {},
-        "chunked": {"chunks": (8, 5, 3)},
-        "deflate": {"chunks": (8, 5, 3), "compression": "gzip", "shuffle": True},
-        "tiled": {"chunks": (8, 2, 3), "compression": "lzf"},
-    }[layout]
-    images, labels = values((100, 5, 3), "<f4"), np.arange(100)
-    with h5py.File(path, "w") as file:
-        file.create_dataset("image", data=images, **options)
-        file.create_dataset("label", data=labels)
+LAYOUTS = {
+    "contiguous": {},
+    "chunked": {"chunks": (8, 5, 3)},
+    "deflate": {"chunks": (8, 5, 3), "compression": "gzip", "shuffle": True},
+    "tiled": {"chunks": (8, 2, 3), "compression": "lzf"},
+}
+
+
+def deliver(path, options, world, pipe):
+    """Compare every batch with h5py; return the ids."""
+    with h5py.File(path) as file:
+        wanted = {name: file[name][()] for name in file}
     seen = []
-    with forebay.Loader(
-        forebay.open(path), batch_size=8, order=order, world="single", last="short"
-    ) as loader:
+    dataset = forebay.open(path)
+    with forebay.Loader(dataset, world=forebay.World(**world), epochs=1, **options) as loader:
         for batch in loader:
-            assert same(batch["image"], images[batch.indices])
-            assert same(batch["label"], labels[batch.indices])
+            for name, rows in wanted.items():
+                assert same(batch[name], rows[batch.indices]), name
             seen += batch.indices.tolist()
-    assert sorted(seen) == list(range(100))
+    return seen
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("order", ["sequential", "group"])
+def test_a_loader_delivers_what_h5py_reads(pool, tmp_path, order, ranks):
+    for layout, chosen in LAYOUTS.items():
+        path = tmp_path / f"{layout}.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("image", data=values((100, 5, 3), "<f4"), **chosen)
+            file["label"] = np.arange(100)
+            file.create_dataset("never", (100, 2), ">i2", fillvalue=3, chunks=(9, 2))
+        options = {"batch_size": 8, "order": order, "last": "short"}
+        found = pool.run(ranks, deliver, path=str(path), options=options)
+        assert sorted(sample for seen in found for sample in seen) == list(range(100)), layout
+
+
+def test_a_damaged_chunk_is_an_error_of_the_loader_that_names_it(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values((60, 30), "<f8"), chunks=(6, 30), compression="gzip")
+        place = file["x"].id.get_chunk_info(4)
+    with path.open("r+b") as raw:
+        raw.seek(place.byte_offset)
+        raw.write(b"no zlib")
+    dataset = forebay.open(path)
+    with (
+        forebay.Loader(dataset, batch_size=6, order="sequential", world="single", epochs=1) as loader,
+        pytest.raises(forebay.FormatError, match="deflate") as caught,
+    ):
+        for _ in loader:
+            pass
+    assert str(path) in str(caught.value)
+    assert str(place.byte_offset) in str(caught.value)
 
 
 def test_nothing_warns_while_a_structure_is_found(tmp_path):

@@ -4,6 +4,7 @@
 //! follower has died and whether another node has given up, so that nobody waits for a loader that will not be. A node that cannot make
 //! it tells the others why: it is made on all nodes or on none.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -116,6 +117,10 @@ impl Caller for Attentive<'_> {
 
     fn progress(&self, what: &str, done: u64, all: u64) -> bool {
         self.caller.progress(what, done, all) && !self.is_useless()
+    }
+
+    fn structure(&self, path: &Path, fields: &[String]) -> Option<Vec<u8>> {
+        self.caller.structure(path, fields)
     }
 
     fn warn(&self, text: &str) {

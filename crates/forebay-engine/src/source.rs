@@ -273,8 +273,15 @@ impl Source {
     ) -> Result<Built, Error> {
         for shard in dataset.unknown_structures() {
             let path = &dataset.shards()[shard].path;
-            let found = caller.structure(path, &dataset.options().fields);
-            dataset.tell_structure(shard, &found.ok_or(Error::Interrupted)?)?;
+            let Some(found) = caller.structure(path, &dataset.options().fields) else {
+                if caller.interrupted() {
+                    return Err(Error::Interrupted);
+                }
+                let message =
+                    format!("{}: there is nobody to find the structure of the file", path.display());
+                return Err(Error::Format(message, Some("open it from Python, where h5py does that".into())));
+            };
+            dataset.tell_structure(shard, &found)?;
         }
         let built = dataset.build_index(INDEX_THREADS, &|progress| tell(caller, progress))?;
         for warning in &built.report.warnings {

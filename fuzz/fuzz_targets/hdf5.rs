@@ -1,0 +1,50 @@
+//! Any bytes as the structure of an HDF5 file, as such a file, and as encoded bytes of every codec.
+#![no_main]
+
+use std::sync::Arc;
+
+use forebay_format::hdf5::index_of_bytes;
+use forebay_format::codec::{BlockCodec, Codec, decode};
+use forebay_format::Index;
+use forebay_types::{Located, Piece, SampleId};
+use libfuzzer_sys::fuzz_target;
+
+/// A version 2 superblock of a file of any length.
+const SUPERBLOCK: [u8; 36] = *b"\x89HDF\r\n\x1a\n\x02\x08\x08\0\
+    \0\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\0\0\0\0";
+
+fn index(file: Vec<u8>, structure: &[u8]) {
+    let file_bytes = file.len() as u64;
+    let Ok(bytes) = index_of_bytes(file, structure) else { return };
+    let index = Index::from_bytes(Arc::new(bytes), 0).expect("an index just made");
+    let ids: Vec<SampleId> = (0..index.samples().min(50)).map(SampleId).collect();
+    let mut located = Located::default();
+    index.locate(&ids, &mut located).expect("sound blocks");
+    for piece in located.pieces() {
+        if let Piece::Extent(extent) = piece {
+            assert!(extent.end() <= file_bytes, "an extent within the file");
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut file = SUPERBLOCK.to_vec();
+    file.resize(4096, 0);
+    index(file, data);
+    index(data.to_vec(), b"\x0f\0\0\0{\"datasets\":[]}");
+
+    let Some((&choice, encoded)) = data.split_first() else { return };
+    let item_bytes = u32::from(choice >> 4) + 1;
+    let blocks = [BlockCodec::Stored, BlockCodec::Lz4, BlockCodec::Zstd][usize::from(choice) % 3];
+    let mut into = vec![0; usize::from(choice) * 16];
+    for chain in [
+        vec![Codec::Deflate],
+        vec![Codec::Zstd],
+        vec![Codec::Lzf],
+        vec![Codec::Lz4],
+        vec![Codec::Fletcher32, Codec::Lzf, Codec::Shuffle { item_bytes }],
+        vec![Codec::Bitshuffle { item_bytes, block_items: 64, blocks }],
+    ] {
+        let _ = decode(&chain, encoded, &mut into);
+    }
+});
