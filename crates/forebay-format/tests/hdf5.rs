@@ -154,7 +154,7 @@ fn shapes_that_take_no_room_in_the_file_are_bounded() {
     assert!(refused(dataset("x", 4, &[1 << 40, 0], json!("missing"))).contains("empty"));
     let cut = json!({ "chunked": { "shape": [1, 1], "filters": [], "chunks": 0 } });
     assert!(refused(dataset("x", 1, &[4, 1 << 30], cut)).contains("runs of bytes"));
-    let bomb = json!({ "chunked": { "shape": [1 << 40], "filters": [filter(1, &[])], "chunks": 1 } });
+    let bomb = json!({ "chunked": { "shape": [1_u64 << 40], "filters": [filter(1, &[])], "chunks": 1 } });
     let table: Vec<u8> = [0_u64, 100, 50].iter().flat_map(|word| word.to_le_bytes()).chain([0; 4]).collect();
     let bomb = join(&json!({ "datasets": [dataset("x", 4, &[1 << 40], bomb)] }), &table);
     assert!(index_of_bytes(file(), &bomb).expect_err("a bomb").to_string().contains("what becomes"));
