@@ -35,6 +35,7 @@ fn file() -> Vec<u8> {
     file
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "layouts are written where they are needed")]
 fn dataset(name: &str, item_bytes: u32, shape: &[u64], layout: Value) -> Value {
     let (dtype, numpy) = match item_bytes {
         1 => (json!("uint8"), Value::Null),
