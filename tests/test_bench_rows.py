@@ -10,6 +10,7 @@ import pytest
 from bench_support import SAMPLES, data  # noqa: F401 - fixtures among them
 from forebay import OptionError
 from forebay.bench import baselines, facts, strategies
+from forebay.bench.containers import _masked as masked
 from forebay.bench.settings import Settings
 
 
@@ -75,6 +76,9 @@ def test_a_pattern_stands_for_the_files_that_it_matches(data):
 def test_formats_are_told_apart(data, tmp_path):
     assert facts.look((str(data),)).format == "lmdb"
     record = tmp_path / "a.tfrecord"
-    record.write_bytes(b"".join((4).to_bytes(8, "little") + bytes(4 + 4 + 4) for _ in range(3)))
+    checksum = pytest.importorskip("google_crc32c", reason="google-crc32c is not installed").value
+    length = (4).to_bytes(8, "little")
+    frame = length + masked(checksum(length)) + bytes(4) + masked(checksum(bytes(4)))
+    record.write_bytes(3 * frame)
     found = facts.look((str(record),))
-    assert (found.format, found.samples, found.mean_bytes, found.for_engine) == ("tfrecord", 3, 4, False)
+    assert (found.format, found.samples, found.mean_bytes, found.for_engine) == ("tfrecord", 3, 4, True)

@@ -12,6 +12,27 @@ from forebay.bench.baselines import Place, Step
 from forebay.bench.facts import SCHEMA
 
 
+class Rows:
+    """The records of a step of several fields: of each sample the bytes of its fields, in the order of their names."""
+
+    def __init__(self, batch: forebay.Batch) -> None:
+        self._fields = [batch[name] for name in sorted(batch)]
+
+    def __len__(self) -> int:
+        return len(self._fields[0])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (b"".join(row.tobytes() for row in rows) for rows in zip(*self._fields, strict=True))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the step."""
+        return sum(
+            field.nbytes if hasattr(field, "nbytes") else sum(row.nbytes for row in field)
+            for field in self._fields
+        )
+
+
 class Engine:
     """Batches of one rank from a loader."""
 
@@ -41,7 +62,7 @@ class Engine:
         """Hand out views of the loader's own buffers."""
         self._loader.set_epoch(number)
         for batch in self._loader:
-            yield batch.indices, batch["data"]
+            yield batch.indices, batch["data"] if batch.keys() == {"data"} else Rows(batch)
 
     def facts(self) -> dict[str, Any]:
         """Tell the loader's statistics and choices, and how many readers its node has."""

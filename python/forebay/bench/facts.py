@@ -1,12 +1,11 @@
 """What is known about a data set before it is read: format, samples, sizes.
 
-LMDB is looked at by the engine itself. Of the other formats, which only baselines read so far, as much is found out as a bench
-needs: HDF5 from its headers, TFRecord by one pass over the lengths in front of the records.
+The engine looks at what it reads. Of HDF5 files that it does not read, such as those with values of variable length, as much is
+found out as the baselines need.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ __all__ = ["Facts", "hdf5_columns", "look"]
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 _TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords")
-_TFRECORD_FRAME_BYTES = 16  # length, its checksum, and the checksum of the record
 
 SCHEMA = "raw"
 """Records are compared as they are: decoding them would be each library's own work, and another comparison."""
@@ -74,11 +72,12 @@ def look(paths: tuple[str, ...]) -> Facts:
             file for file in files[0].iterdir() if file.suffix in (*_HDF5_SUFFIXES, *_TFRECORD_SUFFIXES)
         )
         files = inside or files
-    if all(file.suffix in _HDF5_SUFFIXES or _starts_with(file, _HDF5_MAGIC) for file in files):
-        return _hdf5(tuple(map(str, files)))
-    if all(file.suffix in _TFRECORD_SUFFIXES for file in files):
-        return _tfrecord(tuple(map(str, files)))
-    return _lmdb(paths)
+    try:
+        return _engine(tuple(map(str, files)))
+    except FormatError:
+        if all(_starts_with(file, _HDF5_MAGIC) for file in files):
+            return _hdf5(tuple(map(str, files)))
+        raise
 
 
 def _starts_with(file: Path, magic: bytes) -> bool:
@@ -88,14 +87,14 @@ def _starts_with(file: Path, magic: bytes) -> bool:
         return opened.read(len(magic)) == magic
 
 
-def _lmdb(paths: tuple[str, ...]) -> Facts:
+def _engine(paths: tuple[str, ...]) -> Facts:
     found = forebay.open(list(paths), schema=SCHEMA).native.inspect()
     return Facts(
         paths=paths,
         format=found["format"],
         samples=found["samples"],
         bytes=found["bytes"],
-        mean_bytes=found["records"]["mean_bytes"],
+        mean_bytes=found["records"]["bytes"] / found["samples"],
         files=tuple(shard["path"] for shard in found["shards"]),
         for_engine=True,
     )
@@ -128,24 +127,6 @@ def _hdf5(files: tuple[str, ...]) -> Facts:
             samples += columns[0].shape[0]
             sample_bytes += sum(column.size * column.dtype.itemsize for column in columns)
     return _facts(files, "hdf5", samples, sample_bytes)
-
-
-def _tfrecord(files: tuple[str, ...]) -> Facts:
-    samples = sample_bytes = 0
-    for path in files:
-        size, offset = Path(path).stat().st_size, 0
-        with Path(path).open("rb") as file:
-            while offset < size:
-                file.seek(offset)
-                head = file.read(8)
-                length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
-                if offset + length + _TFRECORD_FRAME_BYTES > size:
-                    raise FormatError(
-                        f"tfrecord file {path}: the record at offset {offset} ends behind the file's {size} bytes"
-                    )
-                offset += length + _TFRECORD_FRAME_BYTES
-                samples, sample_bytes = samples + 1, sample_bytes + length
-    return _facts(files, "tfrecord", samples, sample_bytes)
 
 
 def _facts(files: tuple[str, ...], kind: str, samples: int, sample_bytes: int) -> Facts:

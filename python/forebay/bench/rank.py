@@ -216,8 +216,8 @@ def _readers_of_rank(readers: int, place: Place) -> int:
 
 def _size(records: Any) -> int:
     """Bytes of a step's records."""
-    if isinstance(records, np.ndarray):
-        return int(records.nbytes)
+    if (whole := getattr(records, "nbytes", None)) is not None:
+        return int(whole)
     return sum(one.nbytes if isinstance(one, np.ndarray) else len(one) for one in records)
 
 
