@@ -7,7 +7,7 @@
 //!   `region` is the memory they share; `protocol` says who may touch it when.
 //! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks; `flight` and
 //!   `pace`: how many at once), `gather` (→ batch
-//!   buffers; `sample` and `decode` do one sample). `coded` decodes units for both, `skip` finds what stands in for a bad one.
+//!   buffers; `sample`, `assemble` and `decode` do one sample). `coded` decodes units for both, `skip` finds what stands in for a bad one.
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
 //! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` are its decisions; `stats` what is counted.
 
@@ -15,6 +15,8 @@
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 pub mod access;
+#[cfg(not(loom))]
+mod assemble;
 #[cfg(not(loom))]
 mod batch;
 #[cfg(not(loom))]

@@ -8,7 +8,6 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use forebay_format::CodecError;
 use forebay_plan::Part;
 use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
 
@@ -57,11 +56,11 @@ impl Pick<'_> {
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// Columns that had to be put together or read.
-    columns: Vec<Vec<u8>>,
+    pub(crate) columns: Vec<Vec<u8>>,
     /// For each column the unit that was decoded last.
-    units: Vec<LastUnit>,
+    pub(crate) units: Vec<LastUnit>,
     /// Bytes of a unit as they stand in its file.
-    encoded: Vec<u8>,
+    pub(crate) encoded: Vec<u8>,
     /// Where the packed bytes of each field end so far.
     ends: Vec<u64>,
     asked_bytes: u64,
@@ -92,7 +91,7 @@ enum Column<'a> {
 }
 
 /// Where the bytes of a part are.
-enum Bytes<'a> {
+pub(crate) enum Bytes<'a> {
     There(&'a [u8]),
     InFile,
 }
@@ -116,7 +115,7 @@ impl<'a> Step<'a> {
         Self { pass, claim, idle, mapped_bytes, announced }
     }
 
-    fn shared(&self) -> &'a Shared {
+    pub(crate) fn shared(&self) -> &'a Shared {
         &self.pass.shared
     }
 
@@ -324,7 +323,12 @@ impl<'a> Step<'a> {
     /// Finds a coded unit, which stands at `extent` in the file, where a reader decodes it: `None` when the claim became
     /// void, `Some(None)` where no reader does.
     #[allow(clippy::option_option, reason = "waiting may end without an answer")]
-    fn decoded(&self, planned: &'a Planned, unit: u32, extent: Extent) -> Option<Option<&'a [u8]>> {
+    pub(crate) fn decoded(
+        &self,
+        planned: &'a Planned,
+        unit: u32,
+        extent: Extent,
+    ) -> Option<Option<&'a [u8]>> {
         let Some(part) = planned.plan.decoded(unit) else { return Some(None) };
         Some(match self.part(planned, part, extent)? {
             Bytes::There(bytes) => Some(bytes),
@@ -333,7 +337,7 @@ impl<'a> Step<'a> {
     }
 
     /// Finds the bytes of one part, which are those of `extent` in the file; `None` when the claim became void.
-    fn part(&self, planned: &'a Planned, part: Part, extent: Extent) -> Option<Bytes<'a>> {
+    pub(crate) fn part(&self, planned: &'a Planned, part: Part, extent: Extent) -> Option<Bytes<'a>> {
         let shared = self.shared();
         if part.is_in_place() {
             let found = self.resident(extent);
@@ -387,106 +391,6 @@ impl<'a> Step<'a> {
         Some(bytes)
     }
 
-    /// Puts a column together that lies in several places, or has to be decoded; false when the claim became void.
-    fn assemble(&self, pick: Pick<'a>, column: usize, scratch: &mut Scratch) -> Result<bool, Error> {
-        let located = &pick.planned.located;
-        let Scratch { columns, units, encoded, .. } = scratch;
-        let (value, last) = (&mut columns[column], &mut units[column]);
-        value.clear();
-        for slice in located.slices(pick.need, column) {
-            let (start, end) = (slice.offset as usize, (slice.offset + slice.length) as usize);
-            let pieces = &located.pieces()[located.unit_pieces(slice.unit)];
-            if located.units()[slice.unit as usize].codecs == CodecChain::STORED {
-                encoded.clear();
-                if !self.collect(pick.planned, slice.unit, encoded)? {
-                    return Ok(false);
-                }
-                if let [Piece::Extent(extent), ..] = pieces {
-                    self.check(located, slice.unit, *extent, &encoded[..start])?;
-                }
-                value.extend_from_slice(&encoded[start..end]);
-                continue;
-            }
-            if let [Piece::Extent(extent)] = pieces {
-                match self.decoded(pick.planned, slice.unit, *extent) {
-                    None => return Ok(false),
-                    Some(Some(unit)) => {
-                        value.extend_from_slice(&unit[start..end]);
-                        continue;
-                    }
-                    Some(None) => {}
-                }
-            }
-            if !last.is(located, slice.unit) {
-                encoded.clear();
-                if !self.collect(pick.planned, slice.unit, encoded)? {
-                    return Ok(false);
-                }
-                let codecs = located.units()[slice.unit as usize].codecs;
-                let into = last.begin(located, slice.unit);
-                self.shared()
-                    .index
-                    .decode_unit(codecs, encoded, into)
-                    .map_err(|error| undecodable(self.shared(), pick, slice.unit, &error))?;
-                last.keep(located, slice.unit);
-            }
-            value.extend_from_slice(&last.bytes[start..end]);
-        }
-        Ok(true)
-    }
-
-    /// Appends the bytes of a unit as they stand in its file; false when the claim became void.
-    fn collect(&self, planned: &'a Planned, unit: u32, into: &mut Vec<u8>) -> Result<bool, Error> {
-        let located = &planned.located;
-        for piece in located.unit_pieces(unit) {
-            match located.pieces()[piece] {
-                Piece::Literal { first, length } => {
-                    let (first, length) = (first as usize, length as usize);
-                    into.extend_from_slice(&located.literals()[first..first + length]);
-                }
-                // What a reader decodes has no parts: read it all.
-                Piece::Extent(extent) if planned.plan.parts(piece as u32).is_empty() => {
-                    self.append_from_file(extent, into)?;
-                }
-                Piece::Extent(extent) => {
-                    if !self.append(planned, piece as u32, extent, into)? {
-                        return Ok(false);
-                    }
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    fn append_from_file(&self, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
-        let shared = self.shared();
-        let start = into.len();
-        into.resize(start + extent.length as usize, 0);
-        read_in_place(&shared.files, extent.shard, extent.offset, &mut [], &mut into[start..])?;
-        count(shared.slot(), Counter::InPlaceBytes, extent.length);
-        Ok(())
-    }
-
-    fn append(
-        &self,
-        planned: &'a Planned,
-        piece: u32,
-        extent: Extent,
-        into: &mut Vec<u8>,
-    ) -> Result<bool, Error> {
-        let mut offset = extent.offset;
-        for part in planned.plan.parts(piece) {
-            let here = Extent { offset, length: part.length, ..extent };
-            offset += part.length;
-            match self.part(planned, *part, here) {
-                None => return Ok(false),
-                Some(Bytes::There(bytes)) => into.extend_from_slice(bytes),
-                Some(Bytes::InFile) => self.append_from_file(here, into)?,
-            }
-        }
-        Ok(true)
-    }
-
     /// Reads a value, with the header in front of it, straight from the file.
     fn read(
         &self,
@@ -504,7 +408,13 @@ impl<'a> Step<'a> {
         self.check(located, unit, extent, header)
     }
 
-    fn check(&self, located: &Located, unit: u32, extent: Extent, head: &[u8]) -> Result<(), Error> {
+    pub(crate) fn check(
+        &self,
+        located: &Located,
+        unit: u32,
+        extent: Extent,
+        head: &[u8],
+    ) -> Result<(), Error> {
         let unit = &located.units()[unit as usize];
         if unit.guard == 0 {
             return Ok(());
@@ -539,24 +449,6 @@ fn whereabouts(shared: &Shared, pick: Pick<'_>) -> (String, u64) {
         })
     });
     extent.map_or((String::new(), 0), |(extent, offset)| (shared.path(extent.shard), extent.offset + offset))
-}
-
-fn undecodable(shared: &Shared, pick: Pick<'_>, unit: u32, error: &CodecError) -> Error {
-    let located = &pick.planned.located;
-    let extent = located.pieces()[located.unit_pieces(unit)].iter().find_map(|piece| match piece {
-        Piece::Extent(extent) => Some(*extent),
-        Piece::Literal { .. } => None,
-    });
-    let (path, offset) =
-        extent.map_or((String::new(), 0), |extent| (shared.path(extent.shard), extent.offset));
-    Error::BadSample {
-        sample: pick.sample().0,
-        path,
-        offset,
-        what: format!("{}: {}", error.codec, error.what),
-        expected: error.expected.clone(),
-        found: error.found.clone(),
-    }
 }
 
 fn bad_length(shared: &Shared, pick: Pick<'_>, expected: u64, found: u64) -> Error {

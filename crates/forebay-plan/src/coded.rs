@@ -8,7 +8,8 @@
 use forebay_types::{CodecChain, Extent, Located, Piece};
 
 use crate::place::Landing;
-use crate::read::{Block, Found, Part, Plan, Read, Traits, align_down};
+use crate::read::{Block, Found, Part, Plan, Read, Traits};
+use crate::runs::align_down;
 use crate::schedule::Tranche;
 
 /// Alignment of decoded units in their block \[bytes\]: a cache line.

@@ -4,7 +4,7 @@
 //!   `quality` states its shuffle quality, `state` what must be kept to resume.
 //! - `schedule`: which samples are read together ([`Schedule`], [`Tranche`]).
 //! - `place`: where in the landing ring bytes go and from when on they may ([`Landing`]).
-//! - `read`: which reads fetch them ([`plan_into`], [`Plan`]); `coded`: the same for units that have to be decoded.
+//! - `runs`, `read`: which reads fetch them ([`plan_into`], [`Plan`]); `coded`: the same for units that have to be decoded.
 //!
 //! Every process of a node calls these functions with the same arguments and gets the same answers; that is what
 //! replaces a work queue between processes.
@@ -17,6 +17,7 @@ mod permutation;
 mod place;
 mod quality;
 mod read;
+mod runs;
 mod schedule;
 mod state;
 
