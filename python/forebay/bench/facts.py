@@ -1,7 +1,7 @@
 """What is known about a data set before it is read: format, samples, sizes.
 
-The engine looks at what it reads. Of HDF5 files that it does not read, such as those with values of variable length, as much is
-found out as the baselines need.
+The engine looks at what it reads. Of HDF5 files that it does not read as they are, such as those with values of variable length or
+with columns of several lengths, as much is found out as the baselines need.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import forebay
-from forebay._core import FormatError, StorageError
+from forebay._core import FormatError, OptionError, StorageError
 from forebay.dataset import _expand as expand_paths
 
 __all__ = ["Facts", "hdf5_columns", "look"]
@@ -74,7 +74,7 @@ def look(paths: tuple[str, ...]) -> Facts:
         files = inside or files
     try:
         return _engine(tuple(map(str, files)))
-    except FormatError:
+    except (FormatError, OptionError):
         if all(_starts_with(file, _HDF5_MAGIC) for file in files):
             return _hdf5(tuple(map(str, files)))
         raise
