@@ -1,4 +1,4 @@
-//! Writes the seeds of both corpora: small files of every kind.
+//! Writes the seeds of the corpora: small files of every kind.
 
 #[path = "../../crates/forebay-format/tests/support/datum.rs"]
 mod datum;
@@ -8,6 +8,9 @@ mod lmdb_writer;
 #[path = "../../crates/forebay-format/tests/support/table.rs"]
 #[allow(dead_code)]
 mod table;
+#[path = "../../crates/forebay-format/tests/support/tar_writer.rs"]
+#[allow(dead_code)]
+mod tar_writer;
 
 use std::fs;
 use std::path::Path;
@@ -15,6 +18,7 @@ use std::path::Path;
 use forebay_format::lmdb::Dialect;
 use forebay_format::sidecar::{Entry, Part, Stretch};
 use lmdb_writer::{Spec, records};
+use tar_writer::Kind;
 
 fn main() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
@@ -55,6 +59,10 @@ fn main() {
             &format!("{name}-description"),
             &[&[3], &parts.description().expect("JSON")[..]].concat(),
         );
+    }
+    let members = [("a/0.jpg".to_owned(), vec![7; 600]), (format!("{}/0.cls", "a/".repeat(60)), vec![49])];
+    for (name, kind) in [("ustar", Kind::Ustar), ("gnu", Kind::Gnu), ("pax", Kind::Pax)] {
+        write("tar", name, &tar_writer::archive(kind, &members));
     }
     for (name, message) in [
         ("bytes", datum::image([1, 2, 3], b"pixels", -3)),

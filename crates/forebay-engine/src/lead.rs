@@ -82,16 +82,18 @@ pub(crate) fn lead(
 /// Opens the shards, or takes the memory in which they are kept.
 pub(crate) fn open_files(
     source: &Source,
-    index: &Index,
+    index: &Arc<Index>,
     direct: bool,
     kept: Option<Vec<OwnedFd>>,
 ) -> Result<Arc<ShardFiles>, Error> {
     let paths = source.dataset().shards().iter().map(|shard| shard.path.clone());
-    let shards: Vec<(PathBuf, u64)> =
-        paths.zip(index.shards()).map(|(path, shard)| (path, shard.bytes)).collect();
     Ok(Arc::new(match kept {
-        None => ShardFiles::open(&shards, direct)?,
-        Some(memory) => ShardFiles::kept(&shards, memory)?,
+        None => ShardFiles::of_index(index, paths.collect(), direct)?,
+        Some(memory) => {
+            let shards: Vec<(PathBuf, u64)> =
+                paths.zip(index.shards()).map(|(path, shard)| (path, shard.bytes)).collect();
+            ShardFiles::kept(&shards, memory)?
+        }
     }))
 }
 

@@ -34,7 +34,9 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
     let tranche_steps = shared.settings.first_tranche_steps..=shared.settings.tranche_steps;
     let mut schedule = Schedule::new(&shared.order, &shared.node_ranks, pass.start, tranche_steps);
     let mut landing = Landing::new(region.layout().landing_bytes, region.layout().blocks as u64);
-    let shard_bytes: Vec<u64> = shared.index.shards().iter().map(|shard| shard.bytes).collect();
+    // Where samples have files of their own, there are too many of them for a list.
+    let shards = if shared.index.has_sample_files() { &[] } else { shared.index.shards() };
+    let shard_bytes: Vec<u64> = shards.iter().map(|shard| shard.bytes).collect();
     let mut waiting: Option<Tranche> = None;
     let mut ids: Vec<SampleId> = Vec::new();
     let mut spare: Vec<(Located, Plan)> = Vec::new();

@@ -90,7 +90,7 @@ impl Shared {
 
     /// The file of a shard, for messages.
     pub(crate) fn path(&self, shard: ShardId) -> String {
-        self.source.dataset().shards()[shard.0 as usize].path.display().to_string()
+        self.files.path(shard).display().to_string()
     }
 
     /// Wakes everyone on the node who waits for anything.

@@ -374,7 +374,7 @@ impl Source {
                 if let Piece::Extent(extent) = piece
                     && (length > 0 || slice.length == 0)
                 {
-                    let path = self.dataset.shards()[extent.shard.0 as usize].path.clone();
+                    let path = self.dataset.path_of(&index, extent.shard)?;
                     extents.push((path, extent.offset + skipped, length));
                 }
             }
@@ -386,9 +386,8 @@ impl Source {
     pub fn inspect(&self, caller: &dyn Caller) -> Result<serde_json::Value, Error> {
         let loaded = self.index(caller)?;
         let mut value = self.dataset.inspect(Some(&loaded.index), &CachePolicy::from_environment());
-        let shards: Vec<_> =
-            self.dataset.shards().iter().map(|shard| (shard.path.clone(), shard.bytes)).collect();
-        let files = ShardFiles::open(&shards, false)?;
+        let paths = self.dataset.shards().iter().map(|shard| shard.path.clone());
+        let files = ShardFiles::of_index(&loaded.index, paths.collect(), false)?;
         let found = self.dataset.find_recipe(&CachePolicy::from_environment()).found;
         let report = found.map(|found| report_of(&found.recipe, found.path));
         value["recipe"] = serde_json::to_value(report).unwrap_or_default();

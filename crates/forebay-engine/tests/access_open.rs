@@ -44,7 +44,7 @@ fn a_fifo_is_refused_and_not_waited_for() {
 fn the_file_system_of_every_shard_is_named() {
     let shards = Shards::new(&[10, 20]);
     let files = shards.open(false);
-    assert_eq!((files.len(), files.traits().len(), files.is_empty()), (2, 2, false));
+    assert_eq!((files.len(), files.traits().count(), files.is_empty()), (2, 2, false));
     assert!(!files.file_system_name().is_empty());
     assert_eq!(files.is_local(), files.traits().all(|kind| kind.local));
     assert!(!files.is_direct());

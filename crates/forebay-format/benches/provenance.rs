@@ -10,7 +10,7 @@ use forebay_format::lmdb::Dialect;
 use forebay_format::provenance::{
     Lengths, NamedDatabase, Recipe, RecipeFile, ShardRecipe, SplitClass, Transactions,
 };
-use forebay_format::sidecar::{Class, Entry, Writer};
+use forebay_format::sidecar::{Class, Entry, Home, Writer};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|text| !text.starts_with('-')).collect();
@@ -87,6 +87,7 @@ fn measure(case: &str, recipe: &Recipe) {
         page_bytes,
         page_tail_bytes: 0,
         guard: head_bytes > 0,
+        home: Home::default(),
     };
     let started = Instant::now();
     let mut writer = Writer::new(vec![vec![class("inline", 0, 1, 2, 4096), class("big", 16, 4096, 4096, 0)]]);

@@ -17,9 +17,9 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::file::Input;
 use crate::npy::Arrays;
 use crate::recordio::RecordIoFile;
-use crate::sidecar::{Class, Entry, ShardInfo, ShardState, Tiles, Writer};
+use crate::sidecar::{Class, Entry, PackedNames, ShardInfo, ShardState, SidecarFault, Tiles, Writer};
 use crate::tfrecord::TfRecordFile;
-use crate::{Error, OpenOptions, Schema, SchemaChoice, hdf5, raw};
+use crate::{Error, Index, OpenOptions, Schema, SchemaChoice, folder, hdf5, raw, tar};
 
 /// A container format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -39,12 +39,25 @@ pub enum Format {
     TfRecord,
     /// Hierarchical Data Format, version 5.
     Hdf5,
+    /// tar files as `WebDataset` uses them.
+    Tar,
+    /// A directory of files.
+    Folder,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 7] =
-        [Self::Lmdb, Self::Hdf5, Self::Npy, Self::Npz, Self::Raw, Self::RecordIo, Self::TfRecord];
+    pub const ALL: [Self; 9] = [
+        Self::Lmdb,
+        Self::Hdf5,
+        Self::Npy,
+        Self::Npz,
+        Self::Raw,
+        Self::RecordIo,
+        Self::TfRecord,
+        Self::Tar,
+        Self::Folder,
+    ];
 
     /// The name, as in `format="lmdb"` and in sidecars.
     #[must_use]
@@ -57,6 +70,8 @@ impl Format {
             Self::RecordIo => "recordio",
             Self::TfRecord => "tfrecord",
             Self::Hdf5 => "hdf5",
+            Self::Tar => "tar",
+            Self::Folder => "folder",
         }
     }
 }
@@ -141,6 +156,12 @@ pub(crate) trait Container: fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// Holds what a sidecar says of shard `shard`, which is this file, against it, besides size and state.
+    fn check_index(&self, index: &Index, shard: usize) -> Result<(), SidecarFault> {
+        let _ = (index, shard);
+        Ok(())
+    }
+
     /// [`Error::Modified`] where the file is not what was opened.
     fn check_unchanged(&self) -> Result<(), Error> {
         self.input().check_unchanged()
@@ -221,6 +242,10 @@ pub(crate) struct Walked {
     pub(crate) excluded: BTreeMap<String, u64>,
     /// What the user should know though all goes on.
     pub(crate) warnings: Vec<String>,
+    /// Size of all data \[bytes\], where that of the input says nothing.
+    pub(crate) bytes: Option<u64>,
+    /// Names of the samples' files, where they have files of their own.
+    pub(crate) names: Option<PackedNames>,
 }
 
 /// Opens a file of a format other than LMDB.
@@ -233,6 +258,8 @@ pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result
         Format::RecordIo => Arc::new(RecordIoFile::open(path, options)?),
         Format::TfRecord => Arc::new(TfRecordFile::open(path, options)?),
         Format::Hdf5 => Arc::new(hdf5::Hdf5File::open(path, options)?),
+        Format::Tar => Arc::new(tar::TarFile::open(path, options)?),
+        Format::Folder => Arc::new(folder::Folder::open(path, options)?),
     })
 }
 

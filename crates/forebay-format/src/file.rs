@@ -66,6 +66,17 @@ impl DataFile {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd =
             rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io("open for reading", errno))?;
+        Self::of(fd, path)
+    }
+
+    /// Takes an open file, which must be a regular one.
+    pub(crate) fn of(fd: OwnedFd, path: &Path) -> Result<Self, Error> {
+        let io = |action: &str, errno: rustix::io::Errno| Error::Io {
+            action: action.to_owned(),
+            path: path.to_owned(),
+            offset: None,
+            source: errno.into(),
+        };
         let kind =
             FileType::from_raw_mode(rustix::fs::fstat(&fd).map_err(|errno| io("inspect", errno))?.st_mode);
         if kind != FileType::RegularFile {

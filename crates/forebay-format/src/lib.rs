@@ -15,6 +15,7 @@ mod error;
 /// How files are read: public for fuzz targets and tests, not a stable interface.
 #[doc(hidden)]
 pub mod file;
+mod folder;
 /// HDF5 below the datasets: public for fuzz targets, tests and tools, not a stable interface.
 #[doc(hidden)]
 pub mod hdf5;
@@ -37,6 +38,9 @@ mod schema;
 /// The file format of indexes: public for tests, fuzz targets and tools, not a stable interface.
 #[doc(hidden)]
 pub mod sidecar;
+/// `WebDataset`'s container: public for fuzz targets and tests, not a stable interface.
+#[doc(hidden)]
+pub mod tar;
 /// `TensorFlow`'s container: public for fuzz targets and tests, not a stable interface.
 #[doc(hidden)]
 pub mod tfrecord;
@@ -48,7 +52,8 @@ pub use dataset::{
     Place, Progress, RecipeLookup, Recorded, SampleCursor, SamplePlace, Shard, ShardBytes, Verification,
 };
 pub use error::Error;
-pub use index::Index;
+pub use folder::open_below;
+pub use index::{Index, SampleFile};
 pub use raw::RawLayout;
 pub use schema::{
     DatumSchema, ExampleSchema, Feature, FeatureKind, FieldOut, ImageRecordSchema, Labels, Pixels, Schema,

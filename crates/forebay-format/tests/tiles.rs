@@ -10,7 +10,7 @@ mod support {
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use forebay_format::sidecar::{Class, Entry, Part, Stretch, Tiles, Writer};
+use forebay_format::sidecar::{Class, Entry, Home, Part, Stretch, Tiles, Writer};
 use forebay_format::{Codec, Format, Index, Schema};
 use forebay_types::{CodecChain, Dtype, Field, Layout, Located, Piece, SampleId};
 use support::lmdb_writer::Random;
@@ -34,6 +34,7 @@ fn class(name: &str) -> Class {
         page_bytes: 0,
         page_tail_bytes: 0,
         guard: false,
+        home: Home::default(),
     }
 }
 

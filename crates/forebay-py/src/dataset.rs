@@ -1,5 +1,6 @@
 //! `forebay._native.Dataset`: an opened data set.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -184,12 +185,12 @@ impl Dataset {
         Ok(result)
     }
 
-    fn extents(&self, py: Python<'_>, index: i64) -> PyResult<Vec<(String, u64, u64)>> {
+    fn extents(&self, py: Python<'_>, index: i64) -> PyResult<Vec<(OsString, u64, u64)>> {
         let sample = self.resolve(py, index)?;
         let extents = detached(py, None, |caller| self.source.extents(sample, caller))?;
         Ok(extents
             .into_iter()
-            .map(|(path, offset, length)| (path.display().to_string(), offset, length))
+            .map(|(path, offset, length)| (path.into_os_string(), offset, length))
             .collect())
     }
 

@@ -6,21 +6,25 @@
 //! 3. A descriptor that goes stale (ESTALE: an NFS server restarted, say) is replaced under its own number by `dup3`,
 //!    which is atomic: readers in other threads use the old file or the new one, never none.
 //!
-//! Nothing is ever written, and no lock is taken on the way of a read.
+//! Where every sample has a file of its own, nothing is opened before it is read (`sample_files.rs`).
+//!
+//! Nothing is ever written, and no lock is taken on the way of a read from a shard.
 
 use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use forebay_format::Index;
 use forebay_types::ShardId;
 use rustix::fs::{Advice, AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags};
 use rustix::io::DupFlags;
 
 use super::error::ReadError;
 use super::file_system::FileSystem;
+use super::sample_files::SampleFiles;
 
 /// Alignment of offsets, lengths and memory for reads around the page cache \[bytes\].
 ///
@@ -40,10 +44,26 @@ struct ShardFile {
 }
 
 /// The shards of a data set, open for reading.
-#[derive(Debug)]
 pub struct ShardFiles {
     shards: Vec<ShardFile>,
+    /// Takes the place of the shards where samples have files of their own.
+    samples: Option<SampleFiles>,
     direct_refused: Option<String>,
+}
+
+/// A descriptor that stays valid while this is kept.
+pub(super) enum Descriptor<'a> {
+    Lent(BorrowedFd<'a>),
+    Shared(Arc<OwnedFd>),
+}
+
+impl AsFd for Descriptor<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Lent(descriptor) => *descriptor,
+            Self::Shared(descriptor) => descriptor.as_fd(),
+        }
+    }
 }
 
 impl ShardFiles {
@@ -78,7 +98,23 @@ impl ShardFiles {
                 reopening: Mutex::new(()),
             });
         }
-        Ok(Self { shards: opened, direct_refused: refused })
+        Ok(Self { shards: opened, samples: None, direct_refused: refused })
+    }
+
+    /// Opens what `index` leads to: the shards at `paths`, or, where samples have files of their own, the folders.
+    ///
+    /// # Errors
+    /// As for [`ShardFiles::open`], or a folder that cannot be opened. What is wrong with a sample's file, its first read
+    /// tells.
+    pub fn of_index(index: &Arc<Index>, paths: Vec<PathBuf>, direct: bool) -> Result<Self, ReadError> {
+        if !index.has_sample_files() {
+            let shards: Vec<_> =
+                paths.into_iter().zip(index.shards().iter().map(|shard| shard.bytes)).collect();
+            return Self::open(&shards, direct);
+        }
+        let samples = Some(SampleFiles::new(index, &paths)?);
+        let refused = "the files of a folder are read through the page cache".to_owned();
+        Ok(Self { shards: Vec::new(), samples, direct_refused: Some(refused) })
     }
 
     /// Takes sealed memory, a descriptor for each shard `(path, expected size [bytes])`, in place of the files.
@@ -106,35 +142,47 @@ impl ShardFiles {
         if let Some((path, bytes)) = shards.get(opened.len()) {
             return Err(ReadError::Size { path: path.clone(), expected: *bytes, found: 0 });
         }
-        Ok(Self { shards: opened, direct_refused: Some("the data are in memory".into()) })
+        Ok(Self { shards: opened, samples: None, direct_refused: Some("the data are in memory".into()) })
     }
 
     /// Number of shards.
     pub fn len(&self) -> usize {
-        self.shards.len()
+        self.samples.as_ref().map_or(self.shards.len(), SampleFiles::len)
+    }
+
+    /// Whether files are opened when they are read, each for one sample.
+    pub fn are_of_samples(&self) -> bool {
+        self.samples.is_some()
     }
 
     /// Whether there are no shards.
     pub fn is_empty(&self) -> bool {
-        self.shards.is_empty()
+        self.len() == 0
     }
 
     /// Path of a shard.
     ///
     /// # Panics
     /// Like all of these, when there is no such shard.
-    pub fn path(&self, shard: ShardId) -> &Path {
-        &self.shard(shard).path
+    pub fn path(&self, shard: ShardId) -> PathBuf {
+        match &self.samples {
+            Some(samples) => samples.path(shard),
+            None => self.shard(shard).path.clone(),
+        }
     }
 
-    /// Size of a shard, as checked when it was opened \[bytes\].
+    /// Size of a shard, as checked when it is opened \[bytes\].
     pub fn bytes(&self, shard: ShardId) -> u64 {
-        self.shard(shard).bytes
+        match &self.samples {
+            Some(samples) => samples.bytes(shard),
+            None => self.shard(shard).bytes,
+        }
     }
 
-    /// File system kind of every shard.
-    pub fn traits(&self) -> impl ExactSizeIterator<Item = &FileSystem> {
-        self.shards.iter().map(|shard| &shard.file_system)
+    /// File system kind of every shard, or of the folders.
+    pub fn traits(&self) -> impl Iterator<Item = &FileSystem> {
+        let folders = self.samples.iter().flat_map(SampleFiles::file_systems);
+        self.shards.iter().map(|shard| &shard.file_system).chain(folders)
     }
 
     /// Whether every shard lies on this node.
@@ -169,20 +217,26 @@ impl ShardFiles {
 
     /// Whether every shard has an `O_DIRECT` descriptor.
     pub fn is_direct(&self) -> bool {
-        self.shards.iter().all(|shard| shard.direct.is_some())
+        self.samples.is_none() && self.shards.iter().all(|shard| shard.direct.is_some())
     }
 
     pub(super) fn is_shard_local(&self, shard: ShardId) -> bool {
-        self.shard(shard).file_system.local
+        self.samples.is_none() && self.shard(shard).file_system.local
     }
 
     /// The descriptor to read from; `direct` is ignored where there is no such descriptor.
-    pub(super) fn descriptor(&self, shard: ShardId, direct: bool) -> BorrowedFd<'_> {
+    ///
+    /// Fails only where the file of a sample cannot be opened: with the system's error where that may pass, else with a
+    /// [`ReadError`] inside.
+    pub(super) fn descriptor(&self, shard: ShardId, direct: bool) -> io::Result<Descriptor<'_>> {
+        if let Some(samples) = &self.samples {
+            return Ok(Descriptor::Shared(samples.descriptor(shard)?));
+        }
         let shard = self.shard(shard);
-        match &shard.direct {
+        Ok(Descriptor::Lent(match &shard.direct {
             Some(descriptor) if direct => descriptor.as_fd(),
             _ => shard.buffered.as_fd(),
-        }
+        }))
     }
 
     /// Asks the kernel to fetch what is asked for and nothing beyond it. May do nothing.
@@ -192,22 +246,35 @@ impl ShardFiles {
         }
     }
 
+    /// The descriptor of a shard that is open for good.
+    pub(super) fn lent(&self, shard: ShardId) -> Option<BorrowedFd<'_>> {
+        match self.descriptor(shard, false) {
+            Ok(Descriptor::Lent(descriptor)) => Some(descriptor),
+            _ => None,
+        }
+    }
+
     /// Asks the kernel to fetch a range into the page cache. May do nothing.
     pub(crate) fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
         // No length would mean "up to the end of the file".
-        if let Some(length) = NonZeroU64::new(length) {
-            let file = &self.shard(shard).buffered;
+        if let Some(length) = NonZeroU64::new(length)
+            && let Ok(file) = self.descriptor(shard, false)
+        {
             let _ = rustix::fs::fadvise(file, offset, Some(length), Advice::WillNeed);
         }
     }
 
     /// Present size \[bytes\].
     pub(super) fn present_bytes(&self, shard: ShardId) -> io::Result<u64> {
-        Ok(file_bytes(&rustix::fs::fstat(&self.shard(shard).buffered)?))
+        Ok(file_bytes(&rustix::fs::fstat(self.descriptor(shard, false)?)?))
     }
 
     /// Opens the path again under the same descriptor numbers; it must lead to a file of the same size and time.
     pub(super) fn reopen(&self, shard: ShardId) -> Result<(), ReadError> {
+        if let Some(samples) = &self.samples {
+            samples.forget(shard);
+            return Ok(());
+        }
         let shard = self.shard(shard);
         let _one_at_a_time = shard.reopening.lock().unwrap_or_else(PoisonError::into_inner);
         let (buffered, stat) = open_buffered(&shard.path)?;
@@ -241,7 +308,13 @@ impl fmt::Display for ShardFiles {
     }
 }
 
-fn open_error(path: &Path, action: &'static str) -> impl Fn(rustix::io::Errno) -> ReadError {
+impl fmt::Debug for ShardFiles {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("ShardFiles").field(&self.to_string()).finish()
+    }
+}
+
+pub(super) fn open_error(path: &Path, action: &'static str) -> impl Fn(rustix::io::Errno) -> ReadError {
     move |errno| ReadError::Open { path: path.to_owned(), action, source: errno.into() }
 }
 
@@ -307,7 +380,7 @@ fn replace(new: &OwnedFd, old: &OwnedFd) -> rustix::io::Result<()> {
     answer
 }
 
-fn file_bytes(stat: &Stat) -> u64 {
+pub(super) fn file_bytes(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
 

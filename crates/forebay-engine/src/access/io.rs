@@ -44,7 +44,7 @@ pub trait FileIo: Send + Sync {
 
     /// Reads bytes at an offset: first into `head`, which may be empty, then into `into`. One preadv(2).
     fn pread(&self, at: At, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
-        let descriptor = self.files().descriptor(at.shard, at.direct);
+        let descriptor = self.files().descriptor(at.shard, at.direct)?;
         if head.is_empty() {
             return Ok(rustix::io::pread(descriptor, into, at.offset)?);
         }

@@ -55,7 +55,7 @@ impl Mappings {
     /// Maps all shards. Nothing is read.
     ///
     /// # Errors
-    /// A file cannot be mapped: no address space, or a file system without mappings.
+    /// A file cannot be mapped: no address space, or a file system without mappings; files that hold one sample each.
     pub fn open(files: &Arc<ShardFiles>) -> Result<Self, ReadError> {
         Self::with_io(Arc::clone(files) as Arc<dyn FileIo>)
     }
@@ -66,18 +66,26 @@ impl Mappings {
     /// As there.
     pub fn with_io(io: Arc<dyn FileIo>) -> Result<Self, ReadError> {
         let files = io.files();
+        if files.are_of_samples() {
+            let source = io::Error::new(io::ErrorKind::Unsupported, "one sample each, too many files");
+            return Err(ReadError::Map {
+                path: files.path(ShardId(0)),
+                bytes: files.bytes(ShardId(0)),
+                source,
+            });
+        }
         let mut shards = Vec::with_capacity(files.len());
         for number in 0..files.len() {
             let shard = ShardId(number as u32);
             let bytes = files.bytes(shard);
-            let descriptor = files.descriptor(shard, false);
-            let memory = map(descriptor, bytes).map_err(|source| ReadError::Map {
-                path: files.path(shard).to_owned(),
-                bytes,
-                source,
-            })?;
-            let oracle =
-                if files.is_shard_local(shard) { Oracle::for_file(descriptor) } else { Oracle::Silent };
+            let failed = |source| ReadError::Map { path: files.path(shard), bytes, source };
+            let descriptor = files.descriptor(shard, false).map_err(failed)?;
+            let memory = map(&descriptor, bytes).map_err(failed)?;
+            let oracle = if files.is_shard_local(shard) {
+                Oracle::for_file(descriptor.as_fd())
+            } else {
+                Oracle::Silent
+            };
             shards.push(ShardMap {
                 memory,
                 residency: Residency::new(bytes, oracle),
@@ -106,7 +114,7 @@ impl Mappings {
             return false;
         }
         map.residency.covers(offset, end, memory, || {
-            self.is_whole(shard, map).then(|| self.io.files().descriptor(shard, false))
+            self.is_whole(shard, map).then(|| self.io.files().lent(shard)).flatten()
         })
     }
 

@@ -7,7 +7,7 @@
 //! - [`Probe`] tells what works at a place; [`measure`] how fast, without any of the above.
 //!
 //! Promises: no byte outside the caller's buffers is written; after an error nothing is under way; nothing is written
-//! to a file, ever; no lock is taken on the way of a read. Not done here: deciding what to read when (the plan),
+//! to a file, ever; no lock is taken on the way of a read from a shard. Not done here: deciding what to read when (the plan),
 //! checking what was read (the format).
 
 mod affinity;
@@ -23,6 +23,7 @@ mod probe;
 mod reader;
 mod residency;
 mod ring;
+mod sample_files;
 
 pub use affinity::widen_affinity;
 pub use error::ReadError;

@@ -6,6 +6,7 @@
 //! | EINTR | the same request again |
 //! | EIO, EAGAIN | again after 10 ms and after 100 ms, then the error |
 //! | ESTALE | the path is opened again, once per transfer; it must be the same file still |
+//! | a sample's own file cannot be opened, or has another size | error |
 //! | EINVAL around the page cache | the rest goes through the page cache, from then on everything |
 //! | end of file too early | error: truncated |
 //! | anything else | error |
@@ -72,7 +73,7 @@ impl Job {
         let limit = if padded { bytes.next_multiple_of(DIRECT_ALIGN_BYTES) } else { bytes };
         if start.offset.checked_add(room as u64).is_none_or(|end| end > limit) || start.offset > bytes {
             return Err(ReadError::Beyond {
-                path: files.path(start.shard).to_owned(),
+                path: files.path(start.shard),
                 offset: start.offset,
                 length: room as u64,
                 bytes,
@@ -130,7 +131,11 @@ impl Job {
                 counters.retries += 1;
                 return Next::Again;
             }
-            Err(error) => error,
+            // A file that is opened when it is read could not be opened, and that will not pass.
+            Err(error) => match error.downcast::<ReadError>() {
+                Ok(error) => return Next::Failed(error),
+                Err(error) => error,
+            },
         };
         let again = match error.raw_os_error() {
             Some(libc::EINTR) => true,
@@ -161,7 +166,7 @@ impl Job {
             return Next::Again;
         }
         Next::Failed(ReadError::Io {
-            path: io.files().path(self.start.shard).to_owned(),
+            path: io.files().path(self.start.shard),
             offset: self.at().offset,
             length: (self.wanted - self.done) as u64,
             attempts: self.attempts,
@@ -173,7 +178,7 @@ impl Job {
     fn truncated(&self, io: &dyn FileIo) -> ReadError {
         let (files, shard, offset) = (io.files(), self.start.shard, self.at().offset);
         ReadError::Truncated {
-            path: files.path(shard).to_owned(),
+            path: files.path(shard),
             offset,
             length: (self.wanted - self.done) as u64,
             expected: files.bytes(shard),

@@ -178,9 +178,11 @@ impl Reader {
         }
         let Some(place) = self.jobs.iter().position(Job::was_refused) else { return };
         self.direct = false;
-        let path = self.io.files().path(transfers[place].shard).display();
-        let reason =
-            format!("{path}: the file system refuses O_DIRECT (EINVAL); reading through the page cache");
+        let path = self.io.files().path(transfers[place].shard);
+        let reason = format!(
+            "{}: the file system refuses O_DIRECT (EINVAL); reading through the page cache",
+            path.display()
+        );
         add(&mut self.fallback, &reason);
     }
 }

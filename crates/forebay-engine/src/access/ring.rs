@@ -7,13 +7,15 @@
 //! Source: `io_uring_setup(2)`, `io_uring_enter(2)`.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, types};
 
 use super::Transfer;
 use super::error::ReadError;
+use super::files::Descriptor;
 use super::io::{Fault, FileIo};
 use super::policy::{Job, Next, ReadCounters};
 
@@ -32,11 +34,13 @@ pub(super) enum Trouble {
 }
 
 /// What a request really was.
-#[derive(Clone, Copy)]
-enum Asked {
-    Read,
-    /// Nothing, and this is to be taken for the answer (tests).
-    Nothing(i32),
+enum Asked<'a> {
+    /// A read from this descriptor, which stays open until the answer comes.
+    Read(Descriptor<'a>),
+    /// Nothing, and this is to be taken for the answer: the file could not be opened, or a test says so.
+    Nothing(io::Error),
+    /// Nothing, and the end of the file is the answer (tests).
+    End,
 }
 
 impl Ring {
@@ -61,7 +65,7 @@ impl Ring {
         counters: &mut ReadCounters,
     ) -> Result<(), Trouble> {
         let places: Vec<*mut u8> = transfers.iter_mut().map(|transfer| transfer.into.as_mut_ptr()).collect();
-        let mut asked = vec![Asked::Read; jobs.len()];
+        let mut asked: Vec<Asked<'_>> = jobs.iter().map(|_| Asked::End).collect();
         let mut waiting: Vec<usize> = (0..jobs.len()).rev().filter(|place| !jobs[*place].is_done()).collect();
         let mut answers: Vec<(usize, i32)> = Vec::with_capacity(self.depth);
         let mut under_way = 0;
@@ -90,11 +94,13 @@ impl Ring {
             answers.extend(self.ring.completion().map(|entry| (entry.user_data() as usize, entry.result())));
             for (place, result) in answers.drain(..) {
                 under_way -= 1;
-                let result = match asked[place] {
-                    Asked::Read => result,
-                    Asked::Nothing(pretended) => pretended,
+                let answer = match mem::replace(&mut asked[place], Asked::End) {
+                    Asked::Read(_) => {
+                        usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+                    }
+                    Asked::Nothing(error) => Err(error),
+                    Asked::End => Ok(0),
                 };
-                let answer = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
                 match jobs[place].settle(io, answer, counters) {
                     Next::Done => {}
                     Next::Again => waiting.push(place),
@@ -104,29 +110,38 @@ impl Ring {
         }
     }
 
-    fn push(&mut self, io: &dyn FileIo, job: &Job, place: usize, memory: *mut u8) -> Asked {
+    fn push<'a>(&mut self, io: &'a dyn FileIo, job: &Job, place: usize, memory: *mut u8) -> Asked<'a> {
         let (from, end) = job.range();
         let at = job.at();
         let mut length = end - from;
-        let mut asked = Asked::Read;
-        match io.pretend(at, length) {
-            None => {}
-            Some(Fault::Short(most)) => length = length.min(most),
-            Some(Fault::Errno(number)) => asked = Asked::Nothing(-number),
-            Some(Fault::End) => asked = Asked::Nothing(0),
-            Some(Fault::Stall(time)) => io.pause(time),
-        }
-        let entry = match asked {
-            Asked::Read => {
-                let descriptor = types::Fd(io.files().descriptor(at.shard, at.direct).as_raw_fd());
+        let open = || match io.files().descriptor(at.shard, at.direct) {
+            Ok(descriptor) => Asked::Read(descriptor),
+            Err(error) => Asked::Nothing(error),
+        };
+        let asked = match io.pretend(at, length) {
+            None => open(),
+            Some(Fault::Short(most)) => {
+                length = length.min(most);
+                open()
+            }
+            Some(Fault::Errno(number)) => Asked::Nothing(io::Error::from_raw_os_error(number)),
+            Some(Fault::End) => Asked::End,
+            Some(Fault::Stall(time)) => {
+                io.pause(time);
+                open()
+            }
+        };
+        let entry = match &asked {
+            Asked::Read(descriptor) => {
+                let descriptor = types::Fd(descriptor.as_fd().as_raw_fd());
                 let memory = memory.wrapping_add(from);
                 opcode::Read::new(descriptor, memory, length as u32).offset(at.offset).build()
             }
-            Asked::Nothing(_) => opcode::Nop::new().build(),
+            Asked::Nothing(_) | Asked::End => opcode::Nop::new().build(),
         };
         // SAFETY: `from .. from + length` lies in the memory of the transfer (`Job::range` stays within its room), which
-        // `fill` borrows mutably and does not leave before the request has completed; the descriptor lives in
-        // `ShardFiles`, which `io` keeps alive, and its number stays valid when a stale file is opened again.
+        // `fill` borrows mutably and does not leave before the request has completed; the descriptor is kept in what is
+        // returned until then, and the number of a shard's stays valid when a stale file is opened again.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(place as u64)) };
         assert!(pushed.is_ok(), "at most as many requests are under way as the ring has entries");
         asked

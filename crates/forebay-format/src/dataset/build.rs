@@ -10,7 +10,7 @@ use crate::Format;
 use crate::lmdb::{DataFile, Database, Record, Value, WalkOptions};
 use crate::schema::datum::{self, Look};
 use crate::schema::{Schema, SchemaChoice, SchemaError};
-use crate::sidecar::{Class, Entry, ShardInfo, Writer};
+use crate::sidecar::{Class, Entry, Home, ShardInfo, Writer};
 use crate::{DatumSchema, Error};
 
 /// Records that are looked at to find the schema: the first, the last, and as many between.
@@ -284,6 +284,7 @@ fn lmdb_classes(database: &Database) -> [Class; 2] {
         page_bytes,
         page_tail_bytes: database.identity().checksum_bytes,
         guard: false,
+        home: Home::default(),
     };
     let big = Class {
         name: "big".to_owned(),
@@ -294,6 +295,7 @@ fn lmdb_classes(database: &Database) -> [Class; 2] {
         page_bytes: 0,
         page_tail_bytes: 0,
         guard: true,
+        home: Home::default(),
     };
     [inline, big]
 }

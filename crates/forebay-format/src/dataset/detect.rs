@@ -2,11 +2,12 @@
 //!
 //! A format that is not read is named in the error. What has no mark is taken for LMDB, whose reader decides what it is.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::OpenOptions;
 use crate::file::Input;
-use crate::{Error, Format, hdf5, tfrecord};
+use crate::{Error, Format, hdf5, tar, tfrecord};
 
 /// Bytes that are looked at: tar has its mark at 257.
 const HEAD_BYTES: usize = 600;
@@ -22,7 +23,7 @@ const MARKS: [(&str, usize, &[u8], Option<Format>); 21] = [
     ("a numpy array (npy)", 0, b"\x93NUMPY", Some(Format::Npy)),
     ("a zip archive (npz)", 0, b"PK\x03\x04", Some(Format::Npz)),
     ("MXNet RecordIO", 0, b"\x0a\x23\xd7\xce", Some(Format::RecordIo)),
-    ("a tar archive", 257, b"ustar", None),
+    ("a tar archive", 257, b"ustar", Some(Format::Tar)),
     ("a gzip file", 0, b"\x1f\x8b", None),
     ("a zlib stream", 0, b"\x78\x9c", None),
     ("a zlib stream", 0, b"\x78\x01", None),
@@ -44,6 +45,9 @@ const MARKS: [(&str, usize, &[u8], Option<Format>); 21] = [
 const DIRECTORY_MARKS: [(&str, &str); 3] =
     [("zarr.json", "a Zarr array"), (".zarray", "a Zarr array"), ("index.json", "MDS or LitData")];
 
+/// Entries of a directory that are looked at to find out whether its files hold one sample each.
+const ENTRIES_LOOKED_AT: usize = 64;
+
 /// What a file or directory looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Looks {
@@ -63,7 +67,7 @@ pub(super) fn format(paths: &[PathBuf], options: &OpenOptions) -> Result<Format,
     }
     let mut known: Option<(Format, &PathBuf)> = None;
     for path in paths {
-        let looks = if path.is_dir() { directory(path) } else { file(path)? };
+        let looks = if path.is_dir() { directory(path)? } else { file(path)? };
         let format = match looks {
             Looks::Like(format) => format,
             Looks::Unknown => Format::Lmdb,
@@ -99,12 +103,39 @@ fn refused(path: &Path, name: &str) -> Error {
     }
 }
 
-fn directory(path: &Path) -> Looks {
-    if path.join("data.mdb").exists() {
-        return Looks::Like(Format::Lmdb);
+fn directory(path: &Path) -> Result<Looks, Error> {
+    if ["data.mdb", "lock.mdb"].iter().any(|file| path.join(file).exists()) {
+        return Ok(Looks::Like(Format::Lmdb));
     }
-    let mark = DIRECTORY_MARKS.iter().find(|(file, _)| path.join(file).exists());
-    mark.map_or(Looks::Unknown, |(_, name)| Looks::Other(name))
+    if let Some((_, name)) = DIRECTORY_MARKS.iter().find(|(file, _)| path.join(file).exists()) {
+        return Ok(Looks::Other(name));
+    }
+    let visible = visible(path);
+    if visible.is_empty() {
+        return Ok(Looks::Unknown);
+    }
+    // A directory of files that each hold many samples is rather a data set of these.
+    if let Some(first) = visible.into_iter().filter(|path| path.is_file()).min()
+        && let Looks::Like(format) = file(&first)?
+    {
+        return Err(Error::Usage {
+            message: format!(
+                "{} may be a folder whose files are samples, or one of {} files of many samples, like {}",
+                path.display(),
+                format.name(),
+                first.display()
+            ),
+            hint: format!("name the files, for example \"{}/*\", or say format=\"folder\"", path.display()),
+        });
+    }
+    Ok(Looks::Like(Format::Folder))
+}
+
+/// The first entries of a directory but hidden ones, in no order; none where it cannot be read.
+fn visible(directory: &Path) -> Vec<PathBuf> {
+    let entries = directory.read_dir().into_iter().flatten().flatten();
+    let visible = entries.filter(|entry| !entry.file_name().as_bytes().starts_with(b"."));
+    visible.take(ENTRIES_LOOKED_AT).map(|entry| entry.path()).collect()
 }
 
 fn file(path: &Path) -> Result<Looks, Error> {
@@ -125,6 +156,9 @@ fn looks(head: &[u8]) -> Looks {
     }
     if let Some((name, _, _, format)) = MARKS.iter().find(|(_, at, mark, _)| has(*at, mark)) {
         return format.map_or(Looks::Other(name), Looks::Like);
+    }
+    if tar::is_header(head) {
+        return Looks::Like(Format::Tar);
     }
     if is_tfrecord(head) { Looks::Like(Format::TfRecord) } else { Looks::Unknown }
 }

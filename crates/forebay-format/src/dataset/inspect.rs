@@ -46,6 +46,11 @@ impl Dataset {
             description["samples"] = json!(index.samples());
             description["schema"] = json!(index.schema().name());
             description["fields"] = json!(index.fields());
+            // The bytes of a folder are those of its files, which only the index knows.
+            for (number, shard) in index.shards().iter().enumerate().filter(|_| index.has_sample_files()) {
+                description["shards"][number]["bytes"] = json!(shard.bytes);
+            }
+            description["bytes"] = json!(index.shards().iter().map(|shard| shard.bytes).sum::<u64>());
             description["records"] = records(index);
         }
         description

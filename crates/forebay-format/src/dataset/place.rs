@@ -24,8 +24,8 @@ use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Dataset, Files, OpenOptions};
-use crate::Error;
 use crate::lmdb::Database;
+use crate::{Error, Format};
 
 /// Ending of the names of sidecars.
 pub(super) const SIDECAR_ENDING: &str = "forebay";
@@ -329,6 +329,8 @@ impl Dataset {
         self.check_owner(place, status.uid()).map_err(ignored)?;
         let records: u64 = match &self.files {
             Files::Lmdb(databases) => databases.iter().map(Database::entries).sum(),
+            // A folder's files are known by the sidecar only; there are no more than their numbers tell apart.
+            Files::Other(_) if self.format == Format::Folder => u64::from(u32::MAX),
             // How many there are is not known: a sample takes a byte at least.
             Files::Other(_) => self.shards.iter().map(|shard| shard.bytes).sum(),
         };

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::{io, mem, thread};
 
-use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, Unit};
+use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId, Unit};
 use serde::Serialize;
 
+use super::opened::OpenFiles;
 use super::{Dataset, Files, Progress};
-use crate::lmdb::{DataFile, Source};
+use crate::file::{DataFile, Source};
 use crate::{Error, FieldOut, Index};
 
 /// Samples per stretch: bounds what is sorted, and is the step of the progress.
@@ -56,7 +57,7 @@ impl Dataset {
     pub fn read_columns(&self, index: &Index, sample: SampleId) -> Result<Vec<Vec<u8>>, Error> {
         let mut located = Located::default();
         index.locate(&[sample], &mut located)?;
-        self.read_located(&self.open_files()?, index, &located, 0, &mut Units::default())
+        self.read_located(&OpenFiles::new(self, index)?, index, &located, 0, &mut Units::default())
     }
 
     /// Reads and decodes every sample, with `threads` threads, and returns the first `limit` bad ones.
@@ -70,7 +71,7 @@ impl Dataset {
         progress: &(dyn Fn(Progress) -> bool + Sync),
         limit: usize,
     ) -> Result<Verification, Error> {
-        let files = self.open_files()?;
+        let files = OpenFiles::new(self, index)?;
         let total = index.samples();
         let (next, done, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let all = Mutex::new(Verification::default());
@@ -112,14 +113,10 @@ impl Dataset {
         Ok(verification)
     }
 
-    fn open_files(&self) -> Result<Vec<DataFile>, Error> {
-        self.shards.iter().map(|shard| DataFile::open(&shard.path)).collect()
-    }
-
     /// Reads the columns of the `position`-th located sample, unit by unit; those that `units` holds are not read again.
     fn read_located(
         &self,
-        files: &[DataFile],
+        files: &OpenFiles<'_>,
         index: &Index,
         located: &Located,
         position: usize,
@@ -145,12 +142,20 @@ impl Dataset {
 
     /// Checks the first extent of a unit, which was read: all that the format keeps to check it by, which is more than
     /// readers in the hot path look at.
-    fn check_unit(&self, index: &Index, unit: &Unit, extent: Extent, bytes: &[u8]) -> Result<(), Error> {
-        let shard = extent.shard.0 as usize;
-        index.check_unit(unit, extent, bytes).map_err(|error| self.renamed(error, shard))?;
+    fn check_unit(
+        &self,
+        opened: &OpenFiles<'_>,
+        index: &Index,
+        unit: &Unit,
+        extent: Extent,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        index.check_unit(unit, extent, bytes).map_err(|error| opened.renamed(error, extent.shard))?;
         match &self.files {
+            // Nothing is kept of samples that have files of their own.
+            Files::Other(_) if index.has_sample_files() => Ok(()),
             Files::Other(files) if unit.pieces == 1 && unit.codecs == CodecChain::STORED => {
-                files[shard].check_unit(extent.offset, bytes)
+                files[extent.shard.0 as usize].check_unit(extent.offset, bytes)
             }
             _ => Ok(()),
         }
@@ -159,7 +164,7 @@ impl Dataset {
     /// Reads and decodes a unit.
     fn read_unit(
         &self,
-        files: &[DataFile],
+        files: &OpenFiles,
         index: &Index,
         located: &Located,
         number: u32,
@@ -170,17 +175,11 @@ impl Dataset {
         for piece in &located.pieces()[located.unit_pieces(number)] {
             match *piece {
                 Piece::Extent(extent) => {
-                    let shard = extent.shard.0 as usize;
                     let before = bytes.len();
                     bytes.resize(before + extent.length as usize, 0);
-                    read_exactly(
-                        &files[shard],
-                        &self.shards[shard].path,
-                        extent.offset,
-                        &mut bytes[before..],
-                    )?;
+                    files.read(extent, &mut bytes[before..])?;
                     if before == 0 {
-                        self.check_unit(index, unit, extent, &bytes)?;
+                        self.check_unit(files, index, unit, extent, &bytes)?;
                     }
                     first_extent.get_or_insert(extent);
                 }
@@ -195,26 +194,20 @@ impl Dataset {
         }
         let mut decoded = vec![0; unit.decoded_bytes as usize];
         index.decode_unit(unit.codecs, &bytes, &mut decoded).map_err(|error| {
-            let (shard, offset) = first_extent.map_or((0, 0), |extent| (extent.shard.0, extent.offset));
-            Error::Corrupt {
-                path: self.shards[shard as usize].path.clone(),
-                offset,
-                what: format!("{} of a chunk of {} bytes: {}", error.codec, bytes.len(), error.what),
-                expected: error.expected,
-                found: error.found,
-            }
+            let (shard, offset) =
+                first_extent.map_or((ShardId(0), 0), |extent| (extent.shard, extent.offset));
+            self.path_of(index, shard).map_or_else(
+                |unknown| unknown,
+                |path| Error::Corrupt {
+                    path,
+                    offset,
+                    what: format!("{} of a chunk of {} bytes: {}", error.codec, bytes.len(), error.what),
+                    expected: error.expected,
+                    found: error.found,
+                },
+            )
         })?;
         Ok(decoded)
-    }
-
-    /// The index knows shards by short names; this dataset knows their paths.
-    fn renamed(&self, error: Error, shard: usize) -> Error {
-        match error {
-            Error::Corrupt { offset, what, expected, found, .. } => {
-                Error::Corrupt { path: self.shards[shard].path.clone(), offset, what, expected, found }
-            }
-            other => other,
-        }
     }
 }
 
@@ -245,7 +238,7 @@ impl Units {
 struct Checker<'a> {
     dataset: &'a Dataset,
     index: &'a Index,
-    files: &'a [DataFile],
+    files: &'a OpenFiles<'a>,
     limit: usize,
     located: Located,
     /// Samples of one extent: the extent and the position in `located`.
@@ -257,7 +250,7 @@ struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    fn new(dataset: &'a Dataset, index: &'a Index, files: &'a [DataFile], limit: usize) -> Self {
+    fn new(dataset: &'a Dataset, index: &'a Index, files: &'a OpenFiles<'a>, limit: usize) -> Self {
         let bytes = |field: &Field| vec![0; field.sample_bytes().unwrap_or(0) as usize];
         Self {
             dataset,
@@ -299,12 +292,11 @@ impl<'a> Checker<'a> {
 
     /// Checks samples that lie close together, in one read.
     fn run(&mut self, located: &Located, run: &[(Extent, usize)], ids: &[SampleId]) {
-        let Extent { shard, offset, .. } = run[0].0;
+        let Extent { offset, .. } = run[0].0;
         let end = run.iter().map(|(extent, _)| extent.end()).max().unwrap_or(offset);
         let mut buffer = mem::take(&mut self.buffer);
         buffer.resize((end - offset) as usize, 0);
-        let path = &self.dataset.shards[shard.0 as usize].path;
-        let read = read_exactly(&self.files[shard.0 as usize], path, offset, &mut buffer);
+        let read = self.files.read(run[0].0, &mut buffer);
         self.result.read_bytes += end - offset;
         for (extent, position) in run {
             if read.is_err() {
@@ -317,7 +309,7 @@ impl<'a> Checker<'a> {
             let record = &bytes[slice.offset as usize..(slice.offset + slice.length) as usize];
             let checked = self
                 .dataset
-                .check_unit(self.index, unit, *extent, bytes)
+                .check_unit(self.files, self.index, unit, *extent, bytes)
                 .and_then(|()| self.decode(&[record], ids[*position], *extent));
             self.note(checked, ids[*position]);
         }
@@ -360,7 +352,7 @@ impl<'a> Checker<'a> {
             })
             .collect();
         self.index.schema().decode(columns, &mut out).map_err(|source| Error::Schema {
-            path: self.dataset.shards[extent.shard.0 as usize].path.clone(),
+            path: self.files.path(extent.shard),
             sample: id.0,
             offset: extent.offset,
             source: Box::new(source),

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_types::{Located, Piece, SampleId};
+use forebay_types::{Located, Piece, SampleId, ShardId};
 
 use super::build::IndexReport;
 use super::{BuiltIndex, Dataset, Files, Progress};
 use crate::container::{self, Column, Container};
-use crate::sidecar::Writer;
+use crate::sidecar::{ShardInfo, Writer};
 use crate::{Error, Index, Schema, SchemaError};
 
 impl Dataset {
@@ -50,9 +50,14 @@ impl Dataset {
                 (0..count).for_each(|_| writer.exclude(&name));
             }
             report.warnings.extend(walked.warnings);
+            if let Some(names) = walked.names {
+                writer.names(names);
+            }
             file.check_unchanged()?;
-            writer.end_shard(self.describe_shard(number));
-            report.file_bytes += self.shards[number].bytes;
+            let described = self.describe_shard(number);
+            let bytes = walked.bytes.unwrap_or(described.bytes);
+            writer.end_shard(ShardInfo { bytes, ..described });
+            report.file_bytes += bytes;
         }
         progress(Progress { what: "bytes", done: total, total });
         if writer.samples() == 0 {
@@ -109,8 +114,11 @@ impl Dataset {
             Piece::Extent(extent) => Some(*extent),
             Piece::Literal { .. } => None,
         });
-        let (shard, offset) = extent.map_or((0, 0), |extent| (extent.shard.0 as usize, extent.offset));
-        Error::Schema { path: self.shards[shard].path.clone(), sample, offset, source }
+        let (shard, offset) = extent.map_or((ShardId(0), 0), |extent| (extent.shard, extent.offset));
+        match self.path_of(index, shard) {
+            Ok(path) => Error::Schema { path, sample, offset, source },
+            Err(error) => error,
+        }
     }
 }
 

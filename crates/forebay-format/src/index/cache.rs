@@ -7,39 +7,43 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::sidecar::block::Block;
+/// What can be held: it knows its memory.
+pub(super) trait Held {
+    /// Memory that it takes \[bytes\].
+    fn bytes(&self) -> u64;
+}
 
 /// Expanded blocks by number.
 #[derive(Debug)]
-pub(super) struct Cache {
-    slots: Vec<Slot>,
+pub(super) struct Cache<T> {
+    slots: Vec<Slot<T>>,
     budget_bytes: u64,
     held_bytes: AtomicU64,
     hand: Mutex<usize>,
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    block: RwLock<Option<Arc<Block>>>,
+#[derive(Debug)]
+struct Slot<T> {
+    block: RwLock<Option<Arc<T>>>,
     used: AtomicBool,
 }
 
-impl Cache {
+impl<T: Held> Cache<T> {
     pub(super) fn new(blocks: usize, budget_bytes: u64) -> Self {
         let mut slots = Vec::new();
-        slots.resize_with(blocks, Slot::default);
+        slots.resize_with(blocks, || Slot { block: RwLock::new(None), used: AtomicBool::new(false) });
         Self { slots, budget_bytes, held_bytes: AtomicU64::new(0), hand: Mutex::new(0) }
     }
 
     /// Hands the block to `each`, expanded by `expand` if it is not here.
     ///
     /// `each` runs under a read lock, which costs less than counting the block's users; it must be short.
-    pub(super) fn with<T, E>(
+    pub(super) fn with<R, E>(
         &self,
         number: usize,
-        expand: impl FnOnce() -> Result<Block, E>,
-        each: impl FnOnce(&Arc<Block>) -> T,
-    ) -> Result<T, E> {
+        expand: impl FnOnce() -> Result<T, E>,
+        each: impl FnOnce(&Arc<T>) -> R,
+    ) -> Result<R, E> {
         let slot = &self.slots[number];
         if let Some(block) = &*slot.block.read().unwrap_or_else(PoisonError::into_inner) {
             // Only a change is written: the line stays shared between threads.

@@ -5,6 +5,7 @@
 //! block, fetches each block once, and writes the places down in the order of the ids.
 
 mod cache;
+mod names;
 mod tiles;
 
 use std::fmt;
@@ -17,9 +18,13 @@ use crate::Error;
 use crate::codec::{self, CodecError};
 use crate::lmdb;
 use crate::schema::Schema;
-use crate::sidecar::block::{Block, BlockFault, Limits, Part, Place, Stretch, decode};
-use crate::sidecar::{self, Class, Contents, Meta, ShardInfo, ShardState, SidecarFault, Summary};
-use cache::Cache;
+use crate::sidecar::block::{Block, Limits, Part, Place, Stretch, decode};
+use crate::sidecar::{
+    self, Class, Contents, Home, Meta, NUMBER_BYTES, ShardInfo, ShardState, SidecarFault, Summary,
+};
+use cache::{Cache, Held};
+use names::Names;
+pub use names::SampleFile;
 use tiles::{TileWork, TiledColumn};
 
 /// Memory for expanded blocks \[bytes\]: 2 M records, a quarter of what a budget of 128 MiB leaves per process.
@@ -36,7 +41,14 @@ pub struct Index {
     shards: Vec<ShardBlocks>,
     /// For each column, where its blocks are if it is tiled.
     tiled: Vec<Option<TiledColumn>>,
-    cache: Cache,
+    cache: Cache<Block>,
+    names: Option<Names>,
+}
+
+impl Held for Block {
+    fn bytes(&self) -> u64 {
+        self.bytes()
+    }
 }
 
 /// Which samples a shard has, and which blocks in every column that is not tiled.
@@ -87,7 +99,8 @@ impl Index {
             })
             .collect();
         let fields = contents.meta.schema.fields(&contents.meta.summary);
-        let cache = Cache::new(contents.block_checksums.len(), EXPANDED_BYTES);
+        let cache = Cache::new(contents.first_name_block(), EXPANDED_BYTES);
+        let names = Names::read((*bytes).as_ref(), &contents)?;
         let block_records = u64::from(contents.header.block_records);
         let tiled = (0..contents.meta.columns.len())
             .map(|column| {
@@ -97,7 +110,7 @@ impl Index {
                 Some(TiledColumn::new(records, block_records))
             })
             .collect();
-        Ok(Self { bytes, contents, fields, shards, tiled, cache })
+        Ok(Self { bytes, contents, fields, shards, tiled, cache, names })
     }
 
     /// Number of samples.
@@ -195,7 +208,12 @@ impl Index {
             } else {
                 let (class, start, length) = place.plain();
                 let class = &self.meta().columns[entry % columns][usize::from(class)];
-                push_plain(class, shard, start, length, out);
+                match class.home {
+                    Home::Shard => push_plain(class, shard, start, length, out),
+                    // There are at most 2^32 samples where they have files of their own.
+                    Home::File => push_plain(class, ShardId(ids[entry / columns].0 as u32), 0, length, out),
+                    Home::Number => push_number(start, out),
+                }
             }
             out.end_column();
         }
@@ -240,22 +258,17 @@ impl Index {
         each: impl FnOnce(&Arc<Block>) -> T,
     ) -> Result<T, Error> {
         let number = (self.contents.first_blocks[column] + within) as usize;
-        self.cache.with(number, || self.expand(number, column, shard, within), each).map_err(|fault| {
-            let name = self.shards().first().map_or("dataset", |shard| &shard.name);
-            Error::Sidecar { path: PathBuf::from(name), source: Box::new(fault) }
-        })
+        let expand = || self.expand(number, column, shard, within);
+        self.cache.with(number, expand, each).map_err(|fault| self.unusable(fault))
     }
 
     fn expand(&self, number: usize, column: usize, shard: usize, block: u64) -> Result<Block, SidecarFault> {
-        let stored = self.stored_block(number)?;
-        let fault = |BlockFault { what, expected, found }| {
-            let offset = self.contents.block_starts[number] as usize;
-            SidecarFault::damaged(offset, format!("block {number}: {what}"), expected, found)
-        };
-        let body = sidecar::unpack_block(stored).map_err(fault)?;
-        let block_records = u64::from(self.contents.header.block_records);
+        let contents = &self.contents;
+        let fault = |fault| contents.block_fault(number, fault);
+        let body = sidecar::unpack_block(self.stored_block(number)?).map_err(fault)?;
+        let block_records = u64::from(contents.header.block_records);
         let (meta, summary) = (self.meta(), self.summary());
-        let grids = &self.contents.grids[column];
+        let grids = &contents.grids[column];
         let tiled = self.tiled[column].as_ref();
         let first_block = tiled.map_or(self.shards[shard].first_block, |tiled| tiled.first_block(shard));
         let left = meta.column_records(column, shard, grids) - (block - first_block) * block_records;
@@ -275,27 +288,21 @@ impl Index {
         Ok(expanded)
     }
 
-    /// The bytes of a block, after a look at its checksum.
+    /// Number of records of a block of a shard.
+    fn records_of(&self, shard: usize, block: u64) -> usize {
+        let block_records = u64::from(self.contents.header.block_records);
+        let left =
+            self.meta().shards[shard].samples - (block - self.shards[shard].first_block) * block_records;
+        left.min(block_records) as usize
+    }
+
     fn stored_block(&self, number: usize) -> Result<&[u8], SidecarFault> {
-        let starts = &self.contents.block_starts;
-        let bytes: &[u8] = (*self.bytes).as_ref();
-        let (start, end) = (starts[number] as usize, starts[number + 1] as usize);
-        // What holds the bytes is not under our control: look again, although the length was checked.
-        let stored = bytes.get(start..end).ok_or_else(|| {
-            SidecarFault::damaged(
-                start,
-                format!("block {number}"),
-                format!("{} bytes", end - start),
-                "its end",
-            )
-        })?;
-        let (expected, found) = (self.contents.block_checksums[number], crc32c::crc32c(stored));
-        if expected == found {
-            Ok(stored)
-        } else {
-            let (expected, found) = (format!("{expected:#010x}"), format!("{found:#010x}"));
-            Err(SidecarFault::damaged(start, format!("block {number}: checksum"), expected, found))
-        }
+        self.contents.stored_block((*self.bytes).as_ref(), number)
+    }
+
+    fn unusable(&self, fault: SidecarFault) -> Error {
+        let name = self.shards().first().map_or("dataset", |shard| &shard.name);
+        Error::Sidecar { path: PathBuf::from(name), source: Box::new(fault) }
     }
 
     /// Compares the checksums of all blocks.
@@ -354,6 +361,12 @@ fn push_plain(class: &Class, shard: ShardId, start: u64, length: u64, out: &mut 
     let guard = if class.guard { start / u64::from(class.align_bytes) } else { 0 };
     let unit = out.push_stored_unit(extent, guard);
     out.push_slice(Slice { unit, offset: u64::from(class.head_bytes), length });
+}
+
+fn push_number(number: u64, out: &mut Located) {
+    let literal = out.push_literal(&number.to_le_bytes());
+    let unit = out.push_unit(&[literal], CodecChain::STORED, NUMBER_BYTES, 0);
+    out.push_slice(Slice { unit, offset: 0, length: NUMBER_BYTES });
 }
 
 fn push_exception(parts: &[Part], shard: ShardId, out: &mut Located) {

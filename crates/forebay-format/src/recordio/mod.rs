@@ -15,7 +15,7 @@ pub use index_file::IndexFile;
 use crate::Error;
 use crate::file::Input;
 use crate::headers::Headers;
-use crate::sidecar::{Class, Entry, Part, Stretch};
+use crate::sidecar::{Class, Entry, Home, Part, Stretch};
 
 /// The magic number in front of every part.
 pub const MAGIC: u32 = 0xced7_230a;
@@ -69,6 +69,7 @@ pub(crate) fn class() -> Class {
         page_bytes: 0,
         page_tail_bytes: 0,
         guard: false,
+        home: Home::default(),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::class::{Class, Predictor};
+use super::class::{Class, Home, NUMBER_BYTES, Predictor};
 use super::varint::{Bytes, for_planes};
 
 /// Class number of a record that is described in full.
@@ -294,8 +294,15 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Checks a record against the shard.
-fn check_place(start: u64, length: u64, margin: u64, limits: &Limits) -> Result<(), BlockFault> {
+/// Checks a record of a class against the shard.
+fn check_place(start: u64, length: u64, class: &Class, limits: &Limits) -> Result<(), BlockFault> {
+    if class.home == Home::Number {
+        let fits = length == NUMBER_BYTES && start < OFFSET_LIMIT;
+        let expected = || format!("{NUMBER_BYTES} bytes of a number below {OFFSET_LIMIT}");
+        let found = || format!("{length} bytes of {start}");
+        return if fits { Ok(()) } else { Err(BlockFault::new("number", expected(), found())) };
+    }
+    let margin = class.margin_bytes();
     // Lengths and margins stay far below 2^63, so only the start can be out of bounds.
     let inside = start >= limits.data.start
         && start.checked_add(length + margin).is_some_and(|end| end <= limits.data.end);
@@ -317,7 +324,7 @@ fn decode_runs(
     limits: &Limits,
 ) -> Result<Block, BlockFault> {
     let length = head.base_length;
-    let margin = classes[usize::from(class)].margin_bytes();
+    let kind = &classes[usize::from(class)];
     let mut predictor = head.predictors[usize::from(class)].clone();
     let stride = predictor.stride(length);
     let mut starts: Vec<(u32, u64)> = Vec::new();
@@ -337,11 +344,11 @@ fn decode_runs(
     for (number, (first, start)) in starts.iter().enumerate() {
         let next = starts.get(number + 1).map_or(limits.records as u64, |(next, _)| u64::from(*next));
         let steps = next - 1 - u64::from(*first);
-        check_place(*start, length, margin, limits)?;
+        check_place(*start, length, kind, limits)?;
         // Between two places in the shard all others are, unless the way from one to the other wraps.
         let distance = (stride as i64).checked_mul(steps as i64);
         let last = distance.and_then(|distance| start.checked_add_signed(distance)).unwrap_or(u64::MAX);
-        check_place(last, length, margin, limits)?;
+        check_place(last, length, kind, limits)?;
     }
     Ok(Block { places: Places::Runs(Runs { class, length, stride, starts }), exceptions: Vec::new() })
 }
@@ -379,7 +386,7 @@ fn decode_each(
         }
         let class = usize::from(number);
         let start = predictors[class].start(place.packed, place.length);
-        check_place(start, place.length, classes[class].margin_bytes(), limits)?;
+        check_place(start, place.length, &classes[class], limits)?;
         place.packed = start << 8 | u64::from(number);
     }
     Ok(Block { places: Places::Each(places), exceptions })
@@ -483,6 +490,7 @@ mod tests {
             page_bytes: 4096,
             page_tail_bytes: 0,
             guard: false,
+            home: Home::default(),
         };
         let big = Class {
             name: "big".into(),

@@ -30,7 +30,34 @@ pub struct Class {
     pub page_tail_bytes: u32,
     /// Whether a unit's guard is its start divided by `align_bytes` (LMDB: the page number), else 0.
     pub guard: bool,
+    /// What the start of a record means.
+    #[serde(default, skip_serializing_if = "Home::is_shard")]
+    pub home: Home,
 }
+
+/// Where the bytes of a record are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Home {
+    /// In the shard, from the start on.
+    #[default]
+    Shard,
+    /// In a file of its own, which they fill, and whose number is that of the sample. Starts count the bytes of all files in
+    /// front of it.
+    File,
+    /// Nowhere: they are the start itself, as a number of 8 bytes, little-endian.
+    Number,
+}
+
+impl Home {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+    fn is_shard(&self) -> bool {
+        *self == Self::Shard
+    }
+}
+
+/// Length of a record that is a number \[bytes\].
+pub(crate) const NUMBER_BYTES: u64 = 8;
 
 impl Class {
     /// Records of which nothing but their own bytes is read, one behind the other.
@@ -44,7 +71,18 @@ impl Class {
             page_bytes: 0,
             page_tail_bytes: 0,
             guard: false,
+            home: Home::Shard,
         }
+    }
+
+    /// Files of their own, one for each sample.
+    pub(crate) fn files(name: &str) -> Self {
+        Self { home: Home::File, ..Self::tight(name) }
+    }
+
+    /// Numbers that are not in any file.
+    pub(crate) fn numbers(name: &str) -> Self {
+        Self { home: Home::Number, ..Self::tight(name) }
     }
 
     /// Says what is wrong with a class that a file claims.
@@ -55,7 +93,9 @@ impl Class {
         let margins = self.head_bytes.max(self.tail_bytes) <= LARGEST_MARGIN_BYTES;
         let steps = self.step_bytes >= self.align_bytes;
         let pages = self.page_bytes == 0 || (self.align_bytes == 1 && self.page_tail_bytes < self.page_bytes);
-        if powers && margins && steps && pages { Ok(()) } else { Err(format!("class {self:?}")) }
+        let plain = Self { name: String::new(), home: Home::Shard, ..self.clone() } == Self::tight("");
+        let home = self.home == Home::Shard || plain;
+        if powers && margins && steps && pages && home { Ok(()) } else { Err(format!("class {self:?}")) }
     }
 
     /// Bytes that are read with a record \[bytes\].
@@ -75,6 +115,8 @@ pub(crate) struct Predictor {
     page_end: u64,
     descending: bool,
     overhead: u64,
+    /// Whether the next record is expected to be the same number.
+    repeats: bool,
     previous: Option<(u64, u64)>,
 }
 
@@ -88,12 +130,16 @@ impl Predictor {
             page_end: u64::from(class.page_bytes).wrapping_sub(u64::from(class.page_tail_bytes)),
             descending,
             overhead,
+            repeats: class.home == Home::Number,
             previous: None,
         }
     }
 
     /// Bytes that a record of `length` takes.
     fn footprint(&self, length: u64) -> u64 {
+        if self.repeats {
+            return 0;
+        }
         self.overhead.wrapping_add(length).wrapping_add(self.step_mask) & !self.step_mask
     }
 
@@ -180,6 +226,7 @@ mod tests {
             page_bytes: 4096,
             page_tail_bytes: 0,
             guard: false,
+            home: Home::Shard,
         }
     }
 
@@ -215,6 +262,17 @@ mod tests {
     }
 
     #[test]
+    fn files_one_behind_the_other_and_numbers_that_repeat_cost_nothing() {
+        let lengths = [3, 70, 0, 9];
+        let mut files = Predictor::new(&Class::files("file"), false, 0);
+        let starts = lengths.iter().scan(0, |end, length| Some(std::mem::replace(end, *end + length)));
+        assert!(starts.zip(lengths).all(|(start, length)| files.code(start, length) == 0));
+        let mut numbers = Predictor::new(&Class::numbers("label"), false, 0);
+        let codes: Vec<u64> = [0, 0, 1, 1, 1, 2].into_iter().map(|label| numbers.code(label, 8)).collect();
+        assert_eq!(codes.iter().filter(|code| **code != 0).count(), 2);
+    }
+
+    #[test]
     fn impossible_classes_are_refused() {
         assert!(inline().check().is_ok());
         for class in [
@@ -224,6 +282,8 @@ mod tests {
             Class { page_tail_bytes: 4096, ..inline() },
             Class { head_bytes: 1 << 20, ..inline() },
             Class { align_bytes: 4096, page_bytes: 0, ..inline() },
+            Class { home: Home::File, ..inline() },
+            Class { tail_bytes: 4, ..Class::numbers("label") },
         ] {
             assert!(class.check().is_err(), "{class:?}");
         }

@@ -13,6 +13,7 @@
 pub(crate) mod block;
 mod class;
 mod encode;
+pub(crate) mod names;
 pub(crate) mod tiles;
 pub(crate) mod varint;
 mod writer;
@@ -26,9 +27,11 @@ use serde::{Deserialize, Serialize};
 use zstd::bulk::Decompressor;
 
 pub use block::{Entry, Part, Stretch};
-pub use class::Class;
+pub(crate) use class::NUMBER_BYTES;
+pub use class::{Class, Home};
 pub use tiles::Tiles;
 pub use writer::Writer;
+pub(crate) use writer::{NamesWriter, PackedNames};
 
 use crate::codec::{self, Codec};
 use crate::container::Format;
@@ -96,6 +99,16 @@ pub enum SidecarFault {
         expected: u128,
         /// The sidecar's.
         found: u128,
+    },
+    /// Something changed that the fingerprint does not tell.
+    #[error("it is stale: {what}: expected {expected}, found {found}")]
+    Outdated {
+        /// What changed.
+        what: String,
+        /// As it was.
+        expected: String,
+        /// As it is.
+        found: String,
     },
     /// Its bytes contradict each other.
     #[error("it is damaged: {what} at offset {offset}: expected {expected}, found {found}")]
@@ -257,6 +270,9 @@ pub struct Meta {
     pub codec_chains: Vec<Vec<Codec>>,
     /// Sizes and counts.
     pub summary: Summary,
+    /// Where samples have files of their own: for each shard, which is a folder, the number of its directories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub directories: Vec<u64>,
 }
 
 /// One file of a dataset.
@@ -325,6 +341,16 @@ impl Meta {
                 return Err(format!("{} classes", classes.len()));
             }
             classes.iter().try_for_each(Class::check)?;
+        }
+        let folders = if self.column_of_files().is_some() { self.shards.len() } else { 0 };
+        if self.directories.len() != folders || self.directories.contains(&0) {
+            return Err(format!("directories {:?} of {folders} folders", self.directories));
+        }
+        if folders > 0 && self.format != Format::Folder {
+            return Err(format!("samples with files of their own in {}", self.format.name()));
+        }
+        if folders > 0 && header.samples > u64::from(u32::MAX) {
+            return Err(format!("{} samples with files of their own", header.samples));
         }
         if self.codec_chains.first().is_none_or(|chain| !chain.is_empty()) {
             return Err("no codec chain 0 that is empty".to_owned());
@@ -406,6 +432,10 @@ pub(crate) struct Contents {
     pub(crate) grids: Vec<Vec<Grid>>,
     /// For each column the number of its first block.
     pub(crate) first_blocks: Vec<u64>,
+    /// Number of the first block of names: the blocks of all columns.
+    first_name_block: u64,
+    /// Number of blocks of names.
+    pub(crate) name_blocks: u64,
     /// Start of each block, and the end of the last one \[bytes\].
     pub(crate) block_starts: Vec<u64>,
     pub(crate) block_checksums: Vec<u32>,
@@ -452,8 +482,20 @@ impl Contents {
                 .map(|shard| meta.column_records(column, shard, grids).div_ceil(block_records));
             blocks = of_shards.fold(blocks, u64::saturating_add);
         }
+        let first_name_block = blocks;
+        // Names of samples' files are like another column; behind them come the directories.
+        let count = |records: &mut dyn Iterator<Item = u64>| {
+            records.map(|records| records.div_ceil(block_records)).fold(0, u64::saturating_add)
+        };
+        let named = !meta.directories.is_empty();
+        let name_blocks = if named { count(&mut meta.shards.iter().map(|shard| shard.samples)) } else { 0 };
+        let directory_blocks = count(&mut meta.directories.iter().copied());
+        let blocks = blocks.saturating_add(name_blocks).saturating_add(directory_blocks);
         if blocks != u64::from(header.blocks) {
-            let expected = format!("{blocks} blocks of {} columns", header.columns);
+            let expected = format!(
+                "{blocks} blocks of {} columns, {name_blocks} of them of names, {directory_blocks} of directories",
+                header.columns
+            );
             return Err(SidecarFault::damaged(52, "number of blocks", expected, header.blocks));
         }
         let mut start = header.directory_range().end as u64;
@@ -469,7 +511,54 @@ impl Contents {
             let offset = header.directory_range().start;
             return Err(SidecarFault::damaged(offset, "end of the last block", header.file_bytes, start));
         }
-        Ok(Self { header, meta, grids, first_blocks, block_starts, block_checksums })
+        Ok(Self {
+            header,
+            meta,
+            grids,
+            first_blocks,
+            first_name_block,
+            name_blocks,
+            block_starts,
+            block_checksums,
+        })
+    }
+
+    /// Number of the first block of names.
+    pub(crate) fn first_name_block(&self) -> usize {
+        self.first_name_block as usize
+    }
+
+    /// Number of the first block of directories.
+    pub(crate) fn first_directory_block(&self) -> usize {
+        (self.first_name_block + self.name_blocks) as usize
+    }
+
+    /// The bytes of a block in those of the sidecar, after a look at its checksum.
+    pub(crate) fn stored_block<'a>(&self, bytes: &'a [u8], number: usize) -> Result<&'a [u8], SidecarFault> {
+        let (start, end) = (self.block_starts[number] as usize, self.block_starts[number + 1] as usize);
+        // What holds the bytes is not under our control: look again, although the length was checked.
+        let stored = bytes.get(start..end).ok_or_else(|| {
+            SidecarFault::damaged(
+                start,
+                format!("block {number}"),
+                format!("{} bytes", end - start),
+                "its end",
+            )
+        })?;
+        let (expected, found) = (self.block_checksums[number], crc32c::crc32c(stored));
+        if expected == found {
+            Ok(stored)
+        } else {
+            let (expected, found) = (format!("{expected:#010x}"), format!("{found:#010x}"));
+            Err(SidecarFault::damaged(start, format!("block {number}: checksum"), expected, found))
+        }
+    }
+
+    /// What is wrong with a block, as a fault of the sidecar.
+    pub(crate) fn block_fault(&self, number: usize, fault: BlockFault) -> SidecarFault {
+        let BlockFault { what, expected, found } = fault;
+        let offset = self.block_starts[number] as usize;
+        SidecarFault::damaged(offset, format!("block {number}: {what}"), expected, found)
     }
 }
 

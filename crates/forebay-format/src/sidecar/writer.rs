@@ -2,6 +2,7 @@
 
 use super::block::Entry;
 use super::encode::encode;
+use super::names::{Directory, encode_directories, encode_files};
 use super::varint::put;
 use super::{
     BLOCK_RECORDS, Class, HEADER_BYTES, Header, LARGEST_BODY_BYTES, Meta, ShardInfo, Summary, Tiles, pack,
@@ -33,16 +34,84 @@ pub struct Writer {
     shards: Vec<ShardInfo>,
     shard_samples: u64,
     summary: Summary,
+    /// Names of the files of each shard, where samples have files of their own.
+    names: Vec<PackedNames>,
 }
 
 struct Column {
     classes: Vec<Class>,
     tiles: Option<Tiles>,
     pending: Vec<Entry>,
-    /// Packed blocks one behind the other, and the length of each \[bytes\].
-    blocks: Vec<u8>,
-    lengths: Vec<u32>,
+    blocks: Blocks,
     last_start: u64,
+}
+
+/// Packed blocks one behind the other, and the length of each \[bytes\].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Blocks {
+    bytes: Vec<u8>,
+    lengths: Vec<u32>,
+}
+
+/// Names of the files of a folder, coded and packed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PackedNames {
+    files: Blocks,
+    directories: Blocks,
+    directory_count: u64,
+}
+
+/// Packs the names of a folder as it is walked.
+#[derive(Debug, Default)]
+pub(crate) struct NamesWriter {
+    pending_files: Vec<(u32, Vec<u8>)>,
+    pending_directories: Vec<Directory>,
+    files: Blocks,
+    directories: Blocks,
+    directory_count: u64,
+}
+
+impl NamesWriter {
+    /// Adds a directory and returns its number; the folder itself comes first.
+    pub(crate) fn directory(&mut self, directory: Directory) -> u32 {
+        let number = self.directory_count as u32;
+        self.directory_count += 1;
+        self.pending_directories.push(directory);
+        if self.pending_directories.len() == BLOCK_RECORDS as usize {
+            self.flush_directories();
+        }
+        number
+    }
+
+    /// Adds the file of the next sample.
+    pub(crate) fn file(&mut self, directory: u32, name: Vec<u8>) {
+        self.pending_files.push((directory, name));
+        if self.pending_files.len() == BLOCK_RECORDS as usize {
+            self.flush_files();
+        }
+    }
+
+    /// What is kept.
+    pub(crate) fn finish(mut self) -> PackedNames {
+        self.flush_files();
+        self.flush_directories();
+        let Self { files, directories, directory_count, .. } = self;
+        PackedNames { files, directories, directory_count }
+    }
+
+    fn flush_files(&mut self) {
+        if !self.pending_files.is_empty() {
+            self.files.push(&encode_files(&self.pending_files));
+            self.pending_files.clear();
+        }
+    }
+
+    fn flush_directories(&mut self) {
+        if !self.pending_directories.is_empty() {
+            self.directories.push(&encode_directories(&self.pending_directories));
+            self.pending_directories.clear();
+        }
+    }
 }
 
 impl Writer {
@@ -59,8 +128,7 @@ impl Writer {
                 classes,
                 tiles: None,
                 pending: Vec::new(),
-                blocks: Vec::new(),
-                lengths: Vec::new(),
+                blocks: Blocks::default(),
                 last_start: 0,
             })
             .collect();
@@ -71,6 +139,7 @@ impl Writer {
             shards: Vec::new(),
             shard_samples: 0,
             summary,
+            names: Vec::new(),
         }
     }
 
@@ -175,6 +244,11 @@ impl Writer {
         self.shard_samples = 0;
     }
 
+    /// Adds the names of the files of the next shard, which is a folder.
+    pub(crate) fn names(&mut self, names: PackedNames) {
+        self.names.push(names);
+    }
+
     /// Sizes and counts so far.
     pub fn summary(&self) -> &Summary {
         &self.summary
@@ -198,38 +272,43 @@ impl Writer {
             },
             codec_chains: self.codec_chains.clone(),
             summary,
+            directories: self.names.iter().map(|names| names.directory_count).collect(),
         };
+        let columns = self.columns.iter().map(|column| &column.blocks);
+        let names = self.names.iter().map(|names| &names.files);
+        let directories = self.names.iter().map(|names| &names.directories);
+        let blocks: Vec<&Blocks> = columns.chain(names).chain(directories).collect();
         let json = serde_json::to_vec(&meta).expect("numbers and text are JSON");
         let stored_meta = pack(&json, LEVEL);
         let mut directory = Vec::new();
-        for column in &self.columns {
-            let mut rest = column.blocks.as_slice();
-            for length in &column.lengths {
+        for blocks in &blocks {
+            let mut rest = blocks.bytes.as_slice();
+            for length in &blocks.lengths {
                 let (block, behind) = rest.split_at(*length as usize);
                 directory.extend(length.to_le_bytes());
                 directory.extend(crc32c::crc32c(block).to_le_bytes());
                 rest = behind;
             }
         }
-        let blocks: usize = self.columns.iter().map(|column| column.blocks.len()).sum();
+        let blocks_bytes: usize = blocks.iter().map(|blocks| blocks.bytes.len()).sum();
         let header = Header {
             fingerprint,
             samples: self.samples,
             columns: self.columns.len() as u32,
             block_records: BLOCK_RECORDS,
-            blocks: self.columns.iter().map(|column| column.lengths.len()).sum::<usize>() as u32,
+            blocks: blocks.iter().map(|blocks| blocks.lengths.len()).sum::<usize>() as u32,
             meta_stored_bytes: stored_meta.len() as u32,
             meta_bytes: json.len() as u32,
             meta_checksum: crc32c::crc32c(&stored_meta),
             directory_checksum: crc32c::crc32c(&directory),
-            file_bytes: (HEADER_BYTES + stored_meta.len() + directory.len() + blocks) as u64,
+            file_bytes: (HEADER_BYTES + stored_meta.len() + directory.len() + blocks_bytes) as u64,
         };
         let mut out = Vec::with_capacity(header.file_bytes as usize);
         out.extend(header.encode());
         out.extend(stored_meta);
         out.extend(directory);
-        for column in &self.columns {
-            out.extend(&column.blocks);
+        for blocks in blocks {
+            out.extend(&blocks.bytes);
         }
         out
     }
@@ -260,21 +339,28 @@ impl Column {
     fn flush(&mut self) {
         let body = encode(&self.pending, &self.classes);
         self.pending.clear();
+        self.blocks.push(&body);
+    }
+}
+
+impl Blocks {
+    /// Packs a body.
+    fn push(&mut self, body: &[u8]) {
         assert!(
             body.len() <= LARGEST_BODY_BYTES,
             "a block of {} bytes is larger than readers accept",
             body.len()
         );
-        let packed = pack(&body, LEVEL);
-        let before = self.blocks.len();
+        let packed = pack(body, LEVEL);
+        let before = self.bytes.len();
         if packed.len() + 3 < body.len() {
-            self.blocks.push(ZSTD);
-            put(&mut self.blocks, body.len() as u64);
-            self.blocks.extend(packed);
+            self.bytes.push(ZSTD);
+            put(&mut self.bytes, body.len() as u64);
+            self.bytes.extend(packed);
         } else {
-            self.blocks.push(STORED);
-            self.blocks.extend(body);
+            self.bytes.push(STORED);
+            self.bytes.extend(body);
         }
-        self.lengths.push((self.blocks.len() - before) as u32);
+        self.lengths.push((self.bytes.len() - before) as u32);
     }
 }

@@ -14,7 +14,7 @@ pub(crate) use container::TfRecordFile;
 use crate::Error;
 use crate::file::Input;
 use crate::headers::Headers;
-use crate::sidecar::{Class, Entry};
+use crate::sidecar::{Class, Entry, Home};
 
 /// Bytes in front of a record's data \[bytes\]: length and its checksum.
 pub const HEAD_BYTES: u32 = 12;
@@ -41,6 +41,7 @@ pub(crate) fn class() -> Class {
         page_bytes: 0,
         page_tail_bytes: 0,
         guard: false,
+        home: Home::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use forebay_format::lmdb::{Dialect, Identity, TreeRecord};
-use forebay_format::sidecar::{Class, Entry, Writer};
+use forebay_format::sidecar::{Class, Entry, Home, Writer};
 use forebay_format::{Schema, ShardInfo, ShardState};
 use forebay_types::{Located, Piece};
 
@@ -25,6 +25,7 @@ pub fn classes() -> Vec<Class> {
         page_bytes,
         page_tail_bytes: 0,
         guard,
+        home: Home::default(),
     };
     vec![class("inline", 0, 1, 2, 4096, false), class("big", 16, 4096, 4096, 0, true)]
 }

@@ -1,0 +1,129 @@
+//! Files that hold one sample each: far too many to keep open, so they are opened when they are read.
+//!
+//! The index knows their names and sizes. A file is opened below its folder, without following a symbolic link, and must be
+//! a regular file of the size that the index says. The last few stay open: a read that is repeated or cut in pieces, and one
+//! that was announced, find them again.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_format::{Index, open_below};
+use forebay_types::ShardId;
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::error::ReadError;
+use super::file_system::FileSystem;
+use super::files::{file_bytes, file_system, open_error};
+
+/// Files that stay open: more than all threads of a process read at once, and few beside the 1,024 that a process may have
+/// open by default.
+const MOST_OPEN: usize = 128;
+
+/// The files of the samples of a data set.
+pub(super) struct SampleFiles {
+    index: Arc<Index>,
+    folders: Vec<Folder>,
+    /// The file that was opened last is at the back.
+    open: Mutex<VecDeque<(ShardId, Arc<OwnedFd>)>>,
+}
+
+struct Folder {
+    path: PathBuf,
+    descriptor: OwnedFd,
+    file_system: FileSystem,
+}
+
+impl SampleFiles {
+    /// Opens the folders; `index` knows what is in them.
+    pub(super) fn new(index: &Arc<Index>, folders: &[PathBuf]) -> Result<Self, ReadError> {
+        let open = |path: &PathBuf| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty())
+                .map_err(open_error(path, "open the folder"))?;
+            let file_system =
+                file_system(&descriptor).map_err(open_error(path, "inspect the file system of"))?;
+            Ok(Folder { path: path.clone(), descriptor, file_system })
+        };
+        let folders = folders.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Self { index: Arc::clone(index), folders, open: Mutex::default() })
+    }
+
+    /// Number of files.
+    pub(super) fn len(&self) -> usize {
+        self.index.samples() as usize
+    }
+
+    /// Size of a file \[bytes\]; 0 for one that the index cannot tell.
+    pub(super) fn bytes(&self, file: ShardId) -> u64 {
+        // Whoever asks has its place from the same block of the index.
+        self.index.file_bytes(file).unwrap_or(0)
+    }
+
+    /// Path of a file.
+    pub(super) fn path(&self, file: ShardId) -> PathBuf {
+        match self.index.sample_file(file) {
+            Ok(found) => self.folders[found.shard].path.join(found.name),
+            Err(_) => self.folders.first().map_or_else(PathBuf::new, |folder| folder.path.clone()),
+        }
+    }
+
+    /// Kinds of the file systems of the folders.
+    pub(super) fn file_systems(&self) -> impl Iterator<Item = &FileSystem> {
+        self.folders.iter().map(|folder| &folder.file_system)
+    }
+
+    /// The descriptor of a file, opened if it is not open.
+    pub(super) fn descriptor(&self, file: ShardId) -> io::Result<Arc<OwnedFd>> {
+        let held = self.lock().iter().find(|(number, _)| *number == file).map(|(_, held)| Arc::clone(held));
+        if let Some(held) = held {
+            return Ok(held);
+        }
+        // Opened without the lock: two threads may open the same file, nobody waits for anybody.
+        let descriptor = Arc::new(self.open(file)?);
+        let mut open = self.lock();
+        if open.len() >= MOST_OPEN {
+            open.pop_front();
+        }
+        open.push_back((file, Arc::clone(&descriptor)));
+        Ok(descriptor)
+    }
+
+    /// Forgets a descriptor that went stale, so that the next read opens the file again.
+    pub(super) fn forget(&self, file: ShardId) {
+        self.lock().retain(|(number, _)| *number != file);
+    }
+
+    fn open(&self, file: ShardId) -> io::Result<OwnedFd> {
+        let found = self.index.sample_file(file).map_err(io::Error::other)?;
+        let folder = &self.folders[found.shard];
+        let path = || folder.path.join(&found.name);
+        let descriptor = open_below(&folder.descriptor, &found.name, OFlags::empty())
+            .map_err(|errno| lasting(&path(), "open for reading", errno))?;
+        let stat = rustix::fs::fstat(&descriptor).map_err(|errno| lasting(&path(), "inspect", errno))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+            return Err(io::Error::other(ReadError::Open { path: path(), action: "read", source }));
+        }
+        if file_bytes(&stat) != found.bytes {
+            let (expected, found) = (found.bytes, file_bytes(&stat));
+            return Err(io::Error::other(ReadError::Size { path: path(), expected, found }));
+        }
+        Ok(descriptor)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(ShardId, Arc<OwnedFd>)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An error of opening: what may pass is left to the policy of all reads, anything else says what was attempted.
+fn lasting(path: &Path, action: &'static str, errno: Errno) -> io::Error {
+    match errno {
+        Errno::INTR | Errno::IO | Errno::AGAIN | Errno::STALE => errno.into(),
+        _ => io::Error::other(open_error(path, action)(errno)),
+    }
+}

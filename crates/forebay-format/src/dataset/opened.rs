@@ -1,0 +1,101 @@
+//! The files of a data set, open for reading single samples.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use forebay_types::{Extent, ShardId};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::Dataset;
+use super::verify::read_exactly;
+use crate::file::{DataFile, Source};
+use crate::{Error, Index, folder};
+
+/// The shards, or the folders in which every sample has a file of its own, which is opened for every read.
+pub(super) struct OpenFiles<'a> {
+    dataset: &'a Dataset,
+    index: &'a Index,
+    kind: Kind,
+}
+
+enum Kind {
+    Shards(Vec<DataFile>),
+    Folders(Vec<OwnedFd>),
+}
+
+impl<'a> OpenFiles<'a> {
+    pub(super) fn new(dataset: &'a Dataset, index: &'a Index) -> Result<Self, Error> {
+        let paths = dataset.shards.iter().map(|shard| &shard.path);
+        let kind = if index.has_sample_files() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let open = |path: &PathBuf| {
+                rustix::fs::openat(CWD, path, flags, Mode::empty())
+                    .map_err(|errno| folder::failed("open", path, errno))
+            };
+            Kind::Folders(paths.map(open).collect::<Result<_, _>>()?)
+        } else {
+            Kind::Shards(paths.map(|path| DataFile::open(path)).collect::<Result<_, _>>()?)
+        };
+        Ok(Self { dataset, index, kind })
+    }
+
+    /// The file that a number in extents stands for; for messages.
+    pub(super) fn path(&self, shard: ShardId) -> PathBuf {
+        let path = self.dataset.path_of(self.index, shard);
+        path.unwrap_or_else(|_| self.dataset.shards[0].path.clone())
+    }
+
+    /// The index knows shards by short names; the dataset knows their paths.
+    pub(super) fn renamed(&self, error: Error, shard: ShardId) -> Error {
+        match error {
+            Error::Corrupt { offset, what, expected, found, .. } => {
+                Error::Corrupt { path: self.path(shard), offset, what, expected, found }
+            }
+            other => other,
+        }
+    }
+
+    /// Reads exactly `into.len()` bytes from the start of an extent on.
+    pub(super) fn read(&self, Extent { shard, offset, .. }: Extent, into: &mut [u8]) -> Result<(), Error> {
+        match &self.kind {
+            Kind::Shards(files) => {
+                let number = shard.0 as usize;
+                read_exactly(&files[number], &self.dataset.shards[number].path, offset, into)
+            }
+            Kind::Folders(folders) => {
+                let file = self.index.sample_file(shard)?;
+                let path = self.dataset.shards[file.shard].path.join(&file.name);
+                let fd = folder::open_below(&folders[file.shard], &file.name, OFlags::empty())
+                    .map_err(|errno| folder::failed("open for reading", &path, errno))?;
+                let data = DataFile::of(fd, &path)?;
+                let found = data.bytes().map_err(|source| Error::Io {
+                    action: "inspect".to_owned(),
+                    path: path.clone(),
+                    offset: None,
+                    source,
+                })?;
+                if found != file.bytes {
+                    let (expected, found) = (format!("{} bytes", file.bytes), format!("{found} bytes"));
+                    return Err(Error::Modified { path, what: "size".to_owned(), expected, found });
+                }
+                read_exactly(&data, &path, offset, into)
+            }
+        }
+    }
+}
+
+impl Dataset {
+    /// The file that a number in extents stands for.
+    pub fn path_of(&self, index: &Index, shard: ShardId) -> Result<PathBuf, Error> {
+        if index.has_sample_files() {
+            let file = index.sample_file(shard)?;
+            return Ok(self.shards[file.shard].path.join(file.name));
+        }
+        match self.shards.get(shard.0 as usize) {
+            Some(shard) => Ok(shard.path.clone()),
+            None => {
+                Err(Error::Usage { message: format!("there is no file {}", shard.0), hint: String::new() })
+            }
+        }
+    }
+}

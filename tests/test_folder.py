@@ -1,0 +1,278 @@
+"""Folders: every file is a sample, its directory its class; os.walk is the oracle."""
+
+from __future__ import annotations
+
+import os
+import random
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+import forebay
+import support
+from ranks import fields
+
+CLASSES = ("ant", "bee", "Übung", "cat-2")
+
+
+def make(root, classes=CLASSES, count=40, seed=1):
+    """Write files of random sizes, some of them in directories below their class."""
+    rng = random.Random(seed)
+    for name in classes:
+        for number in range(count):
+            below = root / name / (f"part-{number % 3}" if number % 4 == 0 else "")
+            below.mkdir(parents=True, exist_ok=True)
+            (below / f"image-{number:04d}.jpg").write_bytes(rng.randbytes(rng.choice([0, 1, 700, 5000])))
+    return root
+
+
+def listed(root):
+    """The files of a directory and then of those in it, each in the order of the names' bytes."""
+    names = sorted(name for name in os.listdir(os.fsencode(root)) if not name.startswith(b"."))  # noqa: PTH208
+    paths = [os.path.join(os.fsencode(root), name) for name in names]  # noqa: PTH118
+    files = [path for path in paths if os.path.isfile(path) and not os.path.islink(path)]  # noqa: PTH113, PTH114
+    below = [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]  # noqa: PTH112, PTH114
+    return files + [file for path in below for file in listed(os.fsdecode(path))]
+
+
+def oracle(root):
+    """(bytes, label) of every sample."""
+    classes = sorted(os.fsencode(path.name) for path in root.iterdir() if path.is_dir())
+    classes = [name for name in classes if not name.startswith(b".")]
+    samples = []
+    for path in listed(root):
+        parts = path[len(os.fsencode(root)) + 1 :].split(b"/")
+        if len(parts) > 1:
+            samples.append((Path(os.fsdecode(path)).read_bytes(), classes.index(parts[0])))
+    return samples
+
+
+def contents(dataset):
+    return [(dataset[index]["data"], int(dataset[index]["label"])) for index in range(len(dataset))]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make(tmp_path / "train")
+
+
+def test_every_file_is_a_sample_and_its_directory_the_class(folder):
+    dataset = forebay.open(folder)
+    assert dataset.format == "folder"
+    assert dataset.fields == {"data": ("uint8", None), "label": ("int64", ())}
+    expected = oracle(folder)
+    assert len(expected) == 160
+    assert contents(dataset) == expected
+    for index, path in enumerate(listed(folder)):
+        size = len(expected[index][0])
+        assert dataset.extents(index) == [(os.fsdecode(path), 0, size)]
+    told = dataset.native.inspect()
+    assert told["shards"][0]["classes"] == sorted(CLASSES, key=str.encode)
+    assert told["bytes"] == sum(len(data) for data, _ in expected)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("order", ["sequential", "group", "shuffle"])
+@pytest.mark.parametrize("access", ["pread", "io_uring"])
+def test_ranks_deliver_every_file_of_all_folders_once(tmp_path, pool, ranks, order, access):
+    folders = [make(tmp_path / f"{number}", count=20 + number, seed=number) for number in range(2)]
+    expected = [sample for folder in folders for sample in oracle(folder)]
+    options = {"batch_size": 8, "order": order, "last": "short", "strategy": forebay.Strategy(access=access)}
+    paths = [str(folder) for folder in folders]
+    found = pool.run(ranks, fields.deliver, path=paths, opening={}, options=options)
+    delivered = {number: sample for rank in found for number, sample in rank}
+    assert sum(map(len, found)) == len(delivered) == len(expected)
+    for number, (data, label) in enumerate(expected):
+        assert (delivered[number]["data"].tobytes(), delivered[number]["label"]) == (data, label)
+
+
+def test_files_in_the_folder_itself_have_no_class(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for number in range(9):
+        (tmp_path / "texts" / f"{number}.txt").write_bytes(b"x" * number)
+    dataset = forebay.open(tmp_path / "texts")
+    assert list(dataset.fields) == ["data"]
+    assert list(dataset) == [b"x" * number for number in range(9)]
+
+
+def test_fields_may_be_picked(folder):
+    labels = forebay.open(folder, fields=["label"])
+    assert [int(labels[index]["label"]) for index in (0, 159)] == [0, 3]
+    data = forebay.open(folder, fields=["data"])
+    assert data[5] == oracle(folder)[5][0]
+    with pytest.raises(forebay.OptionError, match='has no field "image"'):
+        forebay.open(folder, fields=["image"])
+
+
+def test_what_is_passed_over_is_counted(folder):
+    (folder / "README").write_text("beside")
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "x.jpg").write_bytes(b"x")
+    (folder / "ant" / ".x.jpg").write_bytes(b"x")
+    (folder / "ant" / "link.jpg").symlink_to("image-0001.jpg")
+    (folder / "bee" / "elsewhere").symlink_to("/etc")
+    os.mkfifo(folder / "bee" / "pipe")
+    (folder / "dog").mkdir()
+    dataset = forebay.open(folder)
+    assert contents(dataset) == oracle(folder)
+    assert dataset.native.inspect()["records"]["excluded"] == {
+        "devices, pipes and sockets": 1,
+        "files beside the class directories": 1,
+        "hidden files and directories": 2,
+        "symbolic links": 2,
+    }
+
+
+def test_names_of_any_bytes_are_read(tmp_path):
+    below = tmp_path / "train" / os.fsdecode(b"class-\xff")
+    below.mkdir(parents=True)
+    (below / os.fsdecode(b"\xfe\n.jpg")).write_bytes(b"bytes")
+    (below / ("n" * 255)).write_bytes(b"long")
+    dataset = forebay.open(tmp_path / "train")
+    assert contents(dataset) == [(b"long", 0), (b"bytes", 0)]
+    assert dataset.extents(1)[0][0] == str(below / os.fsdecode(b"\xfe\n.jpg"))
+
+
+def test_many_directories_and_files_cross_blocks(tmp_path):
+    for number in range(4200):
+        below = tmp_path / "train" / f"{number % 5}" / f"{number:05d}"
+        below.mkdir(parents=True)
+        (below / "x").write_bytes(b"%d" % number)
+    dataset = forebay.open(tmp_path / "train")
+    assert len(dataset) == 4200
+    with forebay.Loader(dataset, batch_size=600, world="single", last="short", epochs=1) as loader:
+        for batch in loader:
+            for index, data, label in zip(batch.indices, batch["data"], batch["label"], strict=True):
+                number = int(bytes(data))
+                assert (label, index) == (number % 5, number % 5 * 840 + number // 5)
+
+
+def test_a_sidecar_serves_until_a_directory_changes(folder):
+    expected = oracle(folder)
+    first = forebay.open(folder)
+    assert len(first) == 160
+    again = forebay.open(folder)
+    assert again.fingerprint == first.fingerprint
+    assert again.native.inspect()["sidecar"] is not None
+    assert contents(again) == expected
+    # A class gets a file: the folder is another data set now.
+    time.sleep(0.02)
+    (folder / "ant" / "new.jpg").write_bytes(b"new")
+    changed = forebay.open(folder)
+    assert changed.fingerprint != first.fingerprint
+    with pytest.warns(RuntimeWarning, match="sidecar ignored: it is stale"):
+        assert len(changed) == 161
+    # So does a directory below a class, of which only the sidecar knows.
+    time.sleep(0.02)
+    (folder / "ant" / "part-0" / "newer.jpg").write_bytes(b"newer")
+    deeper = forebay.open(folder)
+    with pytest.warns(RuntimeWarning, match=r'sidecar ignored: it is stale: directory "ant/part-0"'):
+        assert len(deeper) == 162
+    assert contents(deeper) == oracle(folder)
+
+
+def test_a_file_that_changed_or_went_is_an_error_that_names_it(folder):
+    dataset = forebay.open(folder)
+    expected = oracle(folder)
+    large = next(index for index, (data, _) in enumerate(expected) if len(data) == 5000)
+    path = Path(dataset.extents(large)[0][0])
+    path.write_bytes(b"short")
+    with pytest.raises(forebay.FormatError, match=f"{path.name}.*expected 5000 bytes, found 5 bytes"):
+        dataset[large]
+    loader = forebay.Loader(dataset, batch_size=40, order="sequential", world="single")
+    with loader, pytest.raises(forebay.ForebayError, match=f"{path.name}.*expected 5000 bytes, found 5"):
+        list(loader)
+    path.unlink()
+    with pytest.raises(forebay.StorageError, match=f"{path.name}.*No such file"):
+        dataset[large]
+    loader = forebay.Loader(dataset, batch_size=40, order="sequential", world="single")
+    with loader, pytest.raises(forebay.StorageError, match=f"{path.name}.*No such file"):
+        list(loader)
+
+
+def test_no_symbolic_link_is_followed_even_if_it_comes_later(folder):
+    dataset = forebay.open(folder)
+    data = oracle(folder)[0][0]
+    path = Path(dataset.extents(0)[0][0])
+    outside = folder.parent / "outside"
+    outside.write_bytes(data)
+    path.unlink()
+    path.symlink_to(outside)
+    with pytest.raises(forebay.StorageError, match="Too many levels of symbolic links"):
+        dataset[0]
+    (folder.parent / "moved").mkdir()
+    (folder / "ant").rename(folder.parent / "moved" / "ant")
+    (folder / "ant").symlink_to(folder.parent / "moved" / "ant")
+    with pytest.raises(forebay.StorageError, match="Too many levels of symbolic links"):
+        dataset[1]
+
+
+UNREADABLE = """
+import os, sys
+import forebay
+os.environ["FOREBAY_CACHE_DIR"] = sys.argv[2]
+dataset = forebay.open(sys.argv[1])
+# Python itself may be out of reach afterwards.
+os.setgid(65534), os.setuid(65534)
+try:
+    print(len(dataset))
+    dataset[0]
+except forebay.ForebayError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def open_directory():
+    """A directory that other users can get to."""
+    with tempfile.TemporaryDirectory() as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_what_cannot_be_read_is_named(what, open_directory):
+    outer = open_directory
+    folder = make(outer / "train", ("ant",), 4)
+    path = Path(forebay.open(folder).extents(0)[0][0])
+    target = path if what == "file" else folder / "ant" / "part-0"
+    target.chmod(0)
+    cache = outer / "cache"
+    cache.mkdir(mode=0o700)
+    os.chown(cache, 65534, 65534)
+    done = support.run_python(UNREADABLE, folder, cache)
+    assert f"{target}: cannot open" in done.stdout, done.stdout + done.stderr
+    assert "Permission denied" in done.stdout
+
+
+def test_a_folder_of_shards_is_not_taken_for_one_of_samples(tmp_path):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for number in range(2):
+        with tarfile.open(folder / f"{number}.tar", "w") as archive:
+            archive.addfile(tarfile.TarInfo("a.txt"))
+    with pytest.raises(forebay.OptionError, match="may be a folder whose files are samples") as error:
+        forebay.open(folder)
+    assert 'format="folder"' in str(error.value)
+    assert len(forebay.open(folder, format="folder")) == 2
+    assert len(forebay.open(str(folder / "*.tar"))) == 2
+
+
+def test_a_folder_without_files_has_no_samples(tmp_path):
+    (tmp_path / "train" / "ant").mkdir(parents=True)
+    with pytest.raises(forebay.FormatError, match="a dataset without samples"):
+        len(forebay.open(tmp_path / "train"))
+
+
+def test_verify_reads_every_file(folder):
+    dataset = forebay.open(folder)
+    assert dataset.native.verify()["bad_samples"] == 0
+    path = Path(dataset.extents(3)[0][0])
+    path.write_bytes(b"something else" * 1000)
+    found = dataset.native.verify()
+    assert found["bad_samples"] == 1
+    assert path.name in found["bad"][0]["message"]
