@@ -9,7 +9,9 @@ import numpy.typing as npt
 __all__ = [
     "CARD_BYTES",
     "DEBUG_BUILD",
+    "FORMATS",
     "MOST_NODES",
+    "SCHEMAS",
     "VERSION",
     "Dataset",
     "Engine",
