@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,11 @@ def test_a_node_that_is_killed_takes_its_processes_along_and_the_others_live():
 
 def test_clearing_ends_what_runs_on_the_nodes_and_keeps_them():
     with Cluster(2) as cluster:
-        running = [nodes.python(cluster, node, "import time; time.sleep(600)") for node in (0, 0, 1)]
+        sleeps = "import time; print('up', flush=True); time.sleep(600)"
+        running = [nodes.python(cluster, node, sleeps) for node in (0, 0, 1)]
+        # One that is still on its way to its node is not there yet.
+        while not all(one.said("up") for one in running):
+            time.sleep(0.01)
         cluster.clear()
         assert all(one.finish()[0] != 0 for one in running)
         assert cluster.call(1, "hostname") == "node1\n"

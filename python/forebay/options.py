@@ -93,7 +93,8 @@ class Group:
     Parameters
     ----------
     samples : int, optional
-        Samples per group, read together. By default chosen from the mean size of a sample.
+        Samples per group, read together. By default chosen from the mean size of a sample, in whole chunks where several are
+        decoded together.
     window : int, optional
         Groups that are shuffled together. By default chosen from the mean size of a sample.
     lanes : int, optional

@@ -237,7 +237,7 @@ pub fn decide(
     let landed_bytes =
         mean_bytes.max((file_bytes as f64 / samples.max(1) as f64).min(mean_bytes + 2.0 * ALIGN as f64));
 
-    let (group_samples, group_window) = default_group(samples, mean_bytes);
+    let (group_samples, group_window) = default_group(samples, mean_bytes, index.unit_samples());
     let order = make_order(options, samples, group_samples, group_window, None)?;
     let kind = options.kind(group_samples, group_window)?;
     if let forebay_plan::Kind::Group { samples, window } = kind {

@@ -181,20 +181,22 @@ const LEAST_WINDOWS: u64 = 8;
 
 /// Samples per group S and groups per window w that suit a data set: (S, w).
 ///
-/// They follow from the number of samples and their mean size \[bytes\] only, never from memory, ranks or a
+/// They follow from the number of samples, their mean size \[bytes\] and how many of them are decoded together
+/// (`unit_samples`) only, never from memory, ranks or a
 /// measurement, because the order depends on them:
 /// - a group is 1 to 2 MiB, so that it is read in large requests; at least 64 samples where four such groups stay within
 ///   16 MiB, else as many as do; never so large that there are fewer than 256 groups;
 /// - a window is at most 8 MiB where the samples allow that, because then it is gathered out of the cache, which is 4 to 8
 ///   groups (more in a small data set, but at most an eighth of it), and at least 4 groups;
-/// - S is a power of two. Samples above 2 MiB, and those of tiny data sets, stand alone: then the order is a full
+/// - S is a power of two, rounded up to a multiple of `unit_samples`, so that a chunk is read and decoded once. Samples above 2 MiB, and those of tiny data sets, stand alone: then the order is a full
 ///   shuffle, and the window only says how many are read together.
 #[must_use]
-pub fn default_group(samples: u64, mean_sample_bytes: f64) -> (u64, u64) {
+pub fn default_group(samples: u64, mean_sample_bytes: f64, unit_samples: u64) -> (u64, u64) {
     let mean = if mean_sample_bytes.is_finite() { mean_sample_bytes.max(1.0) } else { 1.0 };
     let reading = ((GROUP_BYTES / mean).ceil() as u64).next_power_of_two();
     let mixing = floor_power_of_two((LARGE_WINDOW_BYTES / WINDOW_GROUPS as f64 / mean) as u64);
     let group = reading.max(mixing.min(GROUP_SAMPLES)).min(floor_power_of_two(samples / LEAST_GROUPS));
+    let group = group.next_multiple_of(unit_samples.clamp(1, samples.max(1)));
     let window = (WINDOW_BYTES / (group as f64 * mean)) as u64;
     let window = window.min(samples / (LEAST_WINDOWS * group));
     (group, window.max(if group == 1 { 1 } else { WINDOW_GROUPS }))
@@ -268,13 +270,20 @@ mod tests {
 
         #[test]
         fn default_groups_keep_their_bounds(samples in 0_u64..1 << 40, mean in 0.0_f64..1e9) {
-            let (group, window) = default_group(samples, mean);
+            let (group, window) = default_group(samples, mean, 1);
             prop_assert!(group >= 1 && window >= 1 && group.is_power_of_two());
             prop_assert!(window >= 4 || group == 1);
             prop_assert!(group == 1 || samples / group >= 256);
             let bytes = group as f64 * window as f64 * mean.max(1.0);
             prop_assert!(bytes <= 16.0 * 1024.0 * 1024.0 || (group, window) == (1, 1), "{} bytes", bytes);
         }
+    }
+
+    #[test]
+    fn groups_are_whole_chunks() {
+        assert_eq!(default_group(100_000, 4096.0, 100), (300, 6));
+        assert_eq!(default_group(1_000, 100_000.0, 250), (250, 4));
+        assert_eq!(default_group(3, 8.0, 64), (3, 4), "a chunk that is larger than the data set");
     }
 
     #[test]
@@ -291,7 +300,7 @@ mod tests {
             ("a hundred", 100, 3_000.0, (1, 12)),
             ("unknown size", 10_000, f64::NAN, (32, 39)),
         ] {
-            assert_eq!(default_group(samples, mean), expected, "{what}");
+            assert_eq!(default_group(samples, mean, 1), expected, "{what}");
         }
     }
 }

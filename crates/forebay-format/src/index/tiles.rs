@@ -55,6 +55,14 @@ impl TiledColumn {
 }
 
 impl Index {
+    /// Samples that are decoded together, at most; 1 where each sample is decoded alone, or none has to be.
+    pub fn unit_samples(&self) -> u64 {
+        if !self.is_coded() {
+            return 1;
+        }
+        self.contents.grids.iter().flatten().map(|grid| grid.rows).max().unwrap_or(1)
+    }
+
     /// Adds the slices of row `row` of a shard of a tiled column.
     pub(super) fn locate_row(
         &self,
