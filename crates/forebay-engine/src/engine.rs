@@ -40,6 +40,8 @@ use crate::ward::Ward;
 const MEETING_S: u64 = 120;
 /// How often `next` looks whether a peer has died when it does not wait.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// A wait that takes so much longer than it was to take was not one: the process did not run.
+const STOPPED: Duration = Duration::from_secs(3);
 /// After how long without a batch the user is told what is being waited for.
 pub(crate) const STALL_WARNING: Duration = Duration::from_secs(10);
 
@@ -362,6 +364,8 @@ impl Engine {
     ) -> Result<Batch, Error> {
         let shared = &self.shared;
         let mut warnings = 0;
+        // Time in which this very process did not run, stopped by a signal, is nobody's stall.
+        let (mut stopped, mut looked) = (Duration::ZERO, begun);
         loop {
             match shared.buffers.ring.take(step, ATTENTION) {
                 Taken::Item(batch) => return Ok(batch),
@@ -373,10 +377,19 @@ impl Engine {
             }
             let waits = || {
                 let what = shared.waiting_for.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                format!("waiting for {what}")
+                if what.is_empty() {
+                    "waiting for its first bytes".into()
+                } else {
+                    format!("waiting for {what}")
+                }
             };
             self.look_around(caller, waits)?;
-            let elapsed = begun.elapsed();
+            let round = looked.elapsed();
+            looked = Instant::now();
+            if round > STOPPED {
+                stopped += round;
+            }
+            let elapsed = begun.elapsed().saturating_sub(stopped);
             if elapsed > STALL_WARNING * (warnings + 1) {
                 warnings += 1;
                 caller.warn(&format!(
