@@ -162,10 +162,8 @@ fn replace<'a>(
 ) -> Result<(), Error> {
     let shared = &pass.shared;
     let known = stand_ins.iter_mut().find(|one| one.place == place);
-    let bad = match &known {
-        Some(one) => one.planned.tranche.needs[0].sample,
-        None => picks_of(step, tranches, &[])[place].1.sample(),
-    };
+    let (slot, pick) = picks_of(step, tranches, &[])[place];
+    let bad = known.as_ref().map_or(pick.sample(), |one| one.planned.tranche.needs[0].sample);
     shared.bad_samples.add(bad, &error);
     let find = |others: &mut StandIns<'_>| match others.find(|sample| *sample != bad) {
         Some(sample) => located_alone(pass, step, &[sample]),
@@ -174,8 +172,7 @@ fn replace<'a>(
     if let Some(one) = known {
         one.planned = find(&mut one.others)?;
     } else {
-        let slot = picks_of(step, tranches, &[])[place].0 as usize;
-        let mut others = StandIns::new(shared, step, slot, error);
+        let mut others = StandIns::new(shared, step, slot as usize, error);
         let planned = find(&mut others)?;
         stand_ins.push(StandIn { place, planned, others });
     }

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::links::LinksSpec;
 
+/// Most readers of a node.
+pub(crate) const MOST_READERS: u32 = 64;
+
 /// How storage is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -182,7 +185,7 @@ impl Options {
         if self.batch_size == 0 {
             return wrong("batch_size is 0".into(), "a batch holds at least one sample");
         }
-        if self.readers == Some(0) || self.readers.is_some_and(|readers| readers > 64) {
+        if self.readers == Some(0) || self.readers.is_some_and(|readers| readers > MOST_READERS) {
             return wrong(
                 format!("readers is {:?}", self.readers.unwrap_or(0)),
                 "use 1 to 64 readers per node",

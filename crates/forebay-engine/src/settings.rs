@@ -12,7 +12,7 @@ use crate::access::{Mappings, ShardFiles};
 use crate::batch::BatchLayout;
 use crate::error::Error;
 use crate::node::memory;
-use crate::options::{AccessChoice, Locate, Options};
+use crate::options::{AccessChoice, Locate, MOST_READERS, Options};
 use crate::region::{ALIGN, RegionLayout};
 
 const KIB: u64 = 1024;
@@ -66,8 +66,6 @@ const FIRST_TRANCHE_BYTES: u64 = 4 * MIB;
 const LOCAL_FORWARD_TRANCHE_BYTES: u64 = 4 * MIB;
 /// The same for roots that may read as many steps as they like at once.
 const COALESCED_TRANCHE_BYTES: u64 = 32 * MIB;
-/// Most readers of a node.
-const MOST_READERS: usize = 64;
 /// Tranches that the landing ring holds at once: gathered, filled, being planned, and one for the ring's seam.
 const TRANCHES: u64 = 4;
 /// The landing ring is a multiple of this \[bytes\]; as many blocks of this size are alive at most.
@@ -326,7 +324,7 @@ pub fn decide(
     let readers = match options.readers {
         _ if alone => 0,
         Some(readers) => readers as usize,
-        None if options.reader_per_rank => ranks.min(MOST_READERS),
+        None if options.reader_per_rank => ranks.min(MOST_READERS as usize),
         None if roots => ranks.div_ceil(RANKS_PER_ROOT).min(2),
         None if files.is_local() => LOCAL_READERS,
         None if coalesces => COALESCING_READERS,

@@ -9,7 +9,7 @@ use forebay_types::{CodecChain, Extent, Located, Piece};
 
 use crate::place::Landing;
 use crate::read::{Block, Found, Part, Plan, Read, Traits};
-use crate::runs::align_down;
+use crate::runs::{align_down, cut};
 use crate::schedule::Tranche;
 
 /// Alignment of decoded units in their block \[bytes\]: a cache line.
@@ -148,20 +148,12 @@ fn place(
     };
     let (first_read, first_decode) = (plan.reads.len() as u32, plan.decodes.len() as u32);
     for run in &batch.runs {
-        let mut done = 0;
-        while done < run.extent.length {
-            let start = run.extent.offset + done;
-            let most = traits.max_read_bytes.max(1);
-            let boundary = traits.boundary_bytes.map_or(most, |bytes| bytes - start % bytes);
-            let length = (run.extent.length - done).min(most).min(boundary);
-            plan.reads.push(Read {
-                shard: run.extent.shard,
-                file_offset: start,
-                length,
-                block_offset: run.fetched_offset + done,
-            });
-            done += length;
-        }
+        plan.reads.extend(cut(run.extent, traits).map(|read| Read {
+            shard: read.shard,
+            file_offset: read.offset,
+            length: read.length,
+            block_offset: run.fetched_offset + (read.offset - run.extent.offset),
+        }));
     }
     let block = plan.blocks.len() as u32;
     for decode in &batch.decodes {

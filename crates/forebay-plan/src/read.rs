@@ -14,7 +14,7 @@ use forebay_types::{CodecChain, Extent, Located, Piece, ShardId};
 
 use crate::coded::{Decode, plan_coded};
 use crate::place::Landing;
-use crate::runs::{Run, coalesce, lonely_pieces, sorted_pieces, stored_pieces};
+use crate::runs::{Run, coalesce, cut, lonely_pieces, sorted_pieces, stored_pieces};
 use crate::schedule::Tranche;
 
 /// What the storage likes; decided once per loader.
@@ -242,17 +242,11 @@ struct Open {
 impl Packer<'_> {
     /// Turns a run into reads, each in a block, and notes where its pieces stand.
     fn run(&mut self, run: Run, mut pieces: &[(Extent, u32)]) {
-        let mut start = run.extent.offset;
-        while start < run.extent.end() {
-            let most = self.traits.max_read_bytes.max(1);
-            let boundary = self.traits.boundary_bytes.map_or(most, |bytes| bytes - start % bytes);
-            let length = (run.extent.end() - start).min(most).min(boundary);
-            let read = Extent { offset: start, length, ..run.extent };
+        for read in cut(run.extent, self.traits) {
             let begun = pieces.partition_point(|(extent, _)| extent.offset < read.end());
             self.read(read, &pieces[..begun]);
-            start += length;
             // Pieces that reach into the next read stay; ended ones among them are passed over there.
-            let ended = pieces.iter().take_while(|(extent, _)| extent.end() <= start).count();
+            let ended = pieces.iter().take_while(|(extent, _)| extent.end() <= read.end()).count();
             pieces = &pieces[ended..];
         }
     }

@@ -117,3 +117,17 @@ pub(crate) fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], traits: &T
     }
     runs
 }
+
+/// Cuts a run into what may be read at once: at the boundaries, and no longer than the storage likes.
+pub(crate) fn cut(run: Extent, traits: &Traits) -> impl Iterator<Item = Extent> {
+    let most = traits.max_read_bytes.max(1);
+    let boundary_bytes = traits.boundary_bytes;
+    let mut start = run.offset;
+    std::iter::from_fn(move || {
+        let left = run.end().checked_sub(start).filter(|left| *left > 0)?;
+        let boundary = boundary_bytes.map_or(most, |bytes| bytes - start % bytes);
+        let read = Extent { offset: start, length: left.min(most).min(boundary), ..run };
+        start = read.end();
+        Some(read)
+    })
+}

@@ -87,24 +87,25 @@ fn view<'py>(
     }
 }
 
-/// Turns a batch into (fields by name, sample ids).
+/// Turns a batch into (fields by name, sample ids). `dtypes` are the numpy types of the fields ([`dtype_of`]).
 pub(crate) fn to_python<'py>(
     py: Python<'py>,
     batch: Batch,
     fields: &[Field],
+    dtypes: &[Py<PyArrayDescr>],
 ) -> PyResult<Bound<'py, PyTuple>> {
     let batch = Arc::new(batch);
     let lease = Bound::new(py, Lease { _batch: Arc::clone(&batch) })?;
     let samples = batch.samples();
     let values = PyDict::new(py);
-    for (field, place) in fields.iter().zip(&batch.layout().places) {
-        let dtype = dtype_of(py, field)?;
+    for ((field, dtype), place) in fields.iter().zip(dtypes).zip(&batch.layout().places) {
+        let dtype = dtype.bind(py);
         let value = match *place {
             Place::Dense { offset, .. } => {
                 let mut shape = vec![samples as npyffi::npy_intp];
                 let rest = field_shape(field).unwrap_or_default();
                 shape.extend(rest.iter().map(|extent| *extent as npyffi::npy_intp));
-                view(&lease, &dtype, &mut shape, batch.address(offset))?
+                view(&lease, dtype, &mut shape, batch.address(offset))?
             }
             Place::Ragged { offsets, data, .. } => {
                 let item = field.dtype.item_bytes() as u64;
@@ -113,7 +114,7 @@ pub(crate) fn to_python<'py>(
                 for sample in 0..samples as u64 {
                     let end = batch.packed_end(offsets, sample);
                     let mut shape = [((end - start) / item) as npyffi::npy_intp];
-                    views.append(view(&lease, &dtype, &mut shape, batch.address(data + start))?)?;
+                    views.append(view(&lease, dtype, &mut shape, batch.address(data + start))?)?;
                     start = end;
                 }
                 views.into_any()

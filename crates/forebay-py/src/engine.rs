@@ -1,11 +1,11 @@
 //! `forebay._native.Engine`: a loader of one rank.
 
 use forebay_engine::Options;
-use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
+use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::batch::to_python;
+use crate::batch::{dtype_of, to_python};
 use crate::caller::detached;
 use crate::dataset::Dataset;
 use crate::errors::raise;
@@ -15,6 +15,8 @@ use crate::listener::Listener;
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Engine {
     engine: forebay_engine::Engine,
+    /// The numpy types of the fields: making them takes longer than handing out a batch.
+    dtypes: Vec<Py<PyArrayDescr>>,
 }
 
 #[pymethods]
@@ -33,7 +35,9 @@ impl Engine {
         let listener = listener.and_then(Listener::take);
         let engine =
             detached(py, progress, |caller| forebay_engine::Engine::new(source, options, listener, caller))?;
-        Ok(Self { engine })
+        let dtypes = engine.fields().iter().map(|field| dtype_of(py, field).map(Bound::unbind));
+        let dtypes = dtypes.collect::<PyResult<_>>()?;
+        Ok(Self { engine, dtypes })
     }
 
     #[getter]
@@ -78,7 +82,7 @@ impl Engine {
 
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         match detached(py, None, |caller| self.engine.next(caller))? {
-            Some(batch) => to_python(py, batch, self.engine.fields()).map(Some),
+            Some(batch) => to_python(py, batch, self.engine.fields(), &self.dtypes).map(Some),
             None => Ok(None),
         }
     }
