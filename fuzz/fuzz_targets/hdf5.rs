@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use forebay_format::hdf5::index_of_bytes;
-use forebay_format::codec::{BlockCodec, Codec, decode};
 use forebay_format::Index;
+use forebay_format::codec::{BlockCodec, Codec, decode};
+use forebay_format::hdf5::index_of_bytes;
 use forebay_types::{Located, Piece, SampleId};
 use libfuzzer_sys::fuzz_target;
 

@@ -28,7 +28,9 @@ fuzz_target!(|bytes: &[u8]| {
             Ok(())
         });
         let pages = |offset: u64, length: u64| {
-            usize::try_from(offset).ok().and_then(|start| bytes.get(start..start.checked_add(length as usize)?))
+            usize::try_from(offset)
+                .ok()
+                .and_then(|start| bytes.get(start..start.checked_add(length as usize)?))
         };
         let mut cursor = Cursor::default();
         while let Ok(Some((_, value))) = cursor.next(&database, &pages) {

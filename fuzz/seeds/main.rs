@@ -5,6 +5,8 @@ mod datum;
 #[path = "../../crates/forebay-format/tests/support/lmdb_writer.rs"]
 #[allow(dead_code)]
 mod lmdb_writer;
+#[path = "../../crates/forebay-format/tests/support/npy_writer.rs"]
+mod npy_writer;
 #[path = "../../crates/forebay-format/tests/support/table.rs"]
 #[allow(dead_code)]
 mod table;
@@ -18,6 +20,7 @@ use std::path::Path;
 use forebay_format::lmdb::Dialect;
 use forebay_format::sidecar::{Entry, Part, Stretch};
 use lmdb_writer::{Spec, records};
+use npy_writer::{Member, npy, zip};
 use tar_writer::Kind;
 
 fn main() {
@@ -63,6 +66,19 @@ fn main() {
     let members = [("a/0.jpg".to_owned(), vec![7; 600]), (format!("{}/0.cls", "a/".repeat(60)), vec![49])];
     for (name, kind) in [("ustar", Kind::Ustar), ("gnu", Kind::Gnu), ("pax", Kind::Pax)] {
         write("tar", name, &tar_writer::archive(kind, &members));
+    }
+    let structured = "[('a', '<i4'), (('title', 'b'), [('c', '>f8', (2,))]), ('', '|V4')]";
+    let arrays = [("floats", 1, "'<f4'", 4), ("text", 2, "'<U2'", 8), ("structured", 3, structured, 24)].map(
+        |(name, version, descr, item_bytes)| {
+            (name, npy(version, descr, false, &[3, 2], &vec![7; 6 * item_bytes]))
+        },
+    );
+    for (name, bytes) in &arrays {
+        write("npy", &format!("{name}.npy"), bytes);
+    }
+    let members = arrays.map(|(name, bytes)| Member::stored(&format!("{name}.npy"), bytes));
+    for (name, wide) in [("narrow.npz", false), ("wide.npz", true)] {
+        write("npy", name, &zip(&members, wide, b"a comment"));
     }
     for (name, message) in [
         ("bytes", datum::image([1, 2, 3], b"pixels", -3)),

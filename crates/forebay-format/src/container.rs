@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::file::Input;
+use crate::framed::FramedFile;
 use crate::npy::Arrays;
-use crate::recordio::RecordIoFile;
+use crate::recordio::RecordIo;
 use crate::sidecar::{Class, Entry, PackedNames, ShardInfo, ShardState, SidecarFault, Tiles, Writer};
-use crate::tfrecord::TfRecordFile;
+use crate::tfrecord::TfRecord;
 use crate::{Error, Index, OpenOptions, Schema, SchemaChoice, folder, hdf5, raw, tar};
 
 /// A container format.
@@ -111,7 +112,8 @@ pub(crate) trait Container: fmt::Debug + Send + Sync {
     }
 
     /// Goes over all samples in order; `take` gets an entry for each column. `progress` is told how far into the file the
-    /// walk is \[bytes\], often; `false` ends the walk with [`Error::Interrupted`].
+    /// walk is \[bytes\], often, and of a folder how many files were taken; `false` ends the walk with
+    /// [`Error::Interrupted`].
     fn walk(
         &self,
         progress: &dyn Fn(u64) -> bool,
@@ -147,13 +149,6 @@ pub(crate) trait Container: fmt::Debug + Send + Sync {
     /// What `forebay inspect` tells of this file besides its size; keys and values.
     fn describe(&self) -> serde_json::Map<String, serde_json::Value> {
         serde_json::Map::new()
-    }
-
-    /// Checks a stored unit of one extent that was read whole, of the file from `start` on: what the format keeps to check
-    /// data by. Not done in the hot path, but by `forebay verify` and where single samples are read.
-    fn check_unit(&self, start: u64, unit: &[u8]) -> Result<(), Error> {
-        let _ = (start, unit);
-        Ok(())
     }
 
     /// Holds what a sidecar says of shard `shard`, which is this file, against it, besides size and state.
@@ -255,8 +250,8 @@ pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result
         Format::Npy => Arc::new(Arrays::npy(Input::open(path)?, &options.fields)?),
         Format::Npz => Arc::new(Arrays::npz(Input::open(path)?, &options.fields)?),
         Format::Raw => Arc::new(raw::RawFile::open(path, options)?),
-        Format::RecordIo => Arc::new(RecordIoFile::open(path, options)?),
-        Format::TfRecord => Arc::new(TfRecordFile::open(path, options)?),
+        Format::RecordIo => Arc::new(FramedFile::<RecordIo>::open(path, options)?),
+        Format::TfRecord => Arc::new(FramedFile::<TfRecord>::open(path, options)?),
         Format::Hdf5 => Arc::new(hdf5::Hdf5File::open(path, options)?),
         Format::Tar => Arc::new(tar::TarFile::open(path, options)?),
         Format::Folder => Arc::new(folder::Folder::open(path, options)?),

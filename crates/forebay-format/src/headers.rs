@@ -3,6 +3,9 @@
 //! Where records are small, their headers come with large blocks of the file; where they are large, a header is read
 //! alone and the record skipped. What was read is dropped when the next block is read, so that memory does not depend
 //! on the file. Nothing is read that the file does not have.
+//!
+//! tar has a reader of its own, [`crate::tar`]'s window: there a header's neighbours are read after a leap too, where here nothing
+//! but the next record's header of fixed length is wanted, and a block as soon as two records stand close.
 
 use std::time::{Duration, Instant};
 

@@ -16,6 +16,7 @@ mod error;
 #[doc(hidden)]
 pub mod file;
 mod folder;
+mod framed;
 /// HDF5 below the datasets: public for fuzz targets, tests and tools, not a stable interface.
 #[doc(hidden)]
 pub mod hdf5;

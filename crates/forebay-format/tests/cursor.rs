@@ -8,11 +8,27 @@ mod support {
 use std::fs;
 
 use forebay_format::lmdb::{Dialect, PortableCursor};
-use forebay_format::{Dataset, Error, Index, SampleCursor};
+use forebay_format::{Dataset, Error, Index, SampleCursor, ShardBytes};
 use forebay_types::{Located, SampleId, ShardId};
 use proptest::prelude::*;
 use support::dataset::{Scratch, index, open};
 use support::lmdb_writer::{Kind, Records, Spec, records};
+
+/// Finds samples as [`Index::locate`] does, by walking on from where a cursor stands.
+fn walk(
+    dataset: &Dataset,
+    cursor: &mut SampleCursor,
+    index: &Index,
+    ids: &[SampleId],
+    bytes: &ShardBytes<'_>,
+    out: &mut Located,
+) -> Result<(), Error> {
+    out.clear(1);
+    ids.iter().try_for_each(|id| {
+        dataset.find_by_cursor(cursor, index, *id, bytes)?.push(out);
+        Ok(())
+    })
+}
 
 /// The places of samples as the index and as a cursor find them; the cursor goes through all lists in turn.
 fn assert_same(dataset: &Dataset, index: &Index, lists: &[Vec<u64>]) {
@@ -25,7 +41,7 @@ fn assert_same(dataset: &Dataset, index: &Index, lists: &[Vec<u64>]) {
     let mut cursor = SampleCursor::default();
     for list in lists {
         let ids: Vec<SampleId> = list.iter().map(|id| SampleId(*id)).collect();
-        dataset.locate_by_cursor(&mut cursor, index, &ids, &bytes, &mut walked).expect("found");
+        walk(dataset, &mut cursor, index, &ids, &bytes, &mut walked).expect("found");
         index.locate(&ids, &mut looked_up).expect("found");
         assert_eq!((walked.samples(), walked.columns()), (ids.len(), 1));
         for (position, sample) in list.iter().enumerate() {
@@ -95,8 +111,7 @@ fn a_cursor_ends_with_an_error_where_pages_lead_in_circles_or_are_gone() {
     let few = open(&[&scratch.write("few", &few.bytes)]);
     let whole =
         |_: ShardId, offset: u64, length: u64| sound.bytes.get(offset as usize..(offset + length) as usize);
-    let error = few
-        .locate_by_cursor(&mut SampleCursor::default(), &index, &last, &whole, &mut located)
+    let error = walk(&few, &mut SampleCursor::default(), &index, &last, &whole, &mut located)
         .expect_err("too many records");
     assert!(error.to_string().contains("entries") && error.to_string().contains("1001 or more"), "{error}");
 
@@ -106,16 +121,14 @@ fn a_cursor_ends_with_an_error_where_pages_lead_in_circles_or_are_gone() {
     swapped.copy_within(a..a + 512, b);
     let bytes =
         |_: ShardId, offset: u64, length: u64| swapped.get(offset as usize..(offset + length) as usize);
-    let error = dataset
-        .locate_by_cursor(&mut SampleCursor::default(), &index, &last, &bytes, &mut located)
+    let error = walk(&dataset, &mut SampleCursor::default(), &index, &last, &bytes, &mut located)
         .expect_err("a page stands where another should");
     assert!(error.to_string().contains("page number"), "{error}");
 
     let short = |_: ShardId, offset: u64, length: u64| {
         sound.bytes[..20_000].get(offset as usize..(offset + length) as usize)
     };
-    let error = dataset
-        .locate_by_cursor(&mut SampleCursor::default(), &index, &last, &short, &mut located)
+    let error = walk(&dataset, &mut SampleCursor::default(), &index, &last, &short, &mut located)
         .expect_err("half of the file is gone");
     assert!(error.to_string().contains("the end of the file"), "{error}");
     assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");

@@ -59,7 +59,7 @@ impl Dtype {
 pub enum Layout {
     /// Every sample has this shape; a batch is one array of shape (batch, *shape).
     Dense(Vec<u64>),
-    /// Samples differ in length; a batch is packed data and offsets, handed out as a list of one-dimensional views.
+    /// Samples differ in length; a batch is a list of one-dimensional views.
     Ragged,
 }
 

@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::{Dataset, Files, Progress, Shard};
 use crate::Format;
-use crate::lmdb::{DataFile, Database, Record, Value, WalkOptions};
+use crate::file::Input;
+use crate::lmdb::{Database, Record, Value, WalkOptions};
 use crate::schema::datum::{self, Look};
 use crate::schema::{Schema, SchemaChoice, SchemaError};
 use crate::sidecar::{Class, Entry, Home, ShardInfo, Writer};
@@ -192,12 +193,11 @@ impl Dataset {
     }
 
     fn look(&self, probe: &Probe, report: &mut IndexReport) -> Result<Look, Error> {
-        let path = &self.shards[probe.shard].path;
-        let file = DataFile::open(path)?;
+        let input = Input::open(&self.shards[probe.shard].path)?;
         datum::look(probe.length, &mut |at, into| {
             report.reads += 1;
             report.read_bytes += into.len() as u64;
-            super::verify::read_exactly(&file, path, probe.offset + at, into)
+            input.read(probe.offset + at, into, "record")
         })
     }
 }

@@ -45,23 +45,6 @@ pub struct SamplePlace {
 }
 
 impl Dataset {
-    /// Like [`Index::locate`], by walking on from where `cursor` stands. The index is asked for the number of samples of
-    /// each shard alone.
-    pub fn locate_by_cursor(
-        &self,
-        cursor: &mut SampleCursor,
-        index: &Index,
-        ids: &[SampleId],
-        bytes: &ShardBytes<'_>,
-        out: &mut Located,
-    ) -> Result<(), Error> {
-        out.clear(1);
-        for id in ids {
-            self.find_by_cursor(cursor, index, *id, bytes)?.push(out);
-        }
-        Ok(())
-    }
-
     /// Walks on from where `cursor` stands over the sample `id`, and tells where it lies.
     pub fn find_by_cursor(
         &self,

@@ -3,7 +3,7 @@
 use super::Dataset;
 use super::build::{IndexReport, Probe};
 use crate::Error;
-use crate::lmdb::DataFile;
+use crate::file::Input;
 use crate::schema::{Schema, SchemaError, example, image_record};
 
 impl Dataset {
@@ -57,12 +57,11 @@ impl Dataset {
         mut look: impl FnMut(u64, crate::schema::ReadRecord<'_>) -> Result<Result<(), SchemaError>, Error>,
     ) -> Result<Option<Error>, Error> {
         for probe in probes {
-            let path = &self.shards[probe.shard].path;
-            let file = DataFile::open(path)?;
+            let input = Input::open(&self.shards[probe.shard].path)?;
             let mut read = |at: u64, into: &mut [u8]| {
                 report.reads += 1;
                 report.read_bytes += into.len() as u64;
-                super::verify::read_exactly(&file, path, probe.offset + at, into)
+                input.read(probe.offset + at, into, "record")
             };
             if let Err(error) = look(probe.length, &mut read)? {
                 return Ok(Some(self.misfit(probe, error)));

@@ -5,6 +5,7 @@
 //! there is.
 
 mod build;
+mod changes;
 mod cursor;
 mod detect;
 mod find;
@@ -19,7 +20,6 @@ mod walk;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
@@ -31,6 +31,8 @@ pub use keep::Keep;
 pub use place::{CachePolicy, Found, Lookup, Place};
 pub use provenance::{FoundRecipe, RecipeLookup, Recorded};
 pub use verify::{BadSample, Verification};
+
+use changes::{inode, modified_ns};
 
 use crate::container::{self, Container, Format};
 use crate::lmdb::Database;
@@ -70,7 +72,7 @@ pub struct Progress {
     pub what: &'static str,
     /// Done so far.
     pub done: u64,
-    /// All there is to do.
+    /// All there is to do; 0 as long as nobody knows.
     pub total: u64,
 }
 
@@ -83,6 +85,8 @@ pub struct Shard {
     pub bytes: u64,
     /// Its last change when it was opened [ns since 1970].
     pub modified_ns: i64,
+    /// Device and number of the file when it was opened: which file the path stood for.
+    pub(super) inode: (u64, u64),
     /// Hash of its size, last change and state.
     pub fingerprint: u128,
 }
@@ -172,15 +176,6 @@ impl Dataset {
     /// elsewhere with its times kept.
     pub fn fingerprint(&self) -> u128 {
         self.fingerprint
-    }
-
-    /// Looks at the headers again. A file that changed so far that what was opened may be gone is
-    /// [`Error::Modified`].
-    pub fn check_unchanged(&self) -> Result<(), Error> {
-        match &self.files {
-            Files::Lmdb(databases) => databases.iter().try_for_each(Database::check_unchanged),
-            Files::Other(files) => files.iter().try_for_each(|file| file.check_unchanged()),
-        }
     }
 
     /// Reads a sidecar of this dataset.
@@ -275,16 +270,12 @@ impl Shard {
             offset: None,
             source,
         })?;
-        // Times before 1970 or unknown count as 1970: the state of the file tells files apart as well.
-        let modified_ns = status
-            .modified()
-            .ok()
-            .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
-            .map_or(0, |time| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX));
+        let modified_ns = modified_ns(&status);
         let mut text = bytes.to_le_bytes().to_vec();
         text.extend(modified_ns.to_le_bytes());
         text.extend(state);
-        Ok(Self { path: path.to_owned(), bytes, modified_ns, fingerprint: xxh3_128(&text) })
+        let (path, inode) = (path.to_owned(), inode(&status));
+        Ok(Self { path, bytes, modified_ns, inode, fingerprint: xxh3_128(&text) })
     }
 
     /// The name of the file with that of its directory, for messages.

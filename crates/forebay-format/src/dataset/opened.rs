@@ -2,13 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use forebay_types::{Extent, ShardId};
+use forebay_types::{Extent, ShardId, Unit};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::Dataset;
-use super::verify::read_exactly;
-use crate::file::{DataFile, Source};
+use crate::file::{DataFile, Input};
 use crate::{Error, Index, folder};
 
 /// The shards, or the folders in which every sample has a file of its own, which is opened for every read.
@@ -19,7 +19,7 @@ pub(super) struct OpenFiles<'a> {
 }
 
 enum Kind {
-    Shards(Vec<DataFile>),
+    Shards(Vec<Input>),
     Folders(Vec<OwnedFd>),
 }
 
@@ -34,7 +34,7 @@ impl<'a> OpenFiles<'a> {
             };
             Kind::Folders(paths.map(open).collect::<Result<_, _>>()?)
         } else {
-            Kind::Shards(paths.map(|path| DataFile::open(path)).collect::<Result<_, _>>()?)
+            Kind::Shards(paths.map(|path| Input::open(path)).collect::<Result<_, _>>()?)
         };
         Ok(Self { dataset, index, kind })
     }
@@ -46,7 +46,7 @@ impl<'a> OpenFiles<'a> {
     }
 
     /// The index knows shards by short names; the dataset knows their paths.
-    pub(super) fn renamed(&self, error: Error, shard: ShardId) -> Error {
+    fn renamed(&self, error: Error, shard: ShardId) -> Error {
         match error {
             Error::Corrupt { offset, what, expected, found, .. } => {
                 Error::Corrupt { path: self.path(shard), offset, what, expected, found }
@@ -55,30 +55,31 @@ impl<'a> OpenFiles<'a> {
         }
     }
 
+    /// Checks the first extent of a unit, which was read: all that the format keeps to check it by, which is more than
+    /// readers in the hot path look at.
+    pub(super) fn check_unit(&self, unit: &Unit, extent: Extent, bytes: &[u8]) -> Result<(), Error> {
+        self.index
+            .check_unit(unit, extent, bytes)
+            .and_then(|()| self.index.check_record(unit, extent, bytes))
+            .map_err(|error| self.renamed(error, extent.shard))
+    }
+
     /// Reads exactly `into.len()` bytes from the start of an extent on.
     pub(super) fn read(&self, Extent { shard, offset, .. }: Extent, into: &mut [u8]) -> Result<(), Error> {
         match &self.kind {
-            Kind::Shards(files) => {
-                let number = shard.0 as usize;
-                read_exactly(&files[number], &self.dataset.shards[number].path, offset, into)
-            }
+            Kind::Shards(files) => files[shard.0 as usize].read(offset, into, "record"),
             Kind::Folders(folders) => {
                 let file = self.index.sample_file(shard)?;
                 let path = self.dataset.shards[file.shard].path.join(&file.name);
                 let fd = folder::open_below(&folders[file.shard], &file.name, OFlags::empty())
                     .map_err(|errno| folder::failed("open for reading", &path, errno))?;
-                let data = DataFile::of(fd, &path)?;
-                let found = data.bytes().map_err(|source| Error::Io {
-                    action: "inspect".to_owned(),
-                    path: path.clone(),
-                    offset: None,
-                    source,
-                })?;
-                if found != file.bytes {
-                    let (expected, found) = (format!("{} bytes", file.bytes), format!("{found} bytes"));
+                let input = Input::from_source(&path, Arc::new(DataFile::of(fd, &path)?))?;
+                if input.bytes() != file.bytes {
+                    let (expected, found) =
+                        (format!("{} bytes", file.bytes), format!("{} bytes", input.bytes()));
                     return Err(Error::Modified { path, what: "size".to_owned(), expected, found });
                 }
-                read_exactly(&data, &path, offset, into)
+                input.read(offset, into, "record")
             }
         }
     }

@@ -5,17 +5,15 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::{io, mem, thread};
+use std::{mem, thread};
 
-use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId, Unit};
+use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId};
 use serde::Serialize;
 
 use super::opened::OpenFiles;
-use super::{Dataset, Files, Progress};
-use crate::file::{DataFile, Source};
+use super::{Dataset, Progress};
 use crate::{Error, FieldOut, Index};
 
 /// Samples per stretch: bounds what is sorted, and is the step of the progress.
@@ -140,27 +138,6 @@ impl Dataset {
         Ok(columns)
     }
 
-    /// Checks the first extent of a unit, which was read: all that the format keeps to check it by, which is more than
-    /// readers in the hot path look at.
-    fn check_unit(
-        &self,
-        opened: &OpenFiles<'_>,
-        index: &Index,
-        unit: &Unit,
-        extent: Extent,
-        bytes: &[u8],
-    ) -> Result<(), Error> {
-        index.check_unit(unit, extent, bytes).map_err(|error| opened.renamed(error, extent.shard))?;
-        match &self.files {
-            // Nothing is kept of samples that have files of their own.
-            Files::Other(_) if index.has_sample_files() => Ok(()),
-            Files::Other(files) if unit.pieces == 1 && unit.codecs == CodecChain::STORED => {
-                files[extent.shard.0 as usize].check_unit(extent.offset, bytes)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Reads and decodes a unit.
     fn read_unit(
         &self,
@@ -179,7 +156,7 @@ impl Dataset {
                     bytes.resize(before + extent.length as usize, 0);
                     files.read(extent, &mut bytes[before..])?;
                     if before == 0 {
-                        self.check_unit(files, index, unit, extent, &bytes)?;
+                        files.check_unit(unit, extent, &bytes)?;
                     }
                     first_extent.get_or_insert(extent);
                 }
@@ -308,8 +285,8 @@ impl<'a> Checker<'a> {
             let bytes = &buffer[(extent.offset - offset) as usize..(extent.end() - offset) as usize];
             let record = &bytes[slice.offset as usize..(slice.offset + slice.length) as usize];
             let checked = self
-                .dataset
-                .check_unit(self.files, self.index, unit, *extent, bytes)
+                .files
+                .check_unit(unit, *extent, bytes)
                 .and_then(|()| self.decode(&[record], ids[*position], *extent));
             self.note(checked, ids[*position]);
         }
@@ -411,33 +388,4 @@ fn runs(extents: &[(Extent, usize)]) -> impl Iterator<Item = &[(Extent, usize)]>
         rest = behind;
         Some(run)
     })
-}
-
-/// Reads exactly these bytes of a data file.
-pub(super) fn read_exactly(file: &DataFile, path: &Path, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-    let mut done = 0;
-    while done < into.len() {
-        match file.pread(offset + done as u64, &mut into[done..]) {
-            Ok(0) => {
-                return Err(Error::Corrupt {
-                    path: PathBuf::from(path),
-                    offset,
-                    what: "record".to_owned(),
-                    expected: format!("{} bytes", into.len()),
-                    found: format!("the end of the file after {done}"),
-                });
-            }
-            Ok(count) => done += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(source) => {
-                return Err(Error::Io {
-                    action: format!("read {} bytes", into.len()),
-                    path: PathBuf::from(path),
-                    offset: Some(offset),
-                    source,
-                });
-            }
-        }
-    }
-    Ok(())
 }

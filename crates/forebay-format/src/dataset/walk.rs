@@ -9,7 +9,7 @@ use super::build::IndexReport;
 use super::{BuiltIndex, Dataset, Files, Progress};
 use crate::container::{self, Column, Container};
 use crate::sidecar::{ShardInfo, Writer};
-use crate::{Error, Index, Schema, SchemaError};
+use crate::{Error, Format, Index, Schema, SchemaError};
 
 impl Dataset {
     /// The files of which another library has to find the structure before an index is built, by number.
@@ -41,10 +41,13 @@ impl Dataset {
         let all: Vec<&dyn Container> = files.iter().map(|file| &**file).collect();
         container::tile(&mut writer, columns.len(), &all);
         let mut report = IndexReport::default();
-        let total: u64 = self.shards.iter().map(|shard| shard.bytes).sum();
+        let by_files = self.format == Format::Folder;
+        let what = if by_files { "files" } else { "bytes" };
+        // How many files a folder has is known when all are found.
+        let total = if by_files { 0 } else { self.shards.iter().map(|shard| shard.bytes).sum() };
         for (number, file) in files.iter().enumerate() {
-            let before = report.file_bytes;
-            let tell = |done| progress(Progress { what: "bytes", done: before + done, total });
+            let before = if by_files { writer.samples() } else { report.file_bytes };
+            let tell = |done| progress(Progress { what, done: before + done, total });
             let walked = file.add_to(&mut writer, &tell)?;
             for (name, count) in walked.excluded {
                 (0..count).for_each(|_| writer.exclude(&name));
@@ -59,7 +62,8 @@ impl Dataset {
             writer.end_shard(ShardInfo { bytes, ..described });
             report.file_bytes += bytes;
         }
-        progress(Progress { what: "bytes", done: total, total });
+        let all = if by_files { writer.samples() } else { total };
+        progress(Progress { what, done: all, total: all });
         if writer.samples() == 0 {
             return Err(Error::Unsupported {
                 path: self.shards[0].path.clone(),

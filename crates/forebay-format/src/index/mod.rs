@@ -9,19 +9,19 @@ mod names;
 mod tiles;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId, Slice, Unit};
 
-use crate::Error;
 use crate::codec::{self, CodecError};
 use crate::lmdb;
 use crate::schema::Schema;
-use crate::sidecar::block::{Block, Limits, Part, Place, Stretch, decode};
+use crate::sidecar::block::{Block, Limits, Part, Place, Stretch};
 use crate::sidecar::{
-    self, Class, Contents, Home, Meta, NUMBER_BYTES, ShardInfo, ShardState, SidecarFault, Summary,
+    self, Class, Contents, Home, Meta, NUMBER_BYTES, ShardInfo, ShardState, SidecarFault, Summary, decode,
 };
+use crate::{Error, Format, tfrecord};
 use cache::{Cache, Held};
 use names::Names;
 pub use names::SampleFile;
@@ -339,6 +339,33 @@ impl Index {
         let length = extent.length.saturating_sub(u64::from(identity.dialect.header_bytes()));
         lmdb::check_overflow_header(identity, unit.guard, length, head)
             .map_err(|fault| fault.at(&PathBuf::from(&shard.name)))
+    }
+
+    /// Whether the format keeps a checksum of every record that [`Index::check_data`] computes. Those of chunks are
+    /// codecs, and always checked.
+    pub fn has_checksums(&self) -> bool {
+        self.meta().format == Format::TfRecord
+    }
+
+    /// Checks the data of a stored record, which stands at `extent` with `head` in front of it and `tail` behind it, against
+    /// their checksum, where the format keeps one.
+    pub fn check_data(&self, extent: Extent, head: &[u8], data: &[u8], tail: &[u8]) -> Result<(), Error> {
+        match self.shards().get(extent.shard.0 as usize) {
+            Some(shard) if self.has_checksums() => {
+                tfrecord::check_parts(head, data, tail, extent.offset, Path::new(&shard.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for a stored unit of one extent that was read whole.
+    pub(crate) fn check_record(&self, unit: &Unit, extent: Extent, bytes: &[u8]) -> Result<(), Error> {
+        match self.shards().get(extent.shard.0 as usize) {
+            Some(shard) if self.has_checksums() && unit.pieces == 1 && unit.codecs == CodecChain::STORED => {
+                tfrecord::check_record(bytes, extent.offset, Path::new(&shard.name))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

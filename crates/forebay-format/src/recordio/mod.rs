@@ -6,10 +6,10 @@
 //! header and checks every one; the data are not touched. [`IndexFile`] is the list of offsets that writers may put
 //! beside the file. The layout to the byte is `docs/formats/recordio.md`. Source: dmlc-core's `recordio.h`.
 
-mod container;
+mod framing;
 mod index_file;
 
-pub(crate) use container::RecordIoFile;
+pub(crate) use framing::RecordIo;
 pub use index_file::IndexFile;
 
 use crate::Error;

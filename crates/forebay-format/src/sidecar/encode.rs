@@ -1,4 +1,4 @@
-//! Codes the records of one block: the other side of [`super::block::decode`].
+//! Codes the records of one block: the other side of [`mod@super::decode`].
 
 use std::collections::HashMap;
 

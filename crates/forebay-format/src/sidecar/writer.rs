@@ -2,11 +2,11 @@
 
 use super::block::Entry;
 use super::encode::encode;
+use super::header::{HEADER_BYTES, Header};
 use super::names::{Directory, encode_directories, encode_files};
+use super::pack::{LARGEST_BODY_BYTES, STORED, ZSTD, pack};
 use super::varint::put;
-use super::{
-    BLOCK_RECORDS, Class, HEADER_BYTES, Header, LARGEST_BODY_BYTES, Meta, ShardInfo, Summary, Tiles, pack,
-};
+use super::{BLOCK_RECORDS, Class, Meta, ShardInfo, Summary, Tiles};
 use crate::codec::Codec;
 use crate::container::Format;
 use crate::schema::Schema;
@@ -16,11 +16,6 @@ use crate::schema::Schema;
 /// Level 19 leaves at most 6 % less on the kinds of files measured (`cargo bench -p forebay-format`) and takes twice
 /// the time or more; what is left is the entropy of sizes.
 const LEVEL: i32 = 9;
-
-/// Block packing: the body as it is.
-pub(crate) const STORED: u8 = 0;
-/// Block packing: the body as one zstd frame.
-pub(crate) const ZSTD: u8 = 1;
 
 /// Builds a sidecar in memory.
 ///

@@ -1,4 +1,7 @@
 //! Reading headers that lie among data: large reads where records are small, small ones where they are large.
+//!
+//! Not [`crate::headers`]: in tar small members stand beside large ones and a file is opened with its first sample alone, so that a
+//! leap takes the 4 KiB behind it with it and reads grow only as far as neighbours follow; headers are of any length.
 
 use crate::Error;
 use crate::file::Input;

@@ -5,11 +5,11 @@
 //! checksums are not touched. [`check_record`] checks one record's data. The layout to the byte is
 //! `docs/formats/tfrecord.md`. Source: `TensorFlow`'s "TFRecord and tf.train.Example".
 
-mod container;
+mod framing;
 
 use std::path::Path;
 
-pub(crate) use container::TfRecordFile;
+pub(crate) use framing::TfRecord;
 
 use crate::Error;
 use crate::file::Input;
@@ -121,6 +121,19 @@ fn compressed(headers: &mut Headers<'_>) -> Result<Option<Error>, Error> {
 
 /// Checks the data of a record: `unit` is what [`walk`] found at `start`, header and checksum included.
 pub fn check_record(unit: &[u8], start: u64, path: &Path) -> Result<(), Error> {
+    let (head, behind) = unit.split_at(unit.len().min(HEAD_BYTES as usize));
+    let (data, tail) = behind.split_at(behind.len().saturating_sub(TAIL_BYTES as usize));
+    check_parts(head, data, tail, start, path)
+}
+
+/// The same for a record whose header, data and checksum do not lie together.
+pub(crate) fn check_parts(
+    head: &[u8],
+    data: &[u8],
+    tail: &[u8],
+    start: u64,
+    path: &Path,
+) -> Result<(), Error> {
     let corrupt = |offset: u64, what: &str, expected: String, found: String| Error::Corrupt {
         path: path.to_owned(),
         offset,
@@ -128,9 +141,9 @@ pub fn check_record(unit: &[u8], start: u64, path: &Path) -> Result<(), Error> {
         expected,
         found,
     };
-    let data_bytes = (unit.len() as u64).checked_sub(u64::from(HEAD_BYTES + TAIL_BYTES));
-    let (Some((head, behind)), Some(data_bytes)) = (unit.split_first_chunk(), data_bytes) else {
-        let found = format!("{} bytes", unit.len());
+    let data_bytes = data.len() as u64;
+    let (Ok(head), Ok(stored)) = (head.try_into(), tail.try_into()) else {
+        let found = format!("{} bytes", head.len() + data.len() + tail.len());
         return Err(corrupt(start, "TFRecord: record", "16 bytes or more".to_owned(), found));
     };
     // The file may have changed since it was walked.
@@ -139,9 +152,7 @@ pub fn check_record(unit: &[u8], start: u64, path: &Path) -> Result<(), Error> {
         let found = length.map_or("a wrong checksum".to_owned(), |length| format!("{length} bytes"));
         return Err(corrupt(start, "TFRecord: length of a record", format!("{data_bytes} bytes"), found));
     }
-    let (data, stored) = behind.split_at(data_bytes as usize);
-    let (expected, found) =
-        (masked_crc32c(data), u32::from_le_bytes(*stored.first_chunk().expect("4 bytes")));
+    let (expected, found) = (masked_crc32c(data), u32::from_le_bytes(stored));
     if expected == found {
         return Ok(());
     }
