@@ -173,9 +173,9 @@ const WINDOW_BYTES: f64 = 8.0 * 1024.0 * 1024.0;
 /// Window of large samples \[bytes\]: 16 lanes hold 256 MiB, a tenth of the default budget of a node.
 const LARGE_WINDOW_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
 /// Fewest groups per window of more than one sample: fewer mix too little (same-group pairs fall as 1/w).
-const WINDOW_GROUPS: u64 = 4;
+pub(crate) const WINDOW_GROUPS: u64 = 4;
 /// Groups of a small data set: with fewer, a lane would see much the same samples in every epoch.
-const LEAST_GROUPS: u64 = 256;
+pub(crate) const LEAST_GROUPS: u64 = 256;
 /// Windows of a small data set: one for each of the lanes that an order has by default.
 const LEAST_WINDOWS: u64 = 8;
 

@@ -1,7 +1,7 @@
 //! Pure functions between the order and the readers: no I/O, no clock, no unsafe.
 //!
 //! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation` and `group` are its parts,
-//!   `quality` states its shuffle quality, `state` what must be kept to resume.
+//!   `quality` states its shuffle quality, `convergence` the epochs that it is good for, `state` what must be kept to resume.
 //! - `schedule`: which samples are read together ([`Schedule`], [`Tranche`]).
 //! - `place`: where in the landing ring bytes go and from when on they may ([`Landing`]).
 //! - `runs`, `read`: which reads fetch them ([`plan_into`], [`Plan`]); `coded`: the same for units that have to be decoded.
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod coded;
+mod convergence;
 mod group;
 mod order;
 mod permutation;
@@ -22,6 +23,7 @@ mod schedule;
 mod state;
 
 pub use coded::Decode;
+pub use convergence::Convergence;
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
 pub use place::{Landing, Placement};
 pub use quality::Quality;

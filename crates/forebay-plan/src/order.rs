@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::error::OrderError;
 pub(crate) use self::lanes::{allowed_ranks, list};
+use crate::convergence::Convergence;
 pub use crate::group::default_group;
 use crate::group::{Shape, share};
 use crate::permutation::{Key, Permutation, Purpose};
@@ -259,6 +260,13 @@ impl Order {
             }
             Kind::Given => Quality::UNKNOWN,
         }
+    }
+
+    /// Meng et al.'s condition for a training of `epochs`; `None` where no bound applies: in a full shuffle, and in orders that
+    /// shuffle nothing. Groups that would do are whole units of `unit_samples` samples that are decoded together.
+    #[must_use]
+    pub fn convergence(&self, epochs: u64, unit_samples: u64) -> Option<Convergence> {
+        Convergence::of(self, epochs, unit_samples)
     }
 
     /// Landing bytes with which `node_ranks` ranks of a node never wait for room, at `mean_sample_bytes` per sample.

@@ -1,4 +1,4 @@
-//! How well an order shuffles, as three numbers.
+//! How well an order shuffles, as numbers; a third one, the epochs that groups are good for, is in `convergence`.
 //!
 //! 1. **Order entropy** relative to a full shuffle: H = \[log n! + (n/w)·(log (w·S)! − log w!)\] / log N!, about
 //!    log(w·S) / log N. The number of sequences that the order can produce, on a logarithmic scale. This estimate is
@@ -8,8 +8,6 @@
 //!    more lanes and wider windows help equally. Measured (`tests/order_quality.rs`) it is up to 15 % lower with w ≥ 4,
 //!    because window edges fall inside groups and batches, a third lower with w = 1, and up to 30 % higher where a lane
 //!    has only three windows, because its first and last are cut.
-//! 3. **Proven epochs**: Meng et al., as quoted by Lee et al.: the rate of convergence is proven unharmed while
-//!    `S_epochs` < N / `G_subsets`, here epochs < S when every group counts as a subset.
 //!
 //! Letters: N samples, S samples per group, n = ⌈N/S⌉ groups, w groups per window, L lanes, G global batch.
 
@@ -24,18 +22,12 @@ pub struct Quality {
     pub same_group_pairs: Option<f64>,
     /// The same chance in a full shuffle of the same groups; `None` where nothing is grouped.
     pub same_group_pairs_of_shuffle: Option<f64>,
-    /// The convergence rate is proven unharmed for fewer epochs than this; `None` where no bound applies.
-    pub proven_epochs: Option<u64>,
 }
 
 impl Quality {
     /// An order that is a full shuffle.
-    pub(crate) const SHUFFLE: Self = Self {
-        order_entropy: Some(1.0),
-        same_group_pairs: None,
-        same_group_pairs_of_shuffle: None,
-        proven_epochs: None,
-    };
+    pub(crate) const SHUFFLE: Self =
+        Self { order_entropy: Some(1.0), same_group_pairs: None, same_group_pairs_of_shuffle: None };
     /// An order that is the same in every epoch.
     pub(crate) const FIXED: Self = Self { order_entropy: Some(0.0), ..Self::SHUFFLE };
     /// An order that nothing is known about.
@@ -48,7 +40,6 @@ impl Quality {
             order_entropy: Some(order_entropy(samples, group, window)),
             same_group_pairs: Some(same_group_pairs(samples, group, window, lanes, global_batch)),
             same_group_pairs_of_shuffle: Some(pair_chance(group.min(samples), samples)),
-            proven_epochs: Some(group.min(samples)),
         }
     }
 }
@@ -129,7 +120,6 @@ mod tests {
         }
         let quality = Quality::of_groups(20_000, 100, 4, 4, 64);
         assert!((quality.same_group_pairs_of_shuffle.unwrap() - 0.005).abs() < 0.0001);
-        assert_eq!(quality.proven_epochs, Some(100));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod order_common;
 
 use forebay_plan::{Kind, Last, Order, OrderSpec};
 use order_common::global_batch;
+use proptest::prelude::*;
 
 fn order(kind: Kind, lanes: Option<u64>) -> Order {
     let spec = OrderSpec { kind, last: Last::Drop, seed: 17, samples: 20_000, batch: 64, ranks: 1, lanes };
@@ -53,7 +54,6 @@ fn every_kind_states_its_quality() {
     assert_eq!(order(Kind::Given, None).quality().order_entropy, None);
     let quality = order(Kind::Group { samples: 100, window: 4 }, None).quality();
     assert!((0.5..0.7).contains(&quality.order_entropy.unwrap()), "{quality:?}");
-    assert_eq!(quality.proven_epochs, Some(100));
 }
 
 #[test]
@@ -73,4 +73,70 @@ fn the_place_of_a_sample_is_uniform_over_epochs() {
     let sum: f64 = counts.iter().flatten().map(|count| (*count as f64 - expected).powi(2) / expected).sum();
     let found = sum / (40.0 * 9.0);
     assert!((found - 1.0).abs() < 0.3, "{found:.3}");
+}
+
+/// A group order of one lane, so that every batch size is valid.
+fn groups(samples: u64, group: u64, window: u64) -> Order {
+    let kind = Kind::Group { samples: group, window };
+    let spec = OrderSpec { kind, last: Last::Drop, seed: 1, samples, batch: 1, ranks: 1, lanes: Some(1) };
+    Order::new(spec).unwrap()
+}
+
+#[test]
+fn the_condition_has_the_published_numbers() {
+    // Lee et al., section IV-E: 8192 samples of CosmoFlow in 64 groups are good for fewer than 128 epochs.
+    let order = groups(8192, 128, 4);
+    let holds = |epochs| order.convergence(epochs, 1).unwrap().holds();
+    assert_eq!(order.convergence(100, 1).unwrap().groups, 64);
+    assert_eq!(order.convergence(100, 1).unwrap().proven_epochs(), 128);
+    assert!(holds(0) && holds(100) && holds(127) && !holds(128));
+}
+
+#[test]
+fn groups_that_would_do_are_named_with_a_window() {
+    // 90 epochs of 1,281,167 samples: fewer than 14,235 groups, so 91 samples or more; a window stays as large, or has 4 groups.
+    let named = |window, unit| groups(1_281_167, 32, window).convergence(90, unit).unwrap().would_do;
+    assert_eq!(named(4, 1), Some((91, 4)));
+    assert_eq!(named(21, 1), Some((91, 7)));
+    assert_eq!(named(2, 1), Some((91, 2)));
+    assert_eq!(named(4, 50), Some((100, 4)), "whole chunks");
+    assert_eq!(named(4, 10_000), None, "chunks that leave too few groups");
+}
+
+#[test]
+fn no_bound_applies_to_a_full_shuffle_and_to_orders_that_shuffle_nothing() {
+    for kind in [Kind::Shuffle, Kind::Sequential, Kind::Contiguous, Kind::Given] {
+        assert_eq!(order(kind, None).convergence(1000, 1), None, "{kind}");
+    }
+    assert_eq!(groups(1000, 1, 3).convergence(1000, 1), None, "groups of one sample");
+    assert_eq!(groups(1000, 100, 10).convergence(1000, 1), None, "one window over everything");
+    assert!(groups(1000, 100, 9).convergence(1000, 1).is_some());
+}
+
+proptest! {
+    #[test]
+    fn what_would_do_does_and_nothing_smaller(
+        samples in 1_u64..1_000_000, group in 2_u64..5000, window in 1_u64..40, epochs in 1_u64..3000, unit in 1_u64..300,
+    ) {
+        prop_assume!(window * group < samples);
+        let found = groups(samples, group, window).convergence(epochs, unit).unwrap();
+        let plain = |group: u64| (epochs * samples.div_ceil(group)) < samples;
+        prop_assert_eq!(found.holds(), plain(group));
+        prop_assert_eq!(found.holds(), epochs < found.proven_epochs());
+        if let Some((least, window)) = found.would_do {
+            prop_assert!(!found.holds());
+            prop_assert!(least.is_multiple_of(unit) && least > group);
+            prop_assert!(plain(least), "groups of {} do not do", least);
+            prop_assert!(least == unit || !plain(least - unit), "groups of {} do", least - unit);
+            prop_assert!(samples.div_ceil(least) >= 256);
+            let order = groups(samples, least, window);
+            prop_assert!(order.convergence(epochs, unit).is_none_or(|found| found.holds()));
+        } else if !found.holds() {
+            // No group of whole units that leaves 256 does.
+            let most = samples.div_ceil(255);
+            for least in (1..=most / unit).map(|times| times * unit) {
+                prop_assert!(samples.div_ceil(least) < 256 || !plain(least), "groups of {} do", least);
+            }
+        }
+    }
 }

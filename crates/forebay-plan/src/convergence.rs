@@ -1,0 +1,68 @@
+//! For how many epochs a group order is proven not to slow convergence down, and which groups would do for more.
+//!
+//! Meng et al., "Convergence analysis of distributed stochastic gradient descent with shuffling", as Lee et al. quote it
+//! (equation 1): shuffling inside subsets leaves the rate of convergence as it is while epochs < N/G, with N samples in G
+//! subsets that do not overlap. Here every group counts as a subset, so G = ⌈N/S⌉. That is the careful reading: groups change places
+//! in every epoch, and a window mixes several of them, which the proof does not make use of.
+//!
+//! Larger groups satisfy more epochs, as there are fewer of them. Groups of one sample, and one window over everything, are a full
+//! shuffle; the condition says nothing about those, and none is needed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::group::{LEAST_GROUPS, WINDOW_GROUPS};
+use crate::order::{Kind, Order};
+
+/// The condition epochs < N/G with its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Convergence {
+    /// Epochs of the training.
+    pub epochs: u64,
+    /// N, samples of the data set.
+    pub samples: u64,
+    /// G, its groups.
+    pub groups: u64,
+    /// Samples per group and groups per window that would do: the smallest groups that do, in windows of as many samples as
+    /// before, or of 4 groups. `None` where the condition holds, and where fewer than 256 groups would be left, which are
+    /// too few to shuffle.
+    pub would_do: Option<(u64, u64)>,
+}
+
+impl Convergence {
+    /// Whether epochs < N/G.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        u128::from(self.epochs) * u128::from(self.groups) < u128::from(self.samples)
+    }
+
+    /// The condition holds for fewer epochs than this: the least integer that is at least N/G.
+    #[must_use]
+    pub fn proven_epochs(&self) -> u64 {
+        self.samples.div_ceil(self.groups)
+    }
+
+    /// Of an order, for a training of `epochs`; groups that would do are whole units of `unit_samples` samples.
+    pub(crate) fn of(order: &Order, epochs: u64, unit_samples: u64) -> Option<Self> {
+        let shape = order.shape()?;
+        let Kind::Group { samples: group, window } = order.kind() else { return None };
+        let is_full_shuffle = group == 1 || (shape.lanes == 1 && shape.window >= shape.samples);
+        if is_full_shuffle {
+            return None;
+        }
+        let found = Self { epochs, samples: shape.samples, groups: shape.groups(), would_do: None };
+        let would_do = if found.holds() { None } else { found.least_group(group, window, unit_samples) };
+        Some(Self { would_do, ..found })
+    }
+
+    /// The smallest group for which the condition holds, and a window for it.
+    fn least_group(&self, group: u64, window: u64, unit_samples: u64) -> Option<(u64, u64)> {
+        // G < N/epochs.
+        let most_groups = (self.samples - 1) / self.epochs;
+        if most_groups < LEAST_GROUPS {
+            return None;
+        }
+        let samples = self.samples.div_ceil(most_groups).next_multiple_of(unit_samples.max(1));
+        let window = (group.saturating_mul(window) / samples).max(window.min(WINDOW_GROUPS));
+        (self.samples.div_ceil(samples) >= LEAST_GROUPS).then_some((samples, window))
+    }
+}
