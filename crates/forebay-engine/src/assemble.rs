@@ -34,7 +34,7 @@ impl<'a> Step<'a> {
                     return Ok(false);
                 }
                 if let [Piece::Extent(extent), ..] = pieces {
-                    self.check(located, slice.unit, *extent, &encoded[..start])?;
+                    self.check(located, slice.unit, *extent, encoded, &(start..end))?;
                 }
                 value.extend_from_slice(&encoded[start..end]);
                 continue;

@@ -1,15 +1,20 @@
 //! Batches: what lies where in a batch buffer, and the lease that gives the buffer back.
 //!
-//! A buffer holds the sample ids, the dense fields one after the other, and for every ragged field offsets and packed
-//! bytes. It is always writable and belongs to one rank. [`Batch`] is dropped when the last view of it dies, in any
+//! A buffer holds the sample ids, the dense fields one after the other, for every ragged field a table that says where
+//! each of its values lies, and last the values of all ragged fields, in the order in which they were gathered: what the
+//! fields of a record need together is known roughly, what one of them needs is not. Where the values turn out to need
+//! more room, the batch moves to larger private memory ([`Batch::grow`]), in which everything lies where it lay.
+//!
+//! A buffer is always writable and belongs to one rank. [`Batch`] is dropped when the last view of it dies, in any
 //! order and on any thread; only then is the buffer filled again. In a forked child nothing is given back: the memory
 //! is the parent's.
 
 use std::alloc::{Layout as Allocation, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use forebay_types::{Dtype, Field, Layout};
+use forebay_types::{Field, Layout};
 
 use crate::error::Error;
 use crate::node::fork;
@@ -29,22 +34,18 @@ pub enum Place {
         /// Bytes per sample.
         sample_bytes: u64,
     },
-    /// `batch + 1` offsets (u64) and up to `capacity` packed bytes.
+    /// Values that begin at multiples of `item_bytes`, anywhere among those of the ragged fields.
     Ragged {
-        /// Where the offsets begin in the buffer.
-        offsets: u64,
-        /// Where the packed bytes begin in the buffer.
-        data: u64,
-        /// Room for packed bytes.
-        capacity: u64,
+        /// Where the table begins in the buffer: for each sample of the batch the first byte of its value and the first
+        /// behind it, counted from the start of the buffer (u64).
+        table: u64,
+        /// Bytes of an element.
+        item_bytes: u64,
     },
 }
 
-/// Most bytes that a byte of a record becomes in a ragged field of this type: integers of 64 bits are written in one byte
-/// where they are small (protobuf), everything else as it is.
-fn growth(dtype: Dtype) -> u64 {
-    if dtype == Dtype::Int64 { dtype.item_bytes() as u64 } else { 1 }
-}
+/// Bytes of a table's entry: two ends.
+pub(crate) const ENTRY_BYTES: u64 = 16;
 
 /// The layout of a batch buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,12 +54,14 @@ pub struct BatchLayout {
     pub batch_size: u64,
     /// One place per field.
     pub places: Vec<Place>,
+    /// Where the values of the ragged fields begin; they may fill the rest of the buffer.
+    pub values: u64,
     /// Size of the buffer \[bytes\], a multiple of the page.
     pub bytes: u64,
 }
 
 impl BatchLayout {
-    /// Lays out the ids (at 0) and the fields; ragged ones get room for what records of `ragged_bytes` bytes decode to.
+    /// Lays out the ids (at 0) and the fields; the ragged ones together get room for `ragged_bytes` bytes.
     ///
     /// `None` where the sizes overflow.
     pub fn new(fields: &[Field], batch_size: u64, ragged_bytes: u64) -> Option<Self> {
@@ -69,6 +72,7 @@ impl BatchLayout {
             Some(start)
         };
         let mut places = Vec::with_capacity(fields.len());
+        let mut gaps_bytes = 0;
         for field in fields {
             places.push(match field.layout {
                 Layout::Dense(_) => {
@@ -76,13 +80,19 @@ impl BatchLayout {
                     Place::Dense { offset: reserve(sample_bytes.checked_mul(batch_size)?)?, sample_bytes }
                 }
                 Layout::Ragged => {
-                    let offsets = reserve((batch_size + 1).checked_mul(8)?)?;
-                    let capacity = ragged_bytes.checked_mul(growth(field.dtype))?;
-                    Place::Ragged { offsets, data: reserve(capacity)?, capacity }
+                    let item_bytes = field.dtype.item_bytes() as u64;
+                    gaps_bytes += (item_bytes - 1) * batch_size;
+                    Place::Ragged { table: reserve(batch_size.checked_mul(ENTRY_BYTES)?)?, item_bytes }
                 }
             });
         }
-        Some(Self { batch_size, places, bytes: end.checked_next_multiple_of(ALIGN)? })
+        let values = reserve(ragged_bytes.checked_add(gaps_bytes)?)?;
+        Some(Self { batch_size, places, values, bytes: end.checked_next_multiple_of(ALIGN)? })
+    }
+
+    /// The same with room for values up to this byte of the buffer.
+    fn with_values_until(&self, end: u64) -> Self {
+        Self { bytes: end.next_multiple_of(ALIGN), ..self.clone() }
     }
 
     /// Whether any field is ragged.
@@ -199,14 +209,26 @@ impl Batch {
         unsafe { self.start().add(offset as usize) }
     }
 
-    /// Where the packed bytes of sample `sample` end, from the table at `offsets` of a ragged place.
-    pub fn packed_end(&self, offsets: u64, sample: u64) -> u64 {
+    /// Where in the buffer the value of sample `sample` lies, from the `table` of a ragged place.
+    pub fn value(&self, table: u64, sample: u64) -> Range<u64> {
         assert!(sample < self.layout.batch_size);
-        let entry = self.address(offsets + (sample + 1) * 8);
-        // SAFETY: the table has an entry behind that of every sample, all inside the buffer, written when the batch was
-        // gathered.
-        let bytes = unsafe { entry.cast::<[u8; 8]>().read() };
-        u64::from_ne_bytes(bytes)
+        let entry = self.address(table + sample * ENTRY_BYTES);
+        // SAFETY: the table has an entry for every sample, all inside the buffer, written when the batch was gathered.
+        let [start, end] = unsafe { entry.cast::<[[u8; 8]; 2]>().read() }.map(u64::from_ne_bytes);
+        assert!(start <= end && end <= self.layout.bytes, "a value was written");
+        start..end
+    }
+
+    /// Moves the batch to private memory with room for values up to the byte `end` of the buffer, and for as much again as
+    /// there was, so that a batch is not moved for every sample.
+    pub(crate) fn grow(&mut self, end: u64) {
+        let doubled = self.layout.bytes + (self.layout.bytes - self.layout.values);
+        let layout = Arc::new(self.layout.with_values_until(end.max(doubled)));
+        let mut grown = Self::new(&self.buffers, None, layout, self.samples);
+        let filled = self.bytes_mut();
+        grown.bytes_mut()[..filled.len()].copy_from_slice(filled);
+        // What was the batch is dropped here, which gives its buffer back.
+        *self = grown;
     }
 
     /// The whole buffer.
@@ -235,6 +257,7 @@ impl Drop for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::Dtype;
 
     #[test]
     fn fields_lie_one_after_the_other_on_cache_lines() {
@@ -251,11 +274,12 @@ mod tests {
             [
                 Place::Dense { offset: 128, sample_bytes: 3072 },
                 Place::Dense { offset: 128 + 30720, sample_bytes: 8 },
-                Place::Ragged { offsets: 30976, data: 31104, capacity: 1000 },
-                Place::Ragged { offsets: 32128, data: 32256, capacity: 8000 },
+                Place::Ragged { table: 30976, item_bytes: 1 },
+                Place::Ragged { table: 31168, item_bytes: 8 },
             ]
         );
-        assert_eq!(layout.bytes, 40960);
+        assert_eq!(layout.values, 31360);
+        assert_eq!(layout.bytes, 32768, "room for 1000 bytes and for gaps before the numbers, up to a page");
         assert!(BatchLayout::new(&fields, u64::MAX / 8, 0).is_none());
     }
 }

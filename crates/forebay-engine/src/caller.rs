@@ -9,7 +9,8 @@ pub trait Caller: Sync {
         false
     }
 
-    /// Tells how far a long job is: `done` of `all` units of `what`. An answer of `false` ends it like `interrupted`.
+    /// Tells how far a long job is: `done` of `all` units of `what`; `all` is 0 as long as nobody knows. An answer of
+    /// `false` ends it like `interrupted`.
     fn progress(&self, what: &str, done: u64, all: u64) -> bool {
         let _ = (what, done, all);
         !self.interrupted()

@@ -1,46 +1,70 @@
 //! Where a schema writes: the fields of one slot of a batch buffer.
 
+use std::cell::RefCell;
+use std::ops::Range;
+
 use forebay_format::FieldOut;
 
-use crate::batch::{BatchLayout, Place};
+use crate::batch::{BatchLayout, ENTRY_BYTES, Place};
 
 /// A field's stretch of the buffer, for one sample.
 enum Cut<'a> {
     Dense(&'a mut [u8]),
-    Ragged { offsets: &'a mut [u8], data: &'a mut [u8], end: &'a mut u64 },
+    Ragged { table: &'a mut [u8], item_bytes: u64 },
 }
 
-/// Notes where the packed bytes of a slot end in a table of offsets.
-pub(crate) fn put_offset(table: &mut [u8], slot: usize, end: u64) {
-    let at = (slot + 1) * 8;
-    table[at..at + 8].copy_from_slice(&end.to_ne_bytes());
-    if slot == 0 {
-        table[..8].fill(0);
+/// The values of ragged fields, of which each takes what it needs behind the last one.
+struct Values<'a> {
+    /// The rest of the buffer from `first` on.
+    room: &'a mut [u8],
+    first: u64,
+    end: u64,
+}
+
+impl Values<'_> {
+    /// Adds a value and tells where in the buffer it lies, or would lie if there were room.
+    fn put(&mut self, value: &[u8], item_bytes: u64) -> Range<u64> {
+        let start = self.end.next_multiple_of(item_bytes);
+        self.end = start + value.len() as u64;
+        if let Some(into) = self.room.get_mut((start - self.first) as usize..(self.end - self.first) as usize)
+        {
+            into.copy_from_slice(value);
+        }
+        start..self.end
     }
 }
 
-/// Lets `decode` write the fields of `slot`; `ends` are the ends of the packed bytes of ragged fields so far.
+/// Notes in the table of a ragged field where the value of a slot lies.
+pub(crate) fn put_value(table: &mut [u8], slot: usize, value: Range<u64>) {
+    let at = slot * ENTRY_BYTES as usize;
+    table[at..at + 8].copy_from_slice(&value.start.to_ne_bytes());
+    table[at + 8..at + 16].copy_from_slice(&value.end.to_ne_bytes());
+}
+
+/// Lets `decode` write the fields of `slot`, and tells where the values of ragged fields end then, which ended at `end`.
+///
+/// An end behind the buffer's says how much room was missing; the slot is then to be decoded again.
 pub(crate) fn decode_into<E>(
     buffer: &mut [u8],
     layout: &BatchLayout,
     slot: usize,
-    ends: &mut [u64],
+    end: u64,
     decode: impl FnOnce(&mut [FieldOut<'_>]) -> Result<(), E>,
-) -> Result<(), E> {
-    let mut cuts = cut(buffer, layout, slot, ends);
+) -> Result<u64, E> {
+    let (places, room) = buffer.split_at_mut(layout.values as usize);
+    let values = RefCell::new(Values { room, first: layout.values, end });
     // Dense fields are handed over as they are; a ragged one through a closure, which must live as long as its output.
     let mut appends: Vec<_> = Vec::new();
-    let mut dense: Vec<Option<&mut [u8]>> = Vec::with_capacity(cuts.len());
-    for cut in &mut cuts {
+    let mut dense: Vec<Option<&mut [u8]>> = Vec::with_capacity(layout.places.len());
+    for cut in cut(places, layout, slot) {
         match cut {
             Cut::Dense(bytes) => dense.push(Some(bytes)),
-            Cut::Ragged { offsets, data, end } => {
+            Cut::Ragged { table, item_bytes } => {
                 dense.push(None);
+                let values = &values;
                 appends.push(move |bytes: &[u8]| {
-                    let start = **end as usize;
-                    data[start..start + bytes.len()].copy_from_slice(bytes);
-                    **end += bytes.len() as u64;
-                    put_offset(offsets, slot, **end);
+                    let value = values.borrow_mut().put(bytes, item_bytes);
+                    put_value(table, slot, value);
                 });
             }
         }
@@ -53,11 +77,14 @@ pub(crate) fn decode_into<E>(
             None => out.extend(appends.next().map(|append| FieldOut::Ragged(append))),
         }
     }
-    decode(&mut out)
+    decode(&mut out)?;
+    drop(out);
+    let end = values.borrow().end;
+    Ok(end)
 }
 
-/// Cuts the buffer, whose places lie one after the other, into the stretches of one slot.
-fn cut<'a>(buffer: &'a mut [u8], layout: &BatchLayout, slot: usize, ends: &'a mut [u64]) -> Vec<Cut<'a>> {
+/// Cuts the part of the buffer in which the places lie one after the other into the stretches of one slot.
+fn cut<'a>(buffer: &'a mut [u8], layout: &BatchLayout, slot: usize) -> Vec<Cut<'a>> {
     let mut rest = buffer;
     let mut at = 0_u64;
     let mut take = |from: u64, length: u64| {
@@ -67,64 +94,95 @@ fn cut<'a>(buffer: &'a mut [u8], layout: &BatchLayout, slot: usize, ends: &'a mu
         at = from + length;
         taken
     };
-    layout
-        .places
-        .iter()
-        .zip(ends)
-        .map(|(place, end)| match *place {
-            Place::Dense { offset, sample_bytes } => {
-                Cut::Dense(take(offset + slot as u64 * sample_bytes, sample_bytes))
-            }
-            Place::Ragged { offsets, data, capacity } => {
-                let offsets = take(offsets, (layout.batch_size + 1) * 8);
-                Cut::Ragged { offsets, data: take(data, capacity), end }
-            }
-        })
-        .collect()
+    let cut = |place: &Place| match *place {
+        Place::Dense { offset, sample_bytes } => {
+            Cut::Dense(take(offset + slot as u64 * sample_bytes, sample_bytes))
+        }
+        Place::Ragged { table, item_bytes } => {
+            Cut::Ragged { table: take(table, layout.batch_size * ENTRY_BYTES), item_bytes }
+        }
+    };
+    layout.places.iter().map(cut).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use forebay_types::{Dtype, Field, Layout};
+    use proptest::prelude::*;
 
-    #[test]
-    fn dense_and_ragged_fields_of_a_slot_get_their_bytes() {
-        let field = |name: &str, dtype, layout| Field::new(name, dtype, layout);
-        let fields = [
-            field("image", Dtype::Uint8, Layout::Ragged),
-            field("label", Dtype::Int64, Layout::Dense(vec![])),
-            field("text", Dtype::Uint8, Layout::Ragged),
-        ];
-        let layout = BatchLayout::new(&fields, 2, 100).unwrap();
+    /// Decodes samples of these values, one per field, into `room` bytes, and reads them from where the layout says.
+    fn there_and_back(fields: &[Field], samples: &[Vec<Vec<u8>>], ragged_bytes: u64) -> Vec<Vec<Vec<u8>>> {
+        let mut layout = BatchLayout::new(fields, samples.len() as u64, ragged_bytes).unwrap();
         let mut buffer = vec![0xff; layout.bytes as usize];
-        let mut ends = vec![0; 3];
-        for slot in 0..2 {
-            let done: Result<(), ()> = decode_into(&mut buffer, &layout, slot, &mut ends, |out| {
-                for (number, field) in out.iter_mut().enumerate() {
-                    match field {
-                        FieldOut::Dense(bytes) => bytes.copy_from_slice(&(slot as u64 + 7).to_ne_bytes()),
-                        FieldOut::Ragged(append) => append(&vec![number as u8; 3 + slot]),
+        let mut end = layout.values;
+        for (slot, sample) in samples.iter().enumerate() {
+            loop {
+                let decoded: Result<u64, ()> = decode_into(&mut buffer, &layout, slot, end, |out| {
+                    for (field, value) in out.iter_mut().zip(sample) {
+                        match field {
+                            FieldOut::Dense(bytes) => bytes.copy_from_slice(value),
+                            FieldOut::Ragged(append) => append(value),
+                        }
                     }
+                    Ok(())
+                });
+                let needed = decoded.unwrap();
+                if needed <= layout.bytes {
+                    end = needed;
+                    break;
                 }
-                Ok(())
-            });
-            done.unwrap();
+                layout.bytes = needed;
+                buffer.resize(needed as usize, 0xff);
+            }
         }
-        assert_eq!(ends, [7, 0, 7]);
-        let Place::Dense { offset, .. } = layout.places[1] else { panic!("dense") };
-        assert_eq!(
-            buffer[offset as usize..offset as usize + 16],
-            [7_u64.to_ne_bytes(), 8_u64.to_ne_bytes()].concat()
-        );
-        for (field, byte) in [(0, 0_u8), (2, 2)] {
-            let Place::Ragged { offsets, data, .. } = layout.places[field] else { panic!("ragged") };
-            let table: Vec<u64> = buffer[offsets as usize..offsets as usize + 24]
-                .chunks(8)
-                .map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
+        let word =
+            |at: u64| u64::from_ne_bytes(buffer[at as usize..at as usize + 8].try_into().unwrap()) as usize;
+        let value = |slot: u64, place: &Place| match *place {
+            Place::Dense { offset, sample_bytes } => {
+                let at = (offset + slot * sample_bytes) as usize;
+                buffer[at..at + sample_bytes as usize].to_vec()
+            }
+            Place::Ragged { table, item_bytes } => {
+                let entry = table + slot * ENTRY_BYTES;
+                let (start, end) = (word(entry), word(entry + 8));
+                assert_eq!(start % item_bytes as usize, 0);
+                buffer[start..end].to_vec()
+            }
+        };
+        (0..samples.len() as u64)
+            .map(|slot| layout.places.iter().map(|place| value(slot, place)).collect())
+            .collect()
+    }
+
+    /// Fields of any kind, and samples of them.
+    fn batches() -> impl Strategy<Value = (Vec<Field>, Vec<Vec<Vec<u8>>>)> {
+        let dtype = prop_oneof![Just(Dtype::Uint8), Just(Dtype::Float32), Just(Dtype::Int64)];
+        let layout =
+            prop_oneof![2 => Just(Layout::Ragged), 1 => (0_u64..4).prop_map(|n| Layout::Dense(vec![n]))];
+        prop::collection::vec((dtype, layout), 1..8).prop_flat_map(|kinds| {
+            let fields: Vec<Field> = kinds
+                .into_iter()
+                .enumerate()
+                .map(|(number, (dtype, layout))| Field::new(format!("f{number}"), dtype, layout))
                 .collect();
-            assert_eq!(table, [0, 3, 7]);
-            assert_eq!(buffer[data as usize..data as usize + 7], [byte; 7]);
+            let value = |field: &Field| {
+                let item = field.dtype.item_bytes();
+                let items = match field.sample_bytes() {
+                    Some(bytes) => bytes as usize / item..=bytes as usize / item,
+                    None => 0..=200,
+                };
+                items.prop_flat_map(move |items| prop::collection::vec(any::<u8>(), items * item))
+            };
+            let sample: Vec<_> = fields.iter().map(value).collect();
+            (Just(fields), prop::collection::vec(sample, 1..9))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_mix_of_fields_is_found_again((fields, samples) in batches(), ragged_bytes in 0_u64..3000) {
+            prop_assert_eq!(there_and_back(&fields, &samples, ragged_bytes), samples);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! `start` … → `close`. Going on where the last epoch ended, or at the next epoch after `leave`, continues the pass;
 //! any other place begins a new pass, for which all ranks of the node that are still there must ask alike.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,15 +25,16 @@ use crate::options::{AccessChoice, Options, compare_greetings};
 use crate::pass::{ATTENTION, Pass};
 use crate::position::AWAY;
 use crate::protocol::publish_position;
-use crate::region::{RankSlot, Region};
+use crate::region::Region;
 use crate::registry;
 use crate::ring::Taken;
 use crate::settings::{self, Settings};
 use crate::shared::{GivenOrders, Shared};
+use crate::shuffling::ShuffleQuality;
 use crate::skip::BadSamples;
 use crate::source::Source;
 use crate::stagger::Turns;
-use crate::stats::{self, COUNTER_NAMES, Counter, EpochReads, count};
+use crate::stats::{self, Counter, EpochReads, count};
 use crate::ward::Ward;
 
 /// How long ranks of a node wait for each other to come, unless `timeout=` is shorter \[s\].
@@ -48,12 +49,14 @@ pub(crate) const STALL_WARNING: Duration = Duration::from_secs(10);
 /// See the module header.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
-    ward: Arc<Ward>,
+    pub(crate) ward: Arc<Ward>,
     /// Of a leader, where nodes take turns.
     turns: Option<Turns>,
     consumer: Mutex<Consumer>,
+    /// Epochs that the user has told of, or begun where these are more; 0 before either.
+    pub(crate) epochs: AtomicU64,
     generation: u64,
-    huge_pages: bool,
+    pub(crate) huge_pages: bool,
     /// `close` was called: waits end, so that the consumer is free for it.
     closing: AtomicBool,
     _share: Option<registry::Share>,
@@ -78,6 +81,8 @@ pub(crate) struct Consumer {
     /// When `next` last looked whether a peer has died.
     looked: Instant,
     pub(crate) warned_copies: bool,
+    /// The user was told that his epochs are too many for the order.
+    pub(crate) warned_shuffle: bool,
     pub(crate) closed: bool,
     /// Why the iteration ended early; told again until the next `start`.
     pub(crate) failed: Option<Error>,
@@ -194,6 +199,7 @@ impl Engine {
             }
             _ => None,
         };
+        let epochs = options.epochs.unwrap_or(0);
         let shared = Arc::new(Shared {
             traits: settings.traits(),
             node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
@@ -229,9 +235,11 @@ impl Engine {
                 last_return: None,
                 looked: Instant::now(),
                 warned_copies: false,
+                warned_shuffle: false,
                 closed: false,
                 failed: None,
             }),
+            epochs: AtomicU64::new(epochs),
             generation: fork::generation(),
             huge_pages,
             closing: AtomicBool::new(false),
@@ -247,6 +255,16 @@ impl Engine {
     /// The order.
     pub fn order(&self) -> &Order {
         &self.shared.order
+    }
+
+    /// Epochs that the user has told of, or begun where these are more; `None` before either.
+    pub(crate) fn known_epochs(&self) -> Option<u64> {
+        Some(self.epochs.load(Ordering::Relaxed)).filter(|epochs| *epochs > 0)
+    }
+
+    /// How well the order shuffles.
+    pub fn shuffle_quality(&self) -> ShuffleQuality {
+        ShuffleQuality::of(&self.shared.order, self.known_epochs(), self.shared.index.unit_samples())
     }
 
     /// The leader's decisions.
@@ -306,7 +324,7 @@ impl Engine {
         if consumer.step >= consumer.end || consumer.away {
             consumer.last_return = None;
             if !consumer.away {
-                self.end_of_epoch()?;
+                self.end_of_epoch(caller)?;
             }
             return Ok(None);
         }
@@ -406,46 +424,11 @@ impl Engine {
     }
 
     /// The check at the end of an epoch: the source is as it was when it was opened.
-    fn end_of_epoch(&self) -> Result<(), Error> {
-        Ok(self.shared.source.dataset().check_unchanged()?)
-    }
-
-    /// Takes the order of an epoch, for `order="given"`.
-    pub fn give_order(&self, epoch: u64, ids: &[i64]) -> Result<(), Error> {
-        let _consumer = self.consumer()?;
-        let shared = &self.shared;
-        let ids: Arc<[u64]> = shared.order.check_given(epoch, ids)?.into();
-        self.compare_given(epoch, &ids)?;
-        shared.given.put(epoch, ids);
-        shared.ring_all();
+    fn end_of_epoch(&self, caller: &dyn Caller) -> Result<(), Error> {
+        for warning in self.shared.source.dataset().check_unchanged()? {
+            caller.warn(&warning);
+        }
         Ok(())
-    }
-
-    /// Compares the digest of a given order with what the other ranks of the node were given for the same epoch.
-    fn compare_given(&self, epoch: u64, ids: &[u64]) -> Result<(), Error> {
-        let shared = &self.shared;
-        let mut hasher = xxhash_rust::xxh3::Xxh3::new();
-        for id in ids {
-            hasher.update(&id.to_le_bytes());
-        }
-        shared.slot().give(epoch, hasher.digest());
-        self.given_agree(epoch)
-    }
-
-    /// Whether all ranks of the node that were given an order for an epoch were given the same.
-    ///
-    /// A rank that finds out when it is given its order says goodbye with an error; the others find out here.
-    fn given_agree(&self, epoch: u64) -> Result<(), Error> {
-        let shared = &self.shared;
-        let Some(own) = shared.slot().given_digest(epoch) else { return Ok(()) };
-        let differs = |slot: &RankSlot| slot.given_digest(epoch).is_some_and(|other| other != own);
-        match shared.region.ranks().iter().position(differs) {
-            None => Ok(()),
-            Some(local) => Err(Error::Disagree(format!(
-                "the order given for epoch {epoch} differs between rank {} and rank {}",
-                shared.options.rank, shared.options.local_ranks[local]
-            ))),
-        }
     }
 
     /// Ends the iteration early; the node goes on without this rank until its next `start`.
@@ -515,69 +498,6 @@ impl Engine {
         gate.wanted_groups.store(u64::from(groups.unwrap_or(0)) + 1, Ordering::Release);
         gate.bell.ring();
         Ok(())
-    }
-
-    /// Counters of this rank by name.
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        if let Some(links) = &self.shared.links {
-            self.ward.count(links.messages(), links.received());
-        }
-        let values = stats::read(self.shared.slot());
-        COUNTER_NAMES.iter().map(|(_, name)| *name).zip(values).collect()
-    }
-
-    /// Counters added up over the ranks of the node, by name.
-    pub fn node_counters(&self) -> Vec<(&'static str, u64)> {
-        let mut sums = vec![0; COUNTER_NAMES.len()];
-        for slot in self.shared.region.ranks() {
-            for (sum, value) in sums.iter_mut().zip(stats::read(slot)) {
-                *sum += value;
-            }
-        }
-        COUNTER_NAMES.iter().map(|(_, name)| *name).zip(sums).collect()
-    }
-
-    /// Bytes read by this rank's readers for the last epochs: (epoch, bytes).
-    pub fn read_bytes_by_epoch(&self) -> Vec<(u64, u64)> {
-        self.shared.epoch_reads.all()
-    }
-
-    /// The bad samples that this rank has met and skipped, and why each is one.
-    pub fn bad_samples(&self) -> Vec<(u64, String)> {
-        self.shared.bad_samples.list()
-    }
-
-    /// What was chosen and why, a line each.
-    pub fn explain(&self) -> Vec<String> {
-        let shared = &self.shared;
-        let mut lines = shared.settings.reasons.clone();
-        if let Some(reason) = &*shared.fallback.lock().unwrap_or_else(PoisonError::into_inner) {
-            lines.push(format!("fallback: {reason}"));
-        }
-        match shared.region.gate().groups.load(Ordering::Acquire) {
-            0 => {}
-            groups => lines.push(format!("stagger: the readers take turns in {groups} group(s) at present")),
-        }
-        if shared.settings.paced {
-            let width = shared.region.flight().width(shared.settings.first_width());
-            lines.push(format!(
-                "reads at once: {width} now, found out by trying; more only where that is faster"
-            ));
-        }
-        lines.push(if self.huge_pages {
-            format!("huge pages: {} MiB of the shared memory", shared.region.memory().huge_bytes() >> 20)
-        } else {
-            "huge pages: this system gives none to shared memory (transparent_hugepage/shmem_enabled)".into()
-        });
-        if let Some(nodes) = &self.ward.nodes {
-            lines.push(format!("nodes: {}, linked by their leaders", nodes.0.len()));
-        }
-        if shared.buffers.ring.keeps_all() {
-            lines.push(
-                "batches: the user keeps all buffers, so batches are copied into private memory".into(),
-            );
-        }
-        lines
     }
 
     /// The region, for those who measure memory.

@@ -8,7 +8,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_plan::{Need, Plan, Tranche};
 use forebay_types::{Located, Rank, SampleId};
@@ -144,11 +144,12 @@ fn gather<'a>(
     let picks = picks_of(step.claim.step, tranches, stand_ins);
     let layout = layout(shared, &picks);
     let mut batch = Batch::new(&shared.buffers, buffer.take(), layout, picks.len());
+    scratch.begin(batch.layout());
+    let is_full = step.samples(&mut batch, &picks, scratch)?;
     if batch.is_private() {
         count(shared.slot(), Counter::PrivateBatches, 1);
     }
-    scratch.begin(batch.layout().places.len());
-    Ok(step.samples(&mut batch, &picks, scratch)?.then_some(batch))
+    Ok(is_full.then_some(batch))
 }
 
 /// Puts the next sample of the order in place of a bad one, or of one that stood in for it and is bad, too.
@@ -179,7 +180,8 @@ fn replace<'a>(
     Ok(())
 }
 
-/// The usual layout, or a larger one for a batch of ragged fields that does not fit it.
+/// The usual layout, or a larger one for a batch of ragged fields that will not fit it: one whose records are longer than
+/// the room for their values. Decoded values may be longer still, which shows when they are there (`Batch::grow`).
 fn layout(shared: &Shared, picks: &[(u32, Pick<'_>)]) -> Arc<BatchLayout> {
     if !shared.layout.is_ragged() {
         return Arc::clone(&shared.layout);
@@ -203,11 +205,17 @@ fn plain(pass: &Pass, step: u64) -> Result<Planned, Error> {
         return located_alone(pass, step, &ids);
     };
     let mut located = Located::default();
-    let begun = Instant::now();
+    located.clear(1);
     let mut cursor = pass.cursor.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
-    shared.source.dataset().locate_by_cursor(&mut cursor, &shared.index, &ids, &bytes, &mut located)?;
-    count_since(shared.slot(), Counter::SeekNs, begun);
+    let (begun, mut io) = (Instant::now(), Duration::ZERO);
+    for id in &ids {
+        let place = shared.source.dataset().find_by_cursor(&mut cursor, &shared.index, *id, &bytes)?;
+        place.push(&mut located);
+        io += shared.touch(mappings, place.extent);
+    }
+    let seek = begun.elapsed().saturating_sub(io);
+    count(shared.slot(), Counter::SeekNs, seek.as_nanos() as u64);
     Ok(planned_alone(shared, step, &ids, located))
 }
 

@@ -16,6 +16,7 @@ use crate::locate::scan;
 use crate::node::memory;
 use crate::options::{AccessChoice, Locate, Options};
 use crate::registry;
+use crate::room;
 use crate::settings::{self, Settings};
 use crate::source::{Loaded, Source};
 
@@ -60,13 +61,18 @@ pub(crate) fn lead(
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
     }
     if let Some(kept) = &kept {
-        budget.kept_bytes = kept.bytes();
+        budget.reasons.push(format!(
+            "data: the values lie among the tree's pages, all of which the index build read; {} MiB of them are kept in \
+             memory and read from there",
+            kept.bytes() >> 20
+        ));
         budget.held_bytes += kept.take_from(options.budget_owner());
     }
     let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
     let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
     let mappings = open_mappings(options.access, &files);
-    let settings = settings::decide(options, &index, &files, mappings.as_ref(), budget)?;
+    let growth = room::growth(source, &index);
+    let settings = settings::decide(options, &index, &files, mappings.as_ref(), growth, budget)?;
     let total = settings.region.total_bytes();
     let share = registry::take(options.budget_owner(), total);
     let region = memory::sealed_memfd("forebay-region", total as usize)?;

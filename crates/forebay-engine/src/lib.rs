@@ -2,14 +2,16 @@
 //!
 //! From the outside in:
 //!
-//! - [`Source`] is an opened data set with its index (and, in `kept`, data that came with it); [`Engine`] is a loader of one rank; `start` is where its iterations begin.
+//! - [`Source`] is an opened data set with its index (and, in `kept`, data that came with it); [`Engine`] is a loader of one rank; `start` is where its iterations begin,
+//!   `given` takes orders of the user's own, `telling` is what a loader tells of itself.
 //! - `node` brings the ranks of a node together, `links` the leaders of the nodes of a job (`making` uses both, `ward` knows who is lost);
 //!   `region` is the memory they share; `protocol` says who may touch it when.
 //! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks; `flight` and
 //!   `pace`: how many at once), `gather` (→ batch
 //!   buffers; `sample`, `assemble` and `decode` do one sample). `coded` decodes units for both, `skip` finds what stands in for a bad one.
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
-//! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` are its decisions; `stats` what is counted.
+//! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` are its decisions (`room`: what ragged fields get),
+//!   `shuffling` words how well the order shuffles; `stats` what is counted.
 
 // A loom build has the parts that its tests are about, and not most of what uses them.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
@@ -37,6 +39,8 @@ mod error;
 mod flight;
 #[cfg(not(loom))]
 mod gather;
+#[cfg(not(loom))]
+mod given;
 #[cfg(not(loom))]
 mod kept;
 #[cfg(not(loom))]
@@ -70,11 +74,15 @@ mod registry;
 #[doc(hidden)]
 pub mod ring;
 #[cfg(not(loom))]
+mod room;
+#[cfg(not(loom))]
 mod sample;
 #[cfg(not(loom))]
 mod settings;
 #[cfg(not(loom))]
 mod shared;
+#[cfg(not(loom))]
+mod shuffling;
 #[cfg(not(loom))]
 mod skip;
 #[cfg(not(loom))]
@@ -87,6 +95,8 @@ mod start;
 mod stats;
 pub mod sync;
 #[cfg(not(loom))]
+mod telling;
+#[cfg(not(loom))]
 mod ward;
 
 #[cfg(not(loom))]
@@ -97,5 +107,6 @@ pub use {
     error::Error,
     options::{AccessChoice, Options, OrderChoice},
     settings::Settings,
+    shuffling::{GroupSize, ShuffleQuality},
     source::{RecipeReport, Source},
 };

@@ -83,6 +83,7 @@ pub struct OrderChoice {
 /// All options of a loader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "options are independent of each other")]
 pub struct Options {
     /// Tells several loaders of one job apart.
     pub name: String,
@@ -144,6 +145,9 @@ pub struct Options {
     /// Whether another sample stands in for one that cannot be read or decoded.
     #[serde(default)]
     pub skips_bad_samples: bool,
+    /// Whether data are held against the checksums that the format keeps with them.
+    #[serde(default)]
+    pub checksums: bool,
     /// How long storage may stall before it is an error \[s\].
     pub timeout_s: u64,
     /// The other nodes, for the leader of a node in a job of several.

@@ -18,9 +18,9 @@ use crate::shared::Shared;
 
 /// How long a thread of the engine sleeps at most before it looks around: what it waits for is rung, so this is for what cannot ring, and
 /// often enough for that.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// The same for the thread of the user, who may press Ctrl-C, and who is told of failures.
-pub(crate) const ATTENTION: Duration = Duration::from_millis(50);
+pub(crate) const ATTENTION: Duration = Duration::from_millis(200);
 
 /// See the module header.
 pub(crate) struct Pass {

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_plan::{Block, Read};
 
@@ -24,6 +24,8 @@ use crate::stats::{Counter, count, count_since, monotonic_ns};
 /// Length of one announcement \[bytes\]: file systems of other nodes take no more in one request, and the kernel fetches no more than
 /// its read-ahead for one.
 const ANNOUNCED_BYTES: u64 = 1 << 20;
+/// How long a reader waits for an order that this rank was not given and others were, before it goes on elsewhere.
+const GRACE: Duration = Duration::from_millis(250);
 
 /// Runs reader `number` of a pass until the pass is stopped.
 pub(crate) fn run(pass: &Pass, number: usize) {
@@ -56,7 +58,7 @@ pub(crate) fn run(pass: &Pass, number: usize) {
             }
             let found = shared.region.gathered().wait(
                 || pass.is_stopped() || pass.plans.next_block(sequence, number as u64, readers).is_some(),
-                PATIENCE,
+                if pass.lacks_order() { GRACE } else { PATIENCE },
             );
             count_since(shared.slot(), Counter::ReaderIdleNs, begun);
             if !found && pass.lacks_order() {

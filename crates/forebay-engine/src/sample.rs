@@ -6,15 +6,16 @@
 //! first.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use forebay_plan::Part;
 use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
 
 use crate::access::read_in_place;
-use crate::batch::{Batch, Place};
+use crate::batch::{Batch, BatchLayout, Place};
 use crate::coded::LastUnit;
-use crate::decode::{decode_into, put_offset};
+use crate::decode::{decode_into, put_value};
 use crate::error::Error;
 use crate::options::AccessChoice;
 use crate::pass::{PATIENCE, Pass};
@@ -24,7 +25,7 @@ use crate::ring::Claim;
 use crate::shared::Shared;
 use crate::stats::{Counter, count};
 
-/// Header bytes in front of a value at most (an LMDB page header has 24).
+/// Bytes of a header in front of a value, or of a checksum behind it, at most (an LMDB page header has 24).
 const MAX_HEAD: usize = 64;
 
 /// Samples that are found before the first of them is copied.
@@ -61,16 +62,15 @@ pub(crate) struct Scratch {
     pub(crate) units: Vec<LastUnit>,
     /// Bytes of a unit as they stand in its file.
     pub(crate) encoded: Vec<u8>,
-    /// Where the packed bytes of each field end so far.
-    ends: Vec<u64>,
+    /// Where the values of ragged fields end so far, in the batch buffer.
+    end: u64,
     asked_bytes: u64,
 }
 
 impl Scratch {
-    /// Begins a batch of so many fields.
-    pub(crate) fn begin(&mut self, fields: usize) {
-        self.ends.clear();
-        self.ends.resize(fields, 0);
+    /// Begins a batch.
+    pub(crate) fn begin(&mut self, layout: &BatchLayout) {
+        self.end = layout.values;
         self.asked_bytes = 0;
     }
 
@@ -82,8 +82,8 @@ impl Scratch {
 
 /// Where the bytes of a column can be had.
 enum Column<'a> {
-    /// In memory, behind `head` bytes of header.
-    Memory { bytes: &'a [u8], head: usize, extent: Extent, unit: u32 },
+    /// In memory: the whole unit, of which the value is a part.
+    Memory { bytes: &'a [u8], value: Range<usize>, extent: Extent, unit: u32 },
     /// In the file: `head` bytes of header from the start of the extent, then the value.
     File { extent: Extent, head: usize, unit: u32 },
     /// In several places.
@@ -127,11 +127,13 @@ impl<'a> Step<'a> {
         }
         shared.waits_for(what);
         let begun = Instant::now();
+        let is_over = || self.pass.is_stopped() || shared.buffers.ring.is_void(self.claim);
         while !ready() {
-            if self.pass.is_stopped() || shared.buffers.ring.is_void(self.claim) {
+            if is_over() {
                 return false;
             }
-            shared.region.filled().wait(&ready, PATIENCE);
+            // What ends it is waited for as well: it may be rung just before the wait begins.
+            shared.region.filled().wait(|| ready() || is_over(), PATIENCE);
         }
         self.idle.set(self.idle.get() + begun.elapsed());
         true
@@ -200,9 +202,9 @@ impl<'a> Step<'a> {
             scratch.asked_bytes += length;
             let Some(found) = self.column(pick, column) else { return Ok(false) };
             in_memory.push(match found {
-                Column::Memory { bytes, head, extent, unit } => {
-                    self.check(&pick.planned.located, unit, extent, &bytes[..head])?;
-                    Some(&bytes[head..])
+                Column::Memory { bytes, value, extent, unit } => {
+                    self.check(&pick.planned.located, unit, extent, bytes, &value)?;
+                    Some(&bytes[value])
                 }
                 Column::File { extent, head, unit } => {
                     let bytes = &mut scratch.columns[column];
@@ -223,9 +225,11 @@ impl<'a> Step<'a> {
             .zip(&scratch.columns)
             .map(|(found, scratch)| found.unwrap_or(scratch.as_slice()))
             .collect();
-        let layout = batch.shared_layout();
-        decode_into(batch.bytes_mut(), &layout, slot, &mut scratch.ends, |out| schema.decode(&records, out))
-            .map_err(|error| {
+        loop {
+            let layout = batch.shared_layout();
+            let bytes = batch.bytes_mut();
+            let decoded = decode_into(bytes, &layout, slot, scratch.end, |out| schema.decode(&records, out));
+            let end = decoded.map_err(|error| {
                 let (path, offset) = whereabouts(self.shared(), pick);
                 Error::BadSample {
                     sample: pick.sample().0,
@@ -236,7 +240,12 @@ impl<'a> Step<'a> {
                     found: error.found,
                 }
             })?;
-        Ok(true)
+            if end <= layout.bytes {
+                scratch.end = end;
+                return Ok(true);
+            }
+            batch.grow(end);
+        }
     }
 
     /// Copies one raw column to its field's place; false when the claim became void.
@@ -261,19 +270,17 @@ impl<'a> Step<'a> {
                 let start = (offset + slot as u64 * sample_bytes) as usize;
                 &mut buffer[start..start + length as usize]
             }
-            Place::Ragged { offsets, data, .. } => {
-                let start = scratch.ends[column];
-                let end = start + length;
-                scratch.ends[column] = end;
-                let table = &mut buffer[offsets as usize..];
-                put_offset(table, slot, end);
-                &mut buffer[(data + start) as usize..(data + end) as usize]
+            Place::Ragged { table, item_bytes } => {
+                let start = scratch.end.next_multiple_of(item_bytes);
+                scratch.end = start + length;
+                put_value(&mut buffer[table as usize..], slot, start..scratch.end);
+                &mut buffer[start as usize..scratch.end as usize]
             }
         };
         match found {
-            Column::Memory { bytes, head, extent, unit } => {
-                self.check(&pick.planned.located, *unit, *extent, &bytes[..*head])?;
-                into.copy_from_slice(&bytes[*head..]);
+            Column::Memory { bytes, value, extent, unit } => {
+                self.check(&pick.planned.located, *unit, *extent, bytes, value)?;
+                into.copy_from_slice(&bytes[value.clone()]);
             }
             Column::File { extent, head, unit } => {
                 self.read(&pick.planned.located, *extent, *head, *unit, into)?;
@@ -300,23 +307,20 @@ impl<'a> Step<'a> {
             let Some(unit) = self.decoded(pick.planned, slice.unit, extent)? else {
                 return Some(Column::Scattered);
             };
-            let bytes = &unit[slice.offset as usize..(slice.offset + slice.length) as usize];
-            prefetch(bytes);
-            return Some(Column::Memory { bytes, head: 0, extent, unit: slice.unit });
+            let value = slice.offset as usize..(slice.offset + slice.length) as usize;
+            prefetch(&unit[value.clone()]);
+            return Some(Column::Memory { bytes: unit, value, extent, unit: slice.unit });
         }
         let [part] = pick.planned.plan.parts(pieces.start as u32) else { return Some(Column::Scattered) };
         let head = slice.offset as usize;
         let found = self.part(pick.planned, *part, extent)?;
         Some(match found {
             Bytes::There(bytes) => {
-                let bytes = &bytes[..head + slice.length as usize];
-                prefetch(bytes);
-                Column::Memory { bytes, head, extent, unit: slice.unit }
+                let value = head..head + slice.length as usize;
+                prefetch(&bytes[..value.end]);
+                Column::Memory { bytes, value, extent, unit: slice.unit }
             }
-            Bytes::InFile => {
-                let extent = Extent { length: slice.offset + slice.length, ..extent };
-                Column::File { extent, head, unit: slice.unit }
-            }
+            Bytes::InFile => Column::File { extent, head, unit: slice.unit },
         })
     }
 
@@ -391,7 +395,7 @@ impl<'a> Step<'a> {
         Some(bytes)
     }
 
-    /// Reads a value, with the header in front of it, straight from the file.
+    /// Reads a value, with what the format keeps around it to check it by, straight from the file.
     fn read(
         &self,
         located: &Located,
@@ -405,16 +409,41 @@ impl<'a> Step<'a> {
         let header = &mut header[..head];
         read_in_place(&shared.files, extent.shard, extent.offset, header, into)?;
         count(shared.slot(), Counter::InPlaceBytes, into.len() as u64);
-        self.check(located, unit, extent, header)
+        self.check_head(located, unit, extent, header)?;
+        if !shared.settings.checksums {
+            return Ok(());
+        }
+        let mut tail = [0_u8; MAX_HEAD];
+        let behind = (head + into.len()) as u64;
+        let tail = &mut tail[..(extent.length - behind) as usize];
+        read_in_place(&shared.files, extent.shard, extent.offset + behind, &mut [], tail)?;
+        Ok(shared.index.check_data(extent, header, into, tail)?)
     }
 
+    /// Checks a unit by what the format keeps around the value: always what tells that it is the right place, on request
+    /// the checksum of the data.
     pub(crate) fn check(
         &self,
         located: &Located,
         unit: u32,
         extent: Extent,
-        head: &[u8],
+        bytes: &[u8],
+        value: &Range<usize>,
     ) -> Result<(), Error> {
+        self.check_head(located, unit, extent, &bytes[..value.start])?;
+        let shared = self.shared();
+        if !shared.settings.checksums || located.units()[unit as usize].codecs != CodecChain::STORED {
+            return Ok(());
+        }
+        Ok(shared.index.check_data(
+            extent,
+            &bytes[..value.start],
+            &bytes[value.clone()],
+            &bytes[value.end..],
+        )?)
+    }
+
+    fn check_head(&self, located: &Located, unit: u32, extent: Extent, head: &[u8]) -> Result<(), Error> {
         let unit = &located.units()[unit as usize];
         if unit.guard == 0 {
             return Ok(());

@@ -3,21 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use forebay_format::Index;
 use forebay_plan::{Kind, Order, Traits};
-use forebay_types::{Rank, ShardId};
+use forebay_types::{Extent, Rank, ShardId};
 
 use crate::access::{Mappings, ShardFiles};
 use crate::batch::{BatchLayout, Buffers};
 use crate::links::Links;
-use crate::options::Options;
+use crate::options::{AccessChoice, Options};
 use crate::position::Position;
 use crate::region::{RankSlot, Region};
 use crate::settings::Settings;
 use crate::skip::BadSamples;
 use crate::source::Source;
-use crate::stats::EpochReads;
+use crate::stats::{Counter, EpochReads, count};
 
 /// Everything that stays the same from pass to pass.
 pub(crate) struct Shared {
@@ -98,6 +99,19 @@ impl Shared {
         self.region.filled().ring();
         self.region.gathered().ring();
         self.region.planning().ring();
+    }
+
+    /// Fetches the pages of a record that a walk has come to, where it is to be copied from a mapping, and tells how long that
+    /// took: a disk that goes from leaf to leaf first would seek back for it later.
+    pub(crate) fn touch(&self, mappings: &Mappings, record: Extent) -> Duration {
+        if self.settings.access != AccessChoice::Mmap {
+            return Duration::ZERO;
+        }
+        let begun = Instant::now();
+        mappings.touch(record.shard, record.offset, record.length);
+        let took = begun.elapsed();
+        count(self.slot(), Counter::IoNs, took.as_nanos() as u64);
+        took
     }
 
     /// Notes why something that was asked for is done in another way.

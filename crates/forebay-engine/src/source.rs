@@ -19,6 +19,7 @@ use crate::access::{ShardFiles, file_system_at};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::kept::{Keeping, Kept};
+use crate::shuffling::{self, ShuffleQuality};
 
 /// Threads that walk a file to build its index: reads are independent and small, latency is what counts.
 const INDEX_THREADS: usize = 8;
@@ -303,7 +304,16 @@ impl Source {
     /// Reads and decodes one sample: the bytes of each field.
     pub fn sample(&self, sample: u64, caller: &dyn Caller) -> Result<(Vec<Field>, Vec<Vec<u8>>), Error> {
         let index = self.index(caller)?.index;
-        let columns = self.dataset.read_columns(&index, SampleId(sample))?;
+        let found = self.sample_of(&index, sample);
+        for warning in self.dataset.check_sample(&index, SampleId(sample))? {
+            caller.warn(&warning);
+        }
+        found
+    }
+
+    /// Reads and decodes one sample of an index that was loaded.
+    pub(crate) fn sample_of(&self, index: &Index, sample: u64) -> Result<(Vec<Field>, Vec<Vec<u8>>), Error> {
+        let columns = self.dataset.read_columns(index, SampleId(sample))?;
         let fields = index.fields().to_vec();
         if index.schema().is_identity() {
             return Ok((fields, columns));
@@ -334,7 +344,7 @@ impl Source {
         }
         decoded.map_err(|error| {
             let (path, offset, _) = self
-                .extents(sample, caller)
+                .extents_of(index, sample)
                 .ok()
                 .and_then(|extents| extents.into_iter().next())
                 .unwrap_or_default();
@@ -353,6 +363,10 @@ impl Source {
     /// Where the value of a sample stands: (path, offset, length) of each stretch.
     pub fn extents(&self, sample: u64, caller: &dyn Caller) -> Result<Vec<(PathBuf, u64, u64)>, Error> {
         let index = self.index(caller)?.index;
+        self.extents_of(&index, sample)
+    }
+
+    fn extents_of(&self, index: &Index, sample: u64) -> Result<Vec<(PathBuf, u64, u64)>, Error> {
         let mut located = Located::default();
         index.locate(&[SampleId(sample)], &mut located)?;
         let (mut extents, mut seen) = (Vec::new(), HashSet::new());
@@ -374,7 +388,7 @@ impl Source {
                 if let Piece::Extent(extent) = piece
                     && (length > 0 || slice.length == 0)
                 {
-                    let path = self.dataset.path_of(&index, extent.shard)?;
+                    let path = self.dataset.path_of(index, extent.shard)?;
                     extents.push((path, extent.offset + skipped, length));
                 }
             }
@@ -394,6 +408,32 @@ impl Source {
         value["file_system"] = files.file_system_name().into();
         value["file_system_is_local"] = files.is_local().into();
         Ok(value)
+    }
+
+    /// Describes the order that the data set gets by default on `ranks` ranks with batches of `batch`, and how well it shuffles; with
+    /// it comes a warning where that is not enough for the `epochs`.
+    pub fn default_order(
+        &self,
+        ranks: u64,
+        batch: u64,
+        epochs: Option<u64>,
+        caller: &dyn Caller,
+    ) -> Result<(serde_json::Value, Option<String>), Error> {
+        let index = self.index(caller)?.index;
+        if index.samples() == 0 {
+            return Ok((serde_json::Value::Null, None));
+        }
+        let order = shuffling::default_order(&index, ranks, batch)?;
+        let (group_samples, group_window) = shuffling::group_of(&index);
+        let told = serde_json::json!({
+            "group_samples": group_samples,
+            "group_window": group_window,
+            "ranks": ranks,
+            "batch_size": batch,
+            "lanes": order.lanes(),
+            "shuffle_quality": ShuffleQuality::of(&order, epochs, index.unit_samples()),
+        });
+        Ok((told, epochs.and_then(|epochs| shuffling::warning(&order, epochs, index.unit_samples()))))
     }
 
     /// Reads and decodes every sample, and compares a recipe that is kept with all records.

@@ -20,6 +20,7 @@ use crate::gather::come_back;
 use crate::pass::{ATTENTION, Pass};
 use crate::position::{AWAY, Position};
 use crate::region::RankSlot;
+use crate::shuffling;
 
 impl Engine {
     /// Says where the next iteration begins.
@@ -36,6 +37,7 @@ impl Engine {
         }
         let target = end - steps + step;
         self.look_around(caller, || "found before an iteration".into())?;
+        self.warn_of_epochs(&mut consumer, epoch + 1, caller);
         consumer.last_return = None;
         consumer.failed = None;
         // The rest of a start that was interrupted.
@@ -53,6 +55,19 @@ impl Engine {
         match consumer.pass.clone() {
             Some(pass) if target == consumer.end => self.go_on(&mut consumer, &pass, end),
             _ => self.new_pass(&mut consumer, target, end, caller),
+        }
+    }
+
+    /// Tells the user, once and on one rank of the job, where his epochs are too many for the groups of the order.
+    fn warn_of_epochs(&self, consumer: &mut Consumer, begun: u64, caller: &dyn Caller) {
+        let shared = &self.shared;
+        let epochs = self.epochs.fetch_max(begun, Ordering::Relaxed).max(begun);
+        if consumer.warned_shuffle || shared.options.rank != 0 {
+            return;
+        }
+        if let Some(text) = shuffling::warning(&shared.order, epochs, shared.index.unit_samples()) {
+            consumer.warned_shuffle = true;
+            caller.warn(&format!("loader \"{}\": {text}", shared.options.name));
         }
     }
 

@@ -64,7 +64,7 @@ fn view<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = lease.py();
     // SAFETY: `address` points at `shape` elements of `dtype` inside the batch that `lease` holds; the buffer is
-    // aligned to 64 bytes per field, and it belongs to this rank alone until the lease dies. The descriptor's
+    // aligned to 64 bytes per field and to an element per value of a ragged one, and it belongs to this rank alone until the lease dies. The descriptor's
     // reference is taken over by numpy, and so is the lease's by SetBaseObject.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
@@ -107,15 +107,12 @@ pub(crate) fn to_python<'py>(
                 shape.extend(rest.iter().map(|extent| *extent as npyffi::npy_intp));
                 view(&lease, dtype, &mut shape, batch.address(offset))?
             }
-            Place::Ragged { offsets, data, .. } => {
-                let item = field.dtype.item_bytes() as u64;
+            Place::Ragged { table, item_bytes } => {
                 let views = PyList::empty(py);
-                let mut start = 0;
                 for sample in 0..samples as u64 {
-                    let end = batch.packed_end(offsets, sample);
-                    let mut shape = [((end - start) / item) as npyffi::npy_intp];
-                    views.append(view(&lease, dtype, &mut shape, batch.address(data + start))?)?;
-                    start = end;
+                    let value = batch.value(table, sample);
+                    let mut shape = [((value.end - value.start) / item_bytes) as npyffi::npy_intp];
+                    views.append(view(&lease, dtype, &mut shape, batch.address(value.start))?)?;
                 }
                 views.into_any()
             }

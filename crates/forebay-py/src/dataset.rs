@@ -40,8 +40,10 @@ pub(crate) fn describe_fields<'py>(py: Python<'py>, fields: &[Field]) -> PyResul
     Ok(list)
 }
 
-fn json<'py>(py: Python<'py>, value: &serde_json::Value) -> PyResult<Bound<'py, PyAny>> {
-    py.import("json")?.call_method1("loads", (value.to_string(),))
+/// As the objects that Python's `json` makes of it.
+pub(crate) fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
+    let text = serde_json::to_string(value).expect("a report can be written as JSON");
+    py.import("json")?.call_method1("loads", (text,))
 }
 
 /// Adds a recipe, or why there is none; nothing of either where it was not asked for.
@@ -197,6 +199,19 @@ impl Dataset {
     fn inspect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let value = detached(py, None, |caller| self.source.inspect(caller))?;
         json(py, &value)
+    }
+
+    #[pyo3(signature = (*, ranks, batch_size, epochs = None))]
+    fn default_order<'py>(
+        &self,
+        py: Python<'py>,
+        ranks: u64,
+        batch_size: u64,
+        epochs: Option<u64>,
+    ) -> PyResult<(Bound<'py, PyAny>, Option<String>)> {
+        let (order, warning) =
+            detached(py, None, |caller| self.source.default_order(ranks, batch_size, epochs, caller))?;
+        Ok((json(py, &order)?, warning))
     }
 
     #[pyo3(signature = (*, threads = 2, progress = None))]

@@ -66,13 +66,7 @@ impl Engine {
         facts.set_item("direct", settings.direct)?;
         facts.set_item("access", format!("{:?}", settings.access).to_lowercase())?;
         facts.set_item("fields", crate::dataset::describe_fields(py, self.engine.fields())?)?;
-        let quality = PyDict::new(py);
-        let numbers = order.quality();
-        quality.set_item("order_entropy", numbers.order_entropy)?;
-        quality.set_item("same_group_pairs", numbers.same_group_pairs)?;
-        quality.set_item("same_group_pairs_of_shuffle", numbers.same_group_pairs_of_shuffle)?;
-        quality.set_item("proven_epochs", numbers.proven_epochs)?;
-        facts.set_item("shuffle_quality", quality)?;
+        facts.set_item("shuffle_quality", crate::dataset::json(py, &self.engine.shuffle_quality())?)?;
         Ok(facts)
     }
 

@@ -9,6 +9,7 @@
 //! truncation within the last second, or an I/O error on a page that was evicted within it, is left. Forebay installs
 //! no handler for SIGBUS: signal handlers are the user's. Who cannot rule that out takes `access="pread"`.
 
+use std::hint;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -21,6 +22,9 @@ use super::error::ReadError;
 use super::files::ShardFiles;
 use super::io::FileIo;
 use super::residency::{Oracle, Residency, coarse_ms};
+
+/// At most the page size of the machine \[bytes\].
+const PAGE_BYTES: u64 = 4 << 10;
 
 /// How long the size of a file is believed \[ms\].
 const SIZE_LIFE_MS: u64 = 1000;
@@ -134,6 +138,16 @@ impl Mappings {
             return None;
         }
         Some(bytes)
+    }
+
+    /// Touches a byte of every page of a range, in order, so that what is missing is fetched now.
+    pub(crate) fn touch(&self, shard: ShardId, offset: u64, length: u64) {
+        // From the start of the first page, as it is one page that holds the range's first byte and what lies before.
+        let start = offset - offset % PAGE_BYTES;
+        let bytes = self.bytes(shard, start, offset.saturating_add(length).saturating_sub(start));
+        for byte in bytes.unwrap_or_default().iter().step_by(PAGE_BYTES as usize) {
+            hint::black_box(*byte);
+        }
     }
 
     /// Asks for the present size; a file that is smaller than its mapping is remembered as shrunk.

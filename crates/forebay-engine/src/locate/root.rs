@@ -53,7 +53,7 @@ pub(crate) fn run(pass: &Pass, number: usize) {
         if lost {
             (0..shared.region.layout().step_needs).for_each(|need| finds.put(step, need, None));
         }
-        let seek = begun.elapsed().saturating_sub(walk.take_waited());
+        let seek = begun.elapsed().saturating_sub(walk.take_aside());
         count(shared.slot(), Counter::SeekNs, seek.as_nanos() as u64);
         step += roots;
         publish_position(found, pass.number, step);

@@ -1,16 +1,18 @@
 //! How a root finds the samples of a step: from record to record, through its mapping.
 //!
 //! - LMDBIO-LMM: it passes over all records in between, those of other nodes and other roots included. Nothing is
-//!   announced to the storage, so a page that is missing is a page fault of this thread.
-//! - LMDBIO-LMM-DM: it waits until the cursor is handed to it (`handoff.rs`) and passes over its own records only. While it waits
-//!   it asks the kernel for the pages that it will need, on a guess (`guess.rs`).
+//!   announced to the storage, so a page that is missing is a page fault of this thread. It touches each record when it comes to
+//!   it, as LMDB's users do: who goes from leaf to leaf first, and back for the records, makes a disk seek twice.
+//! - LMDBIO-LMM-DM: it waits until the cursor is handed to it (`handoff.rs`) and passes over its own records only, which it
+//!   touches when it has handed the cursor on. While it waits it asks the kernel for the pages that it will need, on a guess
+//!   (`guess.rs`).
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use forebay_format::{SampleCursor, SamplePlace};
 use forebay_plan::Kind;
-use forebay_types::{Located, Piece, Rank, SampleId, ShardId};
+use forebay_types::{Extent, Located, Piece, Rank, SampleId, ShardId};
 
 use super::Find;
 use super::guess::{Guess, PAGE_BYTES};
@@ -33,7 +35,7 @@ pub(super) struct Walk<'a> {
     guessed_shard: usize,
     /// What the leg under way found.
     leg: Vec<Find>,
-    waited: Duration,
+    aside: Duration,
 }
 
 impl<'a> Walk<'a> {
@@ -50,13 +52,24 @@ impl<'a> Walk<'a> {
                 .then(|| (Handoff::new(&shared.options, shared.links.as_ref()), Guess::default())),
             guessed_shard: 0,
             leg: Vec::new(),
-            waited: Duration::ZERO,
+            aside: Duration::ZERO,
         }
     }
 
-    /// Time spent waiting for the cursor since this was last asked: it is not seeking.
-    pub(super) fn take_waited(&mut self) -> Duration {
-        std::mem::take(&mut self.waited)
+    /// Time spent waiting for the cursor and touching records since this was last asked: it is not seeking.
+    pub(super) fn take_aside(&mut self) -> Duration {
+        std::mem::take(&mut self.aside)
+    }
+
+    /// Whether another node waits for the cursor, so that it is handed on before anything is touched.
+    fn hands_to_others(&self) -> bool {
+        self.handoff.is_some() && self.pass.shared.links.is_some()
+    }
+
+    /// Fetches the pages of a record that was found.
+    fn touch(&mut self, mappings: &Mappings, find: Find) {
+        let extent = Extent { shard: ShardId(find.shard), offset: find.offset, length: find.length };
+        self.aside += self.pass.shared.touch(mappings, extent);
     }
 
     /// Finds the samples that the ranks of the node need at an absolute step.
@@ -82,13 +95,17 @@ impl<'a> Walk<'a> {
         self.ids.clear();
         shared.order.batch(step / per_epoch, step % per_epoch, rank, None, &mut self.ids);
         let cursor = if self.cursors.len() > 1 { local } else { 0 };
-        for (slot, id) in self.ids.iter().enumerate() {
-            let place = dataset.find_by_cursor(&mut self.cursors[cursor], &shared.index, *id, &bytes)?;
+        for slot in 0..self.ids.len() {
+            let id = self.ids[slot];
+            let place = dataset.find_by_cursor(&mut self.cursors[cursor], &shared.index, id, &bytes)?;
             let find = Find::from(place);
             let need = local as u64 * shared.options.batch_size + slot as u64;
             shared.region.finds().put(step, need, Some(find));
             if self.handoff.is_some() {
                 self.leg.push(find);
+            }
+            if !self.hands_to_others() {
+                self.touch(mappings, find);
             }
         }
         Ok(())
@@ -104,7 +121,7 @@ impl<'a> Walk<'a> {
         let Some((handoff, _)) = &mut self.handoff else { return Ok(()) };
         let begun = Instant::now();
         let told = handoff.wait(self.pass, step, leg);
-        self.waited += begun.elapsed();
+        self.aside += begun.elapsed();
         let takes = told.is_some();
         if let Some(told) = told
             && let Err(refused) = self.take(mappings, &told, first.map(|(first, _)| first))
@@ -122,14 +139,16 @@ impl<'a> Walk<'a> {
                 self.rank(mappings, step, local)?;
             }
         }
-        if let Some((first, _)) = first {
-            self.learn(first)?;
-        }
         let Some((handoff, _)) = &mut self.handoff else { return Ok(()) };
         let cursor = &self.cursors[0];
         let bytes = handoff.pass_on(step, leg, || shared.source.dataset().tell_cursor(cursor));
         count(shared.slot(), Counter::CursorBytes, bytes);
-        Ok(())
+        if self.hands_to_others() {
+            for find in 0..self.leg.len() {
+                self.touch(mappings, self.leg[find]);
+            }
+        }
+        first.map_or(Ok(()), |(first, _)| self.learn(first))
     }
 
     /// The first sample of a leg, and how many it has.

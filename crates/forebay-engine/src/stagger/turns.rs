@@ -23,7 +23,7 @@ use crate::stats::monotonic_ns;
 /// The node whose leader keeps the tokens.
 const KEEPER: usize = 0;
 /// How long the threads sleep at most before they look around.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(250);
 
 const ASK: u8 = 1;
 const GRANT: u8 = 2;

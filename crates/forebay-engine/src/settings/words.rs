@@ -1,0 +1,98 @@
+//! What was decided about the order, finding and reading, in words.
+
+use forebay_plan::{Kind, Order};
+
+use super::KIB;
+use super::approach::Approach;
+use crate::options::{Locate, Options};
+
+/// Adds a line on the order, and on the epochs that will be asked for.
+pub(super) fn explain_order(options: &Options, order: &Order, kind: Kind, reasons: &mut Vec<String>) {
+    if let Kind::Group { samples, window } = kind {
+        reasons.push(format!(
+            "order: groups of {samples} samples, shuffled in windows of {window}, in {} lanes; the same stream on {} ranks",
+            order.lanes(),
+            order.allowed_ranks().iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+        ));
+    } else {
+        reasons.push(format!("order: {}", options.order.kind));
+    }
+    if let Some(epochs) = options.epochs {
+        reasons.push(format!("epochs: {epochs} will be asked for, and nothing is read ahead beyond them"));
+    }
+}
+
+/// Adds lines on finding, reading, turns and checks.
+pub(super) fn explain_reading(
+    options: &Options,
+    approach: &Approach,
+    kind: Kind,
+    has_checksums: bool,
+    reasons: &mut Vec<String>,
+) {
+    let grouped = matches!(kind, Kind::Group { .. });
+    let Approach { alone, readers, read_bytes, gap_bytes, roots, .. } = *approach;
+    let ranks = options.local_ranks.len();
+    match options.locate {
+        Locate::Cursor if alone => reasons.push(
+            "locate: every rank walks from record to record by itself and copies from its own mapping; a page that is \
+             missing is a page fault"
+                .into(),
+        ),
+        Locate::Cursor => reasons.push(format!(
+            "locate: {readers} root(s) of this node walk from record to record through a mapping and tell the other ranks \
+             what they find"
+        )),
+        Locate::Handoff => reasons.push(format!(
+            "locate: one root of the job walks at a time and hands its cursor to the next one, which meanwhile asks for the pages \
+             that it will need, on a guess{}",
+            match options.links {
+                Some(_) => "",
+                None if ranks == options.size as usize => "; on one node the only root goes on by itself",
+                None => "; the nodes are not linked, so every root goes on by itself, over the records of the others",
+            }
+        )),
+        Locate::Index | Locate::Scan | Locate::Provenance => {}
+    }
+    reasons.push(if alone {
+        "reads: none ahead of time or for other ranks, so there are no readers".into()
+    } else {
+        format!(
+            "reads: up to {} KiB, joined over gaps of {} KiB, by {readers} reader(s) on this node{}",
+            read_bytes / KIB,
+            gap_bytes / KIB,
+            if roots { ", which alone touch storage" } else { "" },
+        )
+    });
+    if let Some(buffers) = options.group_buffers {
+        let what = if grouped { "window(s) of each lane" } else { "piece(s) of what is read at once" };
+        reasons.push(format!("group buffers: {buffers} {what}, as asked"));
+    }
+    match options.coalesce {
+        Some(_) if grouped => reasons
+            .push("coalesce: the order group is read a window at a time, whatever coalesce= says".into()),
+        Some(steps) => reasons.push(format!("coalesce: a read spans up to {steps} step(s), as asked")),
+        None => {}
+    }
+    if let Some(groups) = options.stagger {
+        let groups = if groups == 0 {
+            "as many groups as is measured to be best".into()
+        } else {
+            format!("{groups} group(s)")
+        };
+        reasons.push(match options.links {
+            Some(_) => format!("stagger: the nodes take turns in {groups}"),
+            None if ranks == options.size as usize => {
+                "stagger: changes nothing, as there is one node, which has nobody to take turns with".into()
+            }
+            None => "stagger: changes nothing, as the nodes are not linked".into(),
+        });
+    }
+    if options.checksums {
+        reasons.push(if has_checksums {
+            "checksums: that of every record is computed, as asked".into()
+        } else {
+            "checksums: the format has none of single records, or its codecs check them always".into()
+        });
+    }
+}

@@ -1,0 +1,191 @@
+//! How well an order shuffles, in numbers for programs and in words for people. `forebay_plan` computes; this words it.
+
+use forebay_format::Index;
+use forebay_plan::{Convergence, Kind, Last, Order, OrderSpec, Quality, default_group};
+use serde::Serialize;
+
+use crate::error::Error;
+
+/// An order's shuffle quality with all its numbers; keys as in docs/metrics.md.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ShuffleQuality {
+    /// Order entropy and same-group pairs.
+    #[serde(flatten)]
+    pub quality: Quality,
+    /// Groups of the order; `None`, like all that follows, where no bound on the epochs applies.
+    pub groups: Option<u64>,
+    /// Convergence is proven unharmed for fewer epochs than this.
+    pub proven_epochs: Option<u64>,
+    /// Epochs that are known of.
+    pub epochs: Option<u64>,
+    /// Whether these are few enough.
+    pub is_proven: Option<bool>,
+    /// Groups that would do where they are not.
+    pub group_that_would_do: Option<GroupSize>,
+}
+
+/// Parameters of a group order.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct GroupSize {
+    /// Samples per group.
+    pub samples: u64,
+    /// Groups per window.
+    pub window: u64,
+}
+
+impl ShuffleQuality {
+    /// Of an order; `epochs` where their number is known.
+    #[must_use]
+    pub fn of(order: &Order, epochs: Option<u64>, unit_samples: u64) -> Self {
+        let bound = order.convergence(epochs.unwrap_or(0), unit_samples);
+        let asked = bound.filter(|_| epochs.is_some());
+        Self {
+            quality: order.quality(),
+            groups: bound.map(|bound| bound.groups),
+            proven_epochs: bound.map(|bound| bound.proven_epochs()),
+            epochs: bound.and(epochs),
+            is_proven: asked.map(|asked| asked.holds()),
+            group_that_would_do: asked
+                .and_then(|asked| asked.would_do)
+                .map(|(samples, window)| GroupSize { samples, window }),
+        }
+    }
+}
+
+/// Samples per group and groups per window that suit the data set of an index.
+pub(crate) fn group_of(index: &Index) -> (u64, u64) {
+    let mean_bytes = index.summary().record_bytes as f64 / index.samples().max(1) as f64;
+    default_group(index.samples(), mean_bytes, index.unit_samples())
+}
+
+/// The order that a data set gets by default on this many ranks.
+pub(crate) fn default_order(index: &Index, ranks: u64, batch: u64) -> Result<Order, Error> {
+    let (samples, window) = group_of(index);
+    Ok(Order::new(OrderSpec {
+        kind: Kind::Group { samples, window },
+        // A batch may be larger than the data set.
+        last: Last::Short,
+        seed: 0,
+        samples: index.samples(),
+        batch,
+        ranks,
+        lanes: None,
+    })?)
+}
+
+/// The lines of `explain()`.
+pub(crate) fn lines(order: &Order, epochs: Option<u64>, unit_samples: u64) -> Vec<String> {
+    let mut lines = Vec::new();
+    let quality = order.quality();
+    if let (Some(entropy), Some(pairs), Some(shuffled)) =
+        (quality.order_entropy, quality.same_group_pairs, quality.same_group_pairs_of_shuffle)
+    {
+        lines.push(format!(
+            "shuffle quality: order entropy {entropy:.3} of a full shuffle's; two samples of a global batch share a group \
+             with chance {pairs:.4}, {shuffled:.4} in a full shuffle"
+        ));
+    }
+    if let Some(bound) = order.convergence(epochs.unwrap_or(0), unit_samples) {
+        let verdict = match epochs {
+            None => String::new(),
+            Some(epochs) if bound.holds() => format!("; it holds for {epochs} epoch(s)"),
+            Some(epochs) => format!("; it fails for {epochs} epoch(s): {}", remedy(&bound)),
+        };
+        lines.push(format!(
+            "shuffle quality: convergence is proven unharmed for fewer than {} epochs ({}){verdict}",
+            bound.proven_epochs(),
+            condition(&bound),
+        ));
+    }
+    lines
+}
+
+/// What to tell a user whose order fails the condition where groups would do; in a data set that is too small for them `lines` says
+/// so, and nobody is bothered.
+pub(crate) fn warning(order: &Order, epochs: u64, unit_samples: u64) -> Option<String> {
+    let bound = order.convergence(epochs, unit_samples)?;
+    bound.would_do?;
+    Some(format!(
+        "{epochs} epochs are too many for the proof that {} does no harm to convergence, which takes fewer than {} ({}): {}",
+        order.kind(),
+        bound.proven_epochs(),
+        condition(&bound),
+        remedy(&bound),
+    ))
+}
+
+fn condition(bound: &Convergence) -> String {
+    let Convergence { samples, groups, .. } = bound;
+    let ratio = *samples as f64 / *groups as f64;
+    format!("Meng et al.: epochs < N/G = {samples} samples / {groups} groups = {ratio:.1}")
+}
+
+fn remedy(bound: &Convergence) -> String {
+    match bound.would_do {
+        Some((samples, window)) => {
+            format!(
+                "order=forebay.Group(samples={samples}, window={window}) would do, and so would order=\"shuffle\""
+            )
+        }
+        None => {
+            "the data set is too small for groups that would do; order=\"shuffle\" has no such bound".into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(samples: u64, group: u64) -> Order {
+        let kind = Kind::Group { samples: group, window: 4 };
+        let spec = OrderSpec { kind, last: Last::Wrap, seed: 0, samples, batch: 8, ranks: 1, lanes: None };
+        Order::new(spec).unwrap()
+    }
+
+    #[test]
+    fn a_failing_condition_is_told_with_its_numbers_and_what_would_do() {
+        let order = order(1_281_167, 32);
+        assert_eq!(warning(&order, 31, 1), None);
+        let text = warning(&order, 90, 1).unwrap();
+        assert!(
+            text.contains("90 epochs are too many") && text.contains("which takes fewer than 32"),
+            "{text}"
+        );
+        assert!(text.contains("N/G = 1281167 samples / 40037 groups = 32.0"), "{text}");
+        assert!(text.contains("forebay.Group(samples=91, window=4) would do"), "{text}");
+        let told = lines(&order, Some(90), 1);
+        assert!(
+            told[1].contains("it fails for 90 epoch(s): order=forebay.Group(samples=91, window=4)"),
+            "{told:?}"
+        );
+        assert!(lines(&order, Some(31), 1)[1].ends_with("; it holds for 31 epoch(s)"));
+        assert!(lines(&order, None, 1)[1].ends_with("= 32.0)"));
+    }
+
+    #[test]
+    fn in_a_small_data_set_explain_says_so_and_nobody_is_warned() {
+        let order = order(1000, 2);
+        assert_eq!(warning(&order, 90, 1), None);
+        let told = lines(&order, Some(90), 1);
+        assert!(
+            told[1].contains("the data set is too small for groups that would do; order=\"shuffle\""),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn numbers_are_left_out_where_no_bound_applies() {
+        let told = ShuffleQuality::of(&order(1000, 1), Some(90), 1);
+        assert_eq!((told.groups, told.proven_epochs, told.epochs, told.is_proven), (None, None, None, None));
+        assert_eq!(lines(&order(1000, 1), Some(90), 1).len(), 1);
+        let told = ShuffleQuality::of(&order(100_000, 10), None, 1);
+        assert_eq!(
+            (told.groups, told.proven_epochs, told.epochs, told.is_proven),
+            (Some(10_000), Some(10), None, None)
+        );
+        let told = ShuffleQuality::of(&order(100_000, 10), Some(10), 1);
+        assert_eq!((told.epochs, told.is_proven), (Some(10), Some(false)));
+        assert_eq!(told.group_that_would_do.map(|group| (group.samples, group.window)), Some((11, 4)));
+    }
+}
