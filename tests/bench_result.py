@@ -125,7 +125,22 @@ def _row(dice, name, order, exposed, shape, ranks, nodes, repetitions, steps, pf
     return {
         "name": f"{name}@{order}", "strategy": name, "order": order, "status": "ok", "error": None,
         "repetitions": done, "median": median, "spread": spread, "digest_steps": "ab12", "digest_epoch": "cd34",
+        "shuffle_quality": _quality(order) if shape == "coalesced" else None,
     }  # fmt: skip
+
+
+def _quality(order):
+    grouped = order == "group"
+    return {
+        "order_entropy": 0.52 if grouped else 0.0,
+        "same_group_pairs": 0.031 if grouped else None,
+        "same_group_pairs_of_shuffle": 0.0016 if grouped else None,
+        "groups": 625 if grouped else None,
+        "proven_epochs": 32 if grouped else None,
+        "epochs": 1 if grouped else None,
+        "is_proven": True if grouped else None,
+        "group_that_would_do": None,
+    }
 
 
 def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):

@@ -45,7 +45,8 @@ def test_a_chunk_is_read_once_by_the_node(pool, zipped, ranks, strategy):
     found = pool.run(ranks, deliver, path=zipped, options=options)
     assert sorted(sample for rank in found for sample in rank["ids"]) == list(range(SAMPLES))
     assert found[0]["facts"]["group_samples"] % ROWS == 0
-    node = found[0]["stats"]["node"]
+    # What a rank sees of the node may lack what was read for those that are behind it.
+    node = max((rank["stats"]["node"] for rank in found), key=lambda node: node["read_bytes"])
     assert node["decode_seconds"] > 0
     if strategy == "forebay":
         # A lane's end may cut a chunk in two, and so may a window's. The others read through gaps as well.

@@ -172,6 +172,7 @@ output.PATIENCE_S = float(sys.argv[1])
 with output.progress() as report:
     for done in range(5):
         report("reading", done, 5)
+        report("finding", 1000 + done, 0)
         time.sleep(0.02)
 print("data")
 """
@@ -198,7 +199,9 @@ print("data")
         assert done.stdout == "data\n"
         return shown
 
-    assert b"reading" in on_terminal(0)
+    shown = on_terminal(0)
+    assert b"reading" in shown
+    assert b"finding: 1,004" in shown
     assert on_terminal(60) == b""
     assert support.run_python(code, 0).stderr == ""
 

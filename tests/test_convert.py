@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import tarfile
 
 import h5py
@@ -15,6 +14,7 @@ import forebay
 import forebay.cli
 from forebay import FormatError, OptionError, StorageError, _native
 from forebay.convert import TARGETS, convert, to_recordio
+from forebay.convert.columns import Column
 from forebay.convert.source import NumpySource, open_source
 from recordio_records import plain_records
 from support import ROOT, datum, record, write_lmdb
@@ -187,10 +187,10 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path, records):
             raise StorageError("the end of the world")
 
     before = sorted(entry.name for entry in tmp_path.iterdir())
-    for name, (suffix, *_) in TARGETS.items():
+    for name in TARGETS:
         if name not in {"npy", "npz", "hdf5", "raw"}:
             with pytest.raises(StorageError, match="the end of the world"):
-                convert(Failing(source_of(path)), tmp_path / f"a{suffix}")
+                convert(Failing(source_of(path)), tmp_path / "a", to=name)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == before
     with pytest.raises(StorageError, match="there is no directory"):
         convert(source_of(path), tmp_path / "nowhere" / "a.tar")
@@ -203,10 +203,11 @@ def test_a_target_says_what_it_cannot_hold(tmp_path, table, records):
         ("a.npy", "npy holds one array; the samples have 3 fields: x: float32, shape"),
         ("a.lmdb", "lmdb holds one field of bytes, or `image`"),
         ("a.rec", "recordio holds one field of bytes; the samples have x: float32"),
+        ("a.folder", "a folder holds one field of bytes, and `label`; the samples have x: float32"),
         ("a.what", "its suffix does not tell a format\nhint: name the format with --to"),
     ]:
         with pytest.raises(OptionError) as error:
-            convert(source, tmp_path / target)
+            convert(source, tmp_path / target, to="folder" if target == "a.folder" else None)
         assert words in str(error.value)
     with pytest.raises(OptionError, match="'what' is not written"):
         convert(source, tmp_path / "a.npz", to="what")
@@ -245,6 +246,54 @@ def test_what_is_not_kept_is_told(tmp_path):
         )
 
 
+def test_a_folder_has_a_file_for_each_sample_in_the_directory_of_its_class(tmp_path):
+    labels = [2, 0, 4, 2, 0]
+    values = [b"\xff\xd8\xff" + b"x" * 9, b"\x89PNG\r\n\x1a\n", b"", b"RIFF....WAVEfmt ", b"text"]
+    endings = [".jpg", ".png", ".bin", ".wav", ".bin"]
+
+    class Labelled:
+        columns = (Column("jpg", np.dtype(np.uint8), None), Column("label", np.dtype(np.int64), ()))
+        samples = len(values)
+
+        def batches(self):
+            for part in (slice(0, 3), slice(3, 5)):
+                rows = [np.frombuffer(value, np.uint8) for value in values[part]]
+                yield {"jpg": rows, "label": np.array(labels[part])}
+
+    done = convert(Labelled(), tmp_path / "classes", to="folder")
+    assert (done.format, done.samples, done.file_bytes) == ("folder", 5, sum(map(len, values)))
+    assert done.notes == [
+        "the name of the field 'jpg' is not kept",
+        "the samples are in the order of their labels",
+    ]
+    expected = sorted(
+        (f"{label:05d}/{number:08d}{ending}", value, label)
+        for number, (label, value, ending) in enumerate(zip(labels, values, endings, strict=True))
+    )
+    root = tmp_path / "classes"
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    assert [(str(path.relative_to(root)), path.read_bytes()) for path in files] == [
+        (name, value) for name, value, _ in expected
+    ]
+    found = forebay.open(root)
+    assert [(sample["data"], int(sample["label"])) for sample in found] == [
+        (value, label) for _, value, label in expected
+    ]
+    again = convert(source_of(root), tmp_path / "again", to="folder")
+    assert again.notes == ["the samples are in the order of their labels"]
+    assert rows(forebay.open(tmp_path / "again")) == rows(found)
+    with pytest.raises(OptionError, match="classes: is there already"):
+        convert(Labelled(), root, to="folder")
+    with pytest.raises(OptionError, match="is a directory that holds 00000; only an LMDB environment"):
+        convert(Labelled(), root, to="folder", force=True)
+    with pytest.raises(OptionError, match="its suffix does not tell a format"):
+        convert(Labelled(), tmp_path / "other")
+    labels[4] = -1
+    with pytest.raises(OptionError, match="sample 4: a folder holds labels from 0 to 99999, found -1"):
+        convert(Labelled(), tmp_path / "negative", to="folder")
+    assert not (tmp_path / "negative").exists()
+
+
 def rows(dataset):
     """Samples as field → bytes."""
     return [
@@ -255,15 +304,16 @@ def rows(dataset):
     ]
 
 
-@pytest.mark.parametrize("between", ["lmdb", "tfrecord", "recordio", "tar"])
-@pytest.mark.parametrize("first", ["lmdb", "tfrecord", "recordio", "tar"])
+@pytest.mark.parametrize("between", ["lmdb", "tfrecord", "recordio", "tar", "folder"])
+@pytest.mark.parametrize("first", ["lmdb", "tfrecord", "recordio", "tar", "folder"])
 def test_records_come_back_from_every_format(tmp_path, records, first, between):
     path, values = records
     for name in {first, between} - set(_native.FORMATS):
         pytest.skip(f"this version does not read {name}")
-    names = [tmp_path / f"{number}{TARGETS[name][0]}" for number, name in enumerate([first, between, first])]
-    for source, target in itertools.pairwise([path, *names]):
-        assert convert(source_of(source), target).notes == []
+    formats = [first, between, first]
+    names = [tmp_path / f"{number}-{name}" for number, name in enumerate(formats)]
+    for source, target, name in zip([path, *names], names, formats, strict=False):
+        assert convert(source_of(source), target, to=name).notes == []
         assert rows(forebay.open(target)) == [{"data": value} for value in values]
     if first in ("tfrecord", "recordio"):
         assert names[0].read_bytes() == names[2].read_bytes()

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import emulator
 import forebay
 import support
+from emulator import needs_fuse, points  # noqa: F401
+from forebay import pfs
 from ranks import fields
 
 CLASSES = ("ant", "bee", "Übung", "cat-2")
@@ -276,3 +279,21 @@ def test_verify_reads_every_file(folder):
     found = dataset.native.verify()
     assert found["bad_samples"] == 1
     assert path.name in found["bad"][0]["message"]
+
+
+@needs_fuse
+def test_large_files_of_another_node_are_read_side_by_side_by_readers(tmp_path, points):  # noqa: F811
+    root = tmp_path / "train"
+    rng = random.Random(3)
+    for number in range(96):
+        below = root / CLASSES[number % 2]
+        below.mkdir(parents=True, exist_ok=True)
+        (below / f"{number:03d}.bin").write_bytes(rng.randbytes(rng.choice([70_000, 100_000])))
+    pfs.Server.start(root, points, spec=emulator.write_spec(tmp_path / "spec.toml"))
+    dataset = forebay.open(points[0])
+    with forebay.Loader(dataset, 8, order="group", world="single") as loader:
+        for batch in loader:
+            for place, sample in enumerate(batch.indices):
+                assert bytes(batch["data"][place]) == dataset[int(sample)]["data"]
+        assert loader.stats()["in_place_bytes"] == 0
+        assert "by 32 reader(s)" in loader.explain()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import h5py
 import hdf5plugin
@@ -164,7 +167,7 @@ def test_chunks_that_skipped_a_filter_are_known_by_their_mask(tmp_path):
 
 
 def test_chunks_at_the_edge_that_bear_no_filter_are_found_out(tmp_path):
-    # As H5Pset_chunk_opts leaves them, which h5py cannot set: stored raw under a mask that says otherwise.
+    # As H5Pset_chunk_opts leaves them: stored raw under a mask that says otherwise.
     path = tmp_path / "x.h5"
     data = values((10, 6), "<i4")
     with h5py.File(path, "w", libver="latest") as file:
@@ -174,6 +177,47 @@ def test_chunks_at_the_edge_that_bear_no_filter_are_found_out(tmp_path):
     # A shuffled chunk at the edge has the length of a bare one, and is none.
     assert [mask for *_, mask in np.frombuffer(table, hdf5._CHUNK).tolist()] == [0, 0, 0]
     check(path)
+
+
+def library():
+    """Return the libhdf5 that h5py has loaded, for what h5py has no function for."""
+    with Path("/proc/self/maps").open() as maps:
+        paths = {line.split()[-1] for line in maps if re.search(r"/libhdf5[-.][^/]*$", line.strip())}
+    (path,) = paths
+    found = ctypes.CDLL(path)
+    found.H5Pset_chunk_opts.argtypes = [ctypes.c_int64, ctypes.c_uint]
+    return found
+
+
+@pytest.mark.parametrize("shape", [(10, 6), (10, 7), (9, 5), (8, 6)])
+@pytest.mark.parametrize("filters", ["deflate", "shuffle", "both"])
+def test_chunks_at_the_edge_that_libhdf5_left_without_filters_equal_h5py(tmp_path, shape, filters):
+    path = tmp_path / "x.h5"
+    dont_filter_partial_chunks = 2
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((4, 3))
+    if filters != "deflate":
+        properties.set_shuffle()
+    if filters != "shuffle":
+        properties.set_deflate(4)
+    assert library().H5Pset_chunk_opts(properties.id, dont_filter_partial_chunks) >= 0
+    with h5py.File(path, "w", libver="latest") as file:
+        space = h5py.h5s.create_simple(shape)
+        one = h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, space, properties)
+        one.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(values(shape, "<i4")))
+    check(path)
+    _, table = _described(path)
+    bare = (np.frombuffer(table, hdf5._CHUNK)["mask"] == 0xFFFFFFFF).any()
+    assert bare == (shape != (8, 6))
+
+
+def test_h5py_that_is_too_old_is_refused_by_its_version(tmp_path, monkeypatch):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(10)
+    monkeypatch.setattr(h5py.h5d, "DatasetID", object)
+    with pytest.raises(forebay.ForebayError, match=r"h5py 3\.11 or later, found"):
+        len(forebay.open(path))
 
 
 def test_a_chunk_whose_bytes_are_bare_is_marked(tmp_path):

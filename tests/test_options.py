@@ -42,6 +42,7 @@ def test_every_option_can_stand_in_the_environment():
         "epochs": ("3", 3),
         "last": ("short", "short"),
         "bad_samples": ("raise", "raise"),
+        "checksums": ("true", True),
         "timeout": ("12.5", 12.5),
         "database": ("train", "train"),
         "schema": ("raw", "raw"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import forebay
+import support
 from ranks import fields
 from recordio_records import HEADERS, MAGIC, image_records, plain_records
 
@@ -142,3 +143,18 @@ def test_a_file_that_is_cut_is_refused(indexed):
         os.truncate(indexed, length)
         with pytest.raises(forebay.FormatError):
             len(forebay.open(indexed, format="recordio"))
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_image_records_are_read_from_lmdb_as_well(pool, tmp_path, name):
+    kept = forebay.open(GOLDEN / f"{name}.rec", schema="raw")
+    records = image_records(name)
+    path = support.write_lmdb(tmp_path / "x.lmdb", [kept[number] for number in range(len(kept))])
+    opening = {"schema": "image-record"}
+    assert forebay.open(path, **opening).fields["label"] == ("float32", FORMS[name])
+    samples = fields.everything(pool, str(path), opening, 2, "group")
+    assert sorted(samples) == list(range(len(records)))
+    for number, (label, identity, image) in enumerate(records):
+        fields.same(samples[number]["label"], label, "float32")
+        fields.same(samples[number]["id"], identity, "uint64")
+        assert samples[number]["data"].tobytes() == image

@@ -468,3 +468,37 @@ def test_every_column_is_described_in_the_docs():
         assert column.key in described, column.key
     for figure in FIGURES:
         assert f"| {figure.title} |" in text
+
+
+# How well orders shuffle.
+
+
+def test_each_row_tells_its_shuffle_quality_with_the_numbers_of_the_condition(result, rendered):
+    text = Page(rendered).text("shuffle")
+    assert "20,000 / 625 = 32.0" in text
+    assert "1: holds" in text
+    assert "Not known of other programs: pylmdb-skipping@sequential" in text
+    assert "no bound" in text
+    assert "Too many epochs" not in text
+
+
+@pytest.mark.parametrize(
+    ("better", "text"),
+    [
+        ({"samples": 91, "window": 4}, "forebay@group, where groups of 91 samples in windows of 4 would do"),
+        (
+            None,
+            "forebay@group, whose data set is too small for groups that would do; the order shuffle would",
+        ),
+    ],
+)
+def test_a_row_whose_groups_are_too_small_says_which_would_do(result, better, text):
+    failing = json.loads(json.dumps(result))
+    failing["rows"][-1]["shuffle_quality"] |= {
+        "epochs": 90,
+        "is_proven": False,
+        "group_that_would_do": better,
+    }
+    found = Page(report.render(failing)).text("shuffle")
+    assert "90: fails" in found
+    assert f"Too many epochs for their groups: {text}." in found

@@ -109,6 +109,53 @@ def test_ranks_get_every_sample_as_protobuf_reads_it(pool, shards, ranks, order)
             fields.same(sample[name], value)
 
 
+def message_of(numbers, texts):
+    """Return a message with lists of integers and byte strings of these values."""
+    message = example_pb2.Example()
+    for place, values in enumerate(numbers):
+        message.features.feature[f"numbers{place}"].int64_list.value.extend(values)
+    for place, text in enumerate(texts):
+        message.features.feature[f"text{place}"].bytes_list.value.append(text)
+    return message.SerializeToString()
+
+
+def test_many_ragged_features_share_the_room_of_their_records(tmp_path):
+    draw = random.Random(6)
+    numbers = [
+        [[draw.randrange(120) for _ in range(draw.randrange(200))] for _ in range(30)] for _ in range(96)
+    ]
+    texts = [[draw.randbytes(draw.randrange(400)) for _ in range(30)] for _ in range(96)]
+    path = write(tmp_path / "x", [message_of(*both) for both in zip(numbers, texts, strict=True)])
+    dataset = forebay.open(path)
+    assert len(dataset.fields) == 60
+    assert {shape for _, shape in dataset.fields.values()} == {None}
+    # A batch of 32 is some 300 KB in the file, and some 900 KB decoded.
+    with forebay.Loader(
+        dataset, batch_size=32, order="shuffle", memory="16MiB", world="single", name="ragged"
+    ) as loader:
+        for batch in loader:
+            for slot, number in enumerate(batch.indices):
+                for name, value in dataset[number].items():
+                    fields.same(batch[name][slot], value)
+                for place in range(30):
+                    assert batch[f"numbers{place}"][slot].tolist() == numbers[number][place]
+                    assert batch[f"text{place}"][slot].tobytes() == texts[number][place]
+        assert loader.stats()["private_batches"] == 0
+
+
+def test_a_batch_whose_values_outgrow_its_room_is_delivered_all_the_same(tmp_path):
+    # The few samples that are looked at have short lists; that of the last one is written in a byte per number.
+    numbers = [[number] * (1 + number % 2) for number in range(99)] + [list(range(100)) * 3000]
+    path = write(tmp_path / "x", [message_of([values], [b"x"]) for values in numbers])
+    with forebay.Loader(
+        forebay.open(path), batch_size=10, order="shuffle", memory="64MiB", world="single", name="outgrown"
+    ) as loader:
+        for batch in loader:
+            for slot, number in enumerate(batch.indices):
+                assert batch["numbers0"][slot].tolist() == numbers[number]
+        assert loader.stats()["private_batches"] > 0
+
+
 def test_records_of_the_package_s_own_writer_are_read(tmp_path):
     path = tmp_path / "x.tfrecord"
     writer = TFRecordWriter(str(path))
@@ -240,6 +287,51 @@ def test_damage_of_data_is_found_by_verify_and_where_the_sample_is_read(sound, c
     assert cli.main(["verify", str(sound)]) == 1
     told = capsys.readouterr()
     assert "checksum of the data of a record at offset 460" in told.out + told.err
+
+
+@pytest.mark.parametrize("strategy", ["forebay", "mmap", "pread", "io_uring"])
+@pytest.mark.parametrize("record_bytes", [100, 700_001], ids=["small", "large"])
+@pytest.mark.parametrize("schema", ["raw", "tf-example"])
+def test_a_loader_computes_checksums_of_data_on_request(tmp_path, strategy, record_bytes, schema):
+    bad = 3
+    if schema == "raw":
+        records = [support.record(number, record_bytes) for number in range(10)]
+    else:
+        records = [message_of([[number] * 3], [b"x" * record_bytes]) for number in range(10)]
+    path = write(tmp_path / "x", records)
+    dataset = forebay.open(path, schema=schema)
+    len(dataset)
+    # Storage that lost some bytes: the file is as old as it was when its schema was found.
+    before = path.stat()
+    start = sum(len(record) + 16 for record in records[:bad])
+    damaged(path, start + 12 + len(records[bad]) // 2, b"!")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    options = {"batch_size": 4, "order": "shuffle", "last": "short", "strategy": strategy, "world": "single"}
+
+    def delivered(name, **more):
+        with forebay.Loader(dataset, name=name, **options, **more) as loader:
+            found = [int(number) for batch in loader for number in batch.indices]
+            return found, loader.bad_samples()
+
+    found, skipped = delivered("unasked")
+    assert (sorted(found), skipped) == (list(range(10)), [])
+    message = rf"x: TFRecord: checksum of the data of a record at offset {start + 12 + len(records[bad])}: expected 0x"
+    with pytest.raises(forebay.FormatError, match=message):
+        delivered("asked", checksums=True)
+    with pytest.warns(RuntimeWarning, match=message):
+        found, skipped = delivered("skipped", checksums=True, bad_samples="skip")
+    assert len(found) == 10
+    assert set(found) == set(range(10)) - {bad}
+    ((number, reason),) = skipped
+    assert number == bad
+    assert "checksum of the data" in reason
+
+
+def test_a_loader_tells_what_checksums_it_computes(sound, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((10, 3)))
+    for path, told in ((sound, "every record is computed"), (tmp_path / "x.npy", "the format has none")):
+        with forebay.Loader(path, batch_size=5, checksums=True, world="single", name=told) as loader:
+            assert told in str(loader.explain())
 
 
 def test_a_file_that_changed_is_indexed_anew(sound):

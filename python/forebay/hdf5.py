@@ -81,6 +81,12 @@ def _find(path: str, fields: list[str]) -> tuple[list[dict[str, object]], list[b
             message=f"HDF5 files are indexed with h5py, which cannot be imported: {error}",
             hint="pip install 'forebay[hdf5]'",
         ) from None
+    if not hasattr(h5py.h5d.DatasetID, "chunk_iter"):
+        raise _RefusalError(
+            "usage",
+            message=f"HDF5 files are indexed with h5py 3.11 or later, found {h5py.__version__}",
+            hint="pip install 'forebay[hdf5]'",
+        )
     try:
         # The plain driver: others count over several files. Locks where the file system has them.
         file = h5py.File(path, "r", driver="sec2", locking="best-effort")

@@ -164,6 +164,9 @@ class Loader:
         What happens when a sample cannot be read or decoded: an error that names file and offset, or the nearest earlier good
         sample of the order stands in, ``batch.indices`` says so, and :meth:`bad_samples` tells which and why. Default
         ``"raise"``.
+    checksums : bool
+        Whether the checksum of every record is computed as it is delivered, where the format has one (TFRecord's CRC-32C of
+        the data); a wrong one makes a bad sample. ``forebay verify`` and ``dataset[i]`` always do. Default False.
     decode : function
         Called in this process on each batch; what it returns is handed out instead.
     timeout : float
@@ -195,6 +198,7 @@ class Loader:
         epochs: int | None = None,
         last: str | None = None,
         bad_samples: str | None = None,
+        checksums: bool | None = None,
         decode: Callable[[Batch], Any] | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -215,6 +219,7 @@ class Loader:
                 "epochs": epochs,
                 "last": last,
                 "bad_samples": bad_samples,
+                "checksums": checksums,
                 "timeout": timeout,
             }
         )
@@ -267,6 +272,7 @@ class Loader:
             "access": strategy.access,
             "direct": strategy.direct,
             "skips_bad_samples": self._options["bad_samples"] == "skip",
+            "checksums": self._options["checksums"],
             "buffers": strategy.buffers,
             "timeout_s": math.ceil(self._options["timeout"]),
         }

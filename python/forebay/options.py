@@ -262,6 +262,10 @@ def _boolean(name: str, value: str) -> bool:
     return _choice(name, value.lower(), ("true", "false")) == "true"
 
 
+def _flag(name: str, value: object) -> bool:
+    return value if isinstance(value, bool) else _boolean(name, str(value))
+
+
 def _choose(valid: Sequence[str]) -> Callable[[str, object], str]:
     return lambda name, value: _choice(name, value, valid)
 
@@ -366,6 +370,12 @@ OPTIONS: tuple[Option, ...] = (
         "raise",
         _choose(BAD_SAMPLES),
         "what a sample that cannot be read does: " + ", ".join(BAD_SAMPLES),
+    ),
+    Option(
+        "checksums",
+        False,
+        _flag,
+        "whether the checksum of every record is computed, where the format has one",
     ),
     Option(
         "timeout",

@@ -59,6 +59,7 @@ class _Measured:
     verified: verify.Verified | None = None
     repetitions: list[dict[str, Any]] = field(default_factory=list)
     explain: str = ""
+    shuffle_quality: dict[str, Any] | None = None
     needed_bytes: int | None = None
 
     def fail(self, error: Exception) -> None:
@@ -79,6 +80,7 @@ class _Measured:
             "digest_steps": self.verified.digest_steps if self.verified else None,
             "digest_epoch": self.verified.digest_epoch if self.verified else None,
             "explain": self.explain,
+            "shuffle_quality": self.shuffle_quality,
         }
 
 
@@ -213,6 +215,7 @@ class _Runner:
         found["fetched_needed_ratio"] = _fetched_needed_ratio(found["pfs"], one.needed_bytes)
         one.repetitions.append(found)
         one.explain = ranks[0].measured["explain"]
+        one.shuffle_quality = ranks[0].measured["shuffle_quality"]
 
     def _run(self, row: Row, where: Nodes, title: str, *, verify: bool, epochs: int) -> list[timing.Rank]:
         settings, facts = self._settings, self._facts

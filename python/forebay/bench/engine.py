@@ -65,9 +65,14 @@ class Engine:
             yield batch.indices, batch["data"] if batch.keys() == {"data"} else Rows(batch)
 
     def facts(self) -> dict[str, Any]:
-        """Tell the loader's statistics and choices, and how many readers its node has."""
+        """Tell the loader's statistics and choices, how many readers its node has, and how well its order shuffles."""
         loader = self._loader
-        return {"stats": loader.stats(), "explain": loader.explain(), "readers": loader.facts["readers"] or 0}
+        return {
+            "stats": loader.stats(),
+            "explain": loader.explain(),
+            "readers": loader.facts["readers"] or 0,
+            "shuffle_quality": loader.facts["shuffle_quality"],
+        }
 
     def close(self) -> None:
         """Close the loader."""

@@ -190,6 +190,7 @@ def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any
             "guesses": None,
             "reader": None,
             "explain": "",
+            "shuffle_quality": None,
         }
     return {
         "reads": stats["reads"],
@@ -202,10 +203,12 @@ def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any
             "threads": _readers_of_rank(facts["readers"], place),
             "locate_seconds": stats["seek_seconds"],
             "read_seconds": stats["io_seconds"],
+            "unpack_seconds": stats["decode_seconds"],
             "decode_seconds": stats["gather_seconds"],
             "idle_seconds": stats["reader_idle_seconds"],
         },
         "explain": facts["explain"],
+        "shuffle_quality": facts["shuffle_quality"],
     }
 
 

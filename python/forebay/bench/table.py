@@ -152,8 +152,16 @@ def _bytes_text(size: float) -> str:
     return bytes_text(size)
 
 
+def _behind(result: dict[str, Any]) -> Iterator[str]:
+    """Say which rows read more slowly than they compute, by how much, and what would help."""
+    from forebay.report import data, pace
+
+    for one in pace.behind(data.from_bench(result, "the bench result")):
+        yield f"{one.name}: {one.words()}"
+
+
 def lines_below(result: dict[str, Any]) -> Iterator[str]:
-    """Give what stands below the table: the limit, what was compared, errors and warnings."""
+    """Give what stands below the table: the limit, what was compared, whose reading is too slow, errors and warnings."""
     limit = result["limit"]["rate_mib_s"]
     emulator = result["pfs"]
     if limit is not None:
@@ -170,6 +178,7 @@ def lines_below(result: dict[str, Any]) -> Iterator[str]:
         )
         names = ", ".join(one["rows"])
         yield f"verified, {what}: {names}" if one["equal"] else f"DIFFERENT: {one['difference']}"
+    yield from _behind(result)
     for row in result["rows"]:
         if row["status"] != "ok":
             yield f"{row['name']} {row['status']}: {_shortened(row['error'])}"

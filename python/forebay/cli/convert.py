@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def command(opening: Callable[[], Dataset], target: Path, to: str | None, force: bool, as_json: bool) -> None:
     """Write the samples of DATASET, in order, to TARGET in another format, with that format's own library.
 
-    Written are lmdb, hdf5, tfrecord, recordio, tar, npy, npz and raw. What TARGET cannot hold is refused before anything is
-    written; what it does not keep as it was (a shape, a name) is told. TARGET gets its name when it is complete.
+    Written are lmdb, hdf5, tfrecord, recordio, tar, npy, npz, raw and folder. What TARGET cannot hold is refused before
+    anything is written; what it does not keep as it was (a shape, a name) is told. TARGET gets its name when it is complete.
     """
     from forebay.cli.output import bytes_text, print_json, print_pairs, progress
     from forebay.convert import convert

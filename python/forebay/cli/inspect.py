@@ -1,4 +1,4 @@
-"""``forebay inspect``: what a dataset is made of."""
+"""``forebay inspect``: what a dataset is made of, and the order that it gets by default."""
 
 from __future__ import annotations
 
@@ -15,12 +15,29 @@ if TYPE_CHECKING:
 
 @click.command()
 @dataset_options
+@click.option("--ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks of the order.")
+@click.option(
+    "--batch-size",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Samples per rank and step of the order.",
+)
+@click.option(
+    "--epochs", type=click.IntRange(1), help="Epochs of the training: does the order shuffle well enough?"
+)
 @as_json
-def command(opening: Callable[[], Dataset], as_json: bool) -> None:
-    """Print format, shards, samples, sizes, layout and file system of DATASET."""
+def command(
+    opening: Callable[[], Dataset], ranks: int, batch_size: int, epochs: int | None, as_json: bool
+) -> None:
+    """Print format, shards, samples, sizes, layout and file system of DATASET, and how well its default order shuffles."""
     from forebay.cli.output import print_json, print_pairs
 
-    found = opening().native.inspect()
+    dataset = opening().native
+    found = dataset.inspect()
+    found["order"], warning = dataset.default_order(ranks=ranks, batch_size=batch_size, epochs=epochs)
+    if warning is not None:
+        found["warnings"].append(warning)
     if as_json:
         print_json(found)
     else:

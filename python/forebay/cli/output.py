@@ -87,7 +87,9 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
             bar.start()
         if what not in tasks:
             tasks[what] = bar.add_task(what, total=None)
-        bar.update(tasks[what], completed=done, total=total or None)
+        # Without an end to compare with, the number itself says how far it is.
+        description = what if total else f"{what}: {done:,}"
+        bar.update(tasks[what], description=description, completed=done, total=total or None)
 
     try:
         yield report

@@ -26,8 +26,9 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "npy": (".npy",),
     "npz": (".npz",),
     "raw": (".bin", ".raw"),
+    "folder": (),
 }
-"""Formats that are written, and by which suffixes they are known."""
+"""Formats that are written, and by which suffixes they are known; a folder has none."""
 
 # What may stand in a directory that is replaced: an LMDB environment and nothing else.
 _LMDB_FILES = {"data.mdb", "lock.mdb"}
@@ -73,7 +74,7 @@ def convert(
     force: bool = False,
     progress: Callable[[str, int, int], object] = lambda what, done, total: None,
 ) -> Converted:
-    """Write all samples of a source into a new file (for LMDB, a directory).
+    """Write all samples of a source into a new file (for LMDB and folders, a directory).
 
     Nothing is there under the name of the target before all is written, nor afterwards if something goes wrong.
 

@@ -67,6 +67,8 @@ class Row:
     """Events of which those are a part."""
     sizes: dict[int, int]
     """Request size to number of requests, at the file system."""
+    shuffle_quality: dict[str, Any]
+    """How well the order shuffles; empty where the row does not tell."""
     late: int
     """Repetitions in which the emulator replied later than modelled."""
 
@@ -229,7 +231,7 @@ def from_events(header: str, lines: Iterable[str], name: str) -> Result:
                 kept = kept[::2]
                 every *= 2
         count += 1
-    row = Row("events", "ok", "", [], {}, {}, {"events": True}, kept, count, dict(sizes), 0)
+    row = Row("events", "ok", "", [], {}, {}, {"events": True}, kept, count, dict(sizes), {}, 0)
     return Result("events", json.loads(header), [row], warnings, dict(sorted(nodes.items())), files)
 
 
@@ -298,6 +300,7 @@ def _row(row: dict[str, Any], repetitions: list[dict[str, Any]], where: str) -> 
         events=events,
         event_count=max(sum(sizes.values()), len(events)),
         sizes=dict(sizes),
+        shuffle_quality=quality if isinstance(quality := row.get("shuffle_quality"), dict) else {},
         late=sum(bool(one.get("late")) for one in repetitions),
     )
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from forebay.report.data import Result, Row
 
-__all__ = ["files_table", "nodes_table", "rows_table"]
+__all__ = ["files_table", "nodes_table", "plain", "rows_table"]
 
 _FILES_SHOWN = 20
 
@@ -96,7 +96,7 @@ def nodes_table(result: Result) -> str:
         ("latency, half", "half of the requests took at most this long, by the model"),
         ("latency, 99 %", "99 % of the requests took at most this long, by the model"),
     )
-    return _plain(head, lines)
+    return plain(head, lines)
 
 
 def files_table(result: Result) -> str:
@@ -109,10 +109,11 @@ def files_table(result: Result) -> str:
     head = (("", ""), ("requests", "requests for this file, of all nodes"), ("bytes", "what they asked for"))
     more = len(files) - _FILES_SHOWN
     note = f'<p class="soft small">and {more:,} more files</p>' if more > 0 else ""
-    return _plain(head, lines) + note
+    return plain(head, lines) + note
 
 
-def _plain(head: Sequence[tuple[str, str]], lines: Iterable[tuple[str | tuple[float, str], ...]]) -> str:
+def plain(head: Sequence[tuple[str, str]], lines: Iterable[tuple[str | tuple[float, str], ...]]) -> str:
+    """Make a table of titles with their meanings, and of lines: a name, then values with their texts."""
     titles = "".join(
         f'<th scope="col">{escape(title)}<small>{escape(meaning)}</small></th>' if title else "<td></td>"
         for title, meaning in head

@@ -1,0 +1,93 @@
+"""Data sets: samples by number, where they lie, several files as one, records that become fields."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import forebay
+import support
+
+
+def test_a_dataset_is_a_sequence_of_records(small_lmdb, small_records):
+    dataset = forebay.open(small_lmdb)
+    assert len(dataset) == 100
+    assert list(dataset) == small_records
+    assert dataset[-1] == small_records[-1]
+    assert dataset.format == "lmdb"
+    assert dataset.fields == {"data": ("uint8", (300,))}
+    for wrong in (100, -101):
+        with pytest.raises(IndexError, match=r"100"):
+            dataset[wrong]
+
+
+def test_extents_say_where_a_record_lies(small_lmdb, small_records):
+    dataset = forebay.open(small_lmdb)
+    for number in (0, 50, 99):
+        found = b""
+        for path, offset, length in dataset.extents(number):
+            with open(path, "rb") as file:  # noqa: PTH123
+                file.seek(offset)
+                found += file.read(length)
+        assert small_records[number] in found
+
+
+def test_several_paths_and_patterns_are_shards_of_one_dataset(tmp_path):
+    for shard in range(3):
+        support.write_lmdb(
+            tmp_path / f"s-{shard}.lmdb", [support.record(10 * shard + i, 50) for i in range(10)]
+        )
+    whole = forebay.open(f"{tmp_path}/s-*.lmdb")
+    assert [whole[i] for i in range(30)] == [support.record(i, 50) for i in range(30)]
+    assert len(whole.paths) == 3
+    turned = forebay.open([tmp_path / "s-2.lmdb", tmp_path / "s-0.lmdb"])
+    assert turned[0] == support.record(20, 50)
+    assert turned.fingerprint != whole.fingerprint
+
+
+def test_a_dataset_can_be_pickled_for_spawned_processes(small_lmdb):
+    dataset = forebay.open(small_lmdb, schema="raw")
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.fingerprint == dataset.fingerprint
+    assert again[3] == dataset[3]
+
+
+def test_a_named_database_is_opened_by_name(tmp_path):
+    path = support.write_lmdb(tmp_path / "x.lmdb", [b"abc", b"defg"], database="train")
+    assert list(forebay.open(path, database="train")) == [b"abc", b"defg"]
+    with pytest.raises(forebay.ForebayError, match=r"nothing"):
+        len(forebay.open(path, database="nothing"))
+
+
+def test_datum_records_become_images_and_labels(datum_lmdb):
+    dataset = forebay.open(datum_lmdb)
+    assert dataset.fields == {"image": ("uint8", (3, 8, 8)), "label": ("int64", ())}
+    sample = dataset[7]
+    assert int(sample["label"]) == 7
+    assert sample["image"].tobytes() == support.record(7, 192)
+    with forebay.Loader(dataset, 16, order="sequential", memory="16MiB") as loader:
+        for batch in loader:
+            assert batch["image"].shape == (16, 3, 8, 8)
+            assert list(batch["label"]) == list(batch.indices)
+            for row, number in zip(batch["image"], batch.indices, strict=True):
+                assert row.tobytes() == support.record(int(number), 192)
+
+
+@pytest.mark.parametrize(
+    ("make_path", "message"),
+    [
+        (lambda path: path / "gone.lmdb", r"gone\.lmdb"),
+        (lambda path: ((path / "empty.mdb").write_bytes(b"") and None) or path / "empty.mdb", r"empty\.mdb"),
+        (
+            lambda path: (path / "text.mdb").write_text("no database " * 1000) and path / "text.mdb",
+            r"text\.mdb",
+        ),
+        (lambda path: (path / "folder.lmdb").mkdir() or path / "folder.lmdb", r"folder\.lmdb"),
+        (lambda path: f"{path}/nothing-*.lmdb", r"no file matches the pattern .*nothing-\*\.lmdb"),
+        (lambda path: [], r"the list of paths is empty"),
+    ],
+)
+def test_what_is_no_dataset_is_told_with_its_path(tmp_path, make_path, message):
+    with pytest.raises(forebay.ForebayError, match=message):
+        forebay.open(make_path(tmp_path))

@@ -1,0 +1,146 @@
+"""Shuffle quality is told with its numbers, and a training that is too long for its groups is warned of once."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import warnings
+
+import numpy as np
+import pytest
+
+import forebay
+from forebay import cli
+
+SAMPLES = 4096
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    """Samples of four bytes each."""
+    path = tmp_path_factory.mktemp("numbers") / "numbers.npy"
+    np.save(path, np.arange(SAMPLES, dtype=np.int32))
+    return path
+
+
+def loader(path, group=None, **options):
+    options = {"batch_size": 64, "memory": "32MiB", "order": group or "group", **options}
+    return forebay.Loader(path, **options)
+
+
+def through(one, epochs):
+    for _ in range(epochs):
+        assert sum(len(batch.indices) for batch in one) == SAMPLES
+
+
+def test_too_many_epochs_are_warned_of_once_with_the_groups_that_would_do(numbers):
+    with loader(numbers, forebay.Group(samples=4, window=4), epochs=5) as one:
+        with pytest.warns(
+            RuntimeWarning,
+            match=r'loader "train": 5 epochs are too many.*group\(samples=4, window=4\).*fewer than 4 '
+            r"\(Meng et al\.: epochs < N/G = 4096 samples / 1024 groups = 4\.0\): order=forebay\.Group\(samples=6, window=4\)",
+        ) as told:
+            through(one, 1)
+        assert len(told) == 1
+        # Warnings are errors here: there is no second one.
+        through(one, 2)
+        assert "it fails for 5 epoch(s): order=forebay.Group(samples=6, window=4) would do" in one.explain()
+        quality = one.facts["shuffle_quality"]
+        assert (quality["groups"], quality["proven_epochs"], quality["epochs"]) == (1024, 4, 5)
+        assert quality["is_proven"] is False
+        assert quality["group_that_would_do"] == {"samples": 6, "window": 4}
+
+
+def test_the_groups_that_would_do_do(numbers):
+    with loader(numbers, forebay.Group(samples=6, window=4), epochs=5) as one:
+        through(one, 5)
+        assert "it holds for 5 epoch(s)" in one.explain()
+        assert one.facts["shuffle_quality"]["is_proven"] is True
+
+
+def test_where_no_number_of_epochs_is_told_the_epoch_that_is_too_many_warns(numbers):
+    with loader(numbers, forebay.Group(samples=4, window=4)) as one:
+        through(one, 3)
+        assert "fails" not in one.explain()
+        with pytest.warns(RuntimeWarning, match="4 epochs are too many"):
+            through(one, 1)
+        through(one, 1)
+        assert "it fails for 5 epoch(s)" in one.explain()
+
+
+def test_a_warning_that_is_an_error_leaves_a_loader_that_works(numbers):
+    with loader(numbers, forebay.Group(samples=4, window=4), epochs=5) as one:
+        with pytest.raises(RuntimeWarning, match="5 epochs are too many"):
+            through(one, 1)
+        through(one, 1)
+
+
+@pytest.mark.parametrize("epochs", [SAMPLES // 256, SAMPLES - 1, SAMPLES, 10**9])
+def test_a_data_set_that_is_too_small_for_groups_that_would_do_is_not_warned_of(numbers, epochs):
+    with loader(numbers, forebay.Group(samples=4, window=4), epochs=epochs) as one:
+        through(one, 1)
+        assert "the data set is too small for groups that would do" in one.explain()
+        assert one.facts["shuffle_quality"]["group_that_would_do"] is None
+
+
+@pytest.mark.parametrize("order", ["shuffle", "sequential", "contiguous", forebay.Group(samples=1)])
+def test_no_bound_is_told_where_none_applies(numbers, order):
+    with loader(numbers, order, epochs=10**6) as one:
+        through(one, 1)
+        quality = one.facts["shuffle_quality"]
+        bound = ("groups", "proven_epochs", "epochs", "is_proven", "group_that_would_do")
+        assert [quality[key] for key in bound] == [None] * 5
+        assert "convergence" not in one.explain()
+
+
+def test_the_numbers_of_a_loader_are_those_of_the_formulas(numbers):
+    dice = random.Random(11)
+    for _ in range(40):
+        group, window, epochs = dice.randrange(2, 70), dice.randrange(1, 6), dice.randrange(1, 40)
+        lanes, batch = dice.choice((1, 2, 4, 8)), dice.choice((8, 16, 64))
+        order = forebay.Group(samples=group, window=window, lanes=lanes)
+        with loader(numbers, order, batch_size=batch, epochs=epochs) as one:
+            quality = one.facts["shuffle_quality"]
+        groups = math.ceil(SAMPLES / group)
+        assert quality["groups"] == groups
+        assert quality["is_proven"] is (epochs < SAMPLES / groups)
+        part = batch / lanes
+        pairs = lanes * part * (part - 1) / (batch * (batch - 1)) * (group - 1) / (window * group - 1)
+        assert quality["same_group_pairs"] == pytest.approx(pairs)
+        if (better := quality["group_that_would_do"]) is not None:
+            assert epochs * math.ceil(SAMPLES / better["samples"]) < SAMPLES
+            assert epochs * math.ceil(SAMPLES / (better["samples"] - 1)) >= SAMPLES
+
+
+def test_inspect_tells_the_quality_of_the_default_order(capsys, numbers):
+    def inspect(*more):
+        assert cli.main(["inspect", str(numbers), *map(str, more), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    for ranks, batch, epochs in ((1, 32, 5), (4, 16, 15), (2, 64, 16), (3, 5000, 1)):
+        found = inspect("--ranks", ranks, "--batch-size", batch, "--epochs", epochs)
+        order = found["order"]
+        assert (order["ranks"], order["batch_size"]) == (ranks, batch)
+        quality = order["shuffle_quality"]
+        assert quality["groups"] == SAMPLES / order["group_samples"] == 256
+        assert quality["is_proven"] is (epochs < 16)
+        assert found["warnings"] == []
+    with loader(numbers, batch_size=32) as one, warnings.catch_warnings():
+        plain = inspect()["order"]
+        assert plain["shuffle_quality"] == one.facts["shuffle_quality"]
+        keys = ("group_samples", "group_window", "lanes")
+        assert [plain[key] for key in keys] == [one.facts[key] for key in keys]
+
+
+def test_inspect_warns_of_a_default_order_that_is_not_good_for_the_epochs(capsys, tmp_path):
+    path = tmp_path / "zeros.npy"
+    # Samples of 1 MB, in a file without blocks: groups of 4.
+    np.lib.format.open_memmap(path, "w+", np.uint8, (6000, 1_000_000))
+    assert cli.main(["inspect", str(path), "--epochs", "20", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["order"]["group_samples"] == 4
+    assert found["order"]["shuffle_quality"]["group_that_would_do"] == {"samples": 21, "window": 4}
+    [warning] = found["warnings"]
+    assert "20 epochs are too many" in warning
+    assert "forebay.Group(samples=21, window=4) would do" in warning
