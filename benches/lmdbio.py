@@ -9,7 +9,6 @@ minutes that everything runs; its numbers mean nothing.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -22,22 +21,12 @@ from typing import Any
 from access_patterns import Result, fetched, run
 from forebay.bench.strategies import LADDER
 from forebay.options import STRATEGIES
+from sections import run_sections
 
 DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
 
 RUNGS = tuple(name for name in LADDER if name in STRATEGIES)
 """Of the engine; what this build lacks is named above the tables."""
-
-# What the paper found for each rung (its section 5.1, up to 9,216 processes).
-PAPER = {
-    "lmdb": "the baseline",
-    "lmm": "83× fewer context switches; up to 43.8× faster (≤ 1,152 processes)",
-    "lmm-dm": "seek time 1,741× shorter than lmm; 6.7× faster (4,608)",
-    "lmm-dio": "pread for mmap; 17.2× faster (4,608)",
-    "lmm-dio-prov": "no seek; 19.4× faster (4,608)",
-    "lmm-dio-prov-coal": "skew down to 25 % of the I/O; 21.9× faster (4,608)",
-    "lmm-dio-prov-coal-stag": "skew by intent; 81.1× faster (4,608)",
-}
 
 
 @dataclass(frozen=True)
@@ -142,13 +131,13 @@ def rung(row: Result) -> str:
 
 
 def table(result: Result) -> None:
-    """Print the costs that the rungs are made for, each against `lmdb`, and what the paper found."""
+    """Print the costs that the rungs are made for, each against `lmdb`; docs/results/lmdbio.md has the paper's findings."""
     print(f"{about(result)}\n")
     print(
         "| row | reading s | of lmdb | seek s | skew s | switches | of lmdb | requests | fetched / needed "
-        "| total s | of lmdb | paper |"
+        "| total s | of lmdb |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     rows = finished(result)
     base = next((median for row, median in rows if rung(row) == "lmdb"), None)
     for row, median in rows:
@@ -158,7 +147,7 @@ def table(result: Result) -> None:
             f"| {text(median['seek_seconds'])} | {text(median['skew_seconds'])} | {switches(median):,.0f} "
             f"| {times(switches(base) if base else None, switches(median))} | {fetched(row)[0]:,} "
             f"| {text(median['fetched_needed_ratio'], '.3f')} | {text(median['total_seconds'])}{late} "
-            f"| {against(base, median, 'total_seconds')} | {PAPER.get(rung(row), '')} |"
+            f"| {against(base, median, 'total_seconds')} |"
         )
     sys.stdout.flush()
 
@@ -416,25 +405,12 @@ SECTIONS: dict[str, Callable[[Study], None]] = {
 GROUPS = {"ladder": tuple(LADDERS), "scaling": ("strong", "weak")}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tiny", action="store_true", help="small data, one shape each: whether it runs")
-    parser.add_argument(
-        "sections", nargs="*", metavar="SECTION", help=f"{', '.join((*GROUPS, *SECTIONS))}; all"
-    )
-    options = parser.parse_args()
-    names = [part for name in options.sections or SECTIONS for part in GROUPS.get(name, (name,))]
-    if unknown := [name for name in names if name not in SECTIONS]:
-        parser.error(f"no section {', '.join(unknown)}: choose from {', '.join((*GROUPS, *SECTIONS))}")
+def prepare(tiny: bool) -> Study:
+    """Name what this build lacks."""
     if absent := [name for name in LADDER[1:] if name not in RUNGS]:
         print(f"Not in this build: {', '.join(absent)}.")
-    study = Study(options.tiny)
-    for name in names:
-        section = SECTIONS[name]
-        meaning = getattr(section, "func", section).__doc__
-        print(f"\n## {name}\n\n{meaning}", flush=True)
-        section(study)
+    return Study(tiny)
 
 
 if __name__ == "__main__":
-    main()
+    run_sections(__doc__, SECTIONS, GROUPS, prepare)

@@ -1,0 +1,52 @@
+"""The tables of docs/results/async.md: ``python benches/async.py [--tiny] [SECTION ...]``.
+
+"Asynchronous I/O Strategy for Large-Scale Deep Learning Applications" (Lee et al.: the paper) as a strategy of the one engine,
+and the formats that it reads. Commands of `forebay` stand above the tables that they make; a section ends within about ten
+minutes on two cores. Data sets are made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). `exposed-…` and
+`formats-limit-…` need FUSE. Rows of TensorFlow need ``pip install tensorflow-cpu`` in an environment like this one, and
+are named as skipped without. ``--tiny`` shows that everything runs; its numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+from asynchronous.accuracy import accuracy
+from asynchronous.coded import gzip
+from asynchronous.exposed import APPLICATIONS, PLACES, exposed
+from asynchronous.formats import SIZES, formats_limit
+from asynchronous.indexing import index
+from asynchronous.study import DIRECTORY, Study
+from asynchronous.warm import warm
+from sections import run_sections
+
+EXPOSED = {
+    f"exposed-{preset}-{name}": partial(exposed, preset=preset, name=name)
+    for preset in PLACES
+    for name in APPLICATIONS
+}
+FORMATS_LIMIT = {f"formats-limit-{size}": partial(formats_limit, size=size) for size in SIZES}
+SECTIONS: dict[str, Callable[[Study], None]] = {
+    **EXPOSED,
+    **FORMATS_LIMIT,
+    "warm": warm,
+    "gzip": gzip,
+    "index": index,
+    "accuracy": accuracy,
+}
+GROUPS = {"exposed": tuple(EXPOSED), "formats-limit": tuple(FORMATS_LIMIT)}
+
+
+def prepare(tiny: bool) -> Study:
+    """Let sidecars go when the data goes."""
+    cache = DIRECTORY / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    cache.chmod(0o700)
+    os.environ.setdefault("FOREBAY_CACHE_DIR", str(cache.resolve()))
+    return Study(tiny)
+
+
+if __name__ == "__main__":
+    run_sections(__doc__, SECTIONS, GROUPS, prepare)

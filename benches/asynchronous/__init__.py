@@ -1,0 +1,1 @@
+"""The sections of ``benches/async.py``, one idea each."""

@@ -1,0 +1,185 @@
+"""Exposed I/O of the paper's two applications, scaled: one sample at a time against groups, one buffer against two.
+
+In order, for each number of ranks: `async` reads the epoch without computing, which tells what reading takes; a step then
+computes as much longer than it reads as in the paper (tables II to V: *Comp* over the exposed I/O of *Async I/O*, which hides
+nothing). The programs that read sample by sample take a few small steps of the same compute per sample, since a whole epoch of
+them takes hours; what they expose of those is carried over to the epoch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from access_patterns import Result, run
+from asynchronous.study import Study, share, table, times
+from forebay.bench import generate, workload
+from forebay.bench.workload import Field, Sample
+from lmdbio import about, finished, shape
+
+BASELINES = os.path.relpath(Path(__file__).with_name("baselines.py"))
+SINGLE = ("h5py-random", "tfdata-random", "tfdata-random-prefetch")
+SHAPES = ((1, 1), (4, 4), (16, 4))
+"""Ranks and nodes."""
+
+MOST_RATIO = 2.0
+"""Compute over reading: the paper's 8 and 13.9 on Summit would take minutes and be easier. Where the paper's reading is slower
+than its computing, that is run on 16 ranks only, beside this.
+"""
+
+PLACES = {
+    "gpfs": ("--pfs", "gpfs", "--targets", "2"),
+    "lustre-hdd": ("--pfs", "lustre-hdd", "--targets", "2"),
+}
+MACHINES = {"gpfs": "Summit", "lustre-hdd": "Cori"}
+
+
+@dataclass(frozen=True)
+class Application:
+    """One of the paper's, with samples and steps that this machine can carry."""
+
+    name: str
+    sample: Sample
+    samples: int
+    tiny_samples: int
+    files: int
+    global_batch: int
+    group: str
+    """Order of the rows of groups: the paper's B is one group per process and buffer."""
+    single_batch: int
+    """Global batch of the rows that read sample by sample; they take `SINGLE_STEPS` of them."""
+
+    def path(self, study: Study) -> str:
+        samples = study.pick(self.samples, self.tiny_samples)
+        recipe = generate.Recipe(self.name, "hdf5", samples, self.files, self.sample, seed=0)
+        return str(generate.generate(recipe, study.directory).directory)
+
+
+SINGLE_STEPS = 4
+
+APPLICATIONS = {
+    # A 24th of the published volume: 64³ × 4 of 16 bits; groups of 8 MiB, as the paper's smallest buffer has 4 samples.
+    "cosmoflow": Application(
+        "cosmoflow-2mib", Sample(2 << 20, 0, "raw", (Field("volume", "uint16", (64, 64, 64, 4)),)),
+        samples=256, tiny_samples=64, files=5, global_batch=16, group="group:samples=4,window=1", single_batch=16,
+    ),
+    # The published samples; groups of 9.4 MiB, as 609 samples were enough on both machines (figure 10).
+    "neuron": Application(
+        "neuron-inverter-files", workload.load("neuron-inverter").sample,
+        samples=32_768, tiny_samples=4096, files=4, global_batch=1024, group="group:samples=512,window=1",
+        single_batch=16,
+    ),
+}  # fmt: skip
+
+# Exposed I/O and compute [s] of an epoch on the fewest GPUs of tables II to V.
+PAPER = {
+    ("cosmoflow", "lustre-hdd"): {
+        "TF": (46.03, 38.33), "TF-Pre": (28.91, 38.31), "Async I/O": (43.18, 38.01), "Async I/O (DB)": (10.71, 37.95),
+    },
+    ("cosmoflow", "gpfs"): {
+        "TF": (4.12, 17.23), "TF-Pre": (1.99, 18.39), "Async I/O": (2.29, 18.25), "Async I/O (DB)": (0.0, 18.73),
+    },
+    ("neuron", "lustre-hdd"): {
+        "TF": (53384.49, 390.93), "TF-Pre": (53100.29, 388.48), "Async I/O": (199.99, 387.28), "Async I/O (DB)": (0.0, 390.93),
+    },
+    ("neuron", "gpfs"): {
+        "TF": (45677.48, 765.38), "TF-Pre": (40259.47, 777.39), "Async I/O": (54.96, 764.44), "Async I/O (DB)": (0.0, 775.94),
+    },
+}  # fmt: skip
+PAPERS = {
+    "tfdata-random": "TF", "tfdata-random-prefetch": "TF-Pre", "async": "Async I/O", "async-db": "Async I/O (DB)",
+}  # fmt: skip
+
+
+def exposed(study: Study, preset: str, name: str) -> None:
+    """Exposed I/O of an epoch, start-up told apart, page caches empty; against one sample per read, and the paper's tables."""
+    application = APPLICATIONS[name]
+    samples = study.pick(application.samples, application.tiny_samples)
+    path = application.path(study)
+    for ranks, nodes in study.pick(SHAPES, SHAPES[-1:]):
+        place = (path, *shape(ranks, nodes), *PLACES[preset], "--cold", "--no-verify", "--repetitions", "1")
+        batch = ("--global-batch", str(application.global_batch))
+        grouped = [f"{row}@{application.group}" for row in ("async", "async-db", "forebay")]
+        alone = run("bench", *place, *batch, "--strategies", grouped[0])
+        reading = next((median["total_seconds"] for _, median in finished(alone)), None)
+        if reading is None:
+            continue
+        compared = ratios(name, preset)
+        for ratio in compared if (ranks, nodes) == SHAPES[-1] else compared[-1:]:
+            step = ratio * reading / alone["steps"]
+            rows = f"{','.join(grouped)},forebay@group"
+            whole = run("bench", *place, *batch, "--compute", micros(step), "--strategies", rows)
+            part_step = step * application.single_batch / application.global_batch
+            part = run(
+                "bench", *place, "--global-batch", str(application.single_batch), "--steps", str(SINGLE_STEPS),
+                "--compute", micros(part_step), "--baseline", BASELINES,
+                "--strategies", ",".join(SINGLE if ratio == compared[-1] else SINGLE[:1]),
+            )  # fmt: skip
+            print(
+                f"{name}, {about(whole)}; a step computes {ratio:g} times as long as `async` reads\n"
+                f"(the paper on {MACHINES[preset]}: {paper_ratio(name, preset):.2f} times)\n"
+            )
+            header = (
+                "row", "start-up s", "exposed s", "of the epoch", "less than h5py", "reading / computing", "total s",
+                "paper: exposed s, of the epoch",
+            )  # fmt: skip
+            table(header, list(lines(part, whole, samples, PAPER[name, preset])))
+    print(
+        "Bars: `async-db` and `forebay` expose at most 1 % of the epoch where reading takes less than computing;"
+    )
+    print("of Neuron-Inverter at least 60 times less than one sample per read.")
+
+
+def paper_ratio(name: str, preset: str) -> float:
+    """Compute over what reading in groups takes."""
+    exposed_seconds, compute_seconds = PAPER[name, preset]["Async I/O"]
+    return compute_seconds / exposed_seconds
+
+
+def ratios(name: str, preset: str) -> list[float]:
+    found = round(min(paper_ratio(name, preset), MOST_RATIO), 2)
+    return [found, MOST_RATIO] if found < 1 else [found]
+
+
+def micros(seconds: float) -> str:
+    return f"{1e6 * seconds:.0f}us"
+
+
+def lines(part: Result, whole: Result, samples: int, paper: dict[str, Any]) -> Iterator[list[str]]:
+    """Rows of the table; of those that read sample by sample, times are carried over to the epoch."""
+    single = None
+    carried = samples / ((part["steps"] - 1) * part["global_batch"])
+    for row, median in finished(part):
+        seconds = carried * median["exposed_seconds"]
+        single = seconds if single is None else single
+        yield line(row, median, seconds, single, paper, total="–")
+    for row, median in finished(whole):
+        yield line(row, median, median["exposed_seconds"], single, paper, f"{median['total_seconds']:.3f}")
+
+
+def line(
+    row: Result,
+    median: dict[str, Any],
+    seconds: float,
+    single: float | None,
+    paper: dict[str, Any],
+    total: str,
+) -> list[str]:
+    wall = median["exposed_seconds"] + median["compute_seconds"]
+    wall += median["communication_seconds"] + median["skew_seconds"]
+    reading = median["reading_seconds"]
+    late = ", late" if any(one["late"] for one in row["repetitions"]) else ""
+    figure = paper.get(PAPERS.get(row["strategy"], ""))
+    return [
+        row["name"],
+        f"{median['startup_seconds']:.4f}",
+        f"{seconds:.4f}",
+        share(median["exposed_seconds"], wall),
+        times(single, seconds),
+        "–" if reading is None else f"{reading / median['compute_seconds']:.2f}",
+        total + late,
+        "–" if figure is None else f"{figure[0]:,.2f}, {share(figure[0], sum(figure))}",
+    ]

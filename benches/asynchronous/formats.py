@@ -1,0 +1,122 @@
+"""Group order of every format, cold, against what the storage gives to one that reads a file from front to end.
+
+In order, for each format: it is made, indexed, and mounted on an emulated file system; then the epoch and `forebay limit` take
+turns, each from an empty page cache: one process, from making the loader to the last batch, start-up and all; the index is
+loaded before. Both are bytes fetched from the file system over real seconds of the same slow-down, so that their ratio is the
+model's. What was made is removed again.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import forebay
+from asynchronous.containers import FORMATS, Samples
+from asynchronous.study import Study, table
+from forebay import _native, pfs
+from forebay.bench.conductor import LIMIT_KINDS
+
+PLACES: dict[str, dict[str, Any]] = {"nfs": {}, "lustre-ssd": {"targets": 2}}
+SIZES = {"3k": (3_072, 64, 256), "110k": (114_660, 32, 32)}
+"""Bytes of a sample; samples of a tiny run, in groups of 64; batch."""
+DATA_BYTES = 768 << 20
+FOLDER_SAMPLES = 2048
+"""A file takes requests of its own, however small, and these take as long as the file system says."""
+BLOCK_BYTES = 4 << 20
+LIMIT_SECONDS = 1.0
+
+
+def formats_limit(study: Study, size: str) -> None:
+    """Bytes fetched per second, of what `forebay limit` reads from front to end there (of folders: of the raw file)."""
+    sample_bytes, tiny, batch = SIZES[size]
+    print(
+        f"samples of {sample_bytes:,} bytes, batches of {batch}, group order, one process, medians of {study.repetitions}\n"
+    )
+    raw_rates: dict[str, float] = {}
+    rows = []
+    for name in ("raw", *(name for name in FORMATS if name not in {"raw", "hdf5-gzip"})):
+        whole = FOLDER_SAMPLES if name == "folder" else DATA_BYTES // sample_bytes
+        samples = Samples(study.directory / "formats", study.pick(whole, tiny * 64), sample_bytes)
+        path = samples.make(name)
+        samples.open(path).native.build_index(beside=True)
+        row = [name, f"{samples.count:,}"]
+        for preset, overrides in PLACES.items():
+            with mounted(path.parent, preset, overrides) as (server, mount):
+                row += measure(study, samples, server, mount, path.name, batch, preset, raw_rates)
+        rows.append(row)
+        samples.remove(name)
+    parts = [head for preset in PLACES for head in (f"{preset}: of the limit", "fetched / delivered")]
+    table(("format", "samples", *parts), rows)
+    print("Bar: 95 % of the limit for what is not compressed.")
+
+
+def measure(
+    study: Study,
+    samples: Samples,
+    server: pfs.Server,
+    mount: Path,
+    name: str,
+    batch: int,
+    preset: str,
+    raw_rates: dict[str, float],
+) -> list[str]:
+    """Let epochs and the limit take turns; two cells."""
+    path = mount / name
+    file = path / "data.mdb" if path.suffix == ".lmdb" else path
+    limits, rates, fetched = [], [], []
+    for _ in range(study.repetitions):
+        if file.is_file():
+            limits.append(limit_of(server, mount, file))
+        server.cold(mount)
+        dataset = samples.open(path)
+        dataset.native.load_index()
+        server.reset()
+        seconds = epoch(dataset, batch)
+        read_bytes = sum(node["read_bytes"] for node in server.stats()["nodes"])
+        rates.append(read_bytes / seconds / (1 << 20))
+        fetched.append(read_bytes / (samples.count * samples.sample_bytes))
+    limit = statistics.median(limits) if limits else raw_rates[preset]
+    raw_rates.setdefault(preset, limit)
+    rate = statistics.median(rates)
+    late = ", late" if server.stats()["lateness_exceeds_latency"] else ""
+    return [f"{rate / limit:.1%}{late}", f"{statistics.median(fetched):.3f}"]
+
+
+def limit_of(server: pfs.Server, mount: Path, file: Path) -> float:
+    """Return what `forebay limit` finds, in MiB/s: the best of one stream, and of O_DIRECT with one and with four threads."""
+    rates = []
+    for kind, threads in LIMIT_KINDS:
+        server.cold(mount)
+        figure = _native.limit(
+            str(file), block_bytes=BLOCK_BYTES, seconds=LIMIT_SECONDS, kind=kind, threads=threads, cold=True
+        )
+        rates.append(figure["rate_mib_s"])
+    return float(max(rates))
+
+
+def epoch(dataset: forebay.Dataset, batch: int) -> float:
+    """Seconds of one epoch, from making a loader to the last batch."""
+    begun = time.perf_counter()
+    with forebay.Loader(dataset, batch, order="group", epochs=1, last="short", world="single") as loader:
+        got = sum(len(taken.indices) for taken in loader)
+    seconds = time.perf_counter() - begun
+    if got != len(dataset):
+        raise RuntimeError(f"expected {len(dataset)} samples, found {got}")
+    return seconds
+
+
+@contextmanager
+def mounted(backing: Path, preset: str, overrides: dict[str, Any]) -> Iterator[tuple[pfs.Server, Path]]:
+    """A directory on an emulated file system."""
+    with tempfile.TemporaryDirectory(prefix="forebay-study-") as point:
+        server = pfs.Server.start(backing, [point], preset=preset, slow_down="auto", overrides=overrides)
+        try:
+            yield server, Path(point)
+        finally:
+            server.end()

@@ -1,0 +1,133 @@
+"""What the first opening of large data costs: a million small files, and 100 GB of TFRecord, which is sparse.
+
+`forebay index` runs as a process of its own, with a sidecar cache of its own, so that its peak of memory is its own; that of an
+index of one sample is told beside it, since it is what Python and the libraries take. Where the caches of the kernel can be
+dropped (root), the folder is indexed with its directories and inodes on the disk, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from asynchronous.study import Study, table
+
+FILES, TINY_FILES = 1_000_000, 2_000
+DIRECTORY_FILES = 10_000
+"""A hundred directories."""
+RECORDS, TINY_RECORDS = 6_400, 64
+RECORD_BYTES = 16 << 20
+"""6,400 records: 100 GiB."""
+DROP = Path("/proc/sys/vm/drop_caches")
+
+
+def index(study: Study) -> None:
+    """`forebay index` of a folder of a million small files, and of 100 GB of TFRecord: seconds, memory, bytes read, sidecar."""
+    study.directory.mkdir(parents=True, exist_ok=True)
+    lines = []
+    with tempfile.TemporaryDirectory(dir=study.directory) as scratch:
+        one = Path(scratch, "one.tfrecord")
+        write_records(one, 1, 4096)
+        base = measured(one)[1]
+        large = Path(scratch, "large.tfrecord")
+        write_records(large, study.pick(RECORDS, TINY_RECORDS), RECORD_BYTES)
+        lines.append(line("TFRecord, sparse", measured(large), base))
+        folder = files(study)
+        if study.tiny or not os.access(DROP, os.W_OK):
+            print("Nothing was dropped from the kernel's caches: that takes root, and a whole run.\n")
+        else:
+            os.sync()
+            DROP.write_text("3")
+            lines.append(line("folder, inodes on the disk", measured(folder), base))
+        lines.append(line("folder, inodes in memory", measured(folder), base))
+    header = (
+        "data",
+        "samples",
+        "data bytes",
+        "seconds",
+        "memory beyond one sample's",
+        "reads",
+        "bytes read",
+        "sidecar bytes",
+    )
+    table(header, lines)
+
+
+def files(study: Study) -> Path:
+    """Return a folder of small files of 1 to 97 bytes, made once."""
+    count = study.pick(FILES, TINY_FILES)
+    folder = study.directory / f"folder-{count}"
+    if not folder.exists():
+        beside = folder.with_suffix(".partial")
+        shutil.rmtree(beside, ignore_errors=True)
+        for number in range(count):
+            directory = beside / f"class-{number // DIRECTORY_FILES:04d}"
+            if number % DIRECTORY_FILES == 0:
+                directory.mkdir(parents=True)
+            (directory / f"{number:08d}.txt").write_bytes(b"." * (1 + number % 97))
+        beside.rename(folder)
+    return folder
+
+
+def write_records(path: Path, records: int, record_bytes: int) -> None:
+    """Write headers, and the checksums of data that are holes."""
+    length = struct.pack("<Q", record_bytes)
+    header = length + _masked_crc32c(length)
+    checksum = _masked_crc32c(bytes(record_bytes))
+    with path.open("wb") as file:
+        for record in range(records):
+            start = record * (record_bytes + 16)
+            os.pwrite(file.fileno(), header, start)
+            os.pwrite(file.fileno(), checksum, start + 12 + record_bytes)
+
+
+def _masked_crc32c(data: bytes) -> bytes:
+    checksum = google_crc32c.value(data)
+    return struct.pack("<I", ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def measured(path: Path) -> tuple[dict[str, Any], int]:
+    """Index in a new process; return what it says, and its peak of resident memory [KiB]."""
+    with _cache() as cache:
+        command = [sys.executable, "-m", "forebay", "index", str(path), "--schema", "raw", "--json"]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=os.environ | {"FOREBAY_CACHE_DIR": str(cache)}
+        )
+        assert process.stdout is not None
+        answer = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{command} ended with {process.returncode}")
+    return json.loads(answer), usage.ru_maxrss
+
+
+@contextmanager
+def _cache() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="forebay-cache-") as directory:
+        yield Path(directory)
+
+
+def line(what: str, found: tuple[dict[str, Any], int], base_kib: int) -> list[str]:
+    report, peak_kib = found
+    return [
+        what,
+        f"{report['samples']:,}",
+        f"{report['file_bytes']:,}",
+        f"{report['seconds']:.2f}",
+        f"{(peak_kib - base_kib) / 1024:.1f} MiB",
+        f"{report['reads']:,}",
+        f"{report['read_bytes']:,}",
+        f"{report['sidecar_bytes']:,}",
+    ]
