@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use forebay_plan::{Block, Read};
 
 use crate::access::{self, Mappings, ReadCounters, Reader, Transfer};
+use crate::announce::announce;
 use crate::coded::{Fetched, decode_block};
 use crate::options::AccessChoice;
 use crate::pass::{PATIENCE, Pass};
@@ -21,9 +22,6 @@ use crate::protocol::{Filled, block_passed, is_behind, publish_block, publish_ov
 use crate::stagger::Turn;
 use crate::stats::{Counter, count, count_since, monotonic_ns};
 
-/// Length of one announcement \[bytes\]: file systems of other nodes take no more in one request, and the kernel fetches no more than
-/// its read-ahead for one.
-const ANNOUNCED_BYTES: u64 = 1 << 20;
 /// How long a reader waits for an order that this rank was not given and others were, before it goes on elsewhere.
 const GRACE: Duration = Duration::from_millis(250);
 
@@ -91,7 +89,7 @@ pub(crate) fn run(pass: &Pass, number: usize) {
             return;
         }
         count_since(shared.slot(), Counter::ReaderIdleNs, begun);
-        announce(pass, &planned, block);
+        announce(pass, &planned, block, width(pass));
         let filled = fill(pass, &mut reader, &mut fetched, &planned, block);
         turn.count(block.length);
         // Counted first: who has a batch finds what was read for it in the counters.
@@ -166,6 +164,12 @@ fn may_begin(pass: &Pass, sequence: u64) -> bool {
     region.flight().may_begin(pass.number, sequence, widths(pass), filled)
 }
 
+/// Blocks that may be under way at once now.
+fn width(pass: &Pass) -> u64 {
+    let (first, most) = widths(pass);
+    if pass.shared.settings.paced { pass.shared.region.flight().width(first) } else { most }
+}
+
 /// Blocks that may be under way at once: at the beginning, and ever.
 fn widths(pass: &Pass) -> (u64, u64) {
     let settings = &pass.shared.settings;
@@ -218,31 +222,6 @@ fn fetch(pass: &Pass, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) ->
             copied
         }
         _ => reader.fill(&mut transfers).is_ok(),
-    }
-}
-
-/// Announces a block of large reads, so that the kernel has all the requests that it cuts them into under way at once, and the
-/// block behind it, so that the storage goes on while this one is copied. What is announced twice is asked for once.
-fn announce(pass: &Pass, planned: &Arc<Planned>, block: &Block) {
-    let shared = &pass.shared;
-    if !shared.settings.coalesces || shared.settings.direct || shared.settings.access == AccessChoice::Mmap {
-        return;
-    }
-    let tell = |planned: &Planned, block: &Block| {
-        let first = block.first_read as usize;
-        for read in &planned.plan.reads[first..first + block.reads as usize] {
-            for start in (0..read.length).step_by(ANNOUNCED_BYTES as usize) {
-                let length = ANNOUNCED_BYTES.min(read.length - start);
-                shared.files.will_need(read.shard, read.file_offset + start, length);
-            }
-        }
-    };
-    tell(planned, block);
-    if let Some((next, place)) = pass.plans.next_block(block.sequence + 1, 0, 1)
-        // Another tranche is another turn.
-        && (shared.options.stagger.is_none() || next.tranche.first_step == planned.tranche.first_step)
-    {
-        tell(&next, &next.plan.blocks[place]);
     }
 }
 

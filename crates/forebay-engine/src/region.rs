@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::announce::Announced;
 use crate::error::Error;
 use crate::flight::Flight;
 use crate::links::Loss;
@@ -59,6 +60,8 @@ struct Header {
     planning: Bell,
     /// Which blocks may be read now.
     flight: Flight,
+    /// Which blocks the kernel was told of.
+    announced: Announced,
     /// Whether any may, where nodes take turns.
     gate: Gate,
     /// [`Loss`] word of the first process of the job that was lost; 0 for none.
@@ -211,6 +214,11 @@ impl Region {
     /// Which blocks may be read now.
     pub(crate) fn flight(&self) -> &Flight {
         &self.header().flight
+    }
+
+    /// Which blocks the kernel was told of.
+    pub(crate) fn announced(&self) -> &Announced {
+        &self.header().announced
     }
 
     /// The first process of the job that was lost.

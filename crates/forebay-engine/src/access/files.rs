@@ -25,6 +25,7 @@ use rustix::io::DupFlags;
 use super::error::ReadError;
 use super::file_system::FileSystem;
 use super::sample_files::SampleFiles;
+use super::window::announced_bytes;
 
 /// Alignment of offsets, lengths and memory for reads around the page cache \[bytes\].
 ///
@@ -38,6 +39,7 @@ struct ShardFile {
     bytes: u64,
     modified_ns: i128,
     file_system: FileSystem,
+    announced_bytes: u64,
     buffered: OwnedFd,
     direct: Option<OwnedFd>,
     reopening: Mutex<()>,
@@ -92,6 +94,7 @@ impl ShardFiles {
                 path: path.clone(),
                 bytes: *bytes,
                 modified_ns: modified_ns(&stat),
+                announced_bytes: announced_bytes(&file_system, &stat),
                 file_system,
                 buffered,
                 direct: direct_fd,
@@ -129,11 +132,13 @@ impl ShardFiles {
             if found != *bytes {
                 return Err(ReadError::Size { path: path.clone(), expected: *bytes, found });
             }
+            let file_system = FileSystem { magic: 0, name: "memory".into(), local: true };
             opened.push(ShardFile {
                 path: path.clone(),
                 bytes: *bytes,
                 modified_ns: modified_ns(&stat),
-                file_system: FileSystem { magic: 0, name: "memory".into(), local: true },
+                announced_bytes: announced_bytes(&file_system, &stat),
+                file_system,
                 buffered,
                 direct: None,
                 reopening: Mutex::new(()),
@@ -256,11 +261,13 @@ impl ShardFiles {
 
     /// Asks the kernel to fetch a range into the page cache. May do nothing.
     pub(crate) fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
-        // No length would mean "up to the end of the file".
-        if let Some(length) = NonZeroU64::new(length)
-            && let Ok(file) = self.descriptor(shard, false)
-        {
-            let _ = rustix::fs::fadvise(file, offset, Some(length), Advice::WillNeed);
+        let Ok(file) = self.descriptor(shard, false) else { return };
+        // A file of one sample is fetched by one call, as far as that goes.
+        let piece = if self.samples.is_some() { length } else { self.shard(shard).announced_bytes };
+        for start in (0..length).step_by(piece.max(1) as usize) {
+            // No length would mean "up to the end of the file".
+            let length = NonZeroU64::new(piece.min(length - start));
+            let _ = rustix::fs::fadvise(&file, offset + start, length, Advice::WillNeed);
         }
     }
 

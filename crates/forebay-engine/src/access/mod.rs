@@ -24,6 +24,7 @@ mod reader;
 mod residency;
 mod ring;
 mod sample_files;
+mod window;
 
 pub use affinity::widen_affinity;
 pub use error::ReadError;

@@ -1,0 +1,29 @@
+//! How much the kernel fetches for one announcement.
+//!
+//! `posix_fadvise(POSIX_FADV_WILLNEED)` answers success and fetches no more than the larger one of the mount's read-ahead window and
+//! its largest request (mm/readahead.c, `force_page_cache_ra`, as of Linux 6.18). Of FUSE only the window counts, and that is 128 KiB
+//! unless somebody raised it: longer announcements are cut off without a word.
+
+use rustix::fs::Stat;
+
+use super::file_system::FileSystem;
+
+/// The longest announcement \[bytes\]: file systems of other nodes take no more in one request.
+const MOST_BYTES: u64 = 1 << 20;
+/// The window that a mount has by default \[bytes\].
+const DEFAULT_BYTES: u64 = 128 << 10;
+/// `f_type` of FUSE.
+const FUSE: u64 = 0x6573_5546;
+
+/// Length up to which an announcement of a file does something \[bytes\].
+pub(super) fn announced_bytes(file_system: &FileSystem, stat: &Stat) -> u64 {
+    if file_system.magic != FUSE {
+        return MOST_BYTES;
+    }
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"))
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok())
+        .filter(|kib| *kib > 0)
+        .map_or(DEFAULT_BYTES, |kib| kib.saturating_mul(1 << 10).min(MOST_BYTES))
+}
