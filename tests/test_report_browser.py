@@ -79,7 +79,8 @@ def test_a_browser_shows_the_page_without_a_network_an_error_or_an_overlap(
         shown = [one.get_attribute("id") for one in view.query_selector_all("section.figure")]
         assert {"sizes", "offsets"} <= set(shown) or source == "plain"
         for key in shown:
-            picture = view.locator(f"#{key} svg").first
+            # Some tell in sentences or in a table what others draw.
+            picture = view.locator(f"#{key} :is(svg, ul, table)").first
             box = picture.bounding_box()
             assert box["width"] > 200
             assert box["height"] > 10
