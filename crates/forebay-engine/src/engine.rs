@@ -119,7 +119,7 @@ impl Engine {
         };
         let fingerprint = source.dataset().fingerprint();
         let mut failure = None;
-        let mut share = None;
+        let (mut share, mut opened) = (None, None);
         let mut seek = Duration::ZERO;
         let lead = |greetings: &[Vec<u8>], dead: Dead<'_>| {
             let attentive = Attentive::new(caller, making, dead);
@@ -130,9 +130,9 @@ impl Engine {
                     lead(&source, &options, making.links().map(AsRef::as_ref), &mut seek, &attentive)
                 })
                 .and_then(|led| making.agree(&options, &attentive).map(|()| led))
-                .map(|(reply, fds, held)| {
-                    share = Some(held);
-                    (reply, fds)
+                .map(|led| {
+                    (share, opened) = (Some(led.share), Some(led.files));
+                    (led.reply, led.fds)
                 })
                 .map_err(|error| {
                     let error = attentive.reason(error);
@@ -167,7 +167,10 @@ impl Engine {
             Some(settings.lanes).filter(|_| options.order.kind == "group"),
         )?;
         let kept = reply.kept.then(|| fds.collect());
-        let files = open_files(&source, &index, settings.direct, kept)?;
+        let files = match opened.filter(|files| files.serves(settings.direct)) {
+            Some(files) => files,
+            None => open_files(&source, &index, settings.direct, kept)?,
+        };
         let mappings = open_mappings(settings.access, &files);
         if settings.roots && settings.access != AccessChoice::Mmap {
             // Behind what a root reads stand the samples of other nodes.

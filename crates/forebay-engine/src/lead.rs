@@ -34,6 +34,17 @@ pub(crate) struct Reply {
     pub(crate) nodes: Option<Nodes>,
 }
 
+/// What the leader has made: what it sends to the others, and what it keeps.
+pub(crate) struct Led {
+    /// A [`Reply`], as JSON.
+    pub(crate) reply: Vec<u8>,
+    /// Region, index, and data that are kept, if any.
+    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) share: registry::Share,
+    /// The shards, open already.
+    pub(crate) files: Arc<ShardFiles>,
+}
+
 /// What only the leader does: the index, the settings, the memory. `seek` is how long it took to find the samples.
 pub(crate) fn lead(
     source: &Source,
@@ -41,7 +52,7 @@ pub(crate) fn lead(
     links: Option<&Links>,
     seek: &mut Duration,
     caller: &dyn Caller,
-) -> Result<(Vec<u8>, Vec<OwnedFd>, registry::Share), Error> {
+) -> Result<Led, Error> {
     let mut budget = settings::budget(options)?;
     // Roots and cursors are there to touch storage.
     if options.locate.walks() || options.locate == Locate::Scan {
@@ -82,7 +93,7 @@ pub(crate) fn lead(
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
     fds.extend(share_kept()?.into_iter().flatten());
-    Ok((reply, fds, share))
+    Ok(Led { reply, fds, share, files })
 }
 
 /// Opens the shards, or takes the memory in which they are kept.

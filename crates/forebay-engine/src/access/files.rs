@@ -10,6 +10,8 @@
 //!
 //! Nothing is ever written, and no lock is taken on the way of a read from a shard.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
@@ -78,13 +80,22 @@ impl ShardFiles {
     pub fn open(shards: &[(PathBuf, u64)], direct: bool) -> Result<Self, ReadError> {
         let mut refused = None;
         let mut opened = Vec::with_capacity(shards.len());
+        // Asked once for each device, as every answer may be a trip to a server.
+        let mut kinds: HashMap<u64, (FileSystem, u64)> = HashMap::new();
         for (path, bytes) in shards {
             let (buffered, stat) = open_buffered(path)?;
             let found = file_bytes(&stat);
             if found != *bytes {
                 return Err(ReadError::Size { path: path.clone(), expected: *bytes, found });
             }
-            let file_system = file_system(&buffered).map_err(open_error(path, "inspect the file system"))?;
+            let (file_system, announced_bytes) = match kinds.entry(stat.st_dev) {
+                Entry::Occupied(known) => known.get().clone(),
+                Entry::Vacant(place) => {
+                    let kind = file_system(&buffered).map_err(open_error(path, "inspect the file system"))?;
+                    let announced = announced_bytes(&kind, &stat);
+                    place.insert((kind, announced)).clone()
+                }
+            };
             let direct_fd = if direct && refused.is_none() {
                 open_direct(path, &file_system).map_err(|reason| refused = Some(reason)).ok()
             } else {
@@ -94,7 +105,7 @@ impl ShardFiles {
                 path: path.clone(),
                 bytes: *bytes,
                 modified_ns: modified_ns(&stat),
-                announced_bytes: announced_bytes(&file_system, &stat),
+                announced_bytes,
                 file_system,
                 buffered,
                 direct: direct_fd,
@@ -218,6 +229,11 @@ impl ShardFiles {
     /// Why reads around the page cache were asked for but will not happen.
     pub fn direct_refused(&self) -> Option<&str> {
         self.direct_refused.as_deref()
+    }
+
+    /// Whether these serve where reads around the page cache are wanted, or not wanted; the files of samples hold on to an index of their own.
+    pub(crate) fn serves(&self, direct: bool) -> bool {
+        self.samples.is_none() && (!direct || self.is_direct())
     }
 
     /// Whether every shard has an `O_DIRECT` descriptor.
