@@ -125,12 +125,14 @@ impl Approach {
             (false, false) => NETWORK_GAP_BYTES,
         };
         let is_forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
+        // A group is a piece of a file, as a step of a forward walk is.
+        let in_pieces = is_forward || (matches!(kind, Kind::Group { .. }) && !files.are_of_samples());
         // What lies in one piece is read in one go: a disk that serves others in between pays for every return, once per go. What is
         // coded wants many readers, which decode.
         let coalesces = options.coalesce.is_none()
             && !options.locate.walks()
             && (roots
-                || (is_forward
+                || (in_pieces
                     && !files.is_local()
                     && options.readers.is_none()
                     && !options.reader_per_rank
@@ -156,7 +158,7 @@ impl Approach {
             None if coalesces => COALESCING_READERS,
             None => NETWORK_READERS,
         };
-        let paced = is_forward && options.readers.is_none() && !roots && !files.is_local() && readers > 1;
+        let paced = in_pieces && options.readers.is_none() && !roots && !files.is_local() && readers > 1;
         let tranche_bytes = match (options.coalesce, kind) {
             (Some(steps), _) => step_bytes.saturating_mul(u64::from(steps)).max(LOCAL_FORWARD_TRANCHE_BYTES),
             (None, Kind::Contiguous) if !files.is_local() => NETWORK_CONTIGUOUS_TRANCHE_BYTES,
