@@ -282,7 +282,8 @@ def test_verify_reads_every_file(folder):
 
 
 @needs_fuse
-def test_large_files_of_another_node_are_read_side_by_side_by_readers(tmp_path, points):  # noqa: F811
+@pytest.mark.parametrize("order", ["group", "sequential", "shuffle"])
+def test_large_files_of_another_node_are_read_side_by_side_by_readers(tmp_path, points, order):  # noqa: F811
     root = tmp_path / "train"
     rng = random.Random(3)
     for number in range(96):
@@ -291,9 +292,11 @@ def test_large_files_of_another_node_are_read_side_by_side_by_readers(tmp_path, 
         (below / f"{number:03d}.bin").write_bytes(rng.randbytes(rng.choice([70_000, 100_000])))
     pfs.Server.start(root, points, spec=emulator.write_spec(tmp_path / "spec.toml"))
     dataset = forebay.open(points[0])
-    with forebay.Loader(dataset, 8, order="group", world="single") as loader:
+    with forebay.Loader(dataset, 8, order=order, world="single") as loader:
         for batch in loader:
             for place, sample in enumerate(batch.indices):
                 assert bytes(batch["data"][place]) == dataset[int(sample)]["data"]
         assert loader.stats()["in_place_bytes"] == 0
         assert "by 32 reader(s)" in loader.explain()
+        # All of them from the first one on: a trip to the server for each file is what it costs.
+        assert "reads at once:" not in loader.explain()

@@ -125,8 +125,8 @@ impl Approach {
             (false, false) => NETWORK_GAP_BYTES,
         };
         let is_forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
-        // A group is a piece of a file, as a step of a forward walk is.
-        let in_pieces = is_forward || (matches!(kind, Kind::Group { .. }) && !files.are_of_samples());
+        // Steps of a forward walk and groups are pieces of a file, unless every sample is a file.
+        let in_pieces = (is_forward || matches!(kind, Kind::Group { .. })) && !files.are_of_samples();
         // What lies in one piece is read in one go: a disk that serves others in between pays for every return, once per go. What is
         // coded wants many readers, which decode.
         let coalesces = options.coalesce.is_none()
