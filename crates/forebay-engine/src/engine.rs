@@ -13,7 +13,7 @@ use forebay_format::Index;
 use forebay_plan::Order;
 use forebay_types::{Field, Rank};
 
-use crate::batch::{Batch, BatchLayout, Buffers};
+use crate::batch::{BatchLayout, Buffers};
 use crate::caller::Caller;
 use crate::drill;
 use crate::error::Error;
@@ -22,30 +22,22 @@ use crate::links::{Listener, Watch};
 use crate::making::{Attentive, Making};
 use crate::node::{self, Dead, Map, NodeSpec, fork};
 use crate::options::{AccessChoice, Options, compare_greetings};
-use crate::pass::{ATTENTION, Pass};
+use crate::pass::Pass;
 use crate::position::AWAY;
 use crate::protocol::publish_position;
 use crate::region::Region;
 use crate::registry;
-use crate::ring::Taken;
 use crate::settings::{self, Settings};
 use crate::shared::{GivenOrders, Shared};
 use crate::shuffling::ShuffleQuality;
 use crate::skip::BadSamples;
 use crate::source::Source;
 use crate::stagger::Turns;
-use crate::stats::{self, Counter, EpochReads, count};
+use crate::stats::{Counter, EpochReads, count};
 use crate::ward::Ward;
 
 /// How long ranks of a node wait for each other to come, unless `timeout=` is shorter \[s\].
 const MEETING_S: u64 = 120;
-/// How often `next` looks whether a peer has died when it does not wait.
-const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// A wait that takes so much longer than it was to take was not one: the process did not run.
-const STOPPED: Duration = Duration::from_secs(3);
-/// After how long without a batch the user is told what is being waited for.
-pub(crate) const STALL_WARNING: Duration = Duration::from_secs(10);
-
 /// See the module header.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
@@ -79,7 +71,7 @@ pub(crate) struct Consumer {
     pub(crate) filling: bool,
     pub(crate) last_return: Option<Instant>,
     /// When `next` last looked whether a peer has died.
-    looked: Instant,
+    pub(crate) looked: Instant,
     pub(crate) warned_copies: bool,
     /// The user was told that his epochs are too many for the order.
     pub(crate) warned_shuffle: bool,
@@ -310,128 +302,6 @@ impl Engine {
             links.tell(loss);
         }
         Err(self.ward.error(loss, what()))
-    }
-
-    /// The next batch, or `None` at the end of the epoch.
-    pub fn next(&self, caller: &dyn Caller) -> Result<Option<Batch>, Error> {
-        let mut consumer = self.consumer()?;
-        let begun = Instant::now();
-        let shared = &self.shared;
-        let slot = shared.slot();
-        if let Some(last) = consumer.last_return {
-            count(slot, Counter::ComputeNs, begun.duration_since(last).as_nanos() as u64);
-        }
-        if let Some(error) = &consumer.failed {
-            return Err(error.clone());
-        }
-        if consumer.step >= consumer.end || consumer.away {
-            consumer.last_return = None;
-            if !consumer.away {
-                self.end_of_epoch(caller)?;
-            }
-            return Ok(None);
-        }
-        let Some(pass) = consumer.pass.clone() else { return Ok(None) };
-        // Where every batch is ready nobody waits, and a death would go unnoticed.
-        let looked = if begun.duration_since(consumer.looked) > LOOK_AROUND {
-            consumer.looked = begun;
-            self.look_around(caller, || "found between two batches".into())
-        } else {
-            Ok(())
-        };
-        let epoch = (consumer.end / self.steps_per_epoch()).saturating_sub(1);
-        let taken = looked
-            .and_then(|()| self.given_agree(epoch))
-            .and_then(|()| self.wait_for_batch(&pass, consumer.step, begun, caller));
-        let batch = match taken {
-            Ok(batch) => batch,
-            // The batch is still on its way; the next call finds it.
-            Err(Error::Interrupted) => return Err(Error::Interrupted),
-            Err(error) => {
-                self.step_aside(&mut consumer);
-                consumer.failed = Some(error.clone());
-                return Err(error);
-            }
-        };
-        let waited = begun.elapsed().as_nanos() as u64;
-        count(slot, if consumer.filling { Counter::StartupNs } else { Counter::ExposedNs }, waited);
-        consumer.filling = false;
-        consumer.step += 1;
-        count(slot, Counter::Steps, 1);
-        count(slot, Counter::Samples, batch.samples() as u64);
-        stats::arrive(shared.region.ranks(), shared.me());
-        if !consumer.warned_copies && shared.buffers.ring.keeps_all() {
-            consumer.warned_copies = true;
-            caller.warn(&format!(
-                "loader \"{}\": all {} batch buffers of this rank are still in use, so further batches are allocated \
-                 one by one; drop or copy batches you no longer need, or ask for more by strategy=Strategy(buffers=)",
-                shared.options.name,
-                shared.region.layout().buffers
-            ));
-        }
-        for text in shared.bad_samples.news() {
-            caller.warn(&format!("loader \"{}\": {text}", shared.options.name));
-        }
-        consumer.last_return = Some(Instant::now());
-        Ok(Some(batch))
-    }
-
-    fn wait_for_batch(
-        &self,
-        pass: &Pass,
-        step: u64,
-        begun: Instant,
-        caller: &dyn Caller,
-    ) -> Result<Batch, Error> {
-        let shared = &self.shared;
-        let mut warnings = 0;
-        // Time in which this very process did not run, stopped by a signal, is nobody's stall.
-        let (mut stopped, mut looked) = (Duration::ZERO, begun);
-        loop {
-            match shared.buffers.ring.take(step, ATTENTION) {
-                Taken::Item(batch) => return Ok(batch),
-                Taken::Failed(error) => return Err(error),
-                Taken::NotYet => {}
-            }
-            if let Some(error) = pass.failure() {
-                return Err(error);
-            }
-            let waits = || {
-                let what = shared.waiting_for.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                if what.is_empty() {
-                    "waiting for its first bytes".into()
-                } else {
-                    format!("waiting for {what}")
-                }
-            };
-            self.look_around(caller, waits)?;
-            let round = looked.elapsed();
-            looked = Instant::now();
-            if round > STOPPED {
-                stopped += round;
-            }
-            let elapsed = begun.elapsed().saturating_sub(stopped);
-            if elapsed > STALL_WARNING * (warnings + 1) {
-                warnings += 1;
-                caller.warn(&format!(
-                    "loader \"{}\": no batch for {} s, {}",
-                    shared.options.name,
-                    elapsed.as_secs(),
-                    waits()
-                ));
-            }
-            if elapsed.as_secs() > shared.options.timeout_s {
-                return Err(Error::Timeout { seconds: shared.options.timeout_s, what: waits() });
-            }
-        }
-    }
-
-    /// The check at the end of an epoch: the source is as it was when it was opened.
-    fn end_of_epoch(&self, caller: &dyn Caller) -> Result<(), Error> {
-        for warning in self.shared.source.dataset().check_unchanged()? {
-            caller.warn(&warning);
-        }
-        Ok(())
     }
 
     /// Ends the iteration early; the node goes on without this rank until its next `start`.

@@ -3,7 +3,7 @@
 //! From the outside in:
 //!
 //! - [`Source`] is an opened data set with its index (and, in `kept`, data that came with it); [`Engine`] is a loader of one rank; `start` is where its iterations begin,
-//!   `given` takes orders of the user's own, `telling` is what a loader tells of itself.
+//!   `next` hands out its batches, `given` takes orders of the user's own, `telling` is what a loader tells of itself.
 //! - `node` brings the ranks of a node together, `links` the leaders of the nodes of a job (`making` uses both, `ward` knows who is lost);
 //!   `region` is the memory they share; `protocol` says who may touch it when.
 //! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks; `flight` and
@@ -53,6 +53,8 @@ pub mod links;
 pub mod locate;
 #[cfg(not(loom))]
 mod making;
+#[cfg(not(loom))]
+mod next;
 pub mod node;
 #[cfg(not(loom))]
 mod options;

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::caller::Caller;
-use crate::engine::STALL_WARNING;
 use crate::error::Error;
 use crate::links::{LinkError, Links, Listener};
 use crate::node::Dead;
 use crate::options::Options;
+use crate::pass::STALL_WARNING;
 
 /// How often a caller that is asked all the time looks around.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -21,6 +21,8 @@ use crate::shared::Shared;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// The same for the thread of the user, who may press Ctrl-C, and who is told of failures.
 pub(crate) const ATTENTION: Duration = Duration::from_millis(200);
+/// After how long the user is told what is being waited for.
+pub(crate) const STALL_WARNING: Duration = Duration::from_secs(10);
 
 /// See the module header.
 pub(crate) struct Pass {

@@ -14,10 +14,10 @@ use std::time::Instant;
 
 use crate::caller::Caller;
 use crate::crew;
-use crate::engine::{Consumer, Engine, STALL_WARNING};
+use crate::engine::{Consumer, Engine};
 use crate::error::Error;
 use crate::gather::come_back;
-use crate::pass::{ATTENTION, Pass};
+use crate::pass::{ATTENTION, Pass, STALL_WARNING};
 use crate::position::{AWAY, Position};
 use crate::region::RankSlot;
 use crate::shuffling;
