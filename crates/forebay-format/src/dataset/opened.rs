@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use forebay_types::{Extent, ShardId, Unit};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -11,7 +11,8 @@ use super::Dataset;
 use crate::file::{DataFile, Input};
 use crate::{Error, Index, folder};
 
-/// The shards, or the folders in which every sample has a file of its own, which is opened for every read.
+/// The shards, or the folders in which every sample has a file of its own, which is opened for every read. A shard or folder is opened
+/// when it is first read, and stays open as long as this.
 pub(super) struct OpenFiles<'a> {
     dataset: &'a Dataset,
     index: &'a Index,
@@ -19,24 +20,40 @@ pub(super) struct OpenFiles<'a> {
 }
 
 enum Kind {
-    Shards(Vec<Input>),
-    Folders(Vec<OwnedFd>),
+    Shards(Vec<OnceLock<Input>>),
+    Folders(Vec<OnceLock<OwnedFd>>),
 }
 
 impl<'a> OpenFiles<'a> {
-    pub(super) fn new(dataset: &'a Dataset, index: &'a Index) -> Result<Self, Error> {
-        let paths = dataset.shards.iter().map(|shard| &shard.path);
+    pub(super) fn new(dataset: &'a Dataset, index: &'a Index) -> Self {
+        let count = dataset.shards.len();
         let kind = if index.has_sample_files() {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let open = |path: &PathBuf| {
-                rustix::fs::openat(CWD, path, flags, Mode::empty())
-                    .map_err(|errno| folder::failed("open", path, errno))
-            };
-            Kind::Folders(paths.map(open).collect::<Result<_, _>>()?)
+            Kind::Folders(std::iter::repeat_with(OnceLock::new).take(count).collect())
         } else {
-            Kind::Shards(paths.map(|path| Input::open(path)).collect::<Result<_, _>>()?)
+            Kind::Shards(std::iter::repeat_with(OnceLock::new).take(count).collect())
         };
-        Ok(Self { dataset, index, kind })
+        Self { dataset, index, kind }
+    }
+
+    /// Opens all there is, so that what cannot be opened shows before anything is read.
+    pub(super) fn open_all(&self) -> Result<(), Error> {
+        (0..self.dataset.shards.len()).try_for_each(|number| match &self.kind {
+            Kind::Shards(files) => self.shard(files, number).map(drop),
+            Kind::Folders(folders) => self.folder(folders, number).map(drop),
+        })
+    }
+
+    fn shard<'b>(&self, files: &'b [OnceLock<Input>], number: usize) -> Result<&'b Input, Error> {
+        once(&files[number], || Input::open(&self.dataset.shards[number].path))
+    }
+
+    fn folder<'b>(&self, folders: &'b [OnceLock<OwnedFd>], number: usize) -> Result<&'b OwnedFd, Error> {
+        let path = &self.dataset.shards[number].path;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        once(&folders[number], || {
+            rustix::fs::openat(CWD, path, flags, Mode::empty())
+                .map_err(|errno| folder::failed("open", path, errno))
+        })
     }
 
     /// The file that a number in extents stands for; for messages.
@@ -67,11 +84,11 @@ impl<'a> OpenFiles<'a> {
     /// Reads exactly `into.len()` bytes from the start of an extent on.
     pub(super) fn read(&self, Extent { shard, offset, .. }: Extent, into: &mut [u8]) -> Result<(), Error> {
         match &self.kind {
-            Kind::Shards(files) => files[shard.0 as usize].read(offset, into, "record"),
+            Kind::Shards(files) => self.shard(files, shard.0 as usize)?.read(offset, into, "record"),
             Kind::Folders(folders) => {
                 let file = self.index.sample_file(shard)?;
                 let path = self.dataset.shards[file.shard].path.join(&file.name);
-                let fd = folder::open_below(&folders[file.shard], &file.name, OFlags::empty())
+                let fd = folder::open_below(self.folder(folders, file.shard)?, &file.name, OFlags::empty())
                     .map_err(|errno| folder::failed("open for reading", &path, errno))?;
                 let input = Input::from_source(&path, Arc::new(DataFile::of(fd, &path)?))?;
                 if input.bytes() != file.bytes {
@@ -82,6 +99,14 @@ impl<'a> OpenFiles<'a> {
                 input.read(offset, into, "record")
             }
         }
+    }
+}
+
+/// What a place holds, made now where it is empty.
+fn once<T>(place: &OnceLock<T>, make: impl FnOnce() -> Result<T, Error>) -> Result<&T, Error> {
+    match place.get() {
+        Some(value) => Ok(value),
+        None => make().map(|made| place.get_or_init(|| made)),
     }
 }
 

@@ -55,7 +55,7 @@ impl Dataset {
     pub fn read_columns(&self, index: &Index, sample: SampleId) -> Result<Vec<Vec<u8>>, Error> {
         let mut located = Located::default();
         index.locate(&[sample], &mut located)?;
-        self.read_located(&OpenFiles::new(self, index)?, index, &located, 0, &mut Units::default())
+        self.read_located(&OpenFiles::new(self, index), index, &located, 0, &mut Units::default())
     }
 
     /// Reads and decodes every sample, with `threads` threads, and returns the first `limit` bad ones.
@@ -69,7 +69,8 @@ impl Dataset {
         progress: &(dyn Fn(Progress) -> bool + Sync),
         limit: usize,
     ) -> Result<Verification, Error> {
-        let files = OpenFiles::new(self, index)?;
+        let files = OpenFiles::new(self, index);
+        files.open_all()?;
         let total = index.samples();
         let (next, done, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let all = Mutex::new(Verification::default());
