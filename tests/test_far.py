@@ -1,0 +1,89 @@
+"""The promises where the data lie on other nodes: there they are read in large announced reads, as many at once as are faster."""
+
+# Fixtures are imported by their names, which arguments of tests then repeat.
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import pytest
+
+import forebay
+import support
+from emulator import backing, needs_fuse, points  # noqa: F401 - fixtures
+from forebay import pfs
+from ranks import plain, work
+
+pytestmark = needs_fuse
+
+# 1,200 records of 40 to 80 KB, 70 MB: more blocks of 8 MiB than are read before the first trial of another width.
+LARGE = 1200
+GROUPS = {
+    "small groups": {"samples": 7, "window": 3},
+    "groups larger than a block": {"samples": 300, "window": 1},
+    "one group": {"samples": LARGE, "window": 1},
+    "windows that overlap blocks": {"samples": 64, "window": 4, "lanes": 2},
+}
+
+
+@pytest.fixture
+def far(backing, points):
+    """A directory of this node, and where it is mounted as one of other nodes."""
+    server = pfs.Server.start(backing, points, preset="none")
+    yield backing, points[0], server
+    server.end()
+
+
+@pytest.mark.parametrize("order", ["sequential", "contiguous", "shuffle", "group"])
+def test_every_number_of_ranks_delivers_what_the_plain_reader_does(pool, far, order):
+    near, mount, server = far
+    local = plain.write_mixed(near)
+    for ranks in (1, 2, 3, 4):
+        options = {"batch_size": 12 // ranks, **plain.ORDERS[order], "seed": 3}
+        expected = plain.expected(local, options, ranks, 3)
+        server.cold(mount)
+        found = pool.run(ranks, work.deliver, path=str(mount / "mixed.lmdb"), options=options, epochs=3)
+        for epoch in range(3):
+            steps = plain.together(found, epoch)
+            assert (plain.joined(steps) if order == "group" else steps) == expected[epoch]
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("memory", ["least", "512MiB"])
+def test_groups_of_any_size_and_in_any_memory_are_those_of_a_local_file(far, name, memory):
+    near, mount, server = far
+    values = [support.record(number, 40_000 + number * 33) for number in range(LARGE)]
+    local = support.write_lmdb(near / "large.lmdb", values)
+    order = forebay.Group(**GROUPS[name])
+    with forebay.Loader(local, 50, order=order, epochs=1, seed=4) as loader:
+        expected = [[int(number) for number in batch.indices] for batch in loader]
+    path = mount / "large.lmdb"
+    if memory == "least":
+        with pytest.raises(forebay.OptionError, match="is too little") as raised:
+            forebay.Loader(path, 50, order=order, epochs=1, seed=4, memory=1 << 20)
+        memory = str(raised.value).split('memory="')[1].split('"')[0]
+    for _ in range(2):
+        server.cold(mount)
+        with forebay.Loader(path, 50, order=order, epochs=1, seed=4, memory=memory) as loader:
+            assert "reads at once:" in loader.explain()
+            for batch, ids in zip(loader, expected, strict=True):
+                assert [int(number) for number in batch.indices] == ids
+                assert all(
+                    bytes(row) == values[number] for row, number in zip(batch["data"], ids, strict=True)
+                )
+
+
+@pytest.mark.parametrize("order", ["sequential", "group"])
+def test_resume_equals_uninterrupted(pool, far, order):
+    near, mount, server = far
+    plain.write_even(near)
+    path = str(mount / "even.lmdb")
+    options = {"batch_size": 4, **plain.ORDERS[order], "seed": 8}
+    whole = pool.run(3, work.deliver, path=path, options=options, epochs=2)
+    for stop in (1, whole[0]["steps"] - 1, whole[0]["steps"] + 2):
+        server.cold(mount)
+        first = pool.run(3, work.deliver, path=path, options=options, epochs=2, stop=stop)
+        state = first[0]["state"]
+        rest = pool.run(3, work.deliver, path=path, options=options, epochs=2 - state["epoch"], state=state)
+        for one, begun, ended in zip(whole, first, rest, strict=True):
+            flat = [step for epoch in (*begun["found"], *ended["found"]) for step in epoch]
+            assert flat == [step for epoch in one["found"] for step in epoch]
