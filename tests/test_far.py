@@ -1,4 +1,4 @@
-"""The promises where the data lie on other nodes: there they are read in large announced reads, as many at once as is fastest."""
+"""The promises where data lie on other nodes: read in large announced reads, as many at once as is fastest."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
 # ruff: noqa: F811
