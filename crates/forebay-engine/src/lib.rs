@@ -7,7 +7,8 @@
 //! - `node` brings the ranks of a node together, `links` the leaders of the nodes of a job (`making` uses both, `ward` knows who is lost);
 //!   `region` is the memory they share; `protocol` says who may touch it when.
 //! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks; `flight` and
-//!   `pace`: how many at once; `announce`: what the kernel is told ahead), `gather` (→ batch
+//!   `pace`: how many at once; `announce` and
+//!   `announced`: what the kernel is told ahead), `gather` (→ batch
 //!   buffers; `sample`, `assemble` and `decode` do one sample). `coded` decodes units for both, `skip` finds what stands in for a bad one.
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
 //! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` are its decisions (`room`: what ragged fields get),
@@ -19,6 +20,8 @@
 pub mod access;
 #[cfg(not(loom))]
 mod announce;
+#[cfg(not(loom))]
+mod announced;
 #[cfg(not(loom))]
 mod assemble;
 #[cfg(not(loom))]

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::announce::Announced;
+use crate::announced::Announced;
 use crate::error::Error;
 use crate::flight::Flight;
 use crate::links::Loss;

@@ -1,0 +1,105 @@
+//! Which blocks of a node the kernel was told of: one after the other, each by one reader (`announce.rs`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::position::Position;
+
+/// Words in shared memory; all begin as zeros.
+#[repr(C)]
+pub(crate) struct Announced {
+    /// Position word of (pass, sequence of the last block that somebody announces + 1).
+    taken: AtomicU64,
+    /// The same of a block that was announced.
+    told: AtomicU64,
+}
+
+impl Announced {
+    /// The word of what is taken; `take` wants it unchanged.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Acquire)
+    }
+
+    /// The first block behind all that are taken.
+    pub(crate) fn next(taken: u64, pass: u64) -> u64 {
+        step_of(taken, pass)
+    }
+
+    /// Whether somebody is at it: a block of the pass was taken and is not announced yet.
+    pub(crate) fn is_busy(&self, pass: u64) -> bool {
+        let taken = self.taken();
+        step_of(taken, pass) > step_of(self.told.load(Ordering::Acquire), pass)
+    }
+
+    /// Whether a block was announced.
+    pub(crate) fn is_told(&self, pass: u64, sequence: u64) -> bool {
+        step_of(self.told.load(Ordering::Acquire), pass) > sequence
+    }
+
+    /// Takes a block; false where somebody was faster.
+    pub(crate) fn take(&self, taken: u64, pass: u64, sequence: u64) -> bool {
+        let word = Position::new(pass, sequence + 1).word();
+        self.taken.compare_exchange(taken, word, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Notes that a block which was taken is announced.
+    pub(crate) fn tell(&self, pass: u64, sequence: u64) {
+        self.told.fetch_max(Position::new(pass, sequence + 1).word(), Ordering::AcqRel);
+    }
+}
+
+/// The step of a position word, 0 where it is of another pass.
+fn step_of(word: u64, pass: u64) -> u64 {
+    let position = Position::from_word(word);
+    if position.pass() == pass { position.step() } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing() -> Announced {
+        Announced { taken: AtomicU64::new(0), told: AtomicU64::new(0) }
+    }
+
+    #[test]
+    fn a_block_is_announced_by_one_reader_and_a_new_pass_begins_anew() {
+        let announced = nothing();
+        assert!(!announced.is_busy(1) && !announced.is_told(1, 0));
+        let before = announced.taken();
+        assert!(announced.take(before, 1, 0) && !announced.take(before, 1, 0));
+        assert!(announced.is_busy(1) && !announced.is_told(1, 0) && !announced.is_busy(2));
+        announced.tell(1, 0);
+        assert!(announced.is_told(1, 0) && !announced.is_told(1, 1) && !announced.is_busy(1));
+        assert!(!announced.is_told(2, 0) && announced.take(announced.taken(), 2, 0));
+    }
+
+    #[test]
+    fn readers_side_by_side_announce_one_after_the_other() {
+        let announced = nothing();
+        let order = std::sync::Mutex::new(Vec::new());
+        let announce = || {
+            loop {
+                let taken = announced.taken();
+                if announced.is_busy(1) {
+                    std::thread::yield_now();
+                    continue;
+                }
+                let sequence = step_of(taken, 1);
+                if sequence == 1000 {
+                    return;
+                }
+                if announced.take(taken, 1, sequence) {
+                    // Nobody else is here.
+                    order.try_lock().unwrap().push(sequence);
+                    announced.tell(1, sequence);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(announce);
+            }
+        });
+        assert_eq!(order.into_inner().unwrap(), (0..1000).collect::<Vec<_>>());
+    }
+}
