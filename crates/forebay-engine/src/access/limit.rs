@@ -19,8 +19,8 @@ use memmap2::{Mmap, MmapMut, MmapOptions};
 use rustix::fs::{Advice, FileType, Mode, OFlags};
 
 use super::error::ReadError;
-use super::files::DIRECT_ALIGN_BYTES;
 use super::mappings::copy_in_order;
+use super::open::DIRECT_ALIGN_BYTES;
 
 /// How to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

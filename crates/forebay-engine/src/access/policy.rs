@@ -17,8 +17,9 @@ use std::io;
 use std::time::Duration;
 
 use super::error::ReadError;
-use super::files::{DIRECT_ALIGN_BYTES, ShardFiles};
+use super::files::ShardFiles;
 use super::io::{At, FileIo};
+use super::open::DIRECT_ALIGN_BYTES;
 
 /// Pauses before another attempt after a failure: a path that fails over needs a moment, a broken disk will not heal.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];

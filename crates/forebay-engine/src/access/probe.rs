@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::files::{file_system_at, open_direct};
+use super::open::{file_system_at, open_direct};
 use super::ring::Ring;
 use super::{FileSystem, ReadError};
 

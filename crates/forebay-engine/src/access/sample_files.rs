@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::error::ReadError;
 use super::file_system::FileSystem;
-use super::files::{file_bytes, file_system, open_error};
+use super::open::{file_bytes, file_system, open_error};
 
 /// Files that stay open: more than all threads of a process read at once, and few beside the 1,024 that a process may have
 /// open by default.
