@@ -164,8 +164,9 @@ impl Engine {
             None => open_files(&source, &index, settings.direct, kept)?,
         };
         let mappings = open_mappings(settings.access, &files);
-        if settings.roots && settings.access != AccessChoice::Mmap {
-            // Behind what a root reads stand the samples of other nodes.
+        if (settings.roots || settings.coalesces) && settings.access != AccessChoice::Mmap {
+            // Behind what is announced stand the samples of others; and while a file is read ahead by the kernel, FUSE drops
+            // announcements that come when it has much to do (fs/fuse/file.c, `fuse_readahead`).
             files.without_read_ahead();
         }
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)

@@ -29,6 +29,9 @@ use super::open::{file_bytes, file_system, modified_ns, open_buffered, open_dire
 use super::sample_files::SampleFiles;
 use super::window::announced_bytes;
 
+/// What the page cache is made of \[bytes\].
+const PAGE_BYTES: u64 = 4096;
+
 /// One file.
 #[derive(Debug)]
 struct ShardFile {
@@ -274,11 +277,15 @@ impl ShardFiles {
     pub(crate) fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
         let Ok(file) = self.descriptor(shard, false) else { return };
         // A file of one sample is fetched by one call, as far as that goes.
-        let piece = if self.samples.is_some() { length } else { self.shard(shard).announced_bytes };
-        for start in (0..length).step_by(piece.max(1) as usize) {
+        let piece = if self.samples.is_some() { u64::MAX } else { self.shard(shard).announced_bytes };
+        let end = offset.saturating_add(length);
+        // From page to page: a piece that begins within one would be cut a page short.
+        let mut start = offset - offset % PAGE_BYTES;
+        while start < end {
+            let length = piece.min(end - start);
             // No length would mean "up to the end of the file".
-            let length = NonZeroU64::new(piece.min(length - start));
-            let _ = rustix::fs::fadvise(&file, offset + start, length, Advice::WillNeed);
+            let _ = rustix::fs::fadvise(&file, start, NonZeroU64::new(length), Advice::WillNeed);
+            start += length;
         }
     }
 

@@ -26,4 +26,5 @@ pub(super) fn announced_bytes(file_system: &FileSystem, stat: &Stat) -> u64 {
         .and_then(|text| text.trim().parse::<u64>().ok())
         .filter(|kib| *kib > 0)
         .map_or(DEFAULT_BYTES, |kib| kib.saturating_mul(1 << 10).min(MOST_BYTES))
+        .next_multiple_of(4096)
 }
