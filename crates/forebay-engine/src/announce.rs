@@ -14,16 +14,22 @@ use crate::options::AccessChoice;
 use crate::pass::Pass;
 use crate::plans::Planned;
 
+/// What is announced ahead of a block at least \[bytes\]: more than any storage delivers within its latency.
+const AHEAD_BYTES: u64 = 8 << 20;
+/// The most blocks that are announced ahead for that.
+const AHEAD_BLOCKS: u64 = 16;
 /// How long a reader waits for another one that announces its block; longer only where that one is stopped, or its process gone.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Announces `block`, which is read next, and `ahead` blocks behind it, as far as nobody has, and waits until the block itself is announced.
-pub(crate) fn announce(pass: &Pass, planned: &Planned, block: &Block, ahead: u64) {
+/// Announces `block`, which is read next, and what lies behind it, as far as nobody has: at least as many blocks as are read at once, and
+/// more where they are small. Waits until the block itself is announced.
+pub(crate) fn announce(pass: &Pass, planned: &Planned, block: &Block, width: u64) {
     let shared = &pass.shared;
     if !shared.settings.coalesces || shared.settings.direct || shared.settings.access == AccessChoice::Mmap {
         return;
     }
     let announced = shared.region.announced();
+    let ahead = width.max((AHEAD_BYTES / block.length.max(1)).min(AHEAD_BLOCKS));
     loop {
         let taken = announced.taken();
         if announced.is_busy(pass.number) {
