@@ -9,21 +9,17 @@ minutes that everything runs; its numbers mean nothing.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from access_patterns import Result, fetched, run
+from access_patterns import DIRECTORY, Result, fetched, run
 from forebay.bench.strategies import LADDER
 from forebay.options import STRATEGIES
 from sections import run_sections
-
-DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
 
 RUNGS = tuple(name for name in LADDER if name in STRATEGIES)
 """Of the engine; what this build lacks is named above the tables."""

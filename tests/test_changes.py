@@ -48,9 +48,17 @@ def files(request, tmp_path):
     return request.param, path, other
 
 
-def changes_of(kind: str):
-    # LMDB files grow as their writers go on, which harms no reader.
-    return {name: change for name, change in CHANGES.items() if (kind, name) != ("lmdb", "grown")}
+def changes(files, tmp_path: Path, names=tuple(CHANGES)):
+    """Yield the changes of so many names, each with a file of its own, and another one, to make it with."""
+    kind, path, other = files
+    for name in names:
+        # LMDB files grow as their writers go on, which harms no reader.
+        if (kind, name) == ("lmdb", "grown"):
+            continue
+        here, there = tmp_path / f"{name}-{path.name}", tmp_path / f"other-{name}"
+        shutil.copy(path, here)
+        shutil.copy(other, there)
+        yield name, CHANGES[name], here, there
 
 
 def epoch(loader: forebay.Loader, change) -> None:
@@ -72,13 +80,8 @@ def epoch(loader: forebay.Loader, change) -> None:
     ],
 )
 def test_a_loader_names_a_file_that_changed_in_mid_epoch(files, tmp_path, strategy, names):
-    kind, path, other = files
-    for name, change in changes_of(kind).items():
-        if name not in names:
-            continue
-        here, there = tmp_path / f"{name}-{path.name}", tmp_path / f"other-{name}"
-        shutil.copy(path, here)
-        shutil.copy(other, there)
+    kind = files[0]
+    for name, change, here, there in changes(files, tmp_path, names):
         loader = forebay.Loader(
             opened(here, kind),
             batch_size=4,
@@ -102,11 +105,8 @@ def test_a_loader_names_a_file_that_changed_in_mid_epoch(files, tmp_path, strate
 
 
 def test_a_loader_names_a_file_that_changed_before_it_was_made(files, tmp_path):
-    kind, path, other = files
-    for name, change in changes_of(kind).items():
-        here, there = tmp_path / f"{name}-{path.name}", tmp_path / f"other-{name}"
-        shutil.copy(path, here)
-        shutil.copy(other, there)
+    kind = files[0]
+    for name, change, here, there in changes(files, tmp_path):
         dataset = opened(here, kind)
         change(here, there)
         with (
@@ -117,11 +117,8 @@ def test_a_loader_names_a_file_that_changed_before_it_was_made(files, tmp_path):
 
 
 def test_a_dataset_names_a_file_that_changed(files, tmp_path):
-    kind, path, other = files
-    for name, change in changes_of(kind).items():
-        here, there = tmp_path / f"{name}-{path.name}", tmp_path / f"other-{name}"
-        shutil.copy(path, here)
-        shutil.copy(other, there)
+    kind = files[0]
+    for _, change, here, there in changes(files, tmp_path):
         dataset = opened(here, kind)
         np.testing.assert_array_equal(np.unique(bytes_of(dataset[SAMPLES - 1])), [SAMPLES - 1])
         change(here, there)

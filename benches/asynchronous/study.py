@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DIRECTORY", "Study", "share", "table", "times"]
+from access_patterns import DIRECTORY
 
-DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
+__all__ = ["DIRECTORY", "Study", "share", "table", "times"]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use forebay_plan::Block;
 
-use crate::announced::Announced;
 use crate::options::AccessChoice;
 use crate::pass::Pass;
 use crate::plans::Planned;
@@ -42,7 +41,7 @@ pub(crate) fn announce(pass: &Pass, planned: &Planned, block: &Block, width: u64
                 continue;
             }
         }
-        let sequence = block.sequence.max(Announced::next(taken, pass.number));
+        let sequence = block.sequence.max(taken.step_in(pass.number));
         if sequence > block.sequence + ahead {
             return;
         }

@@ -14,43 +14,36 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
-    /// The word of what is taken; `take` wants it unchanged.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Acquire)
+    /// The first block behind all that are taken; `take` wants it unchanged.
+    pub(crate) fn taken(&self) -> Position {
+        Position::from_word(self.taken.load(Ordering::Acquire))
     }
 
-    /// The first block behind all that are taken.
-    pub(crate) fn next(taken: u64, pass: u64) -> u64 {
-        step_of(taken, pass)
+    fn told(&self) -> Position {
+        Position::from_word(self.told.load(Ordering::Acquire))
     }
 
     /// Whether somebody is at it: a block of the pass was taken and is not announced yet.
     pub(crate) fn is_busy(&self, pass: u64) -> bool {
         let taken = self.taken();
-        step_of(taken, pass) > step_of(self.told.load(Ordering::Acquire), pass)
+        taken.step_in(pass) > self.told().step_in(pass)
     }
 
     /// Whether a block was announced.
     pub(crate) fn is_told(&self, pass: u64, sequence: u64) -> bool {
-        step_of(self.told.load(Ordering::Acquire), pass) > sequence
+        self.told().step_in(pass) > sequence
     }
 
     /// Takes a block; false where somebody was faster.
-    pub(crate) fn take(&self, taken: u64, pass: u64, sequence: u64) -> bool {
+    pub(crate) fn take(&self, taken: Position, pass: u64, sequence: u64) -> bool {
         let word = Position::new(pass, sequence + 1).word();
-        self.taken.compare_exchange(taken, word, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.taken.compare_exchange(taken.word(), word, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Notes that a block which was taken is announced.
     pub(crate) fn tell(&self, pass: u64, sequence: u64) {
         self.told.fetch_max(Position::new(pass, sequence + 1).word(), Ordering::AcqRel);
     }
-}
-
-/// The step of a position word, 0 where it is of another pass.
-fn step_of(word: u64, pass: u64) -> u64 {
-    let position = Position::from_word(word);
-    if position.pass() == pass { position.step() } else { 0 }
 }
 
 #[cfg(test)]
@@ -84,7 +77,7 @@ mod tests {
                     std::thread::yield_now();
                     continue;
                 }
-                let sequence = step_of(taken, 1);
+                let sequence = taken.step_in(1);
                 if sequence == 1000 {
                     return;
                 }

@@ -38,6 +38,7 @@ use crate::ward::Ward;
 
 /// How long ranks of a node wait for each other to come, unless `timeout=` is shorter \[s\].
 const MEETING_S: u64 = 120;
+
 /// See the module header.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,

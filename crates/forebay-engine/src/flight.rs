@@ -59,8 +59,7 @@ impl Flight {
         }
         loop {
             let word = self.frontier.load(Ordering::Acquire);
-            let position = Position::from_word(word);
-            let frontier = if position.pass() == pass { position.step() } else { 0 };
+            let frontier = Position::from_word(word).step_in(pass);
             if sequence < frontier + width {
                 return true;
             }

@@ -87,8 +87,7 @@ impl Pass {
     pub(crate) fn hand_on(&self, number: usize) {
         self.hosted().remove(&number);
         let word = &self.shared.region.readers()[number].moves;
-        let moves = Position::from_word(word.load(Ordering::Acquire));
-        let moves = if moves.pass() == self.number { moves.step() } else { 0 };
+        let moves = Position::from_word(word.load(Ordering::Acquire)).step_in(self.number);
         word.store(Position::new(self.number, moves + 1).word(), Ordering::Release);
         self.shared.ring_all();
     }

@@ -29,6 +29,11 @@ impl Position {
         self.0 & AWAY
     }
 
+    /// The step in a pass, 0 where the position is of another one.
+    pub(crate) fn step_in(self, pass: u64) -> u64 {
+        if self.pass() == pass { self.step() } else { 0 }
+    }
+
     pub(crate) fn word(self) -> u64 {
         self.0
     }
@@ -48,5 +53,6 @@ mod tests {
         assert!(Position::new(1, 8) > Position::new(1, 7));
         let position = Position::from_word(Position::new(3, 99).word());
         assert_eq!((position.pass(), position.step()), (3, 99));
+        assert_eq!((position.step_in(3), position.step_in(2)), (99, 0));
     }
 }

@@ -68,8 +68,8 @@ impl Shared {
     /// hands it on.
     pub(crate) fn host(&self, reader: usize, pass: u64) -> usize {
         let ranks = self.region.layout().ranks;
-        let moves = Position::from_word(self.region.readers()[reader].moves.load(Ordering::Acquire));
-        let moves = if moves.pass() == pass { moves.step() as usize } else { 0 };
+        let moves = Position::from_word(self.region.readers()[reader].moves.load(Ordering::Acquire))
+            .step_in(pass) as usize;
         let nominal = reader * ranks / self.region.layout().readers + moves;
         (0..ranks)
             .map(|step| (nominal + step) % ranks)

@@ -15,6 +15,9 @@ pub struct FileSystem {
     pub local: bool,
 }
 
+/// `f_type` of FUSE.
+pub(super) const FUSE: u64 = 0x6573_5546;
+
 /// Magic number, name, whether local.
 const KINDS: &[(u64, &str, bool)] = &[
     (0xEF53, "ext4", true), // ext2 and ext3 share the number
@@ -40,7 +43,7 @@ const KINDS: &[(u64, &str, bool)] = &[
     (0x4750_4653, "gpfs", false),
     (0x1983_0326, "beegfs", false),
     (0x00C3_6400, "ceph", false),
-    (0x6573_5546, "fuse", false), // virtiofs, too
+    (FUSE, "fuse", false), // virtiofs, too
     (0xFF53_4D42, "cifs", false),
     (0xFE53_4D42, "smb2", false),
     (0x517B, "smb", false),

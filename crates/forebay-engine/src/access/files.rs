@@ -27,10 +27,7 @@ use super::error::ReadError;
 use super::file_system::FileSystem;
 use super::open::{file_bytes, file_system, modified_ns, open_buffered, open_direct, open_error, replace};
 use super::sample_files::SampleFiles;
-use super::window::announced_bytes;
-
-/// What the page cache is made of \[bytes\].
-const PAGE_BYTES: u64 = 4096;
+use super::window::{PAGE_BYTES, announced_bytes};
 
 /// One file.
 #[derive(Debug)]

@@ -22,9 +22,7 @@ use super::error::ReadError;
 use super::files::ShardFiles;
 use super::io::FileIo;
 use super::residency::{Oracle, Residency, coarse_ms};
-
-/// At most the page size of the machine \[bytes\].
-const PAGE_BYTES: u64 = 4 << 10;
+use super::window::PAGE_BYTES;
 
 /// How long the size of a file is believed \[ms\].
 const SIZE_LIFE_MS: u64 = 1000;

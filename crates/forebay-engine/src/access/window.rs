@@ -6,14 +6,14 @@
 
 use rustix::fs::Stat;
 
-use super::file_system::FileSystem;
+use super::file_system::{FUSE, FileSystem};
 
+/// At most the page size of the machine \[bytes\].
+pub(super) const PAGE_BYTES: u64 = 4 << 10;
 /// The longest announcement \[bytes\]: file systems of other nodes take no more in one request.
 const MOST_BYTES: u64 = 1 << 20;
 /// The window that a mount has by default \[bytes\].
 const DEFAULT_BYTES: u64 = 128 << 10;
-/// `f_type` of FUSE.
-const FUSE: u64 = 0x6573_5546;
 
 /// Length up to which an announcement of a file does something \[bytes\].
 pub(super) fn announced_bytes(file_system: &FileSystem, stat: &Stat) -> u64 {
@@ -26,5 +26,5 @@ pub(super) fn announced_bytes(file_system: &FileSystem, stat: &Stat) -> u64 {
         .and_then(|text| text.trim().parse::<u64>().ok())
         .filter(|kib| *kib > 0)
         .map_or(DEFAULT_BYTES, |kib| kib.saturating_mul(1 << 10).min(MOST_BYTES))
-        .next_multiple_of(4096)
+        .next_multiple_of(PAGE_BYTES)
 }

@@ -212,23 +212,25 @@ impl Predictor {
     }
 }
 
+/// A class for tests: values that lie close together in pages.
+#[cfg(test)]
+pub(super) fn inline() -> Class {
+    Class {
+        name: "inline".into(),
+        head_bytes: 0,
+        tail_bytes: 0,
+        align_bytes: 1,
+        step_bytes: 2,
+        page_bytes: 4096,
+        page_tail_bytes: 0,
+        guard: false,
+        home: Home::Shard,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn inline() -> Class {
-        Class {
-            name: "inline".into(),
-            head_bytes: 0,
-            tail_bytes: 0,
-            align_bytes: 1,
-            step_bytes: 2,
-            page_bytes: 4096,
-            page_tail_bytes: 0,
-            guard: false,
-            home: Home::Shard,
-        }
-    }
 
     #[test]
     fn leaf_pages_filled_from_their_end_cost_one_code_per_page() {

@@ -291,21 +291,12 @@ mod tests {
 
     use super::*;
     use crate::sidecar::Entry;
+    use crate::sidecar::class::inline;
     use crate::sidecar::encode::encode;
     use crate::sidecar::varint::put;
 
     fn classes() -> [Class; 2] {
-        let inline = Class {
-            name: "inline".into(),
-            head_bytes: 0,
-            tail_bytes: 0,
-            align_bytes: 1,
-            step_bytes: 2,
-            page_bytes: 4096,
-            page_tail_bytes: 0,
-            guard: false,
-            home: Home::default(),
-        };
+        let inline = inline();
         let big = Class {
             name: "big".into(),
             head_bytes: 16,
