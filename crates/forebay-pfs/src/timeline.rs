@@ -31,8 +31,8 @@ impl Timeline {
         let mut begin = earliest;
         let mut place = self.busy.partition_point(|&(_, end)| end <= begin);
         while let Some(&(next, end)) = self.busy.get(place) {
-            let fits = if duration == 0 { begin <= next } else { begin.saturating_add(duration) <= next };
-            if fits {
+            // What takes no time waits, too, for what came before it and begins at the same moment.
+            if begin.saturating_add(duration.max(1)) <= next {
                 break;
             }
             begin = begin.max(end);
@@ -57,5 +57,19 @@ impl Timeline {
             (false, true) => self.busy[place].0 = begin,
             (false, false) => self.busy.insert(place, (begin, end)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_no_time_waits_for_what_came_before_it() {
+        let mut timeline = Timeline::default();
+        assert_eq!(timeline.book(0, 10), 0);
+        assert_eq!((timeline.book(0, 0), timeline.book(5, 0)), (10, 10));
+        assert_eq!(timeline.book(20, 5), 20);
+        assert_eq!((timeline.book(12, 0), timeline.book(20, 0)), (12, 25));
     }
 }
