@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::layout::Layout;
-use crate::spec::Spec;
+use crate::spec::{FREE_BYTES_PER_SECOND, Spec};
 use crate::timeline::Timeline;
 
 /// Nanoseconds since the model's start, in the time of the modelled file system.
@@ -170,7 +170,7 @@ impl Model {
 
             let server = &mut self.servers[stretch.server.0 as usize];
             server.timeline.forget(now);
-            let transfer_ns = nanoseconds(stretch.bytes as f64 / self.spec.target_bytes_per_second);
+            let transfer_ns = transmission_ns(stretch.bytes, self.spec.target_bytes_per_second);
             let service_ns = scaled(seek_ns + transfer_ns, server.factor);
             let start = server.timeline.book(earliest.max(server.stalled_until), service_ns);
             let end = start.saturating_add(service_ns);
@@ -182,7 +182,7 @@ impl Model {
                     Kind::Write => &mut node.writes,
                 };
                 link.forget(now);
-                let link_ns = nanoseconds(stretch.bytes as f64 / rate);
+                let link_ns = transmission_ns(stretch.bytes, rate);
                 arrival = arrival.max(link.book(start, link_ns).saturating_add(link_ns));
             }
             arrival = arrival.saturating_add(latency_ns);
@@ -280,6 +280,12 @@ impl Model {
 /// Seconds as whole nanoseconds, the nearest; what lasts longer than the clock lasts as long as the clock.
 fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9).round() as u64
+}
+
+/// How long bytes take at a rate, one nanosecond at least: what takes no time leaves no trace in a timeline, so that later work could
+/// be placed across it. What is free takes none.
+fn transmission_ns(bytes: u64, bytes_per_second: f64) -> u64 {
+    nanoseconds(bytes as f64 / bytes_per_second).max((bytes_per_second < FREE_BYTES_PER_SECOND).into())
 }
 
 /// A span times a factor; exact for factor 1 and spans below 104 days, which is 2^53 ns.

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::presets;
 
 /// A target so fast that no request takes a nanosecond of it \[B/s\]: JSON has no infinity.
-const FREE_BYTES_PER_SECOND: f64 = 1e18;
+pub(crate) const FREE_BYTES_PER_SECOND: f64 = 1e18;
 
 /// What Linux reads ahead where nobody says otherwise \[B\] (mm/readahead.c, `VM_READAHEAD_PAGES`).
 const KERNEL_READ_AHEAD_BYTES: u64 = 128 * 1024;

@@ -289,6 +289,14 @@ fn a_transfer_of_nothing_costs_the_latency() {
 }
 
 #[test]
+fn a_single_byte_takes_a_nanosecond_at_least() {
+    let mut bed = Bed::new(with(r#"{"target_bytes_per_second": 1e10, "link_bytes_per_second": 1e10}"#));
+    assert_eq!(bed.read(0, 0, FILE, 0, 1), 1 + LATENCY);
+    // It keeps its place in the queue of the server.
+    assert_eq!(bed.read(0, 0, FILE, 0, 1), 2 + LATENCY);
+}
+
+#[test]
 fn what_is_free_is_due_at_once_whatever_its_size() {
     let mut bed = Bed::new(Spec::free());
     for length in [1, 4096, 1 << 30] {
