@@ -29,7 +29,8 @@ fn index(file: Vec<u8>, structure: &[u8]) {
 
 fuzz_target!(|data: &[u8]| {
     let mut file = SUPERBLOCK.to_vec();
-    file.resize(4096, 0);
+    // Room for what the seeds' structure names.
+    file.resize(20_000, 0);
     index(file, data);
     index(data.to_vec(), b"\x0f\0\0\0{\"datasets\":[]}");
 

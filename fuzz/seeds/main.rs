@@ -2,11 +2,17 @@
 
 #[path = "../../crates/forebay-format/tests/support/datum.rs"]
 mod datum;
+#[path = "../../crates/forebay-format/tests/support/example_writer.rs"]
+mod example_writer;
+#[path = "../../crates/forebay-format/tests/support/hdf5_writer.rs"]
+mod hdf5_writer;
 #[path = "../../crates/forebay-format/tests/support/lmdb_writer.rs"]
 #[allow(dead_code)]
 mod lmdb_writer;
 #[path = "../../crates/forebay-format/tests/support/npy_writer.rs"]
 mod npy_writer;
+#[path = "../../crates/forebay-format/tests/support/record_writer.rs"]
+mod record_writer;
 #[path = "../../crates/forebay-format/tests/support/table.rs"]
 #[allow(dead_code)]
 mod table;
@@ -21,6 +27,7 @@ use forebay_format::lmdb::Dialect;
 use forebay_format::sidecar::{Entry, Part, Stretch};
 use lmdb_writer::{Spec, records};
 use npy_writer::{Member, npy, zip};
+use serde_json::Value;
 use tar_writer::Kind;
 
 fn main() {
@@ -88,4 +95,51 @@ fn main() {
     ] {
         write("sidecar", &format!("datum-{name}"), &[&[4], &message[..]].concat());
     }
+    let some: Vec<Vec<u8>> = (0..6).map(|length| vec![7; 9 * length]).collect();
+    write("records", "tfrecord", &record_writer::tfrecords(&some).0);
+    write("records", "recordio", &record_writer::recordios(&some).0);
+    write("records", "recordio.idx", b"0\t0\n1\t8\n2\t28\n");
+    for (name, features) in [
+        (
+            "fixed",
+            [
+                ("a", example_writer::strings(&[b"four"])),
+                ("c", example_writer::packed_floats(&[1.0, -2.0])),
+                ("e", example_writer::plain_ints(&[1, -2, 300])),
+            ],
+        ),
+        (
+            "varying",
+            [
+                ("b", example_writer::strings(&[b"one", b"", b"three"])),
+                ("d", example_writer::plain_floats(&[1.0, -2.0, 3.0])),
+                ("f", example_writer::packed_ints(&[-1])),
+            ],
+        ),
+    ] {
+        let features = features.map(|(name, value)| [example_writer::key(name), value].concat());
+        write("example", name, &example_writer::example(&features));
+    }
+    for (name, labels) in [("one", &[][..]), ("two", &[1.0, 2.0]), ("three", &[1.0, 2.0, 3.0])] {
+        write("example", &format!("image-{name}"), &record_writer::image_record(labels, 1.0, 7, b"7 bytes"));
+    }
+    let (description, table) = hdf5_writer::structure();
+    write("hdf5", "structure", &hdf5_writer::join(&description, &table));
+    write("hdf5", "superblock", &hdf5_writer::file()[..64]);
+    for (number, encoded) in golden_chunks().into_iter().enumerate() {
+        // The first byte chooses how much is decoded, and of what items.
+        write("hdf5", &format!("chunk-{number}"), &[&[0x30][..], &encoded].concat());
+    }
+}
+
+/// Chunks of every filter, as the libraries of the filters wrote them; the small ones.
+fn golden_chunks() -> Vec<Vec<u8>> {
+    let text = include_str!("../../crates/forebay-format/tests/golden/codecs.json");
+    let chunks: Vec<Value> = serde_json::from_str(text).expect("the golden chunks");
+    let bytes = |digits: &str| {
+        let digit = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal");
+        (0..digits.len()).step_by(2).map(digit).collect::<Vec<u8>>()
+    };
+    let encoded = chunks.iter().filter_map(|chunk| chunk["encoded"].as_str()).map(bytes);
+    encoded.filter(|encoded| encoded.len() < 1024).collect()
 }

@@ -3,6 +3,7 @@
 mod support {
     pub mod dataset;
     pub mod datum;
+    pub mod example_writer;
     pub mod lmdb_writer;
 }
 
@@ -12,42 +13,11 @@ use forebay_format::{
 use forebay_types::{Dtype, Layout, SampleId};
 use proptest::prelude::*;
 use support::dataset::{Scratch, index, open_as};
-use support::datum::{bytes, number, tag, varint};
+use support::datum::{bytes, number, tag};
+use support::example_writer::{
+    example, key, packed_floats, packed_ints, plain_floats, plain_ints, strings, value,
+};
 use support::lmdb_writer::Random;
-
-/// A message with these features, each `key` and `value` as they are.
-fn example(features: &[Vec<u8>]) -> Vec<u8> {
-    bytes(1, &features.iter().flat_map(|feature| bytes(1, feature)).collect::<Vec<u8>>())
-}
-
-fn key(name: &str) -> Vec<u8> {
-    bytes(1, name.as_bytes())
-}
-
-fn value(list: u64, values: &[u8]) -> Vec<u8> {
-    bytes(2, &bytes(list, values))
-}
-
-fn strings(values: &[&[u8]]) -> Vec<u8> {
-    value(1, &values.iter().flat_map(|value| bytes(1, value)).collect::<Vec<u8>>())
-}
-
-fn packed_floats(values: &[f32]) -> Vec<u8> {
-    value(2, &bytes(1, &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()))
-}
-
-fn plain_floats(values: &[f32]) -> Vec<u8> {
-    let one = |value: &f32| [tag(1, 5), value.to_le_bytes().to_vec()].concat();
-    value(2, &values.iter().flat_map(one).collect::<Vec<u8>>())
-}
-
-fn packed_ints(values: &[i64]) -> Vec<u8> {
-    value(3, &bytes(1, &values.iter().flat_map(|value| varint(*value as u64)).collect::<Vec<u8>>()))
-}
-
-fn plain_ints(values: &[i64]) -> Vec<u8> {
-    value(3, &values.iter().flat_map(|value| number(1, *value)).collect::<Vec<u8>>())
-}
 
 /// Number and length of the values of a feature that has always as many \[bytes\].
 type Fixed = Option<(u64, u64)>;

@@ -5,6 +5,7 @@
 //! cut. 6,000 of them by default, 300,000 with `FOREBAY_LONG_TESTS=1`.
 
 mod support {
+    pub mod hdf5_writer;
     pub mod lmdb_writer;
     #[allow(dead_code, reason = "for sidecars of one column")]
     pub mod table;
@@ -17,78 +18,9 @@ use forebay_format::hdf5::index_of_bytes;
 use forebay_format::{Error, Index};
 use forebay_types::{Located, Piece, SampleId};
 use serde_json::{Value, json};
+use support::hdf5_writer::{FILE_BYTES, dataset, file, filter, join, structure};
 use support::lmdb_writer::Random;
 use support::table::inside;
-
-const FILE_BYTES: usize = 20_000;
-
-/// A file whose superblock is sound.
-fn file() -> Vec<u8> {
-    let mut file = Random(1).bytes(FILE_BYTES);
-    file[..12].copy_from_slice(b"\x89HDF\r\n\x1a\n\x02\x08\x08\x00");
-    file[12..36].copy_from_slice(
-        &[0, u64::MAX, FILE_BYTES as u64]
-            .iter()
-            .flat_map(|address: &u64| address.to_le_bytes())
-            .collect::<Vec<_>>(),
-    );
-    file
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "layouts are written where they are needed")]
-fn dataset(name: &str, item_bytes: u32, shape: &[u64], layout: Value) -> Value {
-    let (dtype, numpy) = match item_bytes {
-        1 => (json!("uint8"), Value::Null),
-        4 => (json!("float32"), Value::Null),
-        _ => (Value::Null, json!(format!("|V{item_bytes}"))),
-    };
-    let fill = vec![7; item_bytes as usize];
-    json!({ "name": name, "dtype": dtype, "numpy": numpy, "item_bytes": item_bytes, "shape": shape, "fill": fill, "layout": layout })
-}
-
-fn filter(id: u32, values: &[u32]) -> Value {
-    json!({ "id": id, "name": "", "values": values })
-}
-
-/// Places of chunks, one behind the other from `start` on, for the table: every chunk but each seventh is there.
-fn chunks(table: &mut Vec<u8>, start: u64, count: u64, length: u64, mask: u32) -> u64 {
-    let mut place = start;
-    let mut there = 0;
-    for number in (0..count).filter(|number| number % 7 != 3) {
-        for word in [number, place, length] {
-            table.extend(word.to_le_bytes());
-        }
-        table.extend(mask.to_le_bytes());
-        place += length;
-        there += 1;
-    }
-    there
-}
-
-/// A structure with every layout.
-fn structure() -> (Value, Vec<u8>) {
-    let mut table = Vec::new();
-    let compact: Vec<u8> = (0..40).collect();
-    table.extend(&compact);
-    let rows = chunks(&mut table, 2000, 5, 64 * 4, 0);
-    let tiles = chunks(&mut table, 6000, 15, 50, 0);
-    let stored = chunks(&mut table, 100, 5, 8 * 5 * 3, 3);
-    let chunked = |shape: &[u64], filters: Value, chunks: u64| json!({ "chunked": { "shape": shape, "filters": filters, "chunks": chunks } });
-    let description = json!({ "datasets": [
-        dataset("plain", 4, &[40, 6], json!({ "contiguous": { "offset": 4096 } })),
-        dataset("compact", 1, &[40], json!("compact")),
-        dataset("missing", 4, &[40, 2, 2], json!("missing")),
-        dataset("rows", 4, &[40, 8], chunked(&[8, 8], json!([]), rows)),
-        dataset("tiles", 4, &[40, 6], chunked(&[8, 2], json!([filter(2, &[4]), filter(1, &[6])]), tiles)),
-        dataset("odd", 5, &[40, 3], chunked(&[8, 3], json!([filter(32000, &[]), filter(3, &[])]), stored)),
-    ] });
-    (description, table)
-}
-
-fn join(description: &Value, table: &[u8]) -> Vec<u8> {
-    let text = serde_json::to_vec(description).expect("JSON");
-    [&(text.len() as u32).to_le_bytes()[..], &text, table].concat()
-}
 
 /// Locates every sample, and looks where it is.
 fn look(bytes: Vec<u8>) -> (u64, Located) {

@@ -1,17 +1,12 @@
 //! Image records of `MXNet`: header and image, or an error.
 
+mod support {
+    pub mod record_writer;
+}
+
 use forebay_format::{FieldOut, ImageRecordSchema, Labels, Schema, SchemaError, Summary};
 use forebay_types::Layout;
-
-fn record(labels: &[f32], label: f32, id: u64, image: &[u8]) -> Vec<u8> {
-    let mut out = (labels.len() as u32).to_le_bytes().to_vec();
-    out.extend(label.to_le_bytes());
-    out.extend(id.to_le_bytes());
-    out.extend(0_u64.to_le_bytes());
-    out.extend(labels.iter().flat_map(|label| label.to_le_bytes()));
-    out.extend(image);
-    out
-}
+use support::record_writer::image_record as record;
 
 /// Labels, id and image of a record.
 fn decode(

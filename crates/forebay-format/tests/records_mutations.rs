@@ -10,6 +10,7 @@
 mod support {
     pub mod dataset;
     pub mod lmdb_writer;
+    pub mod record_writer;
 }
 
 use std::env;
@@ -21,6 +22,7 @@ use forebay_format::sidecar::{Entry, Stretch};
 use forebay_format::{Dataset, Error, OpenOptions, SchemaChoice, recordio, tfrecord};
 use support::dataset::Scratch;
 use support::lmdb_writer::Random;
+use support::record_writer::{recordios, tfrecords};
 
 type Records = Vec<Vec<u8>>;
 
@@ -31,42 +33,6 @@ fn files() -> u64 {
 
 fn input(bytes: &[u8]) -> Input {
     Input::from_source(Path::new("memory"), Arc::new(bytes.to_vec())).expect("a file in memory")
-}
-
-/// A `TFRecord` file and where its headers are.
-fn tfrecords(records: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
-    let (mut file, mut headers) = (Vec::new(), Vec::new());
-    for record in records {
-        headers.push(file.len());
-        let length = (record.len() as u64).to_le_bytes();
-        file.extend(length);
-        file.extend(tfrecord::masked_crc32c(&length).to_le_bytes());
-        file.extend(record);
-        file.extend(tfrecord::masked_crc32c(record).to_le_bytes());
-    }
-    (file, headers)
-}
-
-/// A `RecordIO` file and where its headers are; every third record is in parts.
-fn recordios(records: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
-    let (mut file, mut headers) = (Vec::new(), Vec::new());
-    let mut part = |kind: u32, data: &[u8]| {
-        headers.push(file.len());
-        file.extend(recordio::MAGIC.to_le_bytes());
-        file.extend((kind << 29 | data.len() as u32).to_le_bytes());
-        file.extend(data);
-        file.resize(file.len().next_multiple_of(4), 0);
-    };
-    for (number, record) in records.iter().enumerate() {
-        if number % 3 == 0 && record.len() >= 16 {
-            part(1, &record[..8]);
-            part(2, &record[8..12]);
-            part(3, &record[12..]);
-        } else {
-            part(0, record);
-        }
-    }
-    (file, headers)
 }
 
 /// Damages a file: a header, its length, or any bits.
