@@ -265,6 +265,16 @@ def test_a_folder_of_shards_is_not_taken_for_one_of_samples(tmp_path):
     assert len(forebay.open(str(folder / "*.tar"))) == 2
 
 
+@pytest.mark.parametrize("sizes", [[0], [1], [7], [1, 1], [8], [0, 100]])
+def test_files_may_be_smaller_than_their_labels(tmp_path, sizes):
+    (tmp_path / "train" / "ant").mkdir(parents=True)
+    for number, size in enumerate(sizes):
+        (tmp_path / "train" / "ant" / str(number)).write_bytes(b"x" * size)
+    assert [(len(sample["data"]), int(sample["label"])) for sample in forebay.open(tmp_path / "train")] == [
+        (size, 0) for size in sizes
+    ]
+
+
 def test_a_folder_without_files_has_no_samples(tmp_path):
     (tmp_path / "train" / "ant").mkdir(parents=True)
     with pytest.raises(forebay.FormatError, match="a dataset without samples"):

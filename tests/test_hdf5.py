@@ -95,7 +95,7 @@ def check(path, **options):
     for index, sample in enumerate(dataset):
         assert set(sample) == set(wanted)
         for name, rows in wanted.items():
-            assert same(sample[name], rows[index]), (name, index)
+            assert same(sample[name], rows[index, ...]), (name, index)
     return dataset
 
 
@@ -127,6 +127,13 @@ def test_every_type_equals_h5py(tmp_path, layout):
                 options = {"shuffle": True, "compression": "gzip"} if chunks else {}
                 file.create_dataset(f"{number}", data=data, chunks=chunks, **options)
     check(path)
+
+
+def test_strings_that_are_shorter_than_their_type_equal_h5py(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["one"] = np.array([b"a", b"bcd", b""], dtype="S3")
+        file["rows"] = np.array([[b"a", b"b"], [b"", b"xyz"], [b"a", b""]], dtype="S3")
+    check(tmp_path / "a.h5")
 
 
 def test_places_behind_a_user_block_are_right(tmp_path):

@@ -104,5 +104,9 @@ def test_where_many_in_a_row_cannot_be_read_it_is_an_error(tmp_path):
         seen = [next(batches).indices.tolist() for _ in range(16)]
         assert seen[9] == list(range(90, 100))
         assert seen[15] == [99] * 10
-        with pytest.raises(forebay.FormatError, match=r"sample 16\d: "):
+        # 163 is the 64th.
+        wanted = (
+            r"sample 163: .*; of the 63 samples next to it in the order, none can be read to stand in for it"
+        )
+        with pytest.raises(forebay.FormatError, match=wanted):
             next(batches)

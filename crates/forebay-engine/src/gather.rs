@@ -168,7 +168,7 @@ fn replace<'a>(
     shared.bad_samples.add(bad, &error);
     let find = |others: &mut StandIns<'_>| match others.find(|sample| *sample != bad) {
         Some(sample) => located_alone(pass, step, &[sample]),
-        None => Err(others.reason.clone()),
+        None => Err(others.none_left()),
     };
     if let Some(one) = known {
         one.planned = find(&mut one.others)?;

@@ -13,9 +13,8 @@ use forebay_types::{Rank, SampleId};
 use crate::error::Error;
 use crate::shared::Shared;
 
-/// Samples that are tried in place of a bad one. Where so many that follow each other cannot be read, it is the storage that
-/// is bad, not they.
-const MOST_TRIES: usize = 64;
+/// Where so many samples that follow each other cannot be read, it is the storage that is bad, not they.
+const MOST_IN_A_ROW: usize = 64;
 /// Bad samples that the user is told of as they are found; the list has all.
 const MOST_TOLD: usize = 10;
 
@@ -80,8 +79,8 @@ pub(crate) struct StandIns<'a> {
     left: usize,
     loaded: Option<(u64, u32)>,
     ids: Vec<SampleId>,
-    /// Why the sample is bad, for when nothing can stand in.
-    pub(crate) reason: Error,
+    /// Why the sample is bad.
+    reason: Error,
 }
 
 impl<'a> StandIns<'a> {
@@ -95,10 +94,24 @@ impl<'a> StandIns<'a> {
             place: bad,
             bad,
             backwards: true,
-            left: MOST_TRIES,
+            left: MOST_IN_A_ROW - 1,
             loaded: None,
             ids: Vec::new(),
             reason,
+        }
+    }
+
+    /// Why the sample is bad, and that nothing can stand in.
+    pub(crate) fn none_left(&self) -> Error {
+        let tried = MOST_IN_A_ROW - 1 - self.left;
+        let text = format!(
+            "{}; of the {tried} samples next to it in the order, none can be read to stand in for it",
+            self.reason
+        );
+        let hint = Some("loader.bad_samples() names them".to_owned());
+        match self.reason {
+            Error::Storage(..) => Error::Storage(text, hint),
+            _ => Error::Format(text, hint),
         }
     }
 
@@ -148,7 +161,9 @@ impl Iterator for StandIns<'_> {
     type Item = SampleId;
 
     fn next(&mut self) -> Option<SampleId> {
-        self.left = self.left.checked_sub(1)?;
+        if self.left == 0 {
+            return None;
+        }
         if self.backwards {
             let before = self.before(self.place);
             self.backwards = before.is_some();
@@ -157,6 +172,7 @@ impl Iterator for StandIns<'_> {
         if !self.backwards {
             self.place = self.behind(self.place)?;
         }
+        self.left -= 1;
         let (step, rank, slot) = self.place;
         self.load(step, rank);
         Some(self.ids[slot])

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::block::OFFSET_LIMIT;
 use super::header::Header;
 use super::tiles::Grid;
-use super::{Class, Tiles};
+use super::{Class, NUMBER_BYTES, Tiles};
 use crate::codec::{self, Codec};
 use crate::container::Format;
 use crate::lmdb::Identity;
@@ -137,8 +137,13 @@ impl Meta {
         if largest > OFFSET_LIMIT {
             return Err(format!("a shard of {largest} bytes"));
         }
-        // LMDB keeps lengths in 32 bits.
-        let longest = if self.format == Format::Lmdb { largest.min(u64::from(u32::MAX)) } else { largest };
+        let longest = match self.format {
+            // LMDB keeps lengths in 32 bits.
+            Format::Lmdb => largest.min(u64::from(u32::MAX)),
+            // Labels are in no file.
+            Format::Folder => largest.max(NUMBER_BYTES),
+            _ => largest,
+        };
         let Summary { record_bytes, shortest_record_bytes, longest_record_bytes, .. } = self.summary;
         let records = u128::from(header.samples) * u128::from(header.columns);
         let least = records * u128::from(shortest_record_bytes);
