@@ -334,15 +334,28 @@ def test_a_state_brings_its_lanes_and_groups_along(make):
             r"global batch is 16 in the state and 8 here.*\nhint: .*batch_size=16",
         ),
         ({"step": 14}, r"step: expected an integer from 0 to 13, found 14"),
-        ({"epoch": -1}, r"epoch: expected an integer from 0, found -1"),
+        ({"epoch": -1}, r"epoch: expected an integer from 0 to \d+, found -1"),
+        ({"epoch": 2**64}, r"epoch: expected an integer from 0 to \d+, found 18446744073709551616"),
+        ({"epoch": True}, r"epoch: expected an integer .*, found True"),
+        ({"global_batch": "x"}, r"global_batch: expected an integer from 1, found 'x'"),
+        ({"lanes": None}, r"lanes: expected an integer from 1 to 8, found None"),
+        ({"lanes": 10**12}, r"lanes: expected an integer from 1 to 8, found 1000000000000"),
+        ({"lanes": 3}, r"lanes: expected a divisor of the global batch 8, found 3"),
+        ({"group_samples": "zz"}, r"group_samples: expected an integer from 1, found 'zz'"),
+        ({"group_window": None}, r"group_window: expected an integer from 1, found None"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_with_what_would(make, changes, message):
     loader = make()
     with pytest.raises(forebay.OptionError, match=message):
         loader.load_state_dict({**loader.state_dict(), **changes})
+    # The loader goes on where it was.
+    assert sorted(ids(loader)) == sorted(ids(make()))
     with pytest.raises(forebay.OptionError, match=r"the state lacks epoch"):
         loader.load_state_dict({key: value for key, value in loader.state_dict().items() if key != "epoch"})
+    for state in (None, 1, "x", []):
+        with pytest.raises(forebay.OptionError, match=r"expected what state_dict\(\) returned, found "):
+            loader.load_state_dict(state)
 
 
 # --- options ---

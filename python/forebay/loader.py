@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay import _core, _mpi, _native, _nodes
-from forebay._core import ForebayError, option_error
+from forebay._core import ForebayError, OptionError, option_error
+from forebay._state import STATE_VERSION, check_state
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
     AUTO,
@@ -35,8 +36,6 @@ from forebay.options import (
 from forebay.world import Identity, World, identify
 
 __all__ = ["Batch", "Loader"]
-
-STATE_VERSION = 1
 
 Indices = npt.NDArray[np.int64]
 OrderFunction = Callable[[int], "npt.ArrayLike"]
@@ -437,10 +436,10 @@ class Loader:
             If the state does not fit; the message says what would.
         """
         self._check_open()
-        wanted = self._check_state(state)
+        wanted = check_state(state, self.state_dict(), self._identity.size, len(self))
         if wanted != self._order_of_engine():
             self._adopt(wanted)
-        self._move(int(state["epoch"]), int(state["step"]))
+        self._move(state["epoch"], state["step"])
 
     def _order_of_engine(self) -> dict[str, Any]:
         facts = self._facts
@@ -449,44 +448,6 @@ class Loader:
             "window": facts.get("group_window"),
             "lanes": facts["lanes"],
         }
-
-    def _check_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        own = self.state_dict()
-        if missing := own.keys() - state.keys():
-            raise option_error(f"load_state_dict: the state lacks {', '.join(sorted(missing))}")
-        for key in ("version", "kind", "last", "seed", "fingerprint"):
-            if state[key] != own[key]:
-                raise option_error(
-                    f"load_state_dict: {key} is {state[key]!r} in the state and {own[key]!r} in this loader",
-                    "the data set has changed since the state was written" if key == "fingerprint" else None,
-                )
-        size = self._identity.size
-        whole, lanes = int(state["global_batch"]), int(state["lanes"])
-        works = [ranks for ranks in range(1, lanes + 1) if lanes % ranks == 0]
-        if lanes % size:
-            raise option_error(
-                f"load_state_dict: {size} ranks cannot share the {lanes} lanes of the state",
-                f"numbers of ranks that can: {', '.join(map(str, works))}",
-            )
-        if whole != own["global_batch"]:
-            raise option_error(
-                f"load_state_dict: the global batch is {whole} in the state and {own['global_batch']} here "
-                f"({self._batch_size} on each of {size} ranks)",
-                f"make the loader with batch_size={whole // size} or global_batch={whole}",
-            )
-        for key, low, high in (("epoch", 0, None), ("step", 0, len(self))):
-            value = state[key]
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int)
-                or value < low
-                or (high is not None and value > high)
-            ):
-                limit = f" to {high}" if high is not None else ""
-                raise option_error(
-                    f"load_state_dict: {key}: expected an integer from {low}{limit}, found {value!r}"
-                )
-        return {"samples": state["group_samples"], "window": state["group_window"], "lanes": lanes}
 
     def _adopt(self, wanted: Mapping[str, Any]) -> None:
         """Make the engine again with the parameters of a state, where the caller has not asked for others."""
@@ -498,9 +459,17 @@ class Loader:
                     f"make it with forebay.Group({key}={value}), or leave that out",
                 )
         self.close()
-        self._order = {**self._order, **wanted}
-        self._engine = self._make_engine()
-        self._closed_stats = self._closed_explanation = self._closed_bad_samples = None
+        before = self._order
+        self._order = {**before, **wanted}
+        try:
+            self._engine = self._make_engine()
+        except OptionError:
+            # The state cannot be: the loader goes on as it was.
+            self._order = before
+            self._engine = self._make_engine()
+            raise
+        finally:
+            self._closed_stats = self._closed_explanation = self._closed_bad_samples = None
 
     def set_stagger(self, groups: int | str) -> None:
         """Set how many groups of nodes take turns at reading, for the whole job; it never changes which samples a batch holds.
