@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 import tarfile
 
 import h5py
@@ -10,6 +13,7 @@ import lmdb
 import numpy as np
 import pytest
 
+import cluster
 import forebay
 import forebay.cli
 from forebay import FormatError, OptionError, StorageError, _native
@@ -173,6 +177,55 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path, records):
     with pytest.raises(OptionError, match=r"holds letter.txt; only an LMDB environment is replaced"):
         convert(source_of(path), tmp_path / "home.lmdb", force=True)
     assert (tmp_path / "home.lmdb" / "letter.txt").read_text() == "dear"
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises(
+        OptionError, match=r"pipe.npy: is there already, and no ordinary file, which is not replaced"
+    ):
+        convert(source_of(path), tmp_path / "pipe.npy", force=True)
+    (tmp_path / "link.tar").symlink_to("a.tfrecord")
+    with pytest.raises(OptionError, match=r"link.tar: is there already, and a symbolic link"):
+        convert(source_of(path), tmp_path / "link.tar", force=True)
+
+
+@cluster.needs_nodes
+@pytest.mark.parametrize("target", ["a.lmdb", "a.npy", "a.npz", "a.h5", "a.tfrecord", "a.tar", "a.bin"])
+def test_a_disk_without_room_is_an_error_and_nothing_is_left(tmp_path, target):
+    np.save(tmp_path / "values.npy", np.arange(400_000, dtype=np.uint8).reshape(-1, 100))
+    (tmp_path / "small").mkdir()
+    code = """
+import sys
+import forebay.cli
+status = forebay.cli.main(["convert", "values.npy", "small/" + sys.argv[1]])
+import os
+sys.exit("left" if os.listdir("small") else status)
+"""
+    script = f'mount -t tmpfs -o size=64k none small && exec {sys.executable} -c "$0" {target}'
+    done = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", script, code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert done.stderr.startswith(f"forebay: small/{target}: cannot be written: "), done.stderr
+
+
+def test_fields_whose_lengths_happen_to_be_equal_become_arrays(tmp_path):
+    names = [f"{number:02}" for number in range(20)]
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number, name in enumerate(names):
+            for ending, length in (("img", 320), ("cap", 5 + (number == 19))):
+                member = tarfile.TarInfo(f"{name}.{ending}")
+                member.size = length
+                archive.addfile(member, io.BytesIO(bytes([number]) * length))
+    convert(source_of(tmp_path / "a.tar", ["img"]), tmp_path / "a.npz")
+    found = np.load(tmp_path / "a.npz")["img"]
+    assert found.shape == (20, 320)
+    assert (found == np.arange(20, dtype=np.uint8)[:, None]).all()
+    with pytest.raises(OptionError, match="the samples of 'cap' differ in length"):
+        convert(source_of(tmp_path / "a.tar"), tmp_path / "b.npz")
 
 
 def test_a_conversion_that_fails_leaves_nothing(tmp_path, records):
@@ -282,10 +335,9 @@ def test_a_folder_has_a_file_for_each_sample_in_the_directory_of_its_class(tmp_p
     again = convert(source_of(root), tmp_path / "again", to="folder")
     assert again.notes == ["the samples are in the order of their labels"]
     assert rows(forebay.open(tmp_path / "again")) == rows(found)
-    with pytest.raises(OptionError, match="classes: is there already"):
-        convert(Labelled(), root, to="folder")
-    with pytest.raises(OptionError, match="is a directory that holds 00000; only an LMDB environment"):
-        convert(Labelled(), root, to="folder", force=True)
+    for force in (False, True):
+        with pytest.raises(OptionError, match="is a directory that holds 00000; only an LMDB environment"):
+            convert(Labelled(), root, to="folder", force=force)
     with pytest.raises(OptionError, match="its suffix does not tell a format"):
         convert(Labelled(), tmp_path / "other")
     labels[4] = -1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from forebay.dataset import Dataset
 
-__all__ = ["DatasetSource", "NumpySource", "Source", "open_source"]
+__all__ = ["DatasetSource", "NumpySource", "Source", "open_source", "with_lengths"]
 
 # A batch is about as large as this [bytes], so that any number of samples is converted in bounded memory.
 BATCH_BYTES = 8 << 20
@@ -75,6 +76,41 @@ class DatasetSource:
             name=f"convert-{next(_numbers)}",
         ) as loader:
             yield from loader
+
+
+def with_lengths(source: Source) -> Source:
+    """Return the source with columns that know whether the lengths of their samples happen to be equal.
+
+    Where the dataset cannot tell that beforehand, it is read once until two samples differ.
+    """
+    lengths: dict[str, int | None] = {}
+    open_ones = {column.name for column in source.columns if column.shape is None and column.length is None}
+    if not open_ones:
+        return source
+    for batch in source.batches():
+        for name in sorted(open_ones):
+            found = {len(value) for value in batch[name]} | {lengths.get(name, len(batch[name][0]))}
+            if len(found) > 1:
+                open_ones.discard(name)
+            lengths[name] = found.pop() if len(found) == 1 else None
+        if not open_ones:
+            break
+    columns = tuple(
+        replace(column, length=lengths.get(column.name, column.length)) for column in source.columns
+    )
+    return _Measured(source, columns)
+
+
+class _Measured:
+    """A source whose columns are known better."""
+
+    def __init__(self, source: Source, columns: tuple[Column, ...]) -> None:
+        self._source = source
+        self.columns = columns
+        self.samples = source.samples
+
+    def batches(self) -> Iterator[Mapping[str, Any]]:
+        return self._source.batches()
 
 
 class NumpySource:

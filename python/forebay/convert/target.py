@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from forebay._core import StorageError, option_error
 from forebay.convert.columns import Column
-from forebay.convert.source import Source
+from forebay.convert.source import Source, with_lengths
 
 __all__ = ["TARGETS", "Converted", "convert"]
 
@@ -29,6 +29,9 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "folder": (),
 }
 """Formats that are written, and by which suffixes they are known; a folder has none."""
+
+# Formats of arrays, whose samples have one length.
+_DENSE = {"hdf5", "npy", "npz", "raw"}
 
 # What may stand in a directory that is replaced: an LMDB environment and nothing else.
 _LMDB_FILES = {"data.mdb", "lock.mdb"}
@@ -103,6 +106,8 @@ def convert(
         raise option_error(f"forebay convert: {name!r} is not written", f"formats: {', '.join(TARGETS)}")
     writer = cast("_Writer", importlib.import_module(f"forebay.convert.to_{name}"))
     _refuse_to_replace(target, force)
+    if name in _DENSE:
+        source = with_lengths(source)
     notes = writer.check(source.columns)
     started = time.perf_counter()
     try:
@@ -153,15 +158,20 @@ def _refuse_to_replace(target: Path, force: bool) -> None:
         raise StorageError(f"{target}: there is no directory {target.parent}")
     if not os.path.lexists(target):
         return
+    is_directory = target.is_dir() and not target.is_symlink()
+    others: list[str] = []
+    if is_directory:
+        others = sorted({entry.name for entry in target.iterdir()} - _LMDB_FILES)
+    by_hand = "remove it yourself if it is not needed"
+    if others:
+        raise option_error(
+            f"{target}: is a directory that holds {others[0]}; only an LMDB environment is replaced", by_hand
+        )
+    if target.is_symlink() or not (is_directory or target.is_file()):
+        kind = "a symbolic link" if target.is_symlink() else "no ordinary file"
+        raise option_error(f"{target}: is there already, and {kind}, which is not replaced", by_hand)
     if not force:
         raise option_error(f"{target}: is there already", "--force replaces it")
-    if target.is_dir() and not target.is_symlink():
-        others = sorted({entry.name for entry in target.iterdir()} - _LMDB_FILES)
-        if others:
-            raise option_error(
-                f"{target}: is a directory that holds {others[0]}; only an LMDB environment is replaced",
-                "remove it yourself if it is not needed",
-            )
 
 
 def _files(made: Path) -> list[Path]:

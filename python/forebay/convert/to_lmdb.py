@@ -57,13 +57,17 @@ def write(path: Path, source: Source) -> None:
     digits = max(8, len(str(source.samples - 1)))
     done = 0
     path.mkdir()
-    with package.open(str(path), map_size=FIRST_MAP_BYTES, sync=False, meminit=False) as environment:
-        for batch in source.batches():
-            values = list(_values(source.columns, batch, done))
-            while not _put(package, environment, done, digits, values):
-                environment.set_mapsize(2 * environment.info()["map_size"])
-            done += len(values)
-        environment.sync(True)
+    try:
+        with package.open(str(path), map_size=FIRST_MAP_BYTES, sync=False, meminit=False) as environment:
+            for batch in source.batches():
+                values = list(_values(source.columns, batch, done))
+                while not _put(package, environment, done, digits, values):
+                    environment.set_mapsize(2 * environment.info()["map_size"])
+                done += len(values)
+            environment.sync(True)
+    except package.Error as error:
+        # No room, mostly; LMDB has no class of its own for that.
+        raise OSError(str(error)) from error
 
 
 def _put(package: Any, environment: Any, first: int, digits: int, values: Sequence[bytes]) -> bool:

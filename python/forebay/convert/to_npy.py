@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from forebay._core import option_error
 from forebay.convert.columns import Column, array_of, dense, names
-from forebay.convert.files import flush
 from forebay.convert.source import Source
 
 __all__ = ["check", "write", "write_arrays"]
@@ -35,18 +37,26 @@ def write(path: Path, source: Source) -> None:
 def write_arrays(paths: Sequence[Path], source: Source) -> None:
     """Write each column of all samples into a file of its own."""
     columns = dense(source.columns, "npy")
-    arrays = [
-        np.lib.format.open_memmap(
-            path, mode="w+", dtype=column.dtype, shape=(source.samples, *(column.shape or ()))
-        )
-        for path, column in zip(paths, columns, strict=True)
-    ]
-    done = 0
-    for batch in source.batches():
-        for array, column in zip(arrays, columns, strict=True):
-            rows = array_of(batch[column.name], column)
-            array[done : done + len(rows)] = rows
-        done += len(rows)
-    for array, path in zip(arrays, paths, strict=True):
-        array.flush()
-        flush(path)
+    with contextlib.ExitStack() as opened:
+        files = [
+            opened.enter_context(_begun(path, source.samples, column))
+            for path, column in zip(paths, columns, strict=True)
+        ]
+        for batch in source.batches():
+            for file, column in zip(files, columns, strict=True):
+                file.write(array_of(batch[column.name], column).tobytes())
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _begun(path: Path, samples: int, column: Column) -> BinaryIO:
+    """Return a file with its header, open behind that.
+
+    The values are written, not mapped: a disk without room is an error then, and no signal.
+    """
+    shape = (samples, *(column.shape or ()))
+    start = np.lib.format.open_memmap(path, mode="w+", dtype=column.dtype, shape=shape).offset
+    file = path.open("r+b")
+    file.seek(start)
+    return file
