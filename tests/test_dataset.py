@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
+import numpy as np
 import pytest
 
 import forebay
@@ -86,8 +88,37 @@ def test_datum_records_become_images_and_labels(datum_lmdb):
         (lambda path: (path / "folder.lmdb").mkdir() or path / "folder.lmdb", r"folder\.lmdb"),
         (lambda path: f"{path}/nothing-*.lmdb", r"no file matches the pattern .*nothing-\*\.lmdb"),
         (lambda path: [], r"the list of paths is empty"),
+        (lambda path: "", r"expected a path, or a list of paths, as text; found ''"),
+        (lambda path: 3, r"expected a path, or a list of paths, as text; found 3"),
+        (lambda path: [b"x"], r"expected a path, or a list of paths, as text; found b'x'"),
     ],
 )
 def test_what_is_no_dataset_is_told_with_its_path(tmp_path, make_path, message):
     with pytest.raises(forebay.ForebayError, match=message):
         forebay.open(make_path(tmp_path))
+
+
+def test_a_path_that_is_no_utf8_comes_back_and_can_be_pickled(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.npy")
+    np.save(path, np.arange(5))
+    dataset = forebay.open(path)
+    assert dataset.paths == [path]
+    assert list(pickle.loads(pickle.dumps(dataset)))[3] == {"data": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fields": ["data", "data"]}, r"fields= names 'data' twice"),
+        ({"format": "npy", "record_bytes": 8}, r"record_bytes= is for raw files, the format is to be npy"),
+        ({"database": "train"}, r"database= is for LMDB files; .*a\.npy is npy"),
+        ({"record_bytes": -1}, r"record_bytes=: expected a number of bytes, at least 1, found -1"),
+        ({"record_bytes": "8"}, r"record_bytes=: expected a number of bytes, at least 1, found '8'"),
+        ({"record_bytes": 8, "header_bytes": -1}, r"header_bytes=: expected a number of bytes, at least 0"),
+        ({"format": "raw", "fields": {}}, r"fields={} describes no bytes of a record"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_by_name(tmp_path, options, message):
+    np.save(tmp_path / "a.npy", np.arange(5))
+    with pytest.raises(forebay.OptionError, match=message):
+        forebay.open(tmp_path / "a.npy", **options)

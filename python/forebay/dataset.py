@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,10 @@ def open(
     """
     options = resolve({"schema": schema, "database": database, "format": format})
     arguments: dict[str, Any] = dict(options.values)
+    if record_bytes is not None and options["format"] not in (None, "raw"):
+        raise option_error(
+            f"forebay.open: record_bytes= is for raw files, the format is to be {options['format']}"
+        )
     if options["format"] == "raw" or record_bytes is not None:
         from forebay.records import raw_layout
 
@@ -75,7 +79,10 @@ def open(
         if header_bytes:
             raise option_error("forebay.open: header_bytes= is for raw files", 'say format="raw" as well')
         names = _names(fields)
-    return Dataset(_expand(path), fields=names, **arguments)
+    found = Dataset(_expand(path), fields=names, **arguments)
+    if database is not None and found.format != "lmdb":
+        raise option_error(f"forebay.open: database= is for LMDB files; {found.paths[0]} is {found.format}")
+    return found
 
 
 def _names(fields: Any) -> list[str]:
@@ -87,19 +94,26 @@ def _names(fields: Any) -> list[str]:
             f"forebay.open: expected fields= as a list of names, found {fields!r}",
             'types and shapes are told of raw files only: format="raw"',
         )
-    return list(fields)
+    names = list(fields)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise option_error(f"forebay.open: fields= names {twice!r} twice")
+    return names
 
 
 def _expand(path: PathLike | Sequence[PathLike]) -> list[str]:
     """Return plain paths; a pattern stands for what it matches unless something has that very name."""
-    given = [path] if isinstance(path, str | os.PathLike) else list(path)
+    given = (
+        list(path)
+        if isinstance(path, Iterable) and not isinstance(path, str | bytes | os.PathLike)
+        else [path]
+    )
     if not given:
         raise option_error("forebay.open: the list of paths is empty")
     found: list[str] = []
     for one in given:
-        text = os.fspath(one)
-        if not isinstance(text, str):
-            raise option_error(f"forebay.open: expected a path as text, found {text!r}")
+        text = os.fspath(one) if isinstance(one, os.PathLike) else one
+        if not isinstance(text, str) or not text:
+            raise option_error(f"forebay.open: expected a path, or a list of paths, as text; found {text!r}")
         if not glob.has_magic(text) or Path(text).exists():
             found.append(text)
             continue

@@ -53,6 +53,8 @@ def raw_layout(fields: Any, record_bytes: int | None, header_bytes: int) -> tupl
     OptionError
         If the fields have no fixed size, or there is neither a field nor a size.
     """
+    _check_bytes("record_bytes", record_bytes, 1)
+    _check_bytes("header_bytes", header_bytes, 0)
     record = None if fields is None else _structure(fields)
     if record is None and record_bytes is None:
         raise option_error(
@@ -68,6 +70,15 @@ def raw_layout(fields: Any, record_bytes: int | None, header_bytes: int) -> tupl
         "fields": found,
     }
     return json.dumps(layout), [field["name"] for field, _ in found]
+
+
+def _check_bytes(name: str, value: object, least: int) -> None:
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63
+    ):
+        raise option_error(
+            f"forebay.open: {name}=: expected a number of bytes, at least {least}, found {value!r}"
+        )
 
 
 def _structure(fields: Any) -> np.dtype[Any]:
@@ -89,6 +100,8 @@ def _structure(fields: Any) -> np.dtype[Any]:
         raise option_error(
             f"forebay.open: fields={fields!r} is no description of a record: {error}"
         ) from None
+    if not record.itemsize:
+        raise option_error(f"forebay.open: fields={fields!r} describes no bytes of a record")
     if record.names is None:
         record = np.dtype([("data", record)])
     if record.hasobject or any(dtype.itemsize == 0 for _, dtype, _ in _members(record)):

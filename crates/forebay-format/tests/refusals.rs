@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use forebay_format::lmdb::Dialect;
-use forebay_format::{Dataset, Error, OpenOptions};
+use forebay_format::{Dataset, Error, Format, OpenOptions};
 use support::dataset::{Scratch, build, index, open};
 use support::lmdb_writer::{Spec, records};
 
@@ -31,8 +31,7 @@ fn refusal_of(path: &Path, options: &OpenOptions) -> (String, String) {
 fn a_file_of_another_format_is_named() {
     let scratch = Scratch::new();
     for (mark, name) in [
-        (&b"\x1f\x8b\x08"[..], "a gzip file"),
-        (b"PAR1", "Parquet"),
+        (&b"PAR1"[..], "Parquet"),
         (b"\x8fFOREBAY", "a sidecar of Forebay"),
     ] {
         let path = scratch.write("data", &[mark, &[7; 5000]].concat());
@@ -43,11 +42,24 @@ fn a_file_of_another_format_is_named() {
 }
 
 #[test]
-fn a_file_of_no_known_format_is_not_lmdb() {
+fn a_compressed_file_is_refused_with_what_undoes_it() {
     let scratch = Scratch::new();
-    let (text, hint) = refusal(&scratch.write("data", &[b'.'; 9000]));
-    assert!(text.contains("a file that is not an LMDB database"), "{text}");
-    assert!(hint.contains("LMDB database"), "{hint}");
+    let path = scratch.write("data", b"\x1f\x8b\x08 and so on");
+    let (text, hint) = refusal(&path);
+    assert!(text.ends_with("it looks like a file compressed with gzip"), "{text}");
+    assert_eq!(hint, format!("decompress it: gunzip --keep {}", path.display()));
+}
+
+#[test]
+fn a_file_of_no_known_format_is_shown() {
+    let scratch = Scratch::new();
+    let path = scratch.write("data", b"a letter");
+    let (text, hint) = refusal(&path);
+    let found = "no format that is read begins with 61 20 6c 65 74 74 65 72";
+    assert!(text.ends_with(&format!("this format is not supported: {found}")), "{text}");
+    assert!(hint.starts_with("formats that are read: lmdb, "), "{hint}");
+    let (text, _) = refusal_of(&path, &OpenOptions { format: Some(Format::Lmdb), ..OpenOptions::default() });
+    assert!(text.contains("expected a magic number at byte 12, 16 or 24, found a file of 8 bytes"), "{text}");
 }
 
 #[test]
@@ -120,12 +132,12 @@ fn a_file_truncated_after_its_index_was_built_is_noticed() {
 }
 
 #[test]
-fn a_directory_without_a_data_file_says_what_is_missing() {
+fn a_directory_without_data_says_so() {
     let scratch = Scratch::new();
     let directory = scratch.path("train");
     fs::create_dir(&directory).expect("made");
     let (text, _) = refusal(&directory);
-    assert!(text.ends_with("the directory holds no data.mdb"), "{text}");
+    assert!(text.ends_with("the directory holds no files"), "{text}");
     fs::write(directory.join("zarr.json"), b"{}").expect("written");
     let (text, _) = refusal(&directory);
     assert!(text.ends_with("it looks like a Zarr array"), "{text}");

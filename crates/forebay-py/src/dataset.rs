@@ -90,8 +90,8 @@ impl Dataset {
     }
 
     #[getter]
-    fn paths(&self) -> Vec<String> {
-        self.source.dataset().shards().iter().map(|shard| shard.path.display().to_string()).collect()
+    fn paths(&self) -> Vec<OsString> {
+        self.source.dataset().shards().iter().map(|shard| shard.path.clone().into_os_string()).collect()
     }
 
     #[getter]

@@ -33,7 +33,7 @@ const MOST_FIELDS: usize = 1024;
 const RESERVED: [&str; 3] = ["__key__", "__url__", "__local_path__"];
 
 /// First bytes of compressed files, the name of the compression, and what undoes it.
-const COMPRESSED: [(&[u8], &str, &str); 4] = [
+pub(crate) const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"\x1f\x8b", "gzip", "gunzip --keep"),
     (b"\x28\xb5\x2f\xfd", "zstd", "unzstd --keep"),
     (b"BZh", "bzip2", "bunzip2 --keep"),
