@@ -124,6 +124,16 @@ def test_a_missing_file_is_an_error_without_a_traceback(capsys, command):
         ["verify", "x", "--threads", "0"],
         ["index", "x", "--schema", "jpeg"],
         ["demo", "--ranks", "0"],
+        ["inspect", "x", "--batch-size", "99999999999999999999"],
+        ["limit", "x", "--seconds", "nan"],
+        ["bench", "x", "--timeout", "nan"],
+        ["bench", "x", "--seed", "99999999999999999999"],
+        ["bench", "x", "--targets", "3"],
+        ["bench", "x", "--slow-down", "3"],
+        ["bench", "x", "--pfs", "nfs", "--slow-down", "-1"],
+        ["bench", "x", "--per-node", "1,1", "--ranks", "3"],
+        ["bench", "x", "--per-node", "0,1"],
+        ["bench", "x", "--baseline", "gone.py"],
     ],
 )
 def test_wrong_use_ends_with_2_and_says_what_is_right(capsys, arguments):
@@ -251,3 +261,28 @@ def test_the_demo_passes_its_options_on(monkeypatch):
         "preset": "gpfs",
         "emulate": True,
     }
+
+
+@pytest.mark.parametrize("command", ["bench", "report", "demo"])
+def test_a_page_takes_the_place_of_nothing_but_a_page(capsys, tmp_path, small_lmdb, command):
+    precious = tmp_path / "data.mdb"
+    precious.write_bytes(b"precious")
+    source = tmp_path / "bench.json"
+    source.write_text("{}")
+    arguments = {
+        "bench": [str(small_lmdb), "--report", str(precious)],
+        "report": [str(source), "--output", str(precious)],
+        "demo": ["--output", str(precious)],
+    }
+    status, out, err = run(capsys, command, *arguments[command])
+    assert (status, out) == (2, "")
+    assert "data.mdb: is there already, and no HTML page; it would be overwritten" in err
+    assert precious.read_bytes() == b"precious"
+
+
+def test_a_baseline_that_cannot_be_imported_is_an_error_without_a_traceback(capsys, tmp_path, small_lmdb):
+    (tmp_path / "mine.py").write_text("def broken(:\n")
+    status, _, err = run(capsys, "bench", small_lmdb, "--baseline", str(tmp_path / "mine.py"))
+    assert status == 2
+    assert "mine.py: cannot be imported: SyntaxError: " in err
+    assert "Traceback" not in err

@@ -112,11 +112,17 @@ class Settings:
         Raises
         ------
         OptionError
-            If there are more ranks than samples.
+            If there are more ranks than samples, or a step takes more samples than there are.
         """
         if self.world_ranks > samples:
             raise option_error(
                 f"bench: expected at least one sample for each of the {self.world_ranks} ranks, "
                 f"found {samples} samples",
                 "take fewer ranks, or more data",
+            )
+        if self.world_ranks * self.batch_size > samples:
+            raise option_error(
+                f"bench: expected batches of at most {samples // self.world_ranks} samples, as there are {samples} for "
+                f"{self.world_ranks} ranks; found {self.batch_size}",
+                "take smaller batches with --batch-size, fewer ranks, or more data",
             )

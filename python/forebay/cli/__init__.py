@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -19,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from forebay.cli.commands import cli
 
+    # What a library warns of is for its caller to find; here it is for the person at the terminal.
+    as_it_was, warnings.formatwarning = warnings.formatwarning, _plain
     try:
         status = cli.main(args=arguments, prog_name="forebay", standalone_mode=False)
         sys.stdout.flush()
@@ -36,7 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         return _report(error)
+    finally:
+        warnings.formatwarning = as_it_was
     return int(status or 0)
+
+
+def _plain(message: Warning | str, *_: object, **__: object) -> str:
+    return f"forebay: warning: {message}\n"
 
 
 def _report(error: Exception) -> int:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from forebay.cli.commands import as_json
+from forebay.cli.numbers import COUNT, NUMBER, Finite
 
 if TYPE_CHECKING:
     from forebay.bench.workload import Prepared
@@ -40,10 +42,15 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
 
 
 def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
+    if text == "auto":
+        return text
     try:
-        return text if text == "auto" else float(text)
+        factor = float(text)
     except ValueError:
-        raise click.BadParameter(f"expected a number or auto, found {text!r}") from None
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise click.BadParameter(f"expected a number above 0 or auto, found {text!r}")
+    return factor
 
 
 @click.command()
@@ -54,7 +61,13 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
 @click.option(
     "--case", metavar="NAME", help="Which published run of the workload, h100 for example. Its first."
 )
-@click.option("--scale", default=0.001, show_default=True, type=float, help="Factor on the workload's size.")
+@click.option(
+    "--scale",
+    default=0.001,
+    show_default=True,
+    type=Finite(0, min_open=True),
+    help="Factor on the workload's size.",
+)
 @click.option(
     "--container", metavar="NAME", help="Write the workload in this format: lmdb, hdf5, tfrecord, npz."
 )
@@ -65,10 +78,8 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     type=click.Path(file_okay=False, path_type=Path),
     help="Where workloads' data is made, and found again.",
 )
-@click.option("--ranks", default=4, show_default=True, type=click.IntRange(1), help="Ranks.")
-@click.option(
-    "--nodes", default=1, show_default=True, type=click.IntRange(1), help="Nodes that they are split into."
-)
+@click.option("--ranks", default=4, show_default=True, type=COUNT, help="Ranks.")
+@click.option("--nodes", default=1, show_default=True, type=COUNT, help="Nodes that they are split into.")
 @click.option(
     "--per-node",
     metavar="N,N,...",
@@ -84,7 +95,7 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
 )
 @click.option(
     "--job-ranks",
-    type=click.IntRange(1),
+    type=COUNT,
     help="Walk as the first ranks of a job of this many: the pattern of a large job on few processes.",
 )
 @click.option(
@@ -104,21 +115,19 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     metavar="FILE",
     help="A Python file with baselines of your own; several times for several.",
 )
-@click.option(
-    "--batch-size", type=click.IntRange(1), help="Samples per rank and step: 32, or the workload's."
-)
+@click.option("--batch-size", type=COUNT, help="Samples per rank and step: 32, or the workload's.")
 @click.option(
     "--global-batch",
-    type=click.IntRange(1),
+    type=COUNT,
     help="Samples of all ranks and step, in place of --batch-size: a multiple of the ranks of the job.",
 )
-@click.option("--steps", type=click.IntRange(1), help="Most steps per epoch. All.")
-@click.option("--epochs", default=1, show_default=True, type=click.IntRange(1), help="Epochs of a run.")
+@click.option("--steps", type=COUNT, help="Most steps per epoch. All.")
+@click.option("--epochs", default=1, show_default=True, type=COUNT, help="Epochs of a run.")
 @click.option(
     "--repetitions",
     default=3,
     show_default=True,
-    type=click.IntRange(1),
+    type=COUNT,
     help="Runs of each row, interleaved.",
 )
 @click.option(
@@ -127,7 +136,7 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     callback=_seconds,
     help="Compute of a step, 5ms for example: 0, or the workload's.",
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the shuffles.")
+@click.option("--seed", default=0, show_default=True, type=NUMBER, help="Seed of the shuffles.")
 @click.option("--cold", is_flag=True, help="Empty the page caches before each run.")
 @click.option(
     "--pfs", metavar="PRESET", help="Mount the data on an emulated parallel file system for the run."
@@ -140,9 +149,7 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     callback=_slow_down,
     help="With --pfs: factor on all its times.",
 )
-@click.option(
-    "--targets", type=click.IntRange(1), help="With --pfs: storage targets, fewer than the preset has."
-)
+@click.option("--targets", type=COUNT, help="With --pfs: storage targets, fewer than the preset has.")
 @click.option(
     "--launcher",
     default="auto",
@@ -154,7 +161,7 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     "--timeout",
     default=900.0,
     show_default=True,
-    type=click.FloatRange(1),
+    type=Finite(1),
     help="Seconds that one run may take.",
 )
 @click.option(
@@ -195,6 +202,7 @@ def command(
         raise click.UsageError("expected either DATASET or --workload NAME")
     if report is not None and not report.absolute().parent.is_dir():
         raise click.UsageError(f"--report {report}: its directory is not there")
+    from forebay import _page
     from forebay.bench import baselines as programs
     from forebay.bench import facts
     from forebay.bench.conductor import bench
@@ -203,8 +211,21 @@ def command(
     from forebay.cli.output import print_json, print_table, progress
     from forebay.launch import terminations_as_interrupts
 
+    if report is not None:
+        _page.check(report)
+    given = click.get_current_context().get_parameter_source
     if per_node is not None:
+        if {given("ranks"), given("nodes")} != {ParameterSource.DEFAULT}:
+            raise click.UsageError("expected --per-node or --ranks and --nodes, found both")
+        if min(per_node) < 1:
+            raise click.UsageError(f"--per-node: expected numbers of at least 1, found {min(per_node)}")
         ranks, nodes = sum(per_node), len(per_node)
+    if options["pfs"] is None:
+        for name in ("slow_down", "targets"):
+            if given(name) != ParameterSource.DEFAULT:
+                raise click.UsageError(
+                    f"--{name.replace('_', '-')} is for an emulated file system: name it with --pfs"
+                )
     if global_batch is not None:
         batch_size = _share(global_batch, batch_size, options["job_ranks"] or ranks)
     rows = parse(strategies, order, programs.find(baselines))

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
+from forebay.cli.numbers import OFFSET, SIZE
+
 __all__ = ["COMMANDS", "as_json", "cli", "dataset_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -80,12 +82,10 @@ _OPENING = (
         multiple=True,
         help="A field that is wanted, by itself all; of raw files with type and shape: image:u1:3x32x32.",
     ),
-    click.option(
-        "--record-bytes", type=click.IntRange(1), metavar="N", help="Size of a record of a raw file."
-    ),
+    click.option("--record-bytes", type=SIZE, metavar="N", help="Size of a record of a raw file."),
     click.option(
         "--header-bytes",
-        type=click.IntRange(0),
+        type=OFFSET,
         default=0,
         metavar="N",
         help="Bytes in front of its first record.",

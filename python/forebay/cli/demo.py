@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 
 from forebay.cli.commands import as_json
+from forebay.cli.numbers import COUNT
 
 
 @click.command()
-@click.option("--ranks", default=4, show_default=True, type=click.IntRange(1), help="MPI ranks.")
-@click.option(
-    "--samples", default=200_000, show_default=True, type=click.IntRange(1), help="Training samples to make."
-)
+@click.option("--ranks", default=4, show_default=True, type=COUNT, help="MPI ranks.")
+@click.option("--samples", default=200_000, show_default=True, type=COUNT, help="Training samples to make.")
 @click.option(
     "--output",
     default="demo.html",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forebay.cli.commands import as_json, dataset_options
+from forebay.cli.numbers import COUNT
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
@@ -15,17 +16,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @dataset_options
-@click.option("--ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks of the order.")
+@click.option("--ranks", default=1, show_default=True, type=COUNT, help="Ranks of the order.")
 @click.option(
     "--batch-size",
     default=32,
     show_default=True,
-    type=click.IntRange(1),
+    type=COUNT,
     help="Samples per rank and step of the order.",
 )
-@click.option(
-    "--epochs", type=click.IntRange(1), help="Epochs of the training: does the order shuffle well enough?"
-)
+@click.option("--epochs", type=COUNT, help="Epochs of the training: does the order shuffle well enough?")
 @as_json
 def command(
     opening: Callable[[], Dataset], ranks: int, batch_size: int, epochs: int | None, as_json: bool

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from forebay.cli.commands import as_json
+from forebay.cli.numbers import Finite
 
 KINDS = ("sequential", "random", "direct", "mmap")
 BLOCKS = ("4KiB", "64KiB", "1MiB", "4MiB")
@@ -39,9 +40,7 @@ def _blocks(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> li
     callback=_blocks,
     help=f"Block size; several times for several. {', '.join(BLOCKS)}.",
 )
-@click.option(
-    "--seconds", default=0.5, show_default=True, type=click.FloatRange(0.01), help="Time per figure."
-)
+@click.option("--seconds", default=0.5, show_default=True, type=Finite(0.01), help="Time per figure.")
 @click.option(
     "--threads", default=1, show_default=True, type=click.IntRange(1, 64), help="Threads that read at once."
 )

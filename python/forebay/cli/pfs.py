@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from forebay.cli.numbers import COUNT, NUMBER, Finite
+
 if TYPE_CHECKING:
     from forebay.pfs.start import Wanted
 
@@ -86,18 +88,16 @@ def command(context: click.Context, as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="A TOML file with the numbers of a file system, in place of a preset.",
 )
-@click.option("--targets", type=click.IntRange(1), metavar="N", help="Storage targets in place of its own.")
+@click.option("--targets", type=COUNT, metavar="N", help="Storage targets in place of its own.")
 @click.option("--stripe", metavar="SIZE", callback=_bytes, help="Stripe size in place of its own.")
-@click.option(
-    "--stripe-count", type=click.IntRange(1), metavar="N", help="Targets that a file is striped over."
-)
+@click.option("--stripe-count", type=COUNT, metavar="N", help="Targets that a file is striped over.")
 @click.option(
     "--slow-down",
     metavar="K",
     callback=_slow_down,
     help="Factor on all times of the model, or auto for what a small machine needs. Default 1.",
 )
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the model's jitter. Default 0.")
+@click.option("--seed", type=NUMBER, metavar="N", help="Seed of the model's jitter. Default 0.")
 @click.option(
     "--events",
     metavar="FILE",
@@ -305,15 +305,9 @@ def cold(mounts: tuple[Path, ...], as_json: bool) -> None:
 )
 @click.option("--from", "begin", metavar="OFFSET", callback=_bytes, help="eio: first byte. Default 0.")
 @click.option("--to", "end", metavar="OFFSET", callback=_bytes, help="eio: end. Default: that of the file.")
-@click.option(
-    "--server", "number", type=click.IntRange(0), metavar="N", help="stall, slow: number of the server."
-)
-@click.option(
-    "--for", "seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="stall: model seconds."
-)
-@click.option(
-    "--factor", type=click.FloatRange(0, min_open=True), metavar="F", help="slow: factor on its times."
-)
+@click.option("--server", "number", type=NUMBER, metavar="N", help="stall, slow: number of the server.")
+@click.option("--for", "seconds", type=Finite(0, min_open=True), metavar="S", help="stall: model seconds.")
+@click.option("--factor", type=Finite(0, min_open=True), metavar="F", help="slow: factor on its times.")
 @_json
 def fault(
     mount: Path,

@@ -24,17 +24,17 @@ def command(source: Path, output: Path | None, as_json: bool) -> None:
 
     EVENTS is what `forebay pfs mount --events` wrote.
     """
+    from forebay import _page
     from forebay._core import StorageError
     from forebay.cli.output import print_json
     from forebay.report import data, page
 
     output = output or source.with_suffix(".html")
-    if output.exists() and source.exists() and output.samefile(source):
-        raise click.UsageError(f"{output}: the source would be overwritten; give another place with --output")
+    _page.check(output)
     result = data.read(source)
     text = page.render(result)
     try:
-        page.save(text, output)
+        _page.save(text, output)
     except OSError as error:
         raise StorageError(f"report: writing {output}: {error.strerror or error}") from error
     for warning in result.warnings:

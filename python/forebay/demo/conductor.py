@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay import launch
+from forebay import _page, launch
 from forebay._core import ForebayError, OptionError
 from forebay.demo import page, results, storage
 from forebay.demo.data import DataSet, DemoError, Spec, prepare
@@ -87,8 +87,9 @@ def main(
         return 2
     try:
         with launch.terminations_as_interrupts():
+            _page.check(output)
             outcome = _demo(keep, ranks, samples, data, storage.choose(preset, emulate))
-            output.write_text(page.render(outcome), encoding="utf-8")
+            _page.save(page.render(outcome), output)
     except (DemoError, ForebayError, OSError) as error:
         print(f"forebay demo: {error}", file=sys.stderr)
         return 2 if isinstance(error, OptionError) else 1

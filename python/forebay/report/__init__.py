@@ -42,9 +42,11 @@ def write(result: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     ------
     FormatError
         If it is not a bench result.
+    OptionError
+        If something else than a page is there.
     OSError
         If the file cannot be written.
     """
-    from forebay.report.page import save
+    from forebay._page import save
 
     save(render(result), Path(path))

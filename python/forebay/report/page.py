@@ -20,11 +20,10 @@ from forebay.report.svg import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from forebay.report.data import Result, Row
 
-__all__ = ["render", "save"]
+__all__ = ["render"]
 
 
 def render(result: Result) -> str:
@@ -44,16 +43,6 @@ def render(result: Result) -> str:
         run=_pairs(_bench_facts(result) if bench else _events_facts(result)),
         command=_command(result),
     )
-
-
-def save(page: str, path: Path) -> None:
-    """Write a page; readers see the old file or the whole new one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        beside.write_text(page, "utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _figures(result: Result) -> Iterator[str]:

@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +136,11 @@ def _load(file: str) -> tuple[Baseline, ...]:
         raise option_error(f"--baseline {file}: expected a Python file (.py)")
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
-    specification.loader.exec_module(module)
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:
+        told = traceback.format_exception_only(error)[-1].strip()
+        raise option_error(f"--baseline {file}: cannot be imported: {told}") from error
     baselines = getattr(module, "BASELINES", ())
     if not baselines or not all(isinstance(one, Baseline) for one in baselines):
         raise option_error(
