@@ -225,6 +225,21 @@ def test_a_rank_that_cannot_open_its_data_tells_all_why_and_they_can_try_again(t
         assert bool(gave_up) == (rank != 2), first
 
 
+def test_a_rank_that_never_starts_mpi_is_waited_for_no_longer_than_asked(tmp_path, records):
+    code = """
+import time
+os.environ["FOREBAY_NODE"] = f"n{int(os.environ['OMPI_COMM_WORLD_RANK']) // 2}"
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    time.sleep(60)
+forebay.Loader(sys.argv[1], 4, memory="32MiB", timeout=4)
+"""
+    done = start(tmp_path, 3, code, records)
+    assert done.returncode != 0
+    waited = "3 MPI ranks on several nodes: MPI_Init has waited for {} s for a rank that has not come"
+    assert f"{waited.format(2)}; each makes a forebay.Loader" in done.stderr
+    assert f"{waited.format(4)} and cannot be given up: this process ends" in done.stderr
+
+
 def test_an_mpi_that_survives_deaths_is_asked_who_died(tmp_path, records):
     code = """
 import signal

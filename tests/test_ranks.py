@@ -168,14 +168,31 @@ print("RESULT", json.dumps({"rank": training.world.rank, "found": found}))
         assert sorted(numbers) == list(range(240))
 
 
+# Here the warnings are what is looked at.
+WARNED = 'import warnings\nwarnings.simplefilter("always")\n'
+
+
 def test_a_rank_that_does_not_come_is_an_error_that_names_it(counted_lmdb):
     options = {"batch_size": 4, "timeout": 2}
-    processes = start(3, counted_lmdb, options)
+    processes = start(3, counted_lmdb, options, code=WARNED + RANK)
     processes[1].kill()
     found = finish([processes[0], processes[2]])
     for returncode, _, err in found:
         assert returncode == 1
         assert "PeerLostError" in err
+    assert "this is local rank 0, and has waited for 1 s for rank 1 (local rank 1)" in found[0][2]
+
+
+def test_a_follower_is_told_that_its_leader_has_not_come(counted_lmdb):
+    processes = start(2, counted_lmdb, {"batch_size": 4, "timeout": 2}, code=WARNED + RANK)
+    processes[0].kill()
+    ((returncode, _, err),) = finish(processes[1:])
+    assert returncode == 1
+    assert "RuntimeWarning: job" in err
+    assert (
+        "this is local rank 1, and has waited for 1 s for local rank 0 (rank 0); after 2 s that is an error"
+        in err
+    )
 
 
 # --- MPI ---

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from forebay import _native
 from forebay._core import fork_generation, option_error
-from forebay._waiting import Processes, Wait, reported
+from forebay._waiting import WARN_AFTER_S, Processes, Wait, reported
 
 INSTALL_HINT = (
     "install an MPI with `pip install 'forebay[mpi]'` and start the script with the mpiexec beside this Python, "
@@ -32,16 +33,29 @@ def imported() -> Any | None:
     return mpi
 
 
-def load(why: str) -> Any:
+def load(why: str, deadline_s: float) -> Any:
     """Import mpi4py.MPI, which initialises MPI.
+
+    ``MPI_Init`` waits for all ranks and cannot be given up. Where they do not come, standard error says so after ten seconds,
+    and after ``deadline_s`` seconds this process ends with exit code 1.
 
     Raises
     ------
     OptionError
         If it is not installed or finds no MPI; the message begins with ``why``.
     """
+    waiting = f"forebay: {why}: MPI_Init has waited for {{:.0f}} s for a rank that has not come"
+    warn_after_s = min(WARN_AFTER_S, deadline_s / 2)
+    watchdog = _native.Watchdog(
+        warn_after_s,
+        f"{waiting.format(warn_after_s)}; each makes a forebay.Loader, or imports mpi4py.MPI before; "
+        f"after {deadline_s:g} s this process ends",
+        deadline_s,
+        f"{waiting.format(deadline_s)} and cannot be given up: this process ends",
+    )
     try:
-        from mpi4py import MPI
+        with watchdog:
+            from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise option_error(f"{why}: mpi4py cannot be imported: {error}", INSTALL_HINT) from error
     if not MPI.Is_initialized():

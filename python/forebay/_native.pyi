@@ -22,6 +22,7 @@ __all__ = [
     "OptionError",
     "PeerLostError",
     "StorageError",
+    "Watchdog",
     "limit",
     "pfs_limit",
     "pfs_predict",
@@ -116,6 +117,12 @@ class Listener:
     @property
     def card(self) -> bytes: ...
     def close(self) -> None: ...
+
+@final
+class Watchdog:
+    def __new__(cls, warn_after_s: float, warning: str, end_after_s: float, end: str) -> Watchdog: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_exception: object) -> None: ...
 
 def limit(
     path: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ STATE_VERSION = 1
 
 # What a position is counted in; a checkpoint is a file like any other, and may be damaged.
 _MOST = (1 << 63) - 1
+_MOST_BATCH = 1 << 32
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], ranks: int, steps: int) -> dict[str, Any]:
@@ -42,23 +44,22 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], ranks: int, st
                 f"load_state_dict: {key} is {state[key]!r} in the state and {own[key]!r} in this loader",
                 "the data set has changed since the state was written" if key == "fingerprint" else None,
             )
-    whole = _number(state, "global_batch", 1, _MOST)
-    if whole != own["global_batch"]:
-        raise option_error(
-            f"load_state_dict: the global batch is {whole} in the state and {own['global_batch']} here "
-            f"({own['global_batch'] // ranks} on each of {ranks} ranks)",
-            f"make the loader with batch_size={whole // ranks} or global_batch={whole}",
-        )
+    whole = _number(state, "global_batch", 1, _MOST_BATCH)
     lanes = _number(state, "lanes", 1, whole)
     if whole % lanes:
         raise option_error(
             f"load_state_dict: lanes: expected a divisor of the global batch {whole}, found {lanes}"
         )
     if lanes % ranks:
-        works = [count for count in range(1, lanes + 1) if lanes % count == 0]
         raise option_error(
             f"load_state_dict: {ranks} ranks cannot share the {lanes} lanes of the state",
-            f"numbers of ranks that can: {', '.join(map(str, works))}",
+            f"numbers of ranks that can: {', '.join(map(str, _divisors(lanes)))}",
+        )
+    if whole != own["global_batch"]:
+        raise option_error(
+            f"load_state_dict: the global batch is {whole} in the state and {own['global_batch']} here "
+            f"({own['global_batch'] // ranks} on each of {ranks} ranks)",
+            f"make the loader with batch_size={whole // ranks} or global_batch={whole}",
         )
     _number(state, "epoch", 0, _MOST // max(1, steps) - 1)
     _number(state, "step", 0, steps)
@@ -70,10 +71,15 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], ranks: int, st
     return wanted
 
 
+def _divisors(number: int) -> list[int]:
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return sorted({*small, *(number // one for one in small)})
+
+
 def _number(state: Mapping[str, Any], key: str, low: int, high: int) -> int:
     """Return a whole number of a state."""
     value = state[key]
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        limit = f" to {high}" if high < _MOST // 2 else ""
+        limit = "" if high >= _MOST_BATCH else f" to {high}"
         raise option_error(f"load_state_dict: {key}: expected an integer from {low}{limit}, found {value!r}")
     return value

@@ -366,7 +366,7 @@ def _from_mpi(environment: Mapping[str, str], deadline_s: float) -> Identity | N
             job=job,
             source=where,
         )
-    mpi = mpi or _mpi.load(f"{size} MPI ranks on several nodes")
+    mpi = mpi or _mpi.load(f"{size} MPI ranks on several nodes", deadline_s)
     _check_library(mpi, launcher, size)
     return _exchange(mpi.COMM_WORLD, _own_node(environment), deadline_s, where)
 
@@ -383,7 +383,7 @@ def _by_local_rank(rank: int, size: int, local_rank: int) -> tuple[int, ...]:
 
 def _from_mpi_library(deadline_s: float) -> Identity:
     """Ask MPI itself, where ``world="mpi"`` was asked for and no launcher is known by its environment."""
-    mpi = _mpi.load('world="mpi"')
+    mpi = _mpi.load('world="mpi"', deadline_s)
     if mpi.COMM_WORLD.size == 1:
         raise option_error('world="mpi": no MPI launcher started this process', _mpi.INSTALL_HINT)
     return _exchange(mpi.COMM_WORLD, _own_node(os.environ), deadline_s, "MPI.COMM_WORLD")

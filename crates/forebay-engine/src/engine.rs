@@ -134,7 +134,7 @@ impl Engine {
                     text
                 })
         };
-        let joined = node::join(&spec, &options.greeting(fingerprint), lead, &mut || !caller.interrupted());
+        let joined = node::join(&spec, &options.greeting(fingerprint), lead, &mut Asked(caller));
         // The leader raises what went wrong as what it is, not as a refusal by itself.
         if let Some(error) = failure {
             return Err(error);
@@ -393,5 +393,18 @@ struct IndexBytes(Map);
 impl AsRef<[u8]> for IndexBytes {
     fn as_ref(&self) -> &[u8] {
         self.0.bytes()
+    }
+}
+
+/// The caller, as the node's meeting asks it.
+struct Asked<'a>(&'a dyn Caller);
+
+impl node::Waiting for Asked<'_> {
+    fn go_on(&mut self) -> bool {
+        !self.0.interrupted()
+    }
+
+    fn warn(&mut self, text: &str) {
+        self.0.warn(text);
     }
 }

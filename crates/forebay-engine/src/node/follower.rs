@@ -9,11 +9,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use super::directory::Place;
 use super::error::NodeError;
+use super::patience::Patience;
 use super::peers::{Membership, Peer, Watched, first_dead};
 use super::rendezvous::{NodeSpec, is_dead, own_pidfd};
 use super::wire::{
-    Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Patience, Received, broken,
-    written,
+    Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Received, broken, written,
 };
 
 /// Pause between two attempts to connect: at first, and at most (it doubles).
@@ -77,6 +77,7 @@ fn find_leader(
                 meeting: spec.meeting(),
             });
         }
+        patience.tell(begun, spec, || format!("local rank 0 (rank {})", spec.local_ranks[0]));
         patience.sleep(pause.min(spec.deadline.saturating_sub(begun.elapsed())))?;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -12,11 +12,11 @@ use rustix::net::{
 
 use super::directory::{Place, PlaceLock, sweep};
 use super::error::{LISTEN, NodeError};
+use super::patience::Patience;
 use super::peers::{Membership, Peer, Watched};
 use super::rendezvous::{Dead, GREETING_BYTES, NodeSpec, is_dead, own_pidfd};
 use super::wire::{
-    Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Patience, Received, broken,
-    written,
+    Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Received, broken, written,
 };
 
 /// How long a place may stay locked by somebody who only cleans it; a leader keeps it for longer.
@@ -140,6 +140,7 @@ impl Leader<'_> {
         }
         let left = self.spec.deadline.saturating_sub(begun.elapsed());
         if !patience.poll(&mut polled, left)? {
+            patience.tell(begun, self.spec, || self.absent().1);
             return if left.is_zero() { Err(self.missing()) } else { Ok(()) };
         }
         for number in 0..self.followers.len() {
@@ -252,25 +253,25 @@ impl Leader<'_> {
     }
 
     fn missing(&self) -> NodeError {
+        let (local_ranks, who) = self.absent();
+        let seconds = self.spec.deadline.as_secs();
+        NodeError::Missing { local_ranks, who, seconds, meeting: self.spec.meeting() }
+    }
+
+    /// The local ranks that have not come, and the same in words.
+    fn absent(&self) -> (Vec<u32>, String) {
         let came =
             |local_rank: &u32| self.followers.iter().any(|follower| follower.peer.local_rank == *local_rank);
-        let missing = 1..self.spec.local_ranks.len() as u32;
-        let local_ranks: Vec<u32> = missing.filter(|local_rank| !came(local_rank)).collect();
+        let all = 1..self.spec.local_ranks.len() as u32;
+        let local_ranks: Vec<u32> = all.filter(|local_rank| !came(local_rank)).collect();
         let list = |ranks: &mut dyn Iterator<Item = u32>| {
             ranks.map(|rank| rank.to_string()).collect::<Vec<_>>().join(", ")
         };
         let ranks =
             list(&mut local_ranks.iter().map(|local_rank| self.spec.local_ranks[*local_rank as usize]));
         let plural = if local_ranks.len() == 1 { "" } else { "s" };
-        NodeError::Missing {
-            who: format!(
-                "rank{plural} {ranks} (local rank{plural} {})",
-                list(&mut local_ranks.iter().copied())
-            ),
-            local_ranks,
-            seconds: self.spec.deadline.as_secs(),
-            meeting: self.spec.meeting(),
-        }
+        let local = list(&mut local_ranks.iter().copied());
+        (local_ranks, format!("rank{plural} {ranks} (local rank{plural} {local})"))
     }
 
     fn send_roster(&self, patience: &mut Patience<'_>) -> Result<(), NodeError> {

@@ -25,6 +25,8 @@ mod leader;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]
+mod patience;
+#[cfg(not(loom))]
 mod peers;
 #[cfg(not(loom))]
 mod rendezvous;
@@ -36,6 +38,7 @@ pub use bell::Bell;
 pub use {
     error::NodeError,
     memory::Map,
+    patience::Waiting,
     peers::{Membership, Peer},
     rendezvous::{Dead, NodeSpec, join},
 };

@@ -24,8 +24,9 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::directory::{Place, runtime_directory};
 use super::error::{NodeError, WATCH};
+use super::patience::{Patience, Waiting};
 use super::peers::{Membership, Peer, Watched};
-use super::wire::Patience;
+
 use super::{follower, leader};
 
 /// Longest greeting \[bytes\].
@@ -89,9 +90,9 @@ pub(super) fn own_pidfd() -> Result<OwnedFd, NodeError> {
 /// Brings the ranks of a node together; every one of them calls it.
 ///
 /// The leader, local rank 0, gets everybody's `greeting` (by local rank) into its `lead`, with a function to ask now and then whether
-/// a follower has died; its bytes and descriptors then come to all, in [`Membership::reply`] and [`Membership::fds`]. `check` is called at least every 100 ms while
-/// this function waits (not while `lead` runs); when it says `false`, the call ends with [`NodeError::Interrupted`] and
-/// all other ranks end with [`NodeError::PeerLeft`].
+/// a follower has died; its bytes and descriptors then come to all, in [`Membership::reply`] and [`Membership::fds`]. `caller` is asked at
+/// least every 100 ms while this function waits (not while `lead` runs); when it does not want to go on, the call ends with
+/// [`NodeError::Interrupted`] and all other ranks end with [`NodeError::PeerLeft`]. After ten seconds it is told who has not come.
 ///
 /// # Errors
 /// All ranks that came get one. [`NodeError::Refused`] has the words of `lead`; the others are about the meeting itself.
@@ -99,7 +100,7 @@ pub fn join(
     spec: &NodeSpec,
     greeting: &[u8],
     lead: impl FnOnce(&[Vec<u8>], Dead<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
-    check: &mut dyn FnMut() -> bool,
+    caller: &mut dyn Waiting,
 ) -> Result<Membership, NodeError> {
     spec.check()?;
     if greeting.len() > GREETING_BYTES {
@@ -112,7 +113,7 @@ pub fn join(
     }
     let directory = runtime_directory()?;
     let place = Place::new(&directory, &spec.job, &spec.node, &spec.name)?;
-    let patience = &mut Patience::new(check);
+    let patience = &mut Patience::new(caller);
     if spec.local_rank == 0 {
         leader::join(spec, &directory, &place, greeting, lead, patience)
     } else {

@@ -2,15 +2,13 @@
 //!
 //! A message is one packet of a `SOCK_SEQPACKET` socket: `"FB"`, the protocol's version, its kind (one byte each), a body,
 //! and descriptors. Small bodies are JSON; long byte strings go as many [`Kind::Part`]s, for a packet must fit into the
-//! socket's send buffer. Sockets never block: every wait is a `poll` of at most [`SLICE`] inside [`Patience`], which
-//! asks the caller between two of them whether to go on.
+//! socket's send buffer. Sockets never block: who waits does so with `patience.rs`.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -30,10 +28,6 @@ const HEADER_BYTES: usize = 4;
 const PACKET_BYTES: usize = 64 << 10;
 /// Descriptors per message; the kernel refuses more than 253.
 pub(super) const FDS_PER_MESSAGE: usize = 64;
-/// Longest time between two calls of the caller's check.
-const SLICE: Duration = Duration::from_millis(50);
-/// Calls of the check that would come faster than this are left out: it may be dear (Python's lock).
-const CHECK_EVERY: Duration = Duration::from_millis(5);
 /// Pause when too many descriptors are on their way to be received \[ns\].
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
@@ -326,86 +320,6 @@ impl Parts {
     }
 }
 
-/// Waiting, with an ear for the caller.
-pub(super) struct Patience<'a> {
-    check: &'a mut dyn FnMut() -> bool,
-    checked: Instant,
-}
-
-impl<'a> Patience<'a> {
-    pub(super) fn new(check: &'a mut dyn FnMut() -> bool) -> Self {
-        Self { check, checked: Instant::now() }
-    }
-
-    fn ask(&mut self, now: bool) -> Result<(), NodeError> {
-        if now || self.checked.elapsed() >= CHECK_EVERY {
-            let go_on = (self.check)();
-            self.checked = Instant::now();
-            if !go_on {
-                return Err(NodeError::Interrupted);
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until something is ready or one slice (or `limit`, if shorter) is over; says whether something is ready.
-    pub(super) fn poll(&mut self, polled: &mut [PollFd<'_>], limit: Duration) -> Result<bool, NodeError> {
-        self.ask(false)?;
-        let limit = limit.min(SLICE);
-        let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
-        match poll(polled, Some(&limit)) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::INTR) => {
-                // A signal is what the check is there for.
-                self.ask(true)?;
-                Ok(false)
-            }
-            Err(error) => Err(NodeError::system("wait for processes of this node")(error)),
-        }
-    }
-
-    /// Sleeps for at most a slice.
-    pub(super) fn sleep(&mut self, limit: Duration) -> Result<(), NodeError> {
-        self.poll(&mut [], limit).map(|_| ())
-    }
-
-    /// Sends, waiting for room. False when the other side is gone: its socket closed, or `pidfd` says so.
-    pub(super) fn send(
-        &mut self,
-        to: &Connection,
-        pidfd: Option<&OwnedFd>,
-        kind: Kind,
-        body: &[u8],
-        fds: &[BorrowedFd<'_>],
-    ) -> Result<bool, NodeError> {
-        loop {
-            match to.try_send(kind, body, fds)? {
-                Sent::Yes => return Ok(true),
-                Sent::Closed => return Ok(false),
-                Sent::Full => {}
-            }
-            let mut polled = vec![PollFd::new(to, PollFlags::OUT)];
-            polled.extend(pidfd.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
-            self.poll(&mut polled, SLICE)?;
-            if polled.get(1).is_some_and(|polled| !polled.revents().is_empty()) {
-                return Ok(false);
-            }
-        }
-    }
-
-    /// Waits a little until `pidfd` says that its process ended: a dying process closes its sockets first.
-    pub(super) fn is_dead_soon(&mut self, pidfd: &OwnedFd) -> Result<bool, NodeError> {
-        const ENOUGH: Duration = Duration::from_secs(1);
-        let begun = Instant::now();
-        while begun.elapsed() < ENOUGH {
-            if self.poll(&mut [PollFd::new(pidfd, PollFlags::IN)], SLICE)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -485,18 +399,5 @@ mod tests {
         parts.add(b"ab").unwrap();
         assert!(!parts.is_complete());
         assert!(parts.add(b"cd").is_err());
-    }
-
-    #[test]
-    fn an_interruption_ends_every_wait() {
-        let mut calls = 0;
-        let mut check = || {
-            calls += 1;
-            calls < 3
-        };
-        let mut patience = Patience::new(&mut check);
-        let result = (0..1000).try_for_each(|_| patience.sleep(Duration::from_millis(10)));
-        assert!(matches!(result, Err(NodeError::Interrupted)));
-        assert_eq!(calls, 3);
     }
 }

@@ -1,0 +1,192 @@
+//! Waiting for the other ranks of a node, with an ear for the caller.
+//!
+//! Every wait is a `poll` of at most [`SLICE`]; between two of them the caller is asked whether to go on.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::error::NodeError;
+use super::rendezvous::NodeSpec;
+use super::wire::{Connection, Kind, Sent};
+
+/// Longest time between two questions to the caller.
+const SLICE: Duration = Duration::from_millis(50);
+/// Questions that would come faster than this are left out: they may be dear (Python's lock).
+const CHECK_EVERY: Duration = Duration::from_millis(5);
+/// How long ranks may keep others waiting before the user is told.
+const WARN_AFTER: Duration = Duration::from_secs(10);
+
+/// The caller, while ranks of a node wait for each other.
+pub trait Waiting {
+    /// Whether to go on waiting.
+    fn go_on(&mut self) -> bool;
+    /// Tells the user something though all goes on.
+    fn warn(&mut self, text: &str);
+}
+
+/// A caller who hears nothing.
+impl<F: FnMut() -> bool> Waiting for F {
+    fn go_on(&mut self) -> bool {
+        self()
+    }
+
+    fn warn(&mut self, _: &str) {}
+}
+
+/// Waiting, with an ear for the caller.
+pub(super) struct Patience<'a> {
+    caller: &'a mut dyn Waiting,
+    checked: Instant,
+    warned: bool,
+}
+
+impl<'a> Patience<'a> {
+    pub(super) fn new(caller: &'a mut dyn Waiting) -> Self {
+        Self { caller, checked: Instant::now(), warned: false }
+    }
+
+    /// Tells the user, once, whom this rank waits for, when that has lasted.
+    pub(super) fn tell(&mut self, begun: Instant, spec: &NodeSpec, who: impl FnOnce() -> String) {
+        let waited = begun.elapsed();
+        if self.warned || waited < WARN_AFTER.min(spec.deadline / 2) {
+            return;
+        }
+        self.warned = true;
+        self.caller.warn(&format!(
+            "{}: this is local rank {}, and has waited for {:.0} s for {}; after {:.0} s that is an error",
+            spec.meeting(),
+            spec.local_rank,
+            waited.as_secs_f64(),
+            who(),
+            spec.deadline.as_secs_f64(),
+        ));
+    }
+
+    fn ask(&mut self, now: bool) -> Result<(), NodeError> {
+        if now || self.checked.elapsed() >= CHECK_EVERY {
+            let go_on = self.caller.go_on();
+            self.checked = Instant::now();
+            if !go_on {
+                return Err(NodeError::Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something is ready or one slice (or `limit`, if shorter) is over; says whether something is ready.
+    pub(super) fn poll(&mut self, polled: &mut [PollFd<'_>], limit: Duration) -> Result<bool, NodeError> {
+        self.ask(false)?;
+        let limit = limit.min(SLICE);
+        let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
+        match poll(polled, Some(&limit)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => {
+                // A signal is what the check is there for.
+                self.ask(true)?;
+                Ok(false)
+            }
+            Err(error) => Err(NodeError::system("wait for processes of this node")(error)),
+        }
+    }
+
+    /// Sleeps for at most a slice.
+    pub(super) fn sleep(&mut self, limit: Duration) -> Result<(), NodeError> {
+        self.poll(&mut [], limit).map(|_| ())
+    }
+
+    /// Sends, waiting for room. False when the other side is gone: its socket closed, or `pidfd` says so.
+    pub(super) fn send(
+        &mut self,
+        to: &Connection,
+        pidfd: Option<&OwnedFd>,
+        kind: Kind,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<bool, NodeError> {
+        loop {
+            match to.try_send(kind, body, fds)? {
+                Sent::Yes => return Ok(true),
+                Sent::Closed => return Ok(false),
+                Sent::Full => {}
+            }
+            let mut polled = vec![PollFd::new(to, PollFlags::OUT)];
+            polled.extend(pidfd.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
+            self.poll(&mut polled, SLICE)?;
+            if polled.get(1).is_some_and(|polled| !polled.revents().is_empty()) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Waits a little until `pidfd` says that its process ended: a dying process closes its sockets first.
+    pub(super) fn is_dead_soon(&mut self, pidfd: &OwnedFd) -> Result<bool, NodeError> {
+        const ENOUGH: Duration = Duration::from_secs(1);
+        let begun = Instant::now();
+        while begun.elapsed() < ENOUGH {
+            if self.poll(&mut [PollFd::new(pidfd, PollFlags::IN)], SLICE)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn an_interruption_ends_every_wait() {
+        let mut calls = 0;
+        let mut check = || {
+            calls += 1;
+            calls < 3
+        };
+        let mut patience = Patience::new(&mut check);
+        let result = (0..1000).try_for_each(|_| patience.sleep(Duration::from_millis(10)));
+        assert!(matches!(result, Err(NodeError::Interrupted)));
+        assert_eq!(calls, 3);
+    }
+
+    struct Told(Vec<String>);
+
+    impl Waiting for Told {
+        fn go_on(&mut self) -> bool {
+            true
+        }
+
+        fn warn(&mut self, text: &str) {
+            self.0.push(text.to_owned());
+        }
+    }
+
+    #[test]
+    fn who_does_not_come_is_told_once() {
+        let spec = NodeSpec {
+            job: "job".into(),
+            node: "node".into(),
+            name: "train".into(),
+            rank: 7,
+            local_rank: 1,
+            local_ranks: vec![6, 7],
+            deadline: Duration::from_millis(200),
+        };
+        let mut told = Told(Vec::new());
+        let mut patience = Patience::new(&mut told);
+        let begun = Instant::now();
+        patience.tell(begun, &spec, || unreachable!("it has not lasted"));
+        thread::sleep(Duration::from_millis(101));
+        for _ in 0..3 {
+            patience.tell(begun, &spec, || "local rank 0 (rank 6)".to_owned());
+        }
+        let [text] = &told.0[..] else { panic!("{:?}", told.0) };
+        assert!(
+            text.contains("this is local rank 1, and has waited for 0 s for local rank 0 (rank 6)"),
+            "{text}"
+        );
+    }
+}
