@@ -8,6 +8,7 @@ import time
 import warnings
 from pathlib import Path
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -132,6 +133,31 @@ def test_a_file_that_grew_harms_no_reader_of_lmdb(tmp_path):
     lengthen(path, path)
     for number in range(SAMPLES):
         np.testing.assert_array_equal(np.unique(bytes_of(dataset[number])), [number])
+
+
+def test_a_database_that_is_written_meanwhile_is_said_to_be_not_damaged(tmp_path):
+    with lmdb.open(str(tmp_path / "one"), map_size=1 << 28) as environment:
+
+        def transaction(number):
+            with environment.begin(write=True) as one:
+                for sample in range(300):
+                    one.put(b"%04d" % sample, bytes([number]) * 20_000)
+
+        transaction(0)
+        # Pages are read behind the writer's back: those of the snapshot that was opened are used again after a while.
+        with forebay.Loader(
+            tmp_path / "one", 4, order="sequential", strategy="pread", memory="2MiB", world="single", epochs=1
+        ) as loader:
+
+            def act():
+                for number in range(1, 8):
+                    transaction(number)
+
+            with pytest.raises(
+                forebay.FormatError, match=r"the file was modified while it was open: last transaction"
+            ):
+                epoch(loader, act)
+            assert loader.state_dict()["step"] < len(loader)
 
 
 def test_a_file_that_was_only_touched_is_a_warning(files):

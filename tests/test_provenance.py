@@ -348,6 +348,13 @@ def test_a_statement_that_only_a_digest_finds_wrong_is_told_by_verify(capsys, tm
         ("keys = 8\nvalues = 5\nrecords = 7", "records: expected 7, found 1500"),
         ("keys = 8\nvalues = 5\npage_bytes = 8192", "length of a page: expected 8192, found 4096"),
         ("keys = 8\nvalues = [[5, 7]]", "lengths of 7 values for 1500 records"),
+        ("keys = 8\nvalues = -1", "expected a length from 0 to 4294967295, [[length, count], ...], "),
+        ("keys = 8\nvalues = [[5, -1]]", "expected a length from 0 to 4294967295, [[length, count], ...], "),
+        (
+            'keys = 8\nvalues = {lengths = "/dev/zero"}',
+            "/dev/zero: expected a file of text, found something else",
+        ),
+        ("keys = 8\nvalues = 5\nfirst_commits = [-1]", "expected the records of a commit, or [records, "),
     ],
 )
 def test_a_statement_that_makes_no_sense_is_refused(capsys, written, tmp_path, line, message):

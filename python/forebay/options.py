@@ -153,7 +153,7 @@ class Strategy:
         Whether to read with O_DIRECT, past the page cache. By default chosen from the file system.
     buffers : int, optional
         Batch buffers per rank, at least 2. A script that holds on to many batches needs many, or gets copies in private
-        memory. By default 4: two with the user, two being filled.
+        memory. By default 4, two with the user, two being filled; 8 where a batch takes at most 2 MiB.
 
     Raises
     ------

@@ -53,6 +53,7 @@ impl Engine {
             // The batch is still on its way; the next call finds it.
             Err(Error::Interrupted) => return Err(Error::Interrupted),
             Err(error) => {
+                let error = self.or_modified(error);
                 self.step_aside(&mut consumer);
                 consumer.failed = Some(error.clone());
                 return Err(error);
@@ -128,6 +129,17 @@ impl Engine {
             if elapsed.as_secs() > shared.options.timeout_s {
                 return Err(Error::Timeout { seconds: shared.options.timeout_s, what: waits() });
             }
+        }
+    }
+
+    /// What looks like damage may be a writer at work, which is the better reason.
+    fn or_modified(&self, error: Error) -> Error {
+        if !matches!(error, Error::Format(..) | Error::BadSample { .. }) {
+            return error;
+        }
+        match self.shared.source.dataset().check_unchanged() {
+            Err(modified @ forebay_format::Error::Modified { .. }) => modified.into(),
+            _ => error,
         }
     }
 

@@ -278,10 +278,13 @@ impl Options {
         for own in OWN {
             values.remove(own);
         }
-        values.insert("data set".into(), format!("{fingerprint:032x}").into());
+        values.insert(DATA_SET.into(), format!("{fingerprint:032x}").into());
         serde_json::to_vec(&values).expect("a JSON object can be written")
     }
 }
+
+/// What the fingerprint of the data set is called among the options.
+const DATA_SET: &str = "data set";
 
 /// Compares the greetings of the ranks of a node; the message names the first difference.
 pub fn compare_greetings(greetings: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), String> {
@@ -300,8 +303,10 @@ pub fn compare_greetings(greetings: &[Vec<u8>], local_ranks: &[u32]) -> Result<(
         for (key, value) in &first {
             let found = other.get(key).unwrap_or(&serde_json::Value::Null);
             if found != value {
+                let why =
+                    if key == DATA_SET { " (other files, or other options of forebay.open)" } else { "" };
                 return Err(format!(
-                    "the ranks disagree on {key}: rank {} has {value}, rank {} has {found}",
+                    "the ranks disagree on {key}{why}: rank {} has {value}, rank {} has {found}",
                     rank(0),
                     rank(local)
                 ));

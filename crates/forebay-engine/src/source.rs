@@ -153,7 +153,9 @@ impl Source {
             caller.warn(warning);
         }
         let why = match lookup.found {
-            None => "no recipe of this data set is kept (`forebay index --provenance` makes one)".to_owned(),
+            None => "no recipe of this data set is kept (`forebay index --provenance` makes one, with the same --schema and \
+                     --database)"
+                .to_owned(),
             Some(found) => match self.compute(&found, caller) {
                 Ok(bytes) => {
                     let bytes = Arc::new(bytes);

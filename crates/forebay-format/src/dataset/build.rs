@@ -139,7 +139,10 @@ impl Dataset {
 
     fn without_samples<'a>(&self, names: &[String], excluded: impl Iterator<Item = &'a String>) -> Error {
         let excluded: Vec<_> = excluded.map(String::as_str).collect();
-        let (found, hint) = if names.is_empty() {
+        let (found, hint) = if names.is_empty() && excluded.is_empty() {
+            let named = "where an LMDB file holds named databases, name the one to read with database=";
+            ("no records".to_owned(), named.to_owned())
+        } else if names.is_empty() {
             (format!("only records that are not samples: {}", excluded.join(", ")), String::new())
         } else {
             let names = names.join(", ");

@@ -41,7 +41,11 @@ fn yes() -> bool {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected a length from 0 to 4294967295, [[length, count], ...], {lengths = \"a file with a length per line\"}, \
+                 or, of keys, a pattern such as \"%08d\""
+)]
 enum StatedLengths {
     Constant(u32),
     Pattern(String),
@@ -50,7 +54,7 @@ enum StatedLengths {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected the records of a commit, or [records, how many such commits]")]
 enum StatedCommits {
     One(u64),
     Times(u64, u64),
@@ -164,7 +168,14 @@ fn read_text(path: &Path) -> Result<String, Error> {
         offset: None,
         source,
     };
-    let bytes = fs::metadata(path).map_err(failed)?.len();
+    let found = fs::metadata(path).map_err(failed)?;
+    if !found.is_file() {
+        return Err(Error::Usage {
+            message: format!("{}: expected a file of text, found something else", path.display()),
+            hint: String::new(),
+        });
+    }
+    let bytes = found.len();
     if bytes > LARGEST_FILE_BYTES {
         return Err(Error::Usage {
             message: format!("{}: {bytes} bytes are too many for a recipe", path.display()),
