@@ -36,6 +36,8 @@ class Changed:
             if step == 2 and self._place.rank == 1:
                 if self._what == "dies":
                     sys.exit("the disk is on fire")
+                if self._what == "raises":
+                    raise ValueError("boom")
                 if self._what == "hangs":
                     time.sleep(600)
                 if self._what == "lies":
@@ -53,7 +55,7 @@ class Changed:
 
 BASELINES = tuple(
     Baseline(name=what, order="sequential", about="", open=partial(Changed, what), formats=("lmdb",))
-    for what in ("dies", "hangs", "lies", "loses")
+    for what in ("dies", "raises", "hangs", "lies", "loses")
 )
 '''
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 
 import numpy as np
@@ -141,6 +142,19 @@ def test_a_rank_that_dies_under_mpi_takes_its_row_along_and_no_other(capsys, dat
     assert status == 1
     assert "the disk is on fire" in rows["dies@sequential"]["error"]
     assert rows["pylmdb-contiguous@contiguous"]["status"] == "ok"
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("launcher", ["mpi", "processes"])
+def test_what_a_program_raised_is_told_beside_the_words_of_the_launcher(
+    capsys, data, own_baselines, launcher
+):
+    status, out, _ = run(
+        capsys, data, "--ranks", 2, "--repetitions", 1, "--batch-size", 16, "--launcher", launcher,
+        "--baseline", own_baselines, "--strategies", "raises",
+    )  # fmt: skip
+    assert status == 1
+    assert re.search(r"bench: rank [01]: ValueError: boom \(.*own\.py, line \d+\)", out), out
 
 
 def test_a_program_that_hangs_is_ended_after_the_timeout(capsys, data, own_baselines):

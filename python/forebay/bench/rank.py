@@ -18,6 +18,7 @@ import dataclasses
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ForebayError as error:
         # Its message says it all; a traceback per rank would bury it.
         sys.exit(f"bench: rank {meeting.rank}: {type(error).__name__}: {error}")
+    except Exception as error:
+        # A program of the user's, mostly: where it failed, and then, so that no launcher's words bury it, with what.
+        traceback.print_exc()
+        told = traceback.format_exception_only(error)[-1].strip()
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        sys.exit(f"bench: rank {meeting.rank}: {told} ({frame.filename}, line {frame.lineno})")
     files = Path(run["directory"], f"rank-{meeting.rank}")
     np.savez(files.with_suffix(".npz"), **arrays)
     files.with_suffix(".json").write_text(json.dumps(measured), encoding="utf-8")
