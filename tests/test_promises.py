@@ -33,7 +33,7 @@ def test_every_strategy_and_number_of_ranks_delivers_what_the_plain_reader_does(
         return
     if not plain.fits(strategy, order):
         options = {"batch_size": 4, **plain.ORDERS[order], "strategy": plain.STRATEGIES[strategy]}
-        with pytest.raises(forebay.OptionError, match=r"locate is cursor and order"):
+        with pytest.raises(forebay.OptionError, match=r"finds samples by a cursor, and the order is"):
             work.make(mixed, {}, options)
         return
     for path in (mixed, even):

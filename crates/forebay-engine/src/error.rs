@@ -108,7 +108,10 @@ impl Error {
         match self {
             Self::Options { hint, .. } if !hint.is_empty() => Some(hint),
             Self::Format(_, hint) | Self::Storage(_, hint) | Self::Node(_, hint) => hint.as_deref(),
-            Self::BadSample { .. } => Some("schema=\"raw\" delivers the records as they are"),
+            Self::BadSample { .. } => Some(
+                "bad_samples=\"skip\" lets a good one stand in; where a schema decodes records, schema=\"raw\" delivers \
+                 them as they are",
+            ),
             Self::PeerLost { .. } | Self::RemoteLost { .. } => {
                 Some("restart the job; the output of that rank may say why it ended")
             }

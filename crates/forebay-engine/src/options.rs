@@ -213,14 +213,17 @@ impl Options {
         let kind = self.kind(1, 1)?;
         if self.locate == Locate::Handoff && kind != Kind::Sequential {
             return wrong(
-                format!("locate is handoff and order {}", self.order.kind),
+                format!(
+                    "the strategy finds samples by a cursor that is handed on, and the order is {}",
+                    self.order.kind
+                ),
                 "a cursor that goes from node to node passes through the file once for all, so it takes order=\"sequential\"",
             );
         }
         let forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
         if self.locate.walks() && !forward {
             return wrong(
-                format!("locate is cursor and order {}", self.order.kind),
+                format!("the strategy finds samples by a cursor, and the order is {}", self.order.kind),
                 "a cursor goes from record to record, so it takes order=\"sequential\" or \"contiguous\"",
             );
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_types::{Located, Piece, SampleId, ShardId};
+use forebay_types::{Layout, Located, Piece, SampleId, ShardId};
 
 use super::build::IndexReport;
 use super::{BuiltIndex, Dataset, Files, Progress};
@@ -149,6 +149,12 @@ fn refuse_other_columns(
 /// A field, for a message.
 fn told(column: &Column) -> String {
     let field = &column.field;
+    let shape = match (&field.layout, &field.numpy) {
+        (Layout::Ragged, _) => return format!("{:?} of {}, varying length", field.name, field.dtype.name()),
+        // The last axis is the bytes of an item.
+        (Layout::Dense(shape), Some(_)) => &shape[..shape.len().saturating_sub(1)],
+        (Layout::Dense(shape), None) => &shape[..],
+    };
     let dtype = field.numpy.as_deref().unwrap_or(field.dtype.name());
-    format!("{:?}: {dtype} {:?}", field.name, field.layout)
+    format!("{:?} of {dtype}, shape {shape:?}", field.name)
 }
