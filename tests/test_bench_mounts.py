@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 import emulator
-from bench_support import data, interrupted, own_baselines, run, run_json  # noqa: F401 - fixtures among them
-from forebay import pfs
+import support
+from bench_support import command_line, data, interrupted, own_baselines, run, run_json  # noqa: F401 - fixtures among them
+from forebay import launch, pfs
+from forebay._scratch import remove_leftovers
+from forebay.bench.nodes import SCRATCH
 
 
 @pytest.fixture
@@ -95,3 +101,37 @@ def test_an_unknown_file_system_is_refused(capsys, data, all_unmounted):
 @pytest.mark.parametrize("launcher", ["processes", pytest.param("mpi", marks=pytest.mark.mpi)])
 def test_an_interrupted_bench_leaves_nothing(data, own_baselines, tmp_path, launcher):
     interrupted(data, own_baselines, tmp_path / "scratch", "--launcher", launcher)
+
+
+@emulator.needs_fuse
+def test_what_a_killed_bench_left_is_removed_by_the_next(
+    capsys, data, all_unmounted, own_baselines, tmp_path
+):
+    arguments = [
+        data, "--ranks", 2, "--nodes", 2, "--pfs", "nfs", "--batch-size", 16, "--repetitions", 1, "--no-verify",
+        "--launcher", "processes", "--node-emulation", "environment", "--baseline", own_baselines,
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "forebay", "bench", *map(str, arguments), "--strategies", "hangs"]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    ) as process:
+        end = time.monotonic() + support.DEADLINE_S
+        while not list(tmp_path.glob("forebay-bench-run-*/scratch-1")):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        left = emulator.ours(tmp_path)
+        assert len(left) == 2
+        remove_leftovers(SCRATCH)
+        assert emulator.ours(tmp_path) == left, "whoever made it lives"
+        process.kill()
+    # Its ranks go on until they notice; those of a cluster go with it.
+    needle = str(tmp_path / "forebay-bench-run-").encode()
+    for pid in [pid for pid in launch._processes() if needle in command_line(pid)]:
+        os.kill(pid, signal.SIGKILL)
+    status, _, err = run(capsys, *arguments, "--strategies", "pylmdb-skipping")
+    assert status == 0, err
+    assert emulator.ours(tmp_path) == []
+    assert list(tmp_path.glob("forebay-bench-*")) == []

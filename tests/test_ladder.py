@@ -36,7 +36,9 @@ def fits(rung, order):
 @pytest.mark.parametrize("rung", RUNGS)
 def test_every_rung_delivers_what_the_plain_reader_does(pool, mixed, rung, order, ranks):
     if not fits(rung, order):
-        with pytest.raises(forebay.OptionError, match=r"a cursor that is handed on, and the order is contiguous"):
+        with pytest.raises(
+            forebay.OptionError, match=r"a cursor that is handed on, and the order is contiguous"
+        ):
             work.make(mixed, {}, {"batch_size": 3, "order": order, "strategy": rung})
         return
     last = random.Random(f"{rung} {order} {ranks}").choice(["wrap", "drop", "short"])

@@ -13,7 +13,6 @@ import os
 import platform
 import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +24,12 @@ import numpy as np
 import forebay
 from forebay import _native, launch
 from forebay._core import ForebayError
+from forebay._scratch import remove_leftovers, scratch
 from forebay.bench import processes, timing, verify
 from forebay.bench.emulation import Emulation, emulate
 from forebay.bench.facts import SCHEMA, Facts
 from forebay.bench.needed import needed_bytes
-from forebay.bench.nodes import Nodes, nodes
+from forebay.bench.nodes import SCRATCH, Nodes, nodes
 from forebay.bench.settings import Settings
 from forebay.bench.strategies import Row
 
@@ -115,6 +115,7 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
     running = sum(one.status == "ok" for one in measured)
     runner = _Runner(facts, settings, report, running)
     load = os.getloadavg()[0]
+    remove_leftovers(SCRATCH)
     with nodes(facts, settings) as where, emulate(settings, where.mounts) as emulation:
         runner.emulation = emulation
         of_engine = [one.row for one in measured if one.status == "ok" and one.row.baseline is None]
@@ -221,10 +222,10 @@ class _Runner:
         settings, facts = self._settings, self._facts
         with (
             launch.held_interrupts() as interrupts,
-            tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory,
+            scratch(f"{SCRATCH}run-") as directory,
         ):
             run = {
-                "directory": directory,
+                "directory": str(directory),
                 "strategy": row.strategy,
                 "order": row.order,
                 "baseline": row.baseline is not None,
@@ -244,7 +245,7 @@ class _Runner:
                 "deadline_s": settings.deadline_s,
                 "job": f"bench-{secrets.token_hex(8)}",
             }
-            path = Path(directory, "run.json")
+            path = directory / "run.json"
             path.write_text(json.dumps(run), encoding="utf-8")
             try:
                 launch.run(
@@ -261,7 +262,7 @@ class _Runner:
                     self.emulation.cluster.clear()
                 raise
             self._done += epochs * self._per_epoch
-            return [_read(Path(directory), rank) for rank in range(settings.ranks)]
+            return [_read(directory, rank) for rank in range(settings.ranks)]
 
     def _command(self, run: Path) -> list[str]:
         if self.launcher == "processes":

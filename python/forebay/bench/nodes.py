@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,11 +22,15 @@ from typing import Any
 
 from forebay import _native, launch, page_cache
 from forebay._core import StorageError, option_error
+from forebay._scratch import MOUNTS, scratch
 from forebay.bench.facts import Facts
 from forebay.bench.settings import Settings
 from forebay.bench.timing import MIB
 
-__all__ = ["MOST_EVENTS", "Nodes", "nodes"]
+__all__ = ["MOST_EVENTS", "SCRATCH", "Nodes", "nodes"]
+
+SCRATCH = "forebay-bench-"
+"""Begins the names of temporary directories of a bench."""
 
 MOST_EVENTS = 4000
 """Reads of a repetition that a result keeps, evenly thinned: more points than a figure can show."""
@@ -194,12 +196,11 @@ def nodes(facts: Facts, settings: Settings) -> Iterator[Nodes]:
         raise option_error(
             f"--pfs: the data set lies on the emulator's mount {found.mount} already", "leave --pfs out"
         )
-    directory = Path(tempfile.mkdtemp(prefix="forebay-bench-nodes-"))
-    try:
+    with scratch(f"{SCRATCH}nodes-") as directory:
         with launch.held_interrupts():
             cache = directory / "cache"
             cache.mkdir(mode=0o700)
-            made = [directory / f"node{node}" for node in range(settings.nodes)]
+            made = [directory / f"{MOUNTS}{node}" for node in range(settings.nodes)]
             for one in made:
                 one.mkdir()
             if found is None:
@@ -207,9 +208,6 @@ def nodes(facts: Facts, settings: Settings) -> Iterator[Nodes]:
             else:
                 emulated = _join(facts, found.mount, made[1:], cache)
         yield emulated
-    finally:
-        with launch.held_interrupts():
-            _remove(directory)
 
 
 def _start(facts: Facts, settings: Settings, mounts: list[Path], cache: Path) -> EmulatedNodes:
@@ -239,16 +237,3 @@ def _join(facts: Facts, mount: Path, further: list[Path], cache: Path) -> Emulat
     for one in further:
         server.add_mount(one)
     return EmulatedNodes(facts, server, [mount, *further], relative, cache)
-
-
-def _remove(directory: Path) -> None:
-    """Unmount what is mounted below a directory of ours, and remove it."""
-    from forebay import pfs
-
-    shutil.rmtree(directory / "cache", ignore_errors=True)
-    for one in sorted(directory.iterdir()):
-        found = pfs.find(one)
-        if found is not None and Path(os.path.realpath(found.mount)) == Path(os.path.realpath(one)):
-            pfs.unmount(one)
-        one.rmdir()
-    directory.rmdir()

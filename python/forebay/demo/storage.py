@@ -11,17 +11,14 @@ Without FUSE, or when told so, the runs read the local disk, and the reason is p
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forebay import _native, launch, page_cache, pfs
 from forebay._core import StorageError, option_error
+from forebay._scratch import remove_leftovers, scratch
 from forebay.pfs import checks
 
 if TYPE_CHECKING:
@@ -105,7 +102,7 @@ def choose(preset: str | None, emulate: bool) -> Choice:
         if preset is not None:
             raise
         return Choice(reason=str(error))
-    _remove_leftovers()
+    remove_leftovers(PREFIX)
     return Choice(preset or PRESET, insisted=preset is not None)
 
 
@@ -215,12 +212,9 @@ class Emulated:
 
 
 def _mount(dataset: DataSet, preset: str, stack: contextlib.ExitStack) -> Emulated:
+    directory = stack.enter_context(scratch(PREFIX))
     with launch.held_interrupts():
-        scratch = Path(os.path.realpath(tempfile.mkdtemp(prefix=PREFIX)))
-        if (lock := _lock(scratch)) is not None:
-            stack.callback(os.close, lock)
-        stack.callback(_remove, scratch)
-        node, cache = scratch / "node", scratch / "cache"
+        node, cache = directory / "node", directory / "cache"
         node.mkdir()
         # A sidecar is tied to a path, and that of this mount will never come again.
         cache.mkdir(mode=0o700)
@@ -242,50 +236,3 @@ def _warm(file: Path) -> None:
         with file.open("rb", buffering=0) as source:
             while source.readinto(piece):
                 pass
-
-
-def _lock(scratch: Path) -> int | None:
-    """Lock a temporary directory of ours until the descriptor is closed; None if another process has, or may not be asked."""
-    try:
-        descriptor = os.open(
-            scratch / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode=0o600
-        )
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _remove_leftovers() -> None:
-    """Unmount what a demo left that was killed, its server alive or not; nobody holds the lock of its directory."""
-    for mount in pfs.list_mounts():
-        scratch = mount.mount.parent
-        if scratch.name.startswith(PREFIX) and (lock := _lock(scratch)) is not None:
-            try:
-                # Of another user, say: it hurts nobody, and is not ours to speak of.
-                with contextlib.suppress(StorageError, OSError):
-                    _remove(scratch)
-            finally:
-                os.close(lock)
-
-
-def _remove(scratch: Path) -> None:
-    """Unmount what is mounted in a temporary directory of ours, and remove it.
-
-    No directory is removed together with what is in it where that might be the mount: a mount that could not be taken
-    away is an error, and the data behind it stays.
-    """
-    with launch.held_interrupts():
-        node = scratch / "node"
-        found = pfs.find(node)
-        if found is not None and found.mount == node:
-            pfs.unmount(node)
-        shutil.rmtree(scratch / "cache", ignore_errors=True)
-        (scratch / "lock").unlink(missing_ok=True)
-        if node.exists():
-            node.rmdir()
-        scratch.rmdir()
