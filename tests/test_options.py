@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,18 @@ def test_origins_name_every_value_that_is_no_default():
     )
     assert found.origins == {"seed": "seed=", "last": "FOREBAY_LAST", "memory": "other.toml: memory"}
     assert found["memory"] == 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("FOREBAY_STRATEGYY", "STRATEGY"), ("FOREBAY_CACHE", "CACHE_DIR"), ("FOREBAY_NODES", "NODE")],
+)
+def test_a_variable_that_is_nearly_one_of_ours_is_a_warning(name, meant):
+    with pytest.warns(RuntimeWarning, match=rf"variable {name} means nothing; is FOREBAY_{meant} meant\?"):
+        resolve({"order": None}, {name: "x"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resolve({"order": None}, {"FOREBAY_BENCH_DIR": "x", "FOREBAY_LONG_TESTS": "1", "HOME": "x"})
 
 
 def test_every_option_can_stand_in_the_environment():

@@ -111,6 +111,13 @@ def test_slurm_repeats_counts(text, tasks):
     assert worlds.tasks_per_node(text) == tasks
 
 
+def test_slurm_repeats_no_more_than_there_can_be():
+    with pytest.raises(
+        forebay.OptionError, match=r"SLURM_STEP_TASKS_PER_NODE: expected at most 1048576 nodes"
+    ):
+        worlds.tasks_per_node("1(x99999999)")
+
+
 def test_layouts_place_every_rank_once():
     for tasks in ([1], [4, 4, 3], [3, 1, 5], [2, 0, 1]):
         for layout in (worlds.block_layout(tasks), worlds.cyclic_layout(tasks)):

@@ -13,10 +13,12 @@ compared when a loader is made, by the engine on a node and through MPI between 
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
 import tomllib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -59,6 +61,14 @@ FORMATS, SCHEMAS = _native.FORMATS, _native.SCHEMAS
 
 CONFIG_VARIABLE = "FOREBAY_CONFIG"
 CONFIG_FILE = "forebay.toml"
+
+# Variables that are no options.
+_OTHER_VARIABLES = (
+    CONFIG_VARIABLE, "FOREBAY_CACHE_DIR", "FOREBAY_RUNTIME_DIR", "FOREBAY_NODE", "FOREBAY_JOB", "FOREBAY_INTERFACE",
+    "FOREBAY_DRILL",
+)  # fmt: skip
+# How much a name has to be like another to be taken for it.
+_NEARLY = 0.85
 
 _LARGEST_SEED = 2**64 - 1
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
@@ -451,7 +461,21 @@ def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None 
                 strengths[name] = strength
                 break
     _one_batch_size(values, origins, strengths)
+    _warn_of_misspelt(environment)
     return Resolved(values, origins)
+
+
+def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
+    """Warn of a variable that is nearly one of ours: it would be ignored without a word."""
+    known = [*(option.variable for option in OPTIONS), *_OTHER_VARIABLES]
+    for name in environment:
+        if name.startswith("FOREBAY_") and name not in known:
+            for meant in difflib.get_close_matches(name, known, 1, _NEARLY):
+                warnings.warn(
+                    f"the environment variable {name} means nothing; is {meant} meant?",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
 
 
 def _one_batch_size(values: dict[str, Any], origins: dict[str, str], strengths: Mapping[str, int]) -> None:

@@ -457,6 +457,7 @@ def _node_key(node: str) -> str:
 # --- SLURM ------------------------------------------------------------------------------------------------------------
 
 _REPEATED = re.compile(r"^(\d+)(?:\(x(\d+)\))?$")
+_MOST_NODES = 1 << 20
 
 
 def _from_slurm(environment: Mapping[str, str]) -> Identity | None:
@@ -514,7 +515,12 @@ def tasks_per_node(text: str) -> list[int]:
         match = _REPEATED.match(part)
         if match is None:
             raise option_error(f"SLURM_STEP_TASKS_PER_NODE: expected counts such as 4(x2),3; found {text!r}")
-        tasks += [int(match.group(1))] * int(match.group(2) or 1)
+        repeated = int(match.group(2) or 1)
+        if len(tasks) + repeated > _MOST_NODES:
+            raise option_error(
+                f"SLURM_STEP_TASKS_PER_NODE: expected at most {_MOST_NODES} nodes; found {text!r}"
+            )
+        tasks += [int(match.group(1))] * repeated
     return tasks
 
 
