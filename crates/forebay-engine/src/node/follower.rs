@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use super::directory::Place;
 use super::error::NodeError;
 use super::patience::Patience;
-use super::peers::{Membership, Peer, Watched, first_dead};
-use super::rendezvous::{NodeSpec, is_dead, own_pidfd};
+use super::peers::{Membership, Peer, Watched, first_dead, is_dead, own_pidfd};
+use super::spec::NodeSpec;
 use super::wire::{
     Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Received, broken, written,
 };

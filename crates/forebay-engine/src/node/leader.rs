@@ -13,8 +13,8 @@ use rustix::net::{
 use super::directory::{Place, PlaceLock, sweep};
 use super::error::{LISTEN, NodeError};
 use super::patience::Patience;
-use super::peers::{Membership, Peer, Watched};
-use super::rendezvous::{Dead, GREETING_BYTES, NodeSpec, is_dead, own_pidfd};
+use super::peers::{Dead, Membership, Peer, Watched, is_dead, own_pidfd};
+use super::spec::{GREETING_BYTES, NodeSpec};
 use super::wire::{
     Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Received, broken, written,
 };

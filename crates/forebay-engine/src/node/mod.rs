@@ -31,6 +31,8 @@ mod peers;
 #[cfg(not(loom))]
 mod rendezvous;
 #[cfg(not(loom))]
+mod spec;
+#[cfg(not(loom))]
 mod wire;
 
 pub use bell::Bell;
@@ -39,6 +41,7 @@ pub use {
     error::NodeError,
     memory::Map,
     patience::Waiting,
-    peers::{Membership, Peer},
-    rendezvous::{Dead, NodeSpec, join},
+    peers::{Dead, Membership, Peer},
+    rendezvous::join,
+    spec::NodeSpec,
 };

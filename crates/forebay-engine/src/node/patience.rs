@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::error::NodeError;
-use super::rendezvous::NodeSpec;
+use super::spec::NodeSpec;
 use super::wire::{Connection, Kind, Sent};
 
 /// Longest time between two questions to the caller.

@@ -10,7 +10,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde::{Deserialize, Serialize};
+
+use super::error::{NodeError, WATCH};
 
 /// A process of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -100,6 +103,20 @@ pub(super) fn first_dead(watched: &[Watched]) -> Option<Peer> {
     poll(&mut polled, Some(&Timespec::default())).ok()?;
     let place = polled.iter().position(|polled| !polled.revents().is_empty())?;
     Some(peers[place])
+}
+
+/// This process's own pidfd, for others to watch.
+pub(super) fn own_pidfd() -> Result<OwnedFd, NodeError> {
+    pidfd_open(getpid(), PidfdFlags::empty()).map_err(NodeError::system(WATCH))
+}
+
+/// Answers which of the followers has died, if one has.
+pub type Dead<'a> = &'a (dyn Fn() -> Option<Peer> + Sync);
+
+/// Whether a process has ended, by its pidfd.
+pub(super) fn is_dead(pidfd: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]

@@ -15,77 +15,14 @@
 //! socket, and judges by its pidfd. A death is noticed within milliseconds by everybody who waits; the leader's
 //! caller, which works in step 4, can ask, and else it is noticed afterwards. A rank that is alone on its node needs none of this.
 
-use std::fmt;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::directory::{Place, runtime_directory};
-use super::error::{NodeError, WATCH};
+use super::error::NodeError;
 use super::patience::{Patience, Waiting};
-use super::peers::{Membership, Peer, Watched};
-
+use super::peers::{Dead, Membership, Watched};
+use super::spec::{GREETING_BYTES, NodeSpec};
 use super::{follower, leader};
-
-/// Longest greeting \[bytes\].
-pub(super) const GREETING_BYTES: usize = 64 << 20;
-
-/// Who this process is, and whom it is to meet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeSpec {
-    /// Name of the job; the same for all its ranks, different for all other jobs of the user at the same time.
-    pub job: String,
-    /// Name of the node; tells nodes apart that share a file system or are emulated on one machine.
-    pub node: String,
-    /// Name of the loader.
-    pub name: String,
-    /// Rank in the job.
-    pub rank: u32,
-    /// Rank on the node.
-    pub local_rank: u32,
-    /// Ranks in the job of all ranks on the node, by local rank.
-    pub local_ranks: Vec<u32>,
-    /// How long ranks wait for each other to come.
-    pub deadline: Duration,
-}
-
-impl NodeSpec {
-    fn check(&self) -> Result<(), NodeError> {
-        let (local_rank, local_size) = (self.local_rank, self.local_ranks.len());
-        let message = match self.local_ranks.get(local_rank as usize) {
-            None => format!("local rank {local_rank} is not below the local size {local_size}"),
-            Some(rank) if *rank != self.rank => {
-                format!(
-                    "local rank {local_rank} is rank {} but the list of the node's ranks says {rank}",
-                    self.rank
-                )
-            }
-            Some(_) => return Ok(()),
-        };
-        Err(NodeError::Usage { message })
-    }
-
-    pub(super) fn peer(&self) -> Peer {
-        Peer { rank: self.rank, local_rank: self.local_rank, pid: getpid().as_raw_pid() }
-    }
-
-    pub(super) fn meeting(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl fmt::Display for NodeSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "job \"{}\", node \"{}\", loader \"{}\"", self.job, self.node, self.name)
-    }
-}
-
-/// This process's own pidfd, for others to watch.
-pub(super) fn own_pidfd() -> Result<OwnedFd, NodeError> {
-    pidfd_open(getpid(), PidfdFlags::empty()).map_err(NodeError::system(WATCH))
-}
 
 /// Brings the ranks of a node together; every one of them calls it.
 ///
@@ -119,13 +56,4 @@ pub fn join(
     } else {
         follower::join(spec, &place, greeting, patience)
     }
-}
-
-/// Answers which of the followers has died, if one has.
-pub type Dead<'a> = &'a (dyn Fn() -> Option<Peer> + Sync);
-
-/// Whether a process has ended, by its pidfd.
-pub(super) fn is_dead(pidfd: &OwnedFd) -> bool {
-    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
-    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
