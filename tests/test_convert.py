@@ -226,6 +226,12 @@ def test_fields_whose_lengths_happen_to_be_equal_become_arrays(tmp_path):
     assert (found == np.arange(20, dtype=np.uint8)[:, None]).all()
     with pytest.raises(OptionError, match="the samples of 'cap' differ in length"):
         convert(source_of(tmp_path / "a.tar"), tmp_path / "b.npz")
+    with tarfile.open(tmp_path / "empty.tar", "w") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(f"{name}.cap"))
+            archive.addfile(tarfile.TarInfo(f"{name}.img"))
+    with pytest.raises(OptionError, match="the samples of 'cap' are empty"):
+        convert(source_of(tmp_path / "empty.tar", ["cap"]), tmp_path / "c.npz")
 
 
 def test_a_conversion_that_fails_leaves_nothing(tmp_path, records):

@@ -1,6 +1,7 @@
 """Temporary directories that go whatever happens, with what is mounted in them.
 
 One is locked as long as its maker lives. Who comes next removes those that nobody holds any more: their makers were killed.
+Only directories that are this user's alone and bear our marker are taken for such; no link is followed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +18,12 @@ from pathlib import Path
 from forebay import launch, pfs
 from forebay._core import StorageError
 
-__all__ = ["remove_leftovers", "scratch"]
+__all__ = ["MOUNTS", "remove_leftovers", "scratch"]
 
 MOUNTS = "node"
 """Begins the names of directories inside that are there to be mounted on."""
 
-_LOCK = "lock"
+_MARKER = ".forebay-scratch"
 
 
 @contextlib.contextmanager
@@ -33,40 +35,57 @@ def scratch(prefix: str) -> Iterator[Path]:
     StorageError
         If something could not be unmounted; what it shows stays.
     """
-    with launch.held_interrupts():
-        directory = Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix)))
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        lock = os.open(directory / _LOCK, flags, mode=0o600)
-        # Where locks are not to be had, leftovers are not found.
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    try:
+    with contextlib.ExitStack() as stack:
+        with launch.held_interrupts():
+            directory = Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix)))
+            held: list[int] = []
+            stack.callback(_end, directory, held)
+            _lock(directory, held)
         yield directory
+
+
+def _lock(directory: Path, held: list[int]) -> None:
+    """Lock a directory with its marker, which has its name only when it is locked."""
+    new = directory / f"{_MARKER}.new"
+    held.append(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode=0o600))
+    try:
+        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        # No locks here: without a marker the directory is nobody's leftover.
+        return
+    new.rename(directory / _MARKER)
+
+
+def _end(directory: Path, held: list[int]) -> None:
+    try:
+        _remove(directory)
     finally:
-        try:
-            _remove(directory)
-        finally:
-            os.close(lock)
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def remove_leftovers(prefix: str) -> None:
     """Remove directories of this user that were made with this prefix by processes which were killed."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        # What another one removes at the same time, what is of another user, or still in use: it hurts nobody.
+    for directory in Path(os.path.realpath(tempfile.gettempdir())).glob(f"{prefix}*"):
+        # What another one removes at the same time, or is still in use, hurts nobody.
         with contextlib.suppress(OSError, StorageError):
-            lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            found = directory.lstat()
+            # As mkdtemp makes them: nobody else can have put anything there.
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                continue
+            marker = os.open(directory / _MARKER, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(Path(os.path.realpath(directory)))
+                fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(directory)
             finally:
-                os.close(lock)
+                os.close(marker)
 
 
 def _remove(directory: Path) -> None:
     """Unmount and remove.
 
     No directory is removed together with what is in it where that might be a mount: a mount that could not be taken away is an
-    error, and the data behind it stays.
+    error, and the data behind it stays. Anything else that cannot be removed is left; the marker goes last.
     """
     with launch.held_interrupts():
         inside = sorted(directory.iterdir())
@@ -76,10 +95,15 @@ def _remove(directory: Path) -> None:
                 pfs.unmount(point)
             point.rmdir()
         for one in inside:
-            if one.name.startswith(MOUNTS):
+            if one.name.startswith((MOUNTS, _MARKER)):
                 continue
             if one.is_dir() and not one.is_symlink():
-                shutil.rmtree(one)
+                shutil.rmtree(one, ignore_errors=True)
             else:
+                with contextlib.suppress(OSError):
+                    one.unlink()
+        if all(one.name.startswith(_MARKER) for one in directory.iterdir()):
+            for one in directory.iterdir():
                 one.unlink()
-        directory.rmdir()
+            with contextlib.suppress(OSError):
+                directory.rmdir()

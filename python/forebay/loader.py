@@ -463,13 +463,17 @@ class Loader:
         self._order = {**before, **wanted}
         try:
             self._engine = self._make_engine()
-        except OptionError:
-            # The state cannot be: the loader goes on as it was.
+        except ForebayError as error:
             self._order = before
-            self._engine = self._make_engine()
+            # What the state asks for cannot be. Alone a loader goes on as it was; several ranks would have to agree on that.
+            if isinstance(error, OptionError) and self._identity.size == 1:
+                self._engine = self._make_engine()
+                self._forget_closed()
             raise
-        finally:
-            self._closed_stats = self._closed_explanation = self._closed_bad_samples = None
+        self._forget_closed()
+
+    def _forget_closed(self) -> None:
+        self._closed_stats = self._closed_explanation = self._closed_bad_samples = None
 
     def set_stagger(self, groups: int | str) -> None:
         """Set how many groups of nodes take turns at reading, for the whole job; it never changes which samples a batch holds.

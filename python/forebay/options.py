@@ -67,6 +67,8 @@ _OTHER_VARIABLES = (
     CONFIG_VARIABLE, "FOREBAY_CACHE_DIR", "FOREBAY_RUNTIME_DIR", "FOREBAY_NODE", "FOREBAY_JOB", "FOREBAY_INTERFACE",
     "FOREBAY_DRILL",
 )  # fmt: skip
+# Those that this process has warned of.
+_warned_of: set[str] = set()
 # How much a name has to be like another to be taken for it.
 _NEARLY = 0.85
 
@@ -469,8 +471,9 @@ def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
     """Warn of a variable that is nearly one of ours: it would be ignored without a word."""
     known = [*(option.variable for option in OPTIONS), *_OTHER_VARIABLES]
     for name in environment:
-        if name.startswith("FOREBAY_") and name not in known:
+        if name.startswith("FOREBAY_") and name not in known and name not in _warned_of:
             for meant in difflib.get_close_matches(name, known, 1, _NEARLY):
+                _warned_of.add(name)
                 warnings.warn(
                     f"the environment variable {name} means nothing; is {meant} meant?",
                     RuntimeWarning,

@@ -134,7 +134,7 @@ fn a_directory_without_data_says_so() {
     let directory = scratch.path("train");
     fs::create_dir(&directory).expect("made");
     let (text, _) = refusal(&directory);
-    assert!(text.ends_with("the directory holds no files"), "{text}");
+    assert!(text.ends_with("the directory holds nothing that is not hidden"), "{text}");
     fs::write(directory.join("zarr.json"), b"{}").expect("written");
     let (text, _) = refusal(&directory);
     assert!(text.ends_with("it looks like a Zarr array"), "{text}");

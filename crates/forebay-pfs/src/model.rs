@@ -171,7 +171,7 @@ impl Model {
             let server = &mut self.servers[stretch.server.0 as usize];
             server.timeline.forget(now);
             let transfer_ns = transmission_ns(stretch.bytes, self.spec.target_bytes_per_second);
-            let service_ns = scaled(seek_ns + transfer_ns, server.factor);
+            let service_ns = scaled(seek_ns + transfer_ns, server.factor).max(transfer_ns.min(1));
             let start = server.timeline.book(earliest.max(server.stalled_until), service_ns);
             let end = start.saturating_add(service_ns);
             let mut arrival = end;

@@ -1,5 +1,6 @@
 //! A watch over a call that holds the interpreter and cannot be given up: `MPI_Init`, above all.
 
+use std::io::{self, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -18,6 +19,11 @@ pub(crate) struct Watchdog {
     warning: String,
     end: String,
     watched: Mutex<Option<Sender<()>>>,
+}
+
+/// Whether anybody listens does not matter.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 #[pymethods]
@@ -40,9 +46,9 @@ impl Watchdog {
             if !lasts(warn_after.min(end_after)) {
                 return;
             }
-            eprintln!("{warning}");
+            say(&warning);
             if lasts(end_after.saturating_sub(warn_after)) {
-                eprintln!("{end}");
+                say(&end);
                 // SAFETY: ends the process as it is; handlers of a library that has not finished its start are left out.
                 unsafe { libc::_exit(1) }
             }

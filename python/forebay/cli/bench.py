@@ -253,15 +253,15 @@ def command(
         result = bench(facts.look(dataset), rows, settings, show)
     keys = ("name", "case", "scale", "utilisation_line", "notes")
     result["workload"] = None if prepared is None else {key: getattr(prepared, key) for key in keys}
-    if report is not None:
-        from forebay.report import write
-
-        write(result, report)
     if as_json:
         print_json(result)
     else:
         _print(result, print_table)
-        if report is not None:
+    if report is not None:
+        from forebay.report import write
+
+        write(result, report)
+        if not as_json:
             click.echo(f"The same with pictures: {report}")
     return 0 if _is_good(result) else 1
 

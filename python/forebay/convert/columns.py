@@ -57,6 +57,11 @@ def dense(columns: Sequence[Column], target: str) -> list[Column]:
         for column in columns
     ]
     for column in shaped:
+        if column.length == 0:
+            raise option_error(
+                f"{target} holds arrays with elements; the samples of {column.name!r} are empty",
+                "leave it out with --field",
+            )
         if column.shape is None:
             raise option_error(
                 f"{target} holds arrays of one shape; the samples of {column.name!r} differ in length",

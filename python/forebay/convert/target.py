@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -106,14 +106,16 @@ def convert(
         raise option_error(f"forebay convert: {name!r} is not written", f"formats: {', '.join(TARGETS)}")
     writer = cast("_Writer", importlib.import_module(f"forebay.convert.to_{name}"))
     _refuse_to_replace(target, force)
-    if name in _DENSE:
-        source = with_lengths(source)
-    notes = writer.check(source.columns)
     started = time.perf_counter()
+    if name in _DENSE:
+        # What is refused whatever the lengths are is refused before anything is read for them.
+        writer.check([replace(column, length=column.length or 1) for column in source.columns])
+        source = with_lengths(_Told(source, progress, "lengths"))
+    notes = writer.check(source.columns)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as room:
             made = Path(room) / target.name
-            writer.write(made, _Told(source, progress))
+            writer.write(made, _Told(source, progress, "samples"))
             file_bytes = sum(file.stat().st_size for file in _files(made))
             _put(made, target, Path(room) / "replaced")
     except OSError as error:
@@ -126,8 +128,8 @@ def convert(
 class _Told:
     """A source that tells how far it was read."""
 
-    def __init__(self, source: Source, progress: Callable[[str, int, int], object]) -> None:
-        self._source = source
+    def __init__(self, source: Source, progress: Callable[[str, int, int], object], what: str) -> None:
+        self._source, self._what = source, what
         self._progress = progress
         self.columns = source.columns
         self.samples = source.samples
@@ -137,7 +139,7 @@ class _Told:
         for batch in self._source.batches():
             yield batch
             done += len(next(iter(batch.values())))
-            self._progress("samples", done, self.samples)
+            self._progress(self._what, done, self.samples)
 
 
 def _format_of(target: Path) -> str:

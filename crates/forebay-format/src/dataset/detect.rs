@@ -111,7 +111,7 @@ fn unsupported(path: &Path, found: String, hint: String) -> Error {
 /// What there is where nothing has a mark.
 fn begin(path: &Path) -> Result<String, Error> {
     if path.is_dir() {
-        return Ok("the directory holds no files".to_owned());
+        return Ok("the directory holds nothing that is not hidden".to_owned());
     }
     let mut head = [0; SHOWN_BYTES];
     let count = Input::open(path)?.read_most(0, &mut head)?;
@@ -126,7 +126,7 @@ fn directory(path: &Path) -> Result<Looks, Error> {
     if let Some((_, name)) = DIRECTORY_MARKS.iter().find(|(file, _)| path.join(file).exists()) {
         return Ok(Looks::Other(name));
     }
-    let visible = visible(path);
+    let visible = visible(path)?;
     if visible.is_empty() {
         return Ok(Looks::Unknown);
     }
@@ -147,11 +147,16 @@ fn directory(path: &Path) -> Result<Looks, Error> {
     Ok(Looks::Like(Format::Folder))
 }
 
-/// The first entries of a directory but hidden ones, in no order; none where it cannot be read.
-fn visible(directory: &Path) -> Vec<PathBuf> {
-    let entries = directory.read_dir().into_iter().flatten().flatten();
-    let visible = entries.filter(|entry| !entry.file_name().as_bytes().starts_with(b"."));
-    visible.take(ENTRIES_LOOKED_AT).map(|entry| entry.path()).collect()
+/// The first entries of a directory but hidden ones, in no order.
+fn visible(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = directory.read_dir().map_err(|source| Error::Io {
+        action: "list".to_owned(),
+        path: directory.to_owned(),
+        offset: None,
+        source,
+    })?;
+    let visible = entries.flatten().filter(|entry| !entry.file_name().as_bytes().starts_with(b"."));
+    Ok(visible.take(ENTRIES_LOOKED_AT).map(|entry| entry.path()).collect())
 }
 
 fn file(path: &Path) -> Result<Looks, Error> {
