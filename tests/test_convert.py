@@ -201,7 +201,15 @@ sys.exit("left" if os.listdir("small") else status)
 """
     script = f'mount -t tmpfs -o size=64k none small && exec {sys.executable} -c "$0" {target}'
     done = subprocess.run(
-        ["unshare", "--mount", "bash", "-c", script, code],
+        [
+            "unshare",
+            "--mount",
+            *([] if os.geteuid() == 0 else ["--map-root-user"]),
+            "bash",
+            "-c",
+            script,
+            code,
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
         capture_output=True,
