@@ -102,8 +102,9 @@ def _remove(directory: Path) -> None:
             else:
                 with contextlib.suppress(OSError):
                     one.unlink()
-        if all(one.name.startswith(_MARKER) for one in directory.iterdir()):
-            for one in directory.iterdir():
+        left = list(directory.iterdir())
+        if all(one.name.startswith(_MARKER) for one in left):
+            for one in left:
                 one.unlink()
             with contextlib.suppress(OSError):
                 directory.rmdir()

@@ -13,6 +13,7 @@ STATE_VERSION = 1
 # What a position is counted in; a checkpoint is a file like any other, and may be damaged.
 _MOST = (1 << 63) - 1
 _MOST_BATCH = 1 << 32
+_DAMAGED = "the state is not as state_dict() wrote it; take that of another checkpoint"
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], ranks: int, steps: int) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], ranks: int, st
     lanes = _number(state, "lanes", 1, whole)
     if whole % lanes:
         raise option_error(
-            f"load_state_dict: lanes: expected a divisor of the global batch {whole}, found {lanes}"
+            f"load_state_dict: lanes: expected a divisor of the global batch {whole}, found {lanes}", _DAMAGED
         )
     if lanes % ranks:
         raise option_error(
@@ -81,5 +82,7 @@ def _number(state: Mapping[str, Any], key: str, low: int, high: int) -> int:
     value = state[key]
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         limit = "" if high >= _MOST_BATCH else f" to {high}"
-        raise option_error(f"load_state_dict: {key}: expected an integer from {low}{limit}, found {value!r}")
+        raise option_error(
+            f"load_state_dict: {key}: expected an integer from {low}{limit}, found {value!r}", _DAMAGED
+        )
     return value

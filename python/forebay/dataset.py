@@ -68,7 +68,8 @@ def open(
     arguments: dict[str, Any] = dict(options.values)
     if record_bytes is not None and options["format"] not in (None, "raw"):
         raise option_error(
-            f"forebay.open: record_bytes= is for raw files, the format is to be {options['format']}"
+            f"forebay.open: record_bytes= is for raw files, the format is to be {options['format']}",
+            'leave it out, or say format="raw"',
         )
     if options["format"] == "raw" or record_bytes is not None:
         from forebay.records import raw_layout
@@ -81,7 +82,9 @@ def open(
         names = _names(fields)
     found = Dataset(_expand(path), fields=names, **arguments)
     if database is not None and found.format != "lmdb":
-        raise option_error(f"forebay.open: database= is for LMDB files; {found.paths[0]} is {found.format}")
+        raise option_error(
+            f"forebay.open: database= is for LMDB files; {found.paths[0]} is {found.format}", "leave it out"
+        )
     return found
 
 

@@ -518,7 +518,8 @@ def tasks_per_node(text: str) -> list[int]:
         repeated = int(match.group(2) or 1)
         if len(tasks) + repeated > _MOST_NODES:
             raise option_error(
-                f"SLURM_STEP_TASKS_PER_NODE: expected at most {_MOST_NODES} nodes; found {text!r}"
+                f"SLURM_STEP_TASKS_PER_NODE: expected at most {_MOST_NODES} nodes; found {text!r}",
+                "pass world=forebay.World(...)",
             )
         tasks += [int(match.group(1))] * repeated
     return tasks

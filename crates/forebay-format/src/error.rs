@@ -128,3 +128,9 @@ impl Error {
         }
     }
 }
+
+/// Bytes as hexadecimal pairs, for messages.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let pairs: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    pairs.join(" ")
+}

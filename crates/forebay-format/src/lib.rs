@@ -9,6 +9,7 @@
 /// Codecs of units: public for fuzz targets, tests and tools, not a stable interface.
 #[doc(hidden)]
 pub mod codec;
+mod compressed;
 mod container;
 mod dataset;
 mod error;

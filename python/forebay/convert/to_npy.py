@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -12,6 +11,7 @@ import numpy as np
 
 from forebay._core import option_error
 from forebay.convert.columns import Column, array_of, dense, names
+from forebay.convert.files import flush
 from forebay.convert.source import Source
 
 __all__ = ["check", "write", "write_arrays"]
@@ -45,9 +45,8 @@ def write_arrays(paths: Sequence[Path], source: Source) -> None:
         for batch in source.batches():
             for file, column in zip(files, columns, strict=True):
                 file.write(array_of(batch[column.name], column).tobytes())
-        for file in files:
-            file.flush()
-            os.fsync(file.fileno())
+    for path in paths:
+        flush(path)
 
 
 def _begun(path: Path, samples: int, column: Column) -> BinaryIO:

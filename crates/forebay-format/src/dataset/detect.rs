@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::OpenOptions;
+use crate::compressed::Compression;
+use crate::error::hex;
 use crate::file::Input;
 use crate::{Error, Format, hdf5, tar, tfrecord};
 
@@ -54,8 +56,8 @@ enum Looks {
     Like(Format),
     /// Something that is not read.
     Other(&'static str),
-    /// A file that is compressed as a whole: how, and what undoes it.
-    Compressed(&'static str, &'static str),
+    /// A file that is compressed as a whole.
+    Compressed(&'static Compression),
     Unknown,
     /// No bytes at all: a shard without records, where the other shards tell what it is.
     Empty,
@@ -73,10 +75,9 @@ pub(super) fn format(paths: &[PathBuf], options: &OpenOptions) -> Result<Format,
             Looks::Like(format) => format,
             Looks::Empty => continue,
             Looks::Other(name) => return Err(refused(path, format!("it looks like {name}"))),
-            Looks::Compressed(name, command) => {
-                let found = format!("it looks like a file compressed with {name}");
-                let hint = format!("decompress it: {command} {}", path.display());
-                return Err(unsupported(path, found, hint));
+            Looks::Compressed(compression) => {
+                let found = format!("it looks like a file compressed with {}", compression.name);
+                return Err(unsupported(path, found, compression.way_out(path)));
             }
             Looks::Unknown => return Err(refused(path, begin(path)?)),
         };
@@ -115,8 +116,7 @@ fn begin(path: &Path) -> Result<String, Error> {
     }
     let mut head = [0; SHOWN_BYTES];
     let count = Input::open(path)?.read_most(0, &mut head)?;
-    let bytes: Vec<String> = head[..count].iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("no format that is read begins with {}", bytes.join(" ")))
+    Ok(format!("no format that is read begins with {}", hex(&head[..count])))
 }
 
 fn directory(path: &Path) -> Result<Looks, Error> {
@@ -178,8 +178,8 @@ fn looks(head: &[u8]) -> Looks {
     if let Some((name, _, _, format)) = MARKS.iter().find(|(_, at, mark, _)| has(*at, mark)) {
         return format.map_or(Looks::Other(name), Looks::Like);
     }
-    if let Some((_, name, command)) = tar::COMPRESSED.iter().find(|(magic, ..)| head.starts_with(magic)) {
-        return Looks::Compressed(name, command);
+    if let Some(compression) = Compression::of(head) {
+        return Looks::Compressed(compression);
     }
     if tar::is_header(head) {
         return Looks::Like(Format::Tar);

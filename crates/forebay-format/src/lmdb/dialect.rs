@@ -10,6 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, Trouble};
+use crate::error::hex;
 
 /// Magic number of a meta page.
 pub(super) const MAGIC: u32 = 0xBEEF_C0DE;
@@ -222,12 +223,6 @@ impl Dialect {
             }
         }
     }
-}
-
-/// Bytes as hexadecimal pairs.
-fn hex(bytes: &[u8]) -> String {
-    let pairs: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    pairs.join(" ")
 }
 
 #[cfg(test)]

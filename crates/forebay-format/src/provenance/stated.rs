@@ -172,7 +172,7 @@ fn read_text(path: &Path) -> Result<String, Error> {
     if !found.is_file() {
         return Err(Error::Usage {
             message: format!("{}: expected a file of text, found something else", path.display()),
-            hint: String::new(),
+            hint: "name an ordinary file".to_owned(),
         });
     }
     let bytes = found.len();

@@ -18,6 +18,7 @@ use std::path::Path;
 
 use forebay_types::{Dtype, Field, Layout};
 
+use crate::compressed::Compression;
 use crate::container::{Column, Container, Walked, state_of};
 use crate::file::Input;
 use crate::sidecar::{Class, Entry, ShardState};
@@ -31,14 +32,6 @@ const MOST_FIELDS: usize = 1024;
 
 /// Names that `WebDataset` keeps for itself.
 const RESERVED: [&str; 3] = ["__key__", "__url__", "__local_path__"];
-
-/// First bytes of compressed files, the name of the compression, and what undoes it.
-pub(crate) const COMPRESSED: [(&[u8], &str, &str); 4] = [
-    (b"\x1f\x8b", "gzip", "gunzip --keep"),
-    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd --keep"),
-    (b"BZh", "bzip2", "bunzip2 --keep"),
-    (b"\xfd7zXZ\0", "xz", "unxz --keep"),
-];
 
 /// Takes the place of each field of a sample: its start in the file and its length \[bytes\].
 pub type Take<'a> = dyn FnMut(&[(u64, u64)]) -> Result<(), Error> + 'a;
@@ -264,14 +257,11 @@ pub(crate) fn is_header(head: &[u8]) -> bool {
 fn refuse_compressed(input: &Input) -> Result<(), Error> {
     let mut head = [0; 6];
     let count = input.read_most(0, &mut head)?;
-    let Some((_, name, command)) = COMPRESSED.iter().find(|(magic, ..)| head[..count].starts_with(magic))
-    else {
-        return Ok(());
-    };
+    let Some(compression) = Compression::of(&head[..count]) else { return Ok(()) };
     Err(input.unsupported(
         "a compressed tar file",
-        format!("{name}, whose members have no places of their own in the file"),
-        format!("decompress it: {command} {}", input.path().display()),
+        format!("{}, whose members have no places of their own in the file", compression.name),
+        compression.way_out(input.path()),
     ))
 }
 
