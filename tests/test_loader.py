@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import pickle
@@ -197,6 +198,10 @@ def test_set_epoch_chooses_the_epoch(make):
     for wrong in (-1, 1.5, True):
         with pytest.raises(forebay.OptionError, match=r"set_epoch: expected an integer of at least 0"):
             loader.set_epoch(wrong)
+    with pytest.raises(
+        forebay.OptionError, match=r"set_epoch: expected an epoch of at most \d+, found 18446744"
+    ):
+        loader.set_epoch(2**64)
 
 
 def test_a_pass_that_was_broken_off_counts(make):
@@ -221,12 +226,12 @@ def test_set_epoch_after_a_break_begins_the_epoch_anew(make):
     assert ids(loader) == whole
 
 
-def test_an_older_iterator_says_that_it_was_left_behind(make):
+def test_an_older_iterator_says_that_it_is_stale(make):
     loader = make()
     older = iter(loader)
     next(older)
-    iter(loader)
-    with pytest.raises(forebay.ForebayError, match=r"left behind"):
+    next(iter(loader))
+    with pytest.raises(forebay.ForebayError, match=r"stale iterator"):
         next(older)
     with pytest.raises(StopIteration):
         next(older)
@@ -237,6 +242,102 @@ def test_an_iterator_that_ended_stays_ended(make):
     for _ in iteration:
         pass
     assert list(iteration) == []
+
+
+def test_an_iterator_that_was_never_used_changes_nothing(make):
+    loader = make(order="shuffle")
+    epochs = [ids(loader) for _ in range(2)]
+    again = make(order="shuffle")
+    fresh = again.state_dict()
+    probes = [iter(again) for _ in range(3)]
+    assert (again.state_dict(), again.epoch) == (fresh, 0)
+    assert ids(again) == epochs[0]
+    between = again.state_dict()
+    probes.append(iter(again))
+    assert again.state_dict() == between
+    running = iter(again)
+    found = [list(map(int, next(running).indices))]
+    del probes[0]
+    iter(again)
+    assert again.state_dict()["step"] == 1
+    assert found + [list(map(int, batch.indices)) for batch in running] == epochs[1]
+
+
+def test_an_iterator_begins_at_the_position_of_its_first_next(make):
+    loader = make(order="shuffle")
+    epochs = [ids(loader) for _ in range(3)]
+    loader.set_epoch(0)
+    iteration = iter(loader)
+    loader.set_epoch(2)
+    assert [list(map(int, batch.indices)) for batch in iteration] == epochs[2]
+
+
+def test_threads_that_iterate_one_loader_at_once_never_get_short_epochs_in_silence(make):
+    loader = make(order="sequential", batch_size=1)
+    start = threading.Barrier(4)
+    outcomes = []
+
+    def epoch():
+        start.wait()
+        try:
+            outcomes.append([int(number) for batch in loader for number in batch.indices])
+        except forebay.ForebayError as error:
+            outcomes.append(str(error))
+
+    for _ in range(5):
+        outcomes.clear()
+        threads = [threading.Thread(target=epoch) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        whole = [one for one in outcomes if isinstance(one, list)]
+        assert whole
+        assert all(one == list(range(100)) for one in whole)
+        assert all("stale iterator" in one for one in outcomes if isinstance(one, str))
+
+
+def test_threads_that_share_an_iterator_get_each_batch_once(make):
+    loader = make(order="sequential", batch_size=1)
+    iteration = iter(loader)
+    found = []
+
+    def take():
+        for batch in iteration:
+            found.append((batch.position.step, int(batch.indices[0])))
+            assert loader.state_dict()["step"] > batch.position.step or loader.epoch == 1
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [(step, step) for step in range(100)]
+    assert (loader.epoch, loader.state_dict()["step"]) == (1, 0)
+
+
+def test_next_of_a_loader_says_what_to_call(make):
+    loader = make()
+    assert not hasattr(loader, "__next__")
+    with pytest.raises(TypeError, match=r"expected an iterator, found a Loader\nhint: it = iter\(loader\)"):
+        next(loader)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("shuffle", 'order="sequential" does not'),
+        ("num_workers", "leave it out"),
+        ("drop_last", 'last="drop"'),
+        ("pin_memory", "leave it out: .*pin_memory\\(\\)"),
+        ("batchsize", "is batch_size= meant"),
+        ("schema", "forebay.open takes it"),
+        ("zzz", ""),
+    ],
+)
+def test_an_option_of_other_loaders_is_named_as_it_is_called_here(small_lmdb, name, hint):
+    with pytest.raises(forebay.OptionError, match=rf"there is no option {name}=\nhint: .*?{hint}"):
+        forebay.Loader(small_lmdb, 8, **{name: True})
 
 
 # --- given orders ---
@@ -259,18 +360,25 @@ def test_a_function_of_the_epoch_gives_the_order(make, small_records):
     assert asked == [0, 1, 2]
 
 
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i1", "i2", ">i4", ">u8"])
+def test_a_given_order_takes_integers_of_any_width(make, dtype):
+    loader = make(order=lambda epoch: np.arange(100)[::-1].astype(dtype), batch_size=10)
+    assert [number for step in ids(loader) for number in step] == list(range(100))[::-1]
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         (np.arange(99), r"order given, epoch 0: 99 sample ids, expected 100"),
         (np.arange(100) + 1, r"sample id 100 at position 99, expected 0 to 99"),
+        (np.arange(100, dtype=np.uint8) % 99, r"sample id 0 at position 99, expected one that was not there"),
         (np.arange(100.0), r"an array of float64 with 1 dimensions"),
         (np.zeros((10, 10), int), r"an array of int64 with 2 dimensions"),
     ],
 )
 def test_a_given_order_is_checked(make, value, message):
     with pytest.raises(forebay.OptionError, match=message):
-        iter(make(order=lambda epoch: value))
+        next(iter(make(order=lambda epoch: value)))
 
 
 # --- states ---
@@ -296,11 +404,52 @@ def test_resume_equals_uninterrupted(make, order, stop):
     assert ids(second) == epochs[1]
 
 
+@pytest.mark.parametrize("order", ["sequential", "shuffle", "group"])
+def test_a_state_at_a_position_is_the_state_behind_that_batch(make, order):
+    loader = make(order=order, seed=3)
+    states, places, found = [], [], []
+    for _ in range(2):
+        for batch in loader:
+            places.append(batch.position)
+            states.append(loader.state_dict())
+            found.append(list(map(int, batch.indices)))
+    assert places == [(epoch, step) for epoch in range(2) for step in range(13)]
+    # The loader is epochs ahead by now, as under a wrapper that reads ahead.
+    assert [loader.state_at(place) for place in places] == states
+    for place in (places[0], places[5], list(places[12]), places[17]):
+        second = make(order=order, seed=3)
+        second.load_state_dict(loader.state_at(place))
+        behind = place[0] * 13 + place[1] + 1
+        assert [one for _ in range(2 - place[0]) for one in ids(second)] == found[behind:]
+
+
+@pytest.mark.parametrize("position", [(0, 13), (0, -1), (-1, 0), (0,), (0, 1.5), "no", None, 3])
+def test_a_position_that_is_none_is_refused(make, position):
+    with pytest.raises(forebay.OptionError, match=r"state_at: expected .*\nhint: pass batch.position"):
+        make().state_at(position)
+
+
+def test_a_loader_is_neither_pickled_nor_copied(make):
+    for use in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(
+            forebay.OptionError, match=r"cannot be pickled or copied.*\nhint: .*num_workers=0"
+        ):
+            use(make())
+
+
 def test_a_state_after_an_epoch_is_the_start_of_the_next(make):
     loader = make()
     ids(loader)
     state = loader.state_dict()
     assert (state["epoch"], state["step"]) == (1, 0)
+
+
+def test_a_state_of_a_contiguous_order_names_the_ranks_that_can_go_on(make):
+    loader = make(order="contiguous")
+    with pytest.raises(
+        forebay.OptionError, match=r"the state is of 4, this job has 1, .*\nhint: resume on 4 ranks; the orders"
+    ):
+        loader.load_state_dict({**loader.state_dict(), "lanes": 4})
 
 
 def test_a_state_brings_its_lanes_and_groups_along(make):
@@ -427,7 +576,7 @@ def test_a_closed_loader_says_so(make):
     loader.close()
     with pytest.raises(forebay.ForebayError, match=r"loader 'train' is closed"):
         iter(loader)
-    with pytest.raises(forebay.ForebayError, match=r"left behind"):
+    with pytest.raises(forebay.ForebayError, match=r"stale iterator"):
         next(iteration)
 
 

@@ -224,7 +224,7 @@ def test_wrong_ids_are_refused_with_what_was_expected(even, ids, message):
         forebay.Loader(even, 4, order=lambda epoch: ids, memory="16MiB") as loader,
         pytest.raises(forebay.OptionError, match=message),
     ):
-        iter(loader)
+        next(iter(loader))
 
 
 def test_a_given_order_that_fails_in_a_later_epoch_leaves_a_loader_that_works(even):
@@ -236,11 +236,40 @@ def test_a_given_order_that_fails_in_a_later_epoch_leaves_a_loader_that_works(ev
     with forebay.Loader(even, 4, order=order, memory="16MiB", last="short") as loader:
         assert sum(len(batch.indices) for batch in loader) == plain.SAMPLES
         with pytest.raises(KeyError):
-            iter(loader)
+            next(iter(loader))
         loader.set_epoch(2)
         assert [number for batch in loader for number in batch.indices] == list(
             work.given_ids(plain.SAMPLES, 1, 2)
         )
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+@pytest.mark.parametrize("first", ["together", "odd", "others"])
+def test_ranks_that_set_different_epochs_are_all_told(pool, even, odd, first):
+    # Whoever asks first leaves first, with the error; the last one must not go on alone.
+    def actions(rank):
+        late = {"together": False, "odd": rank != odd, "others": rank == odd}[first]
+        return [{"pause": 0.05 if late else 0}, {"epoch": 6 if rank == odd else 5}]
+
+    ranks = pool.begin(
+        3, work.act, lambda rank: {"actions": actions(rank)}, path=even, options={"batch_size": 4}
+    )
+    for one in pool.outcomes(ranks):
+        assert isinstance(one, Raised)
+        assert (one.kind, "ranks disagree on the iteration start" in one.message) == ("OptionError", True)
+
+
+def test_a_rank_that_goes_on_while_others_jump_is_told_as_well(pool, even):
+    def actions(rank):
+        # Rank 1 is well inside epoch 1 when the others ask for epoch 5.
+        return [{}, {"pause": 0.1}, {}] if rank == 1 else [{"pause": 0.02}, {"epoch": 5}]
+
+    ranks = pool.begin(
+        3, work.act, lambda rank: {"actions": actions(rank)}, path=even, options={"batch_size": 4}
+    )
+    for one in pool.outcomes(ranks):
+        assert isinstance(one, Raised)
+        assert "ranks disagree on the iteration start" in one.message
 
 
 def test_a_rank_that_breaks_a_given_order_and_rests_holds_nobody_up(pool, even):

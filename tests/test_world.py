@@ -11,8 +11,9 @@ import pytest
 
 import forebay
 import support
+from forebay import OptionError
 from forebay import world as worlds
-from forebay.world import Identity, identify
+from forebay.world import Identity, World, identify
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "2",
@@ -196,6 +197,19 @@ def test_a_library_under_a_foreign_launcher_is_told_with_both_sizes(monkeypatch)
         forebay.OptionError, match=r"started 3 ranks, .*Open MPI v5\.0\.11\) says 1\nhint: .*mpiexec"
     ):
         auto(HYDRA)
+
+
+@pytest.mark.parametrize("world", ["auto", "single", "torchrun"])
+@pytest.mark.parametrize("environment", [{}, TORCHRUN])
+def test_a_worker_of_a_torch_data_loader_is_refused(monkeypatch, world, environment):
+    data = types.SimpleNamespace(get_worker_info=lambda: types.SimpleNamespace(id=1, num_workers=4))
+    monkeypatch.setitem(sys.modules, "torch.utils.data", data)
+    with pytest.raises(OptionError, match=r"worker 1 of 4\): each worker .*\nhint: num_workers=0: "):
+        identify(world, 1, environment)
+    own = identify(World(rank=1, size=4, job="workers"), 1, environment)
+    assert (own.rank, own.size) == (1, 4)
+    monkeypatch.setitem(sys.modules, "torch.utils.data", types.SimpleNamespace(get_worker_info=lambda: None))
+    assert identify("single", 1, environment).size == 1
 
 
 def test_torch_distributed_goes_before_the_environment(monkeypatch):

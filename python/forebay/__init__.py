@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forebay._core import ForebayError as ForebayError
     from forebay._core import FormatError, OptionError, PeerLostError, StorageError
     from forebay.dataset import Dataset, open
-    from forebay.loader import Batch, Loader
+    from forebay.loader import Batch, Loader, Position
     from forebay.options import Group, Strategy
     from forebay.world import World
 
@@ -32,6 +32,7 @@ __all__ = [
     "Loader",
     "OptionError",
     "PeerLostError",
+    "Position",
     "StorageError",
     "Strategy",
     "World",
@@ -48,6 +49,7 @@ _HOMES = {
     "Loader": "loader",
     "OptionError": "_core",
     "PeerLostError": "_core",
+    "Position": "loader",
     "StorageError": "_core",
     "Strategy": "options",
     "World": "world",

@@ -51,6 +51,12 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], ranks: int, st
         raise option_error(
             f"load_state_dict: lanes: expected a divisor of the global batch {whole}, found {lanes}", _DAMAGED
         )
+    if own["kind"] == "contiguous" and lanes != ranks:
+        raise option_error(
+            f"load_state_dict: the order contiguous cannot go on with another number of ranks: the state is of {lanes}, "
+            f"this job has {ranks}, and each rank walks a region that depends on it",
+            f"resume on {lanes} ranks; the orders sequential, shuffle and group can be resumed on others",
+        )
     if lanes % ranks:
         raise option_error(
             f"load_state_dict: {ranks} ranks cannot share the {lanes} lanes of the state",

@@ -3,7 +3,12 @@
 What happens here, in order: options are resolved and checked (:mod:`forebay.options`), the process finds out who it is
 (:mod:`forebay.world`), the ranks of several nodes compare what they want, then the engine is made, which is collective over
 the ranks of the node. From then on every batch is one call into the engine. The position (epoch and step) is kept here; it
-counts batches that were handed out, so that a state is exact however far the engine has read ahead.
+counts batches that were handed out, so that a state is exact however far the engine has read ahead. Every batch carries its
+own position, so that a wrapper that reads ahead can save the state of the batch that was consumed.
+
+An iteration begins with its first ``next``: until then an iterator changes nothing. The engine numbers iterations under its
+own lock, and an iterator with another number than the newest is stale; so threads that iterate one loader at once get an
+error instead of each other's batches.
 """
 
 from __future__ import annotations
@@ -11,9 +16,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Never, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +38,31 @@ from forebay.options import (
     check_stagger,
     per_rank_batch,
     resolve,
+    unknown_option,
 )
 from forebay.world import Identity, World, identify
 
-__all__ = ["Batch", "Loader"]
+__all__ = ["Batch", "Loader", "Position"]
 
 Indices = npt.NDArray[np.int64]
 OrderFunction = Callable[[int], "npt.ArrayLike"]
+
+_IN_A_WORKER = (
+    "make the loader in the process that iterates it; wrapped in a torch DataLoader, that is num_workers=0"
+)
+
+
+class Position(NamedTuple):
+    """The place of a batch in the run.
+
+    Attributes
+    ----------
+    epoch, step : int
+        Epoch, and step within it, both counted from 0; the same on every rank.
+    """
+
+    epoch: int
+    step: int
 
 
 class Batch(dict[str, Any]):
@@ -51,63 +75,114 @@ class Batch(dict[str, Any]):
     ----------
     indices : ndarray of int64, shape (samples,)
         Sample ids, in the order of the batch; a copy, which keeps no buffer.
+    position : Position
+        Epoch and step; :meth:`Loader.state_at` turns it into the state behind this batch.
     """
 
-    __slots__ = ("indices",)
+    __slots__ = ("indices", "position")
     indices: Indices
+    position: Position
 
     def __repr__(self) -> str:
-        return f"Batch({super().__repr__()}, indices={self.indices!r})"
+        return f"Batch({super().__repr__()}, indices={self.indices!r}, position={tuple(self.position)!r})"
 
 
-class _Pass:
+class _Progress:
+    """Where a loader stands: epoch, step, and whether an iteration was begun in that epoch.
+
+    One tuple, so that it is read and written whole from any thread and any signal handler. An iteration that is stale keeps
+    writing to its own object, which its loader has left behind.
+    """
+
+    __slots__ = ("place",)
+
+    def __init__(self, epoch: int, step: int, begun: bool) -> None:
+        self.place = (epoch, step, begun)
+
+
+class _Iteration:
     """One way through the rest of an epoch. It keeps no batch, so that the caller alone decides when a buffer is free."""
 
-    __slots__ = ("_decode", "_engine", "_loader", "_turn")
+    __slots__ = ("_decode", "_engine", "_loader", "_lock", "_number", "_progress")
+    _engine: _native.Engine  # the last three: from the first `next` on
+    _number: int
+    _progress: _Progress
 
-    def __init__(self, loader: Loader, engine: _native.Engine, turn: int) -> None:
+    def __init__(self, loader: Loader) -> None:
         self._loader: Loader | None = loader
-        self._engine = engine
-        self._turn = turn
         self._decode = loader._decode
+        # Threads that share an iterator take turns, so that positions are counted in the order of the batches.
+        self._lock = threading.Lock()
 
-    def __iter__(self) -> _Pass:
+    def __iter__(self) -> _Iteration:
         return self
 
     def __next__(self) -> Any:
+        if self._loader is not None:
+            self._loader._check_process()  # before the lock: a forked child may find it locked for ever
+        with self._lock:
+            batch = self._take()
+        return batch if self._decode is None else self._decode(batch)
+
+    def _take(self) -> Batch:
         loader = self._loader
         if loader is None:
             raise StopIteration
-        if loader._turn != self._turn:
-            self._loader = None
-            raise ForebayError(
-                f"loader {loader.name!r}: this iterator was left behind when the loader was closed, moved, or iterated anew"
-            )
-        loader._check_process()
-        taken = self._engine.next()
+        if not hasattr(self, "_progress"):
+            loader._begin(self)
+        elif loader._progress is not self._progress:
+            self._is_stale()
+        try:
+            taken = self._engine.next(self._number)
+        except ForebayError:
+            if loader._progress is not self._progress:
+                self._is_stale()
+            raise
         if taken is None:
             self._loader = None
-            self.__class__ = _Pass
-            loader._epoch_ended()
+            self.__class__ = _Ended
+            self._progress.place = (self._progress.place[0] + 1, 0, False)
             raise StopIteration
         batch = Batch(taken[0])
         batch.indices = taken[1].copy()
-        loader._step += 1
-        return batch if self._decode is None else self._decode(batch)
+        batch.position = position = Position(*taken[2])
+        self._progress.place = (position.epoch, position.step + 1, True)
+        return batch
+
+    def _is_stale(self) -> NoReturn:
+        loader, self._loader = self._loader, None
+        assert loader is not None
+        raise ForebayError(
+            f"loader {loader.name!r}: stale iterator: the loader was closed, repositioned, or iterated again"
+        ) from None
+
+    def __del__(self) -> None:
+        loader, progress = getattr(self, "_loader", None), getattr(self, "_progress", None)
+        if loader is not None and loader._progress is progress:
+            loader._leave(self._number)
 
 
-class _Iteration(_Pass):
-    """An iteration that may be broken off: it says so when it goes.
-
-    One that came to the end turns into its base, because a Ctrl-C that arrives inside ``__del__`` is lost, and epochs may be
-    short.
-    """
+class _Ended(_Iteration):
+    """An iteration that came to its end. A Ctrl-C that arrives inside ``__del__`` is lost, and epochs may be short."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        if (loader := getattr(self, "_loader", None)) is not None and loader._turn == self._turn:
-            loader._leave()
+        pass
+
+
+class _NotAnIteratorError(OptionError, TypeError, AttributeError):
+    __module__ = "forebay"
+
+
+class _NoNext:
+    """Stands for the ``__next__`` that a loader has not: says what to call, and lets ``hasattr`` answer False."""
+
+    def __get__(self, loader: Loader | None, owner: type[Loader]) -> NoReturn:
+        raise _NotAnIteratorError(
+            "next(loader): expected an iterator, found a Loader\n"
+            "hint: it = iter(loader), then next(it) for each batch; or for batch in loader"
+        )
 
 
 def _close_engine(engine: _native.Engine, generation: int) -> None:
@@ -120,8 +195,9 @@ class Loader:
     """Batches of samples in a known order.
 
     Making one is collective over the ranks of its node, and over all ranks where there is a communicator; loaders of one job
-    are told apart by their name. Each pass over it is one epoch, the next pass the next one. A pass that was broken off counts;
-    the other ranks go on without this one until its next pass.
+    are told apart by their name. Each pass over it is one epoch, the next pass the next one. A pass begins with its first
+    ``next``: an iterator that was never used changes nothing. A pass that was broken off counts; the other ranks go on without
+    this one until its next pass. A loader is iterated by one thread at a time: beginning a pass makes earlier iterators stale.
 
     Every option but ``dataset`` and ``decode`` can also be given as ``FOREBAY_`` + its name in capitals, or in the
     configuration file; an argument of None was not given (:mod:`forebay.options`, docs/options.md).
@@ -200,7 +276,10 @@ class Loader:
         checksums: bool | None = None,
         decode: Callable[[Batch], Any] | None = None,
         timeout: float | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            raise unknown_option(next(iter(unknown)))
         if decode is not None and not callable(decode):
             raise option_error(f"decode=: expected a function of a batch, found {decode!r}")
         explicit = world if isinstance(world, World) else None
@@ -230,11 +309,8 @@ class Loader:
             self._given: OrderFunction | None = None
             self._order = self._order_facts(self._options["order"])
         self._generation = _core.fork_generation()
-        self._epoch = 0
-        self._step = 0
-        self._begun = False  # an iteration was started at this epoch, or in it
-        self._inside = False  # the engine stands in the middle of an epoch
-        self._turn = 0  # number of the iteration that owns the position
+        self._progress = _Progress(0, 0, False)
+        self._beginning = threading.Lock()
         self._closed_stats: dict[str, Any] | None = None
         self._closed_explanation: str | None = None
         self._closed_bad_samples: list[tuple[int, str]] | None = None
@@ -323,7 +399,7 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch that is being iterated, or comes next."""
-        return self._epoch
+        return self._progress.place[0]
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -344,17 +420,29 @@ class Loader:
     # --- iterating ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        """Start the rest of the epoch at a restored position, else the next epoch from its beginning."""
+        """Return an iterator over the rest of the epoch at a restored position, else over the next epoch.
+
+        The epoch begins with the first ``next``; until then nothing changes, neither the position nor another iterator.
+        """
         self._check_open()
-        self._leave()
-        self._turn += 1
-        epoch, step = (self._epoch + 1, 0) if self._begun else (self._epoch, self._step)
-        if self._given is not None:
-            self._engine.give_order(epoch, self._given_ids(self._given, epoch))
-        self._engine.start(epoch, step)
-        # Only now: a start that failed or was interrupted is begun again at the same place.
-        self._epoch, self._step, self._begun, self._inside = epoch, step, True, True
-        return _Iteration(self, self._engine, self._turn)
+        return _Iteration(self)
+
+    __next__ = _NoNext()
+
+    def _begin(self, iteration: _Iteration) -> None:
+        with self._beginning:
+            self._check_open()
+            self._leave()
+            epoch, step, begun = self._progress.place
+            if begun:
+                epoch, step = epoch + 1, 0
+            engine = self._engine
+            if self._given is not None:
+                engine.give_order(epoch, self._given_ids(self._given, epoch))
+            number = engine.start(epoch, step)
+            # Only now: a start that failed or was interrupted is begun again at the same place.
+            self._progress = progress = _Progress(epoch, step, True)
+            iteration._engine, iteration._number, iteration._progress = engine, number, progress
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of ``epoch``; a position restored within this very epoch is kept.
@@ -362,29 +450,28 @@ class Loader:
         Raises
         ------
         OptionError
-            If the epoch is not an integer of at least 0.
+            If the epoch is not an integer of at least 0, or larger than positions can count.
         """
+        last = self._engine_open().last_epoch
         if isinstance(epoch, bool) or not hasattr(epoch, "__index__") or epoch < 0:
             raise option_error(f"set_epoch: expected an integer of at least 0, found {epoch!r}")
-        if epoch.__index__() == self._epoch and not self._begun:
+        if epoch > last:
+            raise option_error(f"set_epoch: expected an epoch of at most {last}, found {epoch}")
+        now, _, begun = self._progress.place
+        if epoch.__index__() == now and not begun:
             return
         self._move(epoch.__index__(), 0)
 
     def _move(self, epoch: int, step: int) -> None:
         self._leave()
-        self._turn += 1
-        self._epoch, self._step, self._begun = epoch, step, False
+        self._progress = _Progress(epoch, step, False)
 
-    def _epoch_ended(self) -> None:
-        self._inside = False
-        self._epoch, self._step, self._begun = self._epoch + 1, 0, False
-
-    def _leave(self) -> None:
+    def _leave(self, iteration: int | None = None) -> None:
         """Tell the node to go on without this rank, if it stands in the middle of an epoch."""
         # At exit the engine may be closed before the last iterator goes.
-        if self._inside and self._finalizer.alive and self._generation == _core.fork_generation():
-            self._inside = False
-            self._engine.leave()
+        inside = self._progress.place[2]
+        if inside and self._finalizer.alive and self._generation == _core.fork_generation():
+            self._engine.leave(iteration)
 
     def _given_ids(self, order: OrderFunction, epoch: int) -> Indices:
         ids = np.asarray(order(epoch))
@@ -393,14 +480,18 @@ class Loader:
                 f"order given, epoch {epoch}: an array of {ids.dtype} with {ids.ndim} dimensions, "
                 "expected integers with one"
             )
-        # Ids from 2**63 on name no sample either way; they must not come out negative.
-        ids = np.minimum(ids, np.iinfo(np.int64).max) if ids.dtype.kind == "u" else ids
+        if ids.dtype == np.uint64:
+            # Ids from 2**63 on name no sample either way; they must not come out negative.
+            ids = np.minimum(ids, np.uint64(np.iinfo(np.int64).max))
         return np.ascontiguousarray(ids, dtype=np.int64)
 
     # --- state --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the exact position, as plain numbers and texts.
+        """Return the exact position, as plain numbers and texts; safe in a signal handler and from any thread.
+
+        Where a wrapper reads ahead (a framework's prefetch, a queue), batches were handed out that were not consumed yet:
+        take :meth:`state_at` of the last batch that was.
 
         Returns
         -------
@@ -408,14 +499,51 @@ class Loader:
             ``version``, ``kind``, ``last``, ``seed``, ``epoch``, ``step`` (batches handed out), ``global_batch``, ``lanes``,
             ``group_samples``, ``group_window`` and ``fingerprint`` (of the data set).
         """
+        epoch, step, _ = self._progress.place
+        return self._state(epoch, step)
+
+    def state_at(self, position: Position | tuple[int, int]) -> dict[str, Any]:
+        """Return the state behind the batch at a position: a loader that loads it goes on with the batch after that one.
+
+        Parameters
+        ----------
+        position : Position or pair of int
+            :attr:`Batch.position` of the batch that was consumed, or the same epoch and step as a pair.
+
+        Returns
+        -------
+        dict
+            What :meth:`state_dict` returned when this batch had just been handed out.
+
+        Raises
+        ------
+        OptionError
+            If there is no such position.
+        """
+        steps = len(self)
+        try:
+            epoch, step = (int(number.__index__()) for number in position)
+        except (TypeError, ValueError, AttributeError):
+            raise option_error(
+                f"state_at: expected a pair of integers, epoch and step; found {position!r}",
+                "pass batch.position",
+            ) from None
+        if epoch < 0 or not 0 <= step < steps:
+            raise option_error(
+                f"state_at: expected an epoch of at least 0 and a step from 0 to {steps - 1}, found {(epoch, step)}",
+                "pass batch.position of a batch of this loader",
+            )
+        return self._state(epoch, step + 1)
+
+    def _state(self, epoch: int, step: int) -> dict[str, Any]:
         facts = self._facts
         return {
             "version": STATE_VERSION,
             "kind": self._order["kind"],
             "last": self._options["last"],
             "seed": self._options["seed"],
-            "epoch": self._epoch,
-            "step": self._step,
+            "epoch": epoch,
+            "step": step,
             "global_batch": self._batch_size * self._identity.size,
             "lanes": facts["lanes"],
             "group_samples": facts.get("group_samples"),
@@ -538,8 +666,7 @@ class Loader:
             return
         self._closed_stats, self._closed_explanation = self.stats(), self.explain()
         self._closed_bad_samples = self.bad_samples()
-        self._inside = False
-        self._turn += 1
+        self._progress = _Progress(*self._progress.place)  # its iterators are stale
         self._finalizer()
         # With the engine goes its memory, as soon as no batch or iterator of it is held.
         del self._engine
@@ -550,13 +677,24 @@ class Loader:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise option_error(
+            f"loader {self.name!r}: cannot be pickled or copied: its threads and memory belong to this process",
+            _IN_A_WORKER,
+        )
+
     def _check_open(self) -> None:
+        self._engine_open()
+
+    def _engine_open(self) -> _native.Engine:
         self._check_process()
         if not self._finalizer.alive:
             raise ForebayError(f"loader {self.name!r} is closed")
+        return self._engine
 
     def _check_process(self) -> None:
         if self._generation != _core.fork_generation():
             raise ForebayError(
-                f"loader {self.name!r} was made before this process ({os.getpid()}) was forked and cannot be used in it"
+                f"loader {self.name!r} was made before this process ({os.getpid()}) was forked and cannot be used in it\n"
+                f"hint: {_IN_A_WORKER}"
             )

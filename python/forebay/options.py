@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay import _native
-from forebay._core import option_error
+from forebay._core import OptionError, option_error
 
 __all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "parse_bytes", "resolve"]
 
@@ -73,15 +73,25 @@ _warned_of: set[str] = set()
 _NEARLY = 0.85
 
 _LARGEST_SEED = 2**64 - 1
+# Most samples per step, readers, buffers, groups and the like: more than any machine holds, and within 32 bits.
+_MOST_COUNT = 2**32 - 1
+# What a file offset can count [bytes].
+_MOST_BYTES = 2**63 - 1
+# Thirty years, which clocks can still add [s].
+_MOST_SECONDS = 10**9
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}
 _UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)}
+# As SLURM, Docker and the JVM read them.
+_UNITS |= {prefix: 1024**power for power, prefix in enumerate("kmgt", 1)}
 
 
 def _positive(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise option_error(f"{name}: expected an integer of at least 1, found {value!r}")
+    if value > _MOST_COUNT:
+        raise option_error(f"{name}: expected an integer of at most {_MOST_COUNT}, found {value}")
     return value
 
 
@@ -209,14 +219,17 @@ class Strategy:
 
 
 def parse_bytes(name: str, value: object) -> int:
-    """Return a number of bytes from an integer or a text such as ``"2GiB"`` or ``"500 MB"``."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value > 0:
-            return value
+    """Return a number of bytes from an integer or a string such as ``"2GiB"``, ``"2G"`` (the same) or ``"500 MB"``."""
+    size = 0
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        size = int(value.__index__())
     elif isinstance(value, str) and (match := _BYTES.match(value)):
-        factor = _UNITS.get(match.group(2).lower())
-        if factor is not None and (size := int(float(match.group(1)) * factor)) > 0:
-            return size
+        factor = _UNITS.get(match.group(2).lower(), 0)
+        size = int(float(match.group(1)) * factor)
+    if 0 < size <= _MOST_BYTES:
+        return size
+    if size > _MOST_BYTES:
+        raise option_error(f"{name}: expected at most {_MOST_BYTES} bytes, found {value!r}")
     raise option_error(
         f"{name}: expected a positive number of bytes, found {value!r}", 'write for example "2GiB"'
     )
@@ -261,12 +274,14 @@ def _seconds(name: str, value: object) -> float:
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
         raise option_error(f"{name}: expected a positive number of seconds, found {value!r}")
+    if seconds > _MOST_SECONDS:
+        raise option_error(f"{name}: expected at most {_MOST_SECONDS} seconds, found {value!r}")
     return seconds
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise option_error(f"{name}: expected a text that is not empty, found {value!r}")
+        raise option_error(f"{name}: expected a non-empty string, found {value!r}")
     return value
 
 
@@ -344,6 +359,46 @@ def _strategy(name: str, value: object) -> Strategy:
 def _check_keys(name: str, found: Mapping[str, Any], valid: Sequence[str]) -> None:
     for key in found:
         _choice(name, key, valid)
+
+
+# Arguments of other loaders, and what does here what they do there.
+_ELSEWHERE: Mapping[str, str] = {
+    "shuffle": 'order="group" (the default) and order="shuffle" shuffle, order="sequential" does not',
+    "sampler": "order= takes a function of the epoch that returns all sample ids; each rank gets its part of them",
+    "batch_sampler": "order= takes a function of the epoch that returns all sample ids",
+    "num_workers": "leave it out: threads of the engine read ahead, in no other process; "
+    "strategy=forebay.Strategy(readers=n) sets their number",
+    "persistent_workers": "leave it out: the threads that read live as long as the loader",
+    "worker_init_fn": "leave it out: there are no worker processes",
+    "multiprocessing_context": "leave it out: there are no worker processes",
+    "prefetch_factor": "memory= bounds what is read ahead, strategy=forebay.Strategy(buffers=n) the batches that are ready",
+    "prefetch": "memory= bounds what is read ahead, strategy=forebay.Strategy(buffers=n) the batches that are ready",
+    "drop_last": 'last="drop" leaves the rest out, last="short" makes the last step shorter, last="wrap" (the default) '
+    "fills it from the start",
+    "pin_memory": "leave it out: batches are numpy arrays; torch.from_numpy(array).pin_memory() gives a pinned tensor",
+    "collate_fn": "decode= takes a function of the batch, a dict of field name to array",
+    "transform": "decode= takes a function of the batch, a dict of field name to array",
+    "generator": "seed= decides every shuffle",
+    "num_replicas": "world= says which ranks there are; under torchrun, MPI and SLURM it is found out",
+    "rank": "world=forebay.World(rank=r, size=n); under torchrun, MPI and SLURM it is found out",
+    "world_size": "world=forebay.World(rank=r, size=n); under torchrun, MPI and SLURM it is found out",
+}
+
+
+# What is said of a data set, not of a loader.
+_OF_OPEN = ("format", "database", "schema", "fields", "record_bytes", "header_bytes", "sample_axis")
+
+
+def unknown_option(name: str) -> OptionError:
+    """Make the error for an argument that a loader does not take, with the option that does what it means elsewhere."""
+    names = ["dataset", "decode", *(option.name for option in OPTIONS if option.name not in _OF_OPEN)]
+    hint = _ELSEWHERE.get(name)
+    if name in _OF_OPEN:
+        hint = f"forebay.open takes it: forebay.Loader(forebay.open(path, {name}=...), ...)"
+    elif hint is None:
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"is {near[0]}= meant?" if near else f"the options: {', '.join(sorted(names))}"
+    return option_error(f"forebay.Loader: there is no option {name}=", hint)
 
 
 def _tiers(name: str, value: object) -> None:

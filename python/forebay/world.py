@@ -39,6 +39,9 @@ __all__ = ["Identity", "World", "identify"]
 NODE_VARIABLE = "FOREBAY_NODE"
 JOB_VARIABLE = "FOREBAY_JOB"
 
+# Ranks of a job; the engine counts them in 32 bits.
+_MOST_RANKS = 2**31 - 1
+
 # Bytes of a node's name or a job's text in an exchange; longer ones are cut, which hostnames (64 at most) are not.
 _TEXT_BYTES = 128
 
@@ -137,13 +140,14 @@ def identify(world: str | World, deadline_s: float, environment: Mapping[str, st
     Raises
     ------
     OptionError
-        If what was asked for is not there, or what was found contradicts itself.
+        If what was asked for is not there, what was found contradicts itself, or this is a worker of a torch DataLoader.
     PeerLostError
         If other ranks do not take part within ``deadline_s`` seconds.
     """
     environment = os.environ if environment is None else environment
     if isinstance(world, World):
         return _from_world(world, deadline_s, environment)
+    _refuse_in_worker()
     if world == "single":
         return _single('world="single"')
     if world == "auto":
@@ -167,6 +171,19 @@ def identify(world: str | World, deadline_s: float, environment: Mapping[str, st
     else:
         found = _from_mpi(environment, deadline_s) or _from_mpi_library(deadline_s)
     return _alone(found)
+
+
+def _refuse_in_worker() -> None:
+    """Refuse a worker process of a torch DataLoader: each of them would deliver every sample of this rank."""
+    data = sys.modules.get("torch.utils.data")
+    info = data.get_worker_info() if data is not None else None
+    if info is not None:
+        raise option_error(
+            f"a loader cannot be made in a worker process of a torch DataLoader (worker {info.id} of {info.num_workers}): "
+            "each worker would deliver the whole epoch",
+            "num_workers=0: the loader reads in threads of its own; "
+            "or give each worker a place, world=forebay.World(rank=..., size=..., job=...)",
+        )
 
 
 def _asked(found: Identity | None, world: str, needed: str) -> Identity:
@@ -210,6 +227,8 @@ def _check_rank(where: str, rank_name: str, rank: object, size_name: str, size: 
             raise option_error(f"{where}: {name}: expected an integer, found {value!r}")
     if size < 1:  # type: ignore[operator]
         raise option_error(f"{where}: {size_name}: expected at least 1, found {size}")
+    if size > _MOST_RANKS:  # type: ignore[operator]
+        raise option_error(f"{where}: {size_name}: expected at most {_MOST_RANKS}, found {size}")
     if not 0 <= rank < size:  # type: ignore[operator]
         raise option_error(f"{where}: {rank_name} {rank} is not below {size_name} {size}; ranks count from 0")
 

@@ -155,8 +155,9 @@ def act(
                     loader.set_epoch(action["epoch"])
                 steps: list[list[int]] = []
                 iteration = iter(loader)
-                begun = loader.state_dict()
+                begun = None
                 for batch in iteration:
+                    begun = begun or batch.position
                     steps.append(check(path, batch))
                     kept.append(batch)
                     del kept[: len(kept) - action.get("keep", 0)]
@@ -173,7 +174,7 @@ def act(
                     check(path, one)
                 if action.get("drop"):
                     kept.clear()
-                passes.append([begun["epoch"], begun["step"], steps])
+                passes.append([*begun, steps])
             if rest:
                 pipe.send("resting")
                 pipe.recv()

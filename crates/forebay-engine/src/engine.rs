@@ -66,6 +66,10 @@ pub(crate) struct Consumer {
     pub(crate) step: u64,
     /// First step behind the epoch that was started last.
     pub(crate) end: u64,
+    /// Number of the iteration that batches belong to; any other one is stale.
+    pub(crate) iteration: u64,
+    /// Ranks that left after they had asked for another place than this one, and the word they left: each is reported once.
+    pub(crate) reported: Vec<(usize, u64)>,
     /// The rank has left the iteration (or not begun one): the node goes on without it.
     pub(crate) away: bool,
     /// The next batch is the first of a pass: the wait for it is the start-up fill.
@@ -227,6 +231,8 @@ impl Engine {
                 agreed: None,
                 step: 0,
                 end: 0,
+                iteration: 0,
+                reported: Vec::new(),
                 away: true,
                 filling: true,
                 last_return: None,
@@ -247,6 +253,11 @@ impl Engine {
     /// Steps per epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         self.shared.order.steps_per_epoch()
+    }
+
+    /// The last epoch whose steps positions can count.
+    pub fn last_epoch(&self) -> u64 {
+        ((AWAY - 1) / self.steps_per_epoch().max(1)).saturating_sub(1)
     }
 
     /// The order.
@@ -306,10 +317,15 @@ impl Engine {
         Err(self.ward.error(loss, what()))
     }
 
-    /// Ends the iteration early; the node goes on without this rank until its next `start`.
-    pub fn leave(&self) -> Result<(), Error> {
+    /// Ends an iteration early, or (`None`) whichever runs; the node goes on without this rank until its next `start`.
+    ///
+    /// A stale iteration ends nothing.
+    pub fn leave(&self, iteration: Option<u64>) -> Result<(), Error> {
         let mut consumer = self.consumer()?;
-        self.step_aside(&mut consumer);
+        if iteration.is_none_or(|number| number == consumer.iteration) {
+            consumer.iteration += 1;
+            self.step_aside(&mut consumer);
+        }
         Ok(())
     }
 

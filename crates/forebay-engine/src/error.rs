@@ -82,6 +82,9 @@ pub enum Error {
     /// The ranks of the node want to go on at different places.
     #[error("{0}")]
     Disagree(String),
+    /// Another iteration of the loader was begun, or this one was ended.
+    #[error("stale iterator: the loader was closed, repositioned, or iterated again")]
+    Stale,
     /// The caller was interrupted by a signal.
     #[error("interrupted")]
     Interrupted,

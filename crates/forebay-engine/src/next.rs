@@ -17,9 +17,15 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 const STOPPED: Duration = Duration::from_secs(3);
 
 impl Engine {
-    /// The next batch, or `None` at the end of the epoch.
-    pub fn next(&self, caller: &dyn Caller) -> Result<Option<Batch>, Error> {
+    /// The next batch of an iteration with its epoch and step, or `None` at the end of the epoch.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] where another iteration was begun, or this one ended by [`Engine::leave`].
+    pub fn next(&self, iteration: u64, caller: &dyn Caller) -> Result<Option<(Batch, (u64, u64))>, Error> {
         let mut consumer = self.consumer()?;
+        if consumer.iteration != iteration {
+            return Err(Error::Stale);
+        }
         let begun = Instant::now();
         let shared = &self.shared;
         let slot = shared.slot();
@@ -32,6 +38,7 @@ impl Engine {
         if consumer.step >= consumer.end || consumer.away {
             consumer.last_return = None;
             if !consumer.away {
+                self.same_epoch(&mut consumer)?;
                 self.end_of_epoch(caller)?;
             }
             return Ok(None);
@@ -41,6 +48,7 @@ impl Engine {
         let looked = if begun.duration_since(consumer.looked) > LOOK_AROUND {
             consumer.looked = begun;
             self.look_around(caller, || "found between two batches".into())
+                .and_then(|()| self.same_epoch(&mut consumer))
         } else {
             Ok(())
         };
@@ -62,6 +70,8 @@ impl Engine {
         let waited = begun.elapsed().as_nanos() as u64;
         count(slot, if consumer.filling { Counter::StartupNs } else { Counter::ExposedNs }, waited);
         consumer.filling = false;
+        let steps = self.steps_per_epoch();
+        let place = (consumer.step / steps, consumer.step % steps);
         consumer.step += 1;
         count(slot, Counter::Steps, 1);
         count(slot, Counter::Samples, batch.samples() as u64);
@@ -79,7 +89,7 @@ impl Engine {
             caller.warn(&format!("loader \"{}\": {text}", shared.options.name));
         }
         consumer.last_return = Some(Instant::now());
-        Ok(Some(batch))
+        Ok(Some((batch, place)))
     }
 
     fn wait_for_batch(

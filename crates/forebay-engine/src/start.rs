@@ -23,38 +23,51 @@ use crate::region::RankSlot;
 use crate::shuffling;
 
 impl Engine {
-    /// Says where the next iteration begins.
-    pub fn start(&self, epoch: u64, step: u64, caller: &dyn Caller) -> Result<(), Error> {
+    /// Begins an iteration at a step of an epoch and returns its number; all earlier iterations are stale from here on.
+    pub fn start(&self, epoch: u64, step: u64, caller: &dyn Caller) -> Result<u64, Error> {
         let mut consumer = self.consumer()?;
+        consumer.iteration += 1;
+        self.begin_at(&mut consumer, epoch, step, caller)?;
+        Ok(consumer.iteration)
+    }
+
+    fn begin_at(
+        &self,
+        consumer: &mut Consumer,
+        epoch: u64,
+        step: u64,
+        caller: &dyn Caller,
+    ) -> Result<(), Error> {
         let wrong = |message| Err(Error::Options { message, hint: String::new() });
         let steps = self.steps_per_epoch();
         if step > steps {
             return wrong(format!("step {step} of an epoch of {steps} steps"));
         }
-        let end = epoch.saturating_add(1).saturating_mul(steps);
-        if end >= AWAY {
-            return wrong(format!("epoch {epoch} is too large"));
+        let last = self.last_epoch();
+        if epoch > last {
+            return wrong(format!("epoch {epoch}: the last one that positions can count is {last}"));
         }
+        let end = (epoch + 1) * steps;
         let target = end - steps + step;
         self.look_around(caller, || "found before an iteration".into())?;
-        self.warn_of_epochs(&mut consumer, epoch + 1, caller);
+        self.warn_of_epochs(consumer, epoch + 1, caller);
         consumer.last_return = None;
         consumer.failed = None;
         // The rest of a start that was interrupted.
         if consumer.agreed.is_some() {
-            let agreed = self.begin_agreed(&mut consumer, caller)?;
+            let agreed = self.begin_agreed(consumer, caller)?;
             if agreed == (target, end) {
                 return Ok(());
             }
-            self.step_aside(&mut consumer);
+            self.step_aside(consumer);
         }
         // A start that succeeded just before it was interrupted.
         if !consumer.away && (consumer.step, consumer.end) == (target, end) {
             return Ok(());
         }
         match consumer.pass.clone() {
-            Some(pass) if target == consumer.end => self.go_on(&mut consumer, &pass, end),
-            _ => self.new_pass(&mut consumer, target, end, caller),
+            Some(pass) if target == consumer.end => self.go_on(consumer, &pass, end),
+            _ => self.new_pass(consumer, target, end, caller),
         }
     }
 
@@ -78,16 +91,7 @@ impl Engine {
             self.step_aside(consumer);
         }
         self.publish_reached(pass.number, end);
-        let wants_other = |slot: &RankSlot| {
-            let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
-            Position::from_word(slot.want.load(Ordering::SeqCst)).pass() > pass.number
-                && reached.pass() == pass.number
-                && reached.step() <= target
-        };
-        if let Some((local, slot)) = self.shared.active().find(|(_, slot)| wants_other(slot)) {
-            let want = Position::from_word(slot.want.load(Ordering::SeqCst));
-            return Err(self.elsewhere(target, local, want.step()));
-        }
+        self.went_elsewhere(consumer, pass.number, target)?;
         self.shared.buffers.ring.claim_up_to(self.shared.wanted_end(end));
         if consumer.away {
             // The node went on in the same pass while this rank was away.
@@ -126,15 +130,16 @@ impl Engine {
             |slot| want(slot).pass() >= number || went_on(slot),
             "to go on at the same epoch and step",
         )?;
-        for (local, slot) in shared.active() {
+        // Ranks that left are compared as well: one that left because the places differ is not there any more.
+        for (local, slot) in shared.region.ranks().iter().enumerate() {
             let other = want(slot);
             if other.pass() == number && other.step() != target {
-                return Err(self.elsewhere(target, local, other.step()));
+                self.elsewhere(consumer, target, local, other)?;
             }
             if went_on(slot) {
                 let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
                 let begun = reached.step().saturating_sub(self.steps_per_epoch());
-                return Err(self.elsewhere(target, local, begun));
+                self.elsewhere(consumer, target, local, Position::new(number, begun))?;
             }
         }
         if let Some(pass) = consumer.pass.take() {
@@ -169,17 +174,59 @@ impl Engine {
         self.shared.ring_all();
     }
 
-    fn elsewhere(&self, target: u64, local: usize, other: u64) -> Error {
+    /// Whether all ranks of the node are in the epoch that this one started last, or before it.
+    pub(crate) fn same_epoch(&self, consumer: &mut Consumer) -> Result<(), Error> {
+        let begun = consumer.end.saturating_sub(self.steps_per_epoch());
+        match &consumer.pass {
+            Some(pass) if !consumer.away => {
+                let number = pass.number;
+                self.went_elsewhere(consumer, number, begun)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails where a rank asked for another place at the start at which this one went on with step `target` of pass `number`.
+    fn went_elsewhere(&self, consumer: &mut Consumer, number: u64, target: u64) -> Result<(), Error> {
+        let want = |slot: &RankSlot| Position::from_word(slot.want.load(Ordering::SeqCst));
+        let wants_other = |slot: &RankSlot| {
+            let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
+            want(slot).pass() > number && reached.pass() == number && reached.step() <= target
+        };
+        for (local, slot) in self.shared.region.ranks().iter().enumerate() {
+            if wants_other(slot) {
+                self.elsewhere(consumer, target, local, want(slot))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails because the rank at `local` starts at `other`; of a rank that left, each place is reported once, so that those that
+    /// are left can agree on another one.
+    fn elsewhere(
+        &self,
+        consumer: &mut Consumer,
+        target: u64,
+        local: usize,
+        other: Position,
+    ) -> Result<(), Error> {
+        if self.shared.region.ranks()[local].left.load(Ordering::Acquire) != 0 {
+            let seen = (local, other.word());
+            if consumer.reported.contains(&seen) {
+                return Ok(());
+            }
+            consumer.reported.push(seen);
+        }
         let steps = self.steps_per_epoch().max(1);
-        Error::Disagree(format!(
-            "the ranks of this node go on at different places: rank {} at epoch {} step {}, rank {} at epoch {} step {}",
+        Err(Error::Disagree(format!(
+            "ranks disagree on the iteration start: rank {} at epoch {} step {}, rank {} at epoch {} step {}",
             self.shared.options.rank,
             target / steps,
             target % steps,
             self.shared.options.local_ranks[local],
-            other / steps,
-            other % steps,
-        ))
+            other.step() / steps,
+            other.step() % steps,
+        )))
     }
 
     fn wait_for_ranks(

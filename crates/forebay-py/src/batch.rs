@@ -87,10 +87,11 @@ fn view<'py>(
     }
 }
 
-/// Turns a batch into (fields by name, sample ids). `dtypes` are the numpy types of the fields ([`dtype_of`]).
+/// Turns a batch into (fields by name, sample ids, (epoch, step)). `dtypes` are the numpy types of the fields ([`dtype_of`]).
 pub(crate) fn to_python<'py>(
     py: Python<'py>,
     batch: Batch,
+    place: (u64, u64),
     fields: &[Field],
     dtypes: &[Py<PyArrayDescr>],
 ) -> PyResult<Bound<'py, PyTuple>> {
@@ -121,5 +122,5 @@ pub(crate) fn to_python<'py>(
     }
     let indices =
         view(&lease, &descriptor(py, Dtype::Int64), &mut [samples as npyffi::npy_intp], batch.address(0))?;
-    (values, indices).into_pyobject(py)
+    (values, indices, place).into_pyobject(py)
 }

@@ -46,6 +46,11 @@ impl Engine {
     }
 
     #[getter]
+    fn last_epoch(&self) -> u64 {
+        self.engine.last_epoch()
+    }
+
+    #[getter]
     fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let facts = PyDict::new(py);
         let order = self.engine.order();
@@ -70,19 +75,20 @@ impl Engine {
         Ok(facts)
     }
 
-    fn start(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<()> {
+    fn start(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<u64> {
         detached(py, None, |caller| self.engine.start(epoch, step, caller))
     }
 
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        match detached(py, None, |caller| self.engine.next(caller))? {
-            Some(batch) => to_python(py, batch, self.engine.fields(), &self.dtypes).map(Some),
+    fn next<'py>(&self, py: Python<'py>, iteration: u64) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        match detached(py, None, |caller| self.engine.next(iteration, caller))? {
+            Some((batch, place)) => to_python(py, batch, place, self.engine.fields(), &self.dtypes).map(Some),
             None => Ok(None),
         }
     }
 
-    fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        detached(py, None, |_| self.engine.leave())
+    #[pyo3(signature = (iteration = None))]
+    fn leave(&self, py: Python<'_>, iteration: Option<u64>) -> PyResult<()> {
+        detached(py, None, |_| self.engine.leave(iteration))
     }
 
     fn close(&self, py: Python<'_>) {
