@@ -286,3 +286,18 @@ def test_a_baseline_that_cannot_be_imported_is_an_error_without_a_traceback(caps
     assert status == 2
     assert "mine.py: cannot be imported: SyntaxError: " in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("closing", [">&-", "<&- >&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("path", "status"), [("data", 0), ("missing", 1)])
+def test_streams_that_the_caller_closed_are_no_trouble(tmp_path, closing, path, status):
+    support.write_lmdb(tmp_path / "data", [b"a", b"bc"])
+    command = [sys.executable, "-m", "forebay", "verify", tmp_path / path]
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {closing}', "bash", *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=support.DEADLINE_S,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False)
+    assert ("cannot open" in done.stderr) == (status == 1 and "2>&-" not in closing)

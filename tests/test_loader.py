@@ -447,7 +447,8 @@ def test_a_state_after_an_epoch_is_the_start_of_the_next(make):
 def test_a_state_of_a_contiguous_order_names_the_ranks_that_can_go_on(make):
     loader = make(order="contiguous")
     with pytest.raises(
-        forebay.OptionError, match=r"the state is of 4, this job has 1, .*\nhint: resume on 4 ranks; the orders"
+        forebay.OptionError,
+        match=r"the state is of 4, this job has 1, .*\nhint: resume on 4 ranks; the orders",
     ):
         loader.load_state_dict({**loader.state_dict(), "lanes": 4})
 

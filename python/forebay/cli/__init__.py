@@ -16,6 +16,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    _open_streams()
     import click
 
     from forebay.cli.commands import cli
@@ -42,6 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         warnings.formatwarning = as_it_was
     return int(status or 0)
+
+
+def _open_streams() -> None:
+    """Point streams that the caller closed (``>&-``) at ``/dev/null``: what is opened next would get their numbers."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, mode))
 
 
 def _plain(message: Warning | str, *_: object, **__: object) -> str:
