@@ -68,6 +68,16 @@ def test_ranks_of_several_nodes_share_an_epoch_and_send_no_message_for_it(pool, 
         assert one["stats"]["messages_sent"] == one["stats"]["node"]["messages_received"] == 0
 
 
+def test_nodes_that_set_different_epochs_are_all_told(pool, records):
+    # Nodes do not wait for each other, so the epoch takes long enough for what they tell each other.
+    each = lambda rank: {"actions": [{}, {"epoch": 5 + (NODES[rank] == 1), "pause": 0.15}]}  # noqa: E731
+    for one in pool.outcomes(begin(pool, work.act, each, path=records)):
+        assert isinstance(one, Raised), one
+        assert one.kind == "OptionError"
+        assert "ranks disagree on the iteration start: rank" in one.message
+        assert ", node " in one.message
+
+
 # --- deaths ---
 
 

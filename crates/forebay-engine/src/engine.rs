@@ -66,6 +66,8 @@ pub(crate) struct Consumer {
     pub(crate) step: u64,
     /// First step behind the epoch that was started last.
     pub(crate) end: u64,
+    /// Where the iteration began (absolute step).
+    pub(crate) begun: u64,
     /// Number of the iteration that batches belong to; any other one is stale.
     pub(crate) iteration: u64,
     /// Ranks that left after they had asked for another place than this one, and the word they left: each is reported once.
@@ -231,6 +233,7 @@ impl Engine {
                 agreed: None,
                 step: 0,
                 end: 0,
+                begun: 0,
                 iteration: 0,
                 reported: Vec::new(),
                 away: true,

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::announced::Announced;
 use crate::error::Error;
 use crate::flight::Flight;
-use crate::links::Loss;
+use crate::links::{Conflict, Loss};
 use crate::locate::Finds;
 use crate::node::{Bell, Map};
 use crate::stagger::Gate;
@@ -66,6 +66,42 @@ struct Header {
     gate: Gate,
     /// [`Loss`] word of the first process of the job that was lost; 0 for none.
     lost: AtomicU64,
+    /// A node that began the iteration elsewhere.
+    conflict: ConflictWords,
+}
+
+/// A [`Conflict`] in shared memory, for the ranks that are at its start.
+#[repr(C)]
+pub struct ConflictWords {
+    theirs: AtomicU64,
+    node: AtomicU64,
+    /// The own step + 1, written last; 0 for none.
+    own: AtomicU64,
+}
+
+impl ConflictWords {
+    /// Notes a conflict; called by the leader's thread alone.
+    pub fn set(&self, conflict: Conflict) {
+        self.theirs.store(conflict.theirs, Ordering::Relaxed);
+        self.node.store(conflict.node as u64, Ordering::Relaxed);
+        // SYNC: conflict (release) pairs with the acquire in `at`.
+        self.own.store(conflict.own + 1, Ordering::Release);
+    }
+
+    /// Forgets it: all ranks of the node agreed on another start.
+    pub fn clear(&self) {
+        self.own.store(0, Ordering::Release);
+    }
+
+    /// The conflict about an iteration that began at a step.
+    pub fn at(&self, own: u64) -> Option<Conflict> {
+        // SYNC: conflict (acquire) pairs with the release in `set`.
+        (self.own.load(Ordering::Acquire) == own + 1).then(|| Conflict {
+            own,
+            node: self.node.load(Ordering::Relaxed) as usize,
+            theirs: self.theirs.load(Ordering::Relaxed),
+        })
+    }
 }
 
 /// What a rank tells the others.
@@ -233,6 +269,11 @@ impl Region {
             Ok(_) => loss,
             Err(noted) => Loss::from_word(noted).unwrap_or(loss),
         }
+    }
+
+    /// A node that began the iteration elsewhere.
+    pub fn conflict(&self) -> &ConflictWords {
+        &self.header().conflict
     }
 
     /// Whether the readers of this node may touch storage now, where nodes take turns.

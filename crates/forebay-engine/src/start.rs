@@ -18,7 +18,7 @@ use crate::engine::{Consumer, Engine};
 use crate::error::Error;
 use crate::gather::come_back;
 use crate::pass::{ATTENTION, Pass, STALL_WARNING};
-use crate::position::{AWAY, Position};
+use crate::position::Position;
 use crate::region::RankSlot;
 use crate::shuffling;
 
@@ -102,6 +102,7 @@ impl Engine {
         }
         consumer.step = target;
         consumer.end = end;
+        self.tell_nodes(consumer, target);
         Ok(())
     }
 
@@ -166,7 +167,17 @@ impl Engine {
         consumer.filling = true;
         consumer.step = target;
         consumer.end = end;
+        self.tell_nodes(consumer, target);
         Ok(agreed)
+    }
+
+    /// Tells the other nodes where this one began, in the name of all its ranks.
+    fn tell_nodes(&self, consumer: &mut Consumer, target: u64) {
+        consumer.begun = target;
+        if let Some(links) = &self.shared.links {
+            self.shared.region.conflict().clear();
+            links.started(target);
+        }
     }
 
     fn publish_reached(&self, pass: u64, end: u64) {
@@ -174,8 +185,13 @@ impl Engine {
         self.shared.ring_all();
     }
 
-    /// Whether all ranks of the node are in the epoch that this one started last, or before it.
+    /// Whether no rank of this node, and no other node, began the iteration elsewhere, as far as that is known by now.
     pub(crate) fn same_epoch(&self, consumer: &mut Consumer) -> Result<(), Error> {
+        if let Some(conflict) = self.shared.region.conflict().at(consumer.begun) {
+            let node = self.ward.nodes.as_ref().and_then(|nodes| nodes.0.get(conflict.node));
+            let node = node.map_or("unknown", |facts| facts.name.as_str());
+            return Err(self.disagree(conflict.own, &format!("node {node}"), conflict.theirs));
+        }
         let begun = consumer.end.saturating_sub(self.steps_per_epoch());
         match &consumer.pass {
             Some(pass) if !consumer.away => {
@@ -217,16 +233,20 @@ impl Engine {
             }
             consumer.reported.push(seen);
         }
+        let rank = format!("rank {}", self.shared.options.local_ranks[local]);
+        Err(self.disagree(target, &rank, other.step()))
+    }
+
+    fn disagree(&self, own: u64, who: &str, theirs: u64) -> Error {
         let steps = self.steps_per_epoch().max(1);
-        Err(Error::Disagree(format!(
-            "ranks disagree on the iteration start: rank {} at epoch {} step {}, rank {} at epoch {} step {}",
+        Error::Disagree(format!(
+            "ranks disagree on the iteration start: rank {} at epoch {} step {}, {who} at epoch {} step {}",
             self.shared.options.rank,
-            target / steps,
-            target % steps,
-            self.shared.options.local_ranks[local],
-            other.step() / steps,
-            other.step() % steps,
-        )))
+            own / steps,
+            own % steps,
+            theirs / steps,
+            theirs % steps,
+        ))
     }
 
     fn wait_for_ranks(

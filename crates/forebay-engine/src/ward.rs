@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::Error;
-use crate::links::{Cause, Loss, Nodes, Watch};
+use crate::links::{Cause, Conflict, Loss, Nodes, Watch};
 use crate::node::Membership;
 use crate::region::Region;
 use crate::stats::{Counter, set};
@@ -55,6 +55,12 @@ impl Watch for Ward {
     fn note(&self, loss: Loss) {
         self.region.note_loss(loss);
         // Whoever waits looks around now.
+        self.region.filled().ring();
+        self.region.gathered().ring();
+    }
+
+    fn conflict(&self, conflict: Conflict) {
+        self.region.conflict().set(conflict);
         self.region.filled().ring();
         self.region.gathered().ring();
     }

@@ -15,6 +15,7 @@ use super::Watch;
 use super::error::LinkError;
 use super::loss::{Cause, Loss};
 use super::spec::Nodes;
+use super::starts::{Conflict, Starts};
 use super::wire::{CHANNELS, Channel, Frame, PIECE_BYTES, WINDOW_BYTES, put_piece};
 
 /// How much of a message is written at once \[bytes\].
@@ -119,6 +120,7 @@ pub(super) struct State {
     /// A node that could not make the loader, and why.
     pub(super) abandoned: Option<(usize, String)>,
     pub(super) warnings: Vec<String>,
+    pub(super) starts: Starts,
     /// All control frames are with the kernel.
     pub(super) told: bool,
     pub(super) closing: bool,
@@ -149,6 +151,7 @@ impl Mesh {
             loss: None,
             abandoned: None,
             warnings: Vec::new(),
+            starts: Starts::new(nodes.0.len()),
             told: true,
             closing: false,
             watch: None,
@@ -226,6 +229,14 @@ impl Mesh {
         state.nodes[node].outbox = Outbox::default();
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Tells the ranks of this node that another one began elsewhere.
+    pub(super) fn report(&self, conflict: Option<Conflict>) {
+        let watch = self.lock().watch.clone();
+        if let (Some(conflict), Some(watch)) = (conflict, watch) {
+            watch.conflict(conflict);
+        }
     }
 
     /// What keeps the nodes from going on together.

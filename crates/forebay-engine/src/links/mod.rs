@@ -18,6 +18,7 @@ mod loss;
 mod meeting;
 mod mesh;
 mod spec;
+mod starts;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -36,6 +37,7 @@ pub use address::{CARD_BYTES, Card, Listener};
 pub use error::LinkError;
 pub use loss::{Cause, Loss};
 pub use spec::{LinksSpec, MOST_NODES, NodeFacts, Nodes, SECRET_BYTES, Secret};
+pub use starts::Conflict;
 pub use wire::{Channel, MESSAGE_BYTES};
 
 /// How long those who wait sleep at most before they ask whether to stop.
@@ -49,6 +51,8 @@ pub trait Watch: Send + Sync {
     fn lost(&self) -> Option<Loss>;
     /// Tells the ranks of this node of a loss.
     fn note(&self, loss: Loss);
+    /// Tells the ranks of this node that another node began an iteration elsewhere.
+    fn conflict(&self, conflict: Conflict);
     /// Hears now and then how many messages were sent and received.
     fn count(&self, sent: u64, received: u64);
 }
@@ -272,6 +276,15 @@ impl Links {
     pub fn tell(&self, loss: Loss) {
         self.mesh.lose(loss);
         self.flush();
+    }
+
+    /// Tells the other nodes where this one began its next iteration, and this one of a node that began elsewhere.
+    pub fn started(&self, step: u64) {
+        let mut state = self.mesh.lock();
+        let (number, conflict) = state.starts.begin(step);
+        self.mesh.to_all(&mut state, &Frame::Started { number, step });
+        drop(state);
+        self.mesh.report(conflict);
     }
 
     /// Tells the other nodes that this one cannot make the loader.

@@ -174,9 +174,19 @@ fn the_first_loss_is_told_to_all_and_named_by_all() {
     }
 }
 
+#[derive(Default)]
 struct Noted {
     dead: AtomicBool,
     noted: Mutex<Vec<Loss>>,
+    conflicts: Mutex<Vec<Conflict>>,
+}
+
+fn watched(all: &[Links]) -> Vec<Arc<Noted>> {
+    let watches: Vec<_> = all.iter().map(|_| Arc::new(Noted::default())).collect();
+    for (links, watch) in all.iter().zip(&watches) {
+        links.attach(&(Arc::clone(watch) as Arc<dyn Watch>));
+    }
+    watches
 }
 
 const DEAD: Loss = Loss { cause: Cause::Died, rank: 1, pid: 1001 };
@@ -190,19 +200,41 @@ impl Watch for Noted {
         self.noted.lock().unwrap().push(loss);
     }
 
+    fn conflict(&self, conflict: Conflict) {
+        self.conflicts.lock().unwrap().push(conflict);
+    }
+
     fn count(&self, _sent: u64, _received: u64) {}
 }
 
 #[test]
 fn a_death_on_one_node_is_noted_on_all() {
     let all = linked(3);
-    let watches: Vec<_> =
-        (0..3).map(|_| Arc::new(Noted { dead: AtomicBool::new(false), noted: Mutex::default() })).collect();
-    for (links, watch) in all.iter().zip(&watches) {
-        links.attach(&(Arc::clone(watch) as Arc<dyn Watch>));
-    }
+    let watches = watched(&all);
     watches[0].dead.store(true, Ordering::Relaxed);
     until("all noted it once", || watches.iter().all(|watch| *watch.noted.lock().unwrap() == [DEAD]));
+}
+
+#[test]
+fn nodes_that_begin_elsewhere_are_told_of_each_other() {
+    let all = linked(3);
+    let watches = watched(&all);
+    for links in &all {
+        links.started(0);
+    }
+    all[0].started(50);
+    all[2].started(50);
+    all[1].started(60);
+    let theirs = |node: usize| {
+        let conflicts = watches[node].conflicts.lock().unwrap();
+        conflicts.iter().map(|conflict| (conflict.node, conflict.own, conflict.theirs)).collect::<Vec<_>>()
+    };
+    until("all know of it", || {
+        theirs(0) == [(1, 50, 60)]
+            && theirs(2) == [(1, 50, 60)]
+            && theirs(1).iter().all(|one| one.1 == 60)
+            && !theirs(1).is_empty()
+    });
 }
 
 #[test]

@@ -209,6 +209,10 @@ impl Link {
                 mesh.lock().nodes[self.node].made = true;
                 mesh.changed.notify_all();
             }
+            Frame::Started { number, step } => {
+                let conflict = mesh.lock().starts.hear(self.node, number, step);
+                mesh.report(conflict);
+            }
             Frame::Goodbye => {
                 self.said_goodbye = true;
                 mesh.lock().nodes[self.node].presence = Presence::Gone;

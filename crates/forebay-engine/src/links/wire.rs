@@ -63,6 +63,8 @@ pub(super) enum Frame {
     Abandoned(String),
     /// This node has made the loader.
     Made,
+    /// This node began its iteration of this number at this step.
+    Started { number: u64, step: u64 },
     /// Nothing more comes.
     Goodbye,
 }
@@ -75,6 +77,7 @@ const LOST: u8 = 5;
 const ABANDONED: u8 = 6;
 const MADE: u8 = 7;
 const GOODBYE: u8 = 8;
+const STARTED: u8 = 9;
 
 fn put(out: &mut Vec<u8>, kind: u8, channel: u8, body: &[u8]) {
     out.extend_from_slice(&[kind, channel, 0, 0]);
@@ -104,6 +107,9 @@ impl Frame {
                 put(out, ABANDONED, 0, &text.as_bytes()[..end]);
             }
             Self::Made => put(out, MADE, 0, &[]),
+            Self::Started { number, step } => {
+                put(out, STARTED, 0, &[number.to_le_bytes(), step.to_le_bytes()].concat());
+            }
             Self::Goodbye => put(out, GOODBYE, 0, &[]),
         }
     }
@@ -155,6 +161,10 @@ fn read(kind: u8, channel: u8, body: &[u8]) -> Option<Frame> {
         (LOST, 8) => Frame::Lost(Loss::from_word(u64::from_le_bytes(body.try_into().ok()?))?),
         (ABANDONED, _) => Frame::Abandoned(String::from_utf8_lossy(body).into_owned()),
         (MADE, 0) => Frame::Made,
+        (STARTED, 16) => Frame::Started {
+            number: u64::from_le_bytes(body[..8].try_into().ok()?),
+            step: u64::from_le_bytes(body[8..].try_into().ok()?),
+        },
         (GOODBYE, 0) => Frame::Goodbye,
         _ => return None,
     })
@@ -174,6 +184,7 @@ mod tests {
             Frame::Lost(Loss { cause: Cause::Died, rank: 3, pid: 99 }),
             Frame::Abandoned("no such file: é".into()),
             Frame::Made,
+            Frame::Started { number: 3, step: u64::MAX },
             Frame::Goodbye,
         ]
     }
