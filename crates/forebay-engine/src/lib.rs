@@ -112,6 +112,7 @@ pub use {
     caller::{Caller, Silent},
     engine::Engine,
     error::Error,
+    next::Delivered,
     options::{AccessChoice, Options, OrderChoice},
     settings::Settings,
     shuffling::{GroupSize, ShuffleQuality},

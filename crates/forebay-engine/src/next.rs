@@ -16,12 +16,22 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// A wait that takes so much longer than it was to take was not one: the process did not run.
 const STOPPED: Duration = Duration::from_secs(3);
 
+/// A batch and its place in the run.
+pub struct Delivered {
+    /// The batch.
+    pub batch: Batch,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its step within the epoch.
+    pub step: u64,
+}
+
 impl Engine {
     /// The next batch of an iteration with its epoch and step, or `None` at the end of the epoch.
     ///
     /// # Errors
     /// [`Error::Stale`] where another iteration was begun, or this one ended by [`Engine::leave`].
-    pub fn next(&self, iteration: u64, caller: &dyn Caller) -> Result<Option<(Batch, (u64, u64))>, Error> {
+    pub fn next(&self, iteration: u64, caller: &dyn Caller) -> Result<Option<Delivered>, Error> {
         let mut consumer = self.consumer()?;
         if consumer.iteration != iteration {
             return Err(Error::Stale);
@@ -71,7 +81,7 @@ impl Engine {
         count(slot, if consumer.filling { Counter::StartupNs } else { Counter::ExposedNs }, waited);
         consumer.filling = false;
         let steps = self.steps_per_epoch();
-        let place = (consumer.step / steps, consumer.step % steps);
+        let (epoch, step) = (consumer.step / steps, consumer.step % steps);
         consumer.step += 1;
         count(slot, Counter::Steps, 1);
         count(slot, Counter::Samples, batch.samples() as u64);
@@ -89,7 +99,7 @@ impl Engine {
             caller.warn(&format!("loader \"{}\": {text}", shared.options.name));
         }
         consumer.last_return = Some(Instant::now());
-        Ok(Some((batch, place)))
+        Ok(Some(Delivered { batch, epoch, step }))
     }
 
     fn wait_for_batch(

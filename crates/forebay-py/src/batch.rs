@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_engine::{Batch, Place};
+use forebay_engine::{Batch, Delivered, Place};
 use forebay_types::{Dtype, Field, Layout};
 use numpy::npyffi::{self, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API};
 use numpy::{Element, PyArrayDescr, PyArrayDescrMethods};
@@ -90,12 +90,12 @@ fn view<'py>(
 /// Turns a batch into (fields by name, sample ids, (epoch, step)). `dtypes` are the numpy types of the fields ([`dtype_of`]).
 pub(crate) fn to_python<'py>(
     py: Python<'py>,
-    batch: Batch,
-    place: (u64, u64),
+    delivered: Delivered,
     fields: &[Field],
     dtypes: &[Py<PyArrayDescr>],
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let batch = Arc::new(batch);
+    let place = (delivered.epoch, delivered.step);
+    let batch = Arc::new(delivered.batch);
     let lease = Bound::new(py, Lease { _batch: Arc::clone(&batch) })?;
     let samples = batch.samples();
     let values = PyDict::new(py);

@@ -81,7 +81,7 @@ impl Engine {
 
     fn next<'py>(&self, py: Python<'py>, iteration: u64) -> PyResult<Option<Bound<'py, PyTuple>>> {
         match detached(py, None, |caller| self.engine.next(iteration, caller))? {
-            Some((batch, place)) => to_python(py, batch, place, self.engine.fields(), &self.dtypes).map(Some),
+            Some(delivered) => to_python(py, delivered, self.engine.fields(), &self.dtypes).map(Some),
             None => Ok(None),
         }
     }

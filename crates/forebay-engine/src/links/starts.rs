@@ -45,7 +45,8 @@ impl Starts {
         }
         let mut conflict = None;
         for (node, ahead) in self.ahead.iter_mut().enumerate() {
-            while let Some((_, theirs)) = ahead.pop_front_if(|(other, _)| *other <= number) {
+            while let Some((_, theirs)) = ahead.front().copied().filter(|(other, _)| *other <= number) {
+                ahead.pop_front();
                 if theirs != step {
                     conflict = Some(Conflict { own: step, node, theirs });
                 }

@@ -177,7 +177,7 @@ fn the_first_loss_is_told_to_all_and_named_by_all() {
 #[derive(Default)]
 struct Noted {
     dead: AtomicBool,
-    noted: Mutex<Vec<Loss>>,
+    losses: Mutex<Vec<Loss>>,
     conflicts: Mutex<Vec<Conflict>>,
 }
 
@@ -197,7 +197,7 @@ impl Watch for Noted {
     }
 
     fn note(&self, loss: Loss) {
-        self.noted.lock().unwrap().push(loss);
+        self.losses.lock().unwrap().push(loss);
     }
 
     fn conflict(&self, conflict: Conflict) {
@@ -212,7 +212,7 @@ fn a_death_on_one_node_is_noted_on_all() {
     let all = linked(3);
     let watches = watched(&all);
     watches[0].dead.store(true, Ordering::Relaxed);
-    until("all noted it once", || watches.iter().all(|watch| *watch.noted.lock().unwrap() == [DEAD]));
+    until("all noted it once", || watches.iter().all(|watch| *watch.losses.lock().unwrap() == [DEAD]));
 }
 
 #[test]
