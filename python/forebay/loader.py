@@ -100,17 +100,20 @@ class _Progress:
         self.place = (epoch, step, begun)
 
 
+_NOT_BEGUN = _Progress(0, 0, False)
+
+
 class _Iteration:
     """One way through the rest of an epoch. It keeps no batch, so that the caller alone decides when a buffer is free."""
 
     __slots__ = ("_decode", "_engine", "_loader", "_lock", "_number", "_progress")
-    _engine: _native.Engine  # the last three: from the first `next` on
+    _engine: _native.Engine  # these two: from the first `next` on
     _number: int
-    _progress: _Progress
 
     def __init__(self, loader: Loader) -> None:
         self._loader: Loader | None = loader
         self._decode = loader._decode
+        self._progress = _NOT_BEGUN
         # Threads that share an iterator take turns, so that positions are counted in the order of the batches.
         self._lock = threading.Lock()
 
@@ -118,47 +121,47 @@ class _Iteration:
         return self
 
     def __next__(self) -> Any:
-        if self._loader is not None:
-            self._loader._check_process()  # before the lock: a forked child may find it locked for ever
-        with self._lock:
-            batch = self._take()
-        return batch if self._decode is None else self._decode(batch)
-
-    def _take(self) -> Batch:
         loader = self._loader
         if loader is None:
             raise StopIteration
-        if not hasattr(self, "_progress"):
-            loader._begin(self)
-        elif loader._progress is not self._progress:
-            self._is_stale()
-        try:
-            taken = self._engine.next(self._number)
-        except ForebayError:
+        loader._check_process()  # before the lock: a forked child may find it locked for ever
+        with self._lock:
             if loader._progress is not self._progress:
-                self._is_stale()
-            raise
-        if taken is None:
+                if self._progress is not _NOT_BEGUN:
+                    self._is_stale(loader)
+                loader._begin(self)
+            try:
+                taken = self._engine.next(self._number)
+            except ForebayError:
+                if loader._progress is not self._progress:
+                    self._is_stale(loader)
+                raise
+            if taken is None:
+                self._end()
+                raise StopIteration
+            values, indices, place = taken
+            batch = Batch(values)
+            batch.indices = indices.copy()
+            batch.position = position = Position(*place)
+            self._progress.place = (position.epoch, position.step + 1, True)
+        return batch if self._decode is None else self._decode(batch)
+
+    def _end(self) -> None:
+        """Come to the end of the epoch; the loader stands at the next one."""
+        if self._loader is not None:
             self._loader = None
             self.__class__ = _Ended
             self._progress.place = (self._progress.place[0] + 1, 0, False)
-            raise StopIteration
-        batch = Batch(taken[0])
-        batch.indices = taken[1].copy()
-        batch.position = position = Position(*taken[2])
-        self._progress.place = (position.epoch, position.step + 1, True)
-        return batch
 
-    def _is_stale(self) -> NoReturn:
-        loader, self._loader = self._loader, None
-        assert loader is not None
+    def _is_stale(self, loader: Loader) -> NoReturn:
+        self._loader = None
         raise ForebayError(
             f"loader {loader.name!r}: stale iterator: the loader was closed, repositioned, or iterated again"
         ) from None
 
     def __del__(self) -> None:
-        loader, progress = getattr(self, "_loader", None), getattr(self, "_progress", None)
-        if loader is not None and loader._progress is progress:
+        loader = getattr(self, "_loader", None)
+        if loader is not None and loader._progress is self._progress:
             loader._leave(self._number)
 
 
