@@ -1,5 +1,7 @@
 # Everything installs what it needs into .venv; only Python 3.11 or later, Rust (rustfmt, clippy), gcc and make have to be there.
 #
+# TEST_OPTIONS goes to scripts/run_tests.py: --frameworks adds the tests with torch and lightning where these can be had.
+#
 # Stamps: .venv/.tools (the environment with all development packages), .venv/.built (the extension, editable). A target that
 # finds its stamp newer than its sources does nothing.
 
@@ -17,10 +19,10 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 PYTHON_SOURCES := python tests scripts $(wildcard benches)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long test-gluster lint format bench clean
+.PHONY: help build demo test test-long test-frameworks test-gluster lint format bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.tools: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,10 +41,13 @@ demo: build  ## train a small model on 4 MPI ranks from a real LMDB file; writes
 	$(BIN)/forebay demo
 
 test: build  ## all tests, under 15 minutes on 2 cores; the last line is the count
-	$(BIN)/python scripts/run_tests.py
+	$(BIN)/python scripts/run_tests.py $(TEST_OPTIONS)
 
 test-long: build  ## longer runs of the same tests
 	$(BIN)/python scripts/run_tests.py --long
+
+test-frameworks: build  ## the tests with torch and lightning, in .venv-frameworks (1.5 GB, made in a minute)
+	$(BIN)/python scripts/run_tests.py frameworks
 
 test-gluster: build  ## the strategies on a real parallel file system, GlusterFS; skipped with its reason where it cannot run
 	PYTHON=$(abspath $(BIN)/python) tests/gluster/run.sh
@@ -64,4 +69,4 @@ bench: build  ## the figures of docs/results/core.md, each as a ratio measured s
 	$(BIN)/python benches/core.py
 
 clean:  ## remove what was built
-	rm -rf $(VENV) target dist
+	rm -rf $(VENV) .venv-frameworks target dist

@@ -7,6 +7,10 @@ did not compile, it was killed) counts as one failure. The closing line stands a
     1234 passed, 0 failed, 3 skipped
 
 Rust's `ignored` tests count as skipped; they are the long ones, run by `make test-long` (`--long`).
+
+The suite `frameworks` runs in an environment of its own, which scripts/frameworks.py makes, and only where it is asked for: by
+its name, or with `--frameworks`. The latter allows for a machine that cannot have its packages, and then says so in a line
+before the closing one.
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # What the tests look at to run longer.
 LONG = {"FOREBAY_LONG_TESTS": "1", "PROPTEST_CASES": "10000"}
+SUITES = ("rust", "loom", "python", "frameworks")
+# Exit status of scripts/frameworks.py where its packages cannot be had.
+UNAVAILABLE = 69
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 
 
@@ -101,13 +108,24 @@ def rust(title: str, command: list[str], environment: dict[str, str]) -> Counts:
     return count_rust(lines).ended(returncode)
 
 
-def python(arguments: list[str], long: bool) -> Counts:
-    """Run the Python suite with the interpreter that runs this script."""
+def pytest(title: str, interpreter: str, arguments: list[str], environment: dict[str, str]) -> Counts:
+    """Run a Python suite with an interpreter."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
-        command = [sys.executable, "-m", "pytest", f"--junit-xml={report}", *arguments]
-        _, returncode = run("python", command, LONG if long else {})
+        command = [interpreter, "-m", "pytest", f"--junit-xml={report}", *arguments]
+        _, returncode = run(title, command, environment)
         return count_junit(report).ended(returncode)
+
+
+def frameworks(optional: bool) -> tuple[Counts, str]:
+    """Run the framework tests; return the counts, and why they did not run where that is allowed."""
+    _, returncode = run("frameworks", [sys.executable, str(ROOT / "scripts/frameworks.py")], {})
+    if returncode == UNAVAILABLE and optional:
+        return Counts(), "frameworks did not run: their packages cannot be had here"
+    if returncode != 0:
+        return Counts(failed=1), ""
+    interpreter = str(ROOT / ".venv-frameworks/bin/python")
+    return pytest("frameworks", interpreter, ["tests/frameworks"], {}), ""
 
 
 def loom_tests() -> list[str]:
@@ -120,13 +138,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--long", action="store_true", help="also the long runs of the same tests")
     parser.add_argument("--jobs", default="2", help="parallel compilations of cargo")
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help="rust, loom, python (default: all)")
+    parser.add_argument(
+        "--frameworks", action="store_true", help="also the suite frameworks, where its packages can be had"
+    )
+    parser.add_argument(
+        "suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)} (default: all but the last)"
+    )
     options = parser.parse_args()
-    suites = options.suites or ["rust", "loom", "python"]
-    if unknown := set(suites) - {"rust", "loom", "python"}:
-        parser.error(f"unknown suite {', '.join(sorted(unknown))}: choose from rust, loom, python")
+    suites = options.suites or list(SUITES[:-1])
+    if unknown := set(suites) - set(SUITES):
+        parser.error(f"unknown suite {', '.join(sorted(unknown))}: choose from {', '.join(SUITES)}")
 
-    counts = Counts()
+    counts, notes = Counts(), []
     if "rust" in suites:
         command = [
             "cargo",
@@ -157,8 +180,12 @@ def main() -> int:
         flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom".strip()
         counts += rust("loom", command, {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(target)})
     if "python" in suites:
-        counts += python([], options.long)
-    print(f"\n{counts.closing_line()}", flush=True)
+        counts += pytest("python", sys.executable, [], LONG if options.long else {})
+    if "frameworks" in suites or options.frameworks:
+        found, note = frameworks(optional="frameworks" not in suites)
+        counts += found
+        notes += [note] if note else []
+    print("", *notes, counts.closing_line(), sep="\n", flush=True)
     return 0 if counts.failed == 0 and counts.passed > 0 else 1
 
 
