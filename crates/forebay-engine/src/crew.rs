@@ -16,7 +16,15 @@ const GATHER_THREADS: usize = 4;
 /// Begins pass `number` at an absolute step of the epoch that ends at step `end`; the ring must be paused and every rank at rest.
 pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> Result<Arc<Pass>, Error> {
     let pass = Arc::new(Pass::new(shared, number, start));
+    // Threads that run already would hold the pass for good.
+    start_threads(&pass, end).inspect_err(|_| pass.end())?;
+    Ok(pass)
+}
+
+/// Starts the threads of a pass; gather threads are as many as the system allows, at least one.
+fn start_threads(pass: &Arc<Pass>, end: u64) -> Result<(), Error> {
     let shared = &pass.shared;
+    let (number, start) = (pass.number, pass.start);
     publish_position(&shared.slot().position, number, start);
     shared.buffers.ring.restart();
     shared.buffers.ring.claim_up_to(shared.wanted_end(end));
@@ -29,15 +37,25 @@ pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> R
     } else {
         gather_threads(shared.region.layout().ranks, shared.region.layout().buffers)
     };
-    for _ in 0..gatherers {
-        pass.spawn("gather", |pass| gather::run(pass))?;
+    for gatherer in 0..gatherers {
+        match pass.spawn("gather", |pass| gather::run(pass)) {
+            Err(error) if gatherer == 0 => return Err(error),
+            Err(error) => {
+                shared.falls_back(format!("{gatherer} of {gatherers} gather threads: {error}"));
+                break;
+            }
+            Ok(()) => {}
+        }
     }
     let reads = (0..shared.region.layout().readers).any(|reader| shared.host(reader, number) == shared.me());
     if number == 1 && !shared.settings.warm && reads {
-        pass.spawn("touch", |pass| touch_landing(pass))?;
+        // Only saves time.
+        if let Err(error) = pass.spawn("touch", |pass| touch_landing(pass)) {
+            shared.falls_back(format!("memory is not touched ahead of the readers: {error}"));
+        }
     }
     shared.ring_all();
-    Ok(pass)
+    Ok(())
 }
 
 /// Starts the readers that this process hosts now and that do not run here yet, each with its root where samples are found

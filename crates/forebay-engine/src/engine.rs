@@ -193,7 +193,7 @@ impl Engine {
                 let groups = (groups > 0).then_some(groups as usize);
                 Some(
                     Turns::begin(&region, links, groups)
-                        .map_err(Error::system("start a thread that takes turns"))?,
+                        .map_err(Error::threads("a thread that takes turns"))?,
                 )
             }
             (Some(_), None) if options.local_rank == 0 => {

@@ -1,10 +1,11 @@
 //! What can go wrong between a loader and its batches.
 
+use std::fmt;
 use std::io;
 
 use crate::access::ReadError;
 use crate::links::Loss;
-use crate::node::NodeError;
+use crate::node::{NodeError, ThreadError};
 
 /// Failure of a loader.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -94,6 +95,9 @@ pub enum Error {
     /// The loader belongs to the parent of this process.
     #[error("this loader was made before the process forked; make a new one in the child")]
     Forked,
+    /// A thread could not be started.
+    #[error("{0}")]
+    Threads(String, String),
     /// The operating system refused something that is not a file of the data set.
     #[error("cannot {0}: {1}")]
     System(&'static str, String),
@@ -110,6 +114,7 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Options { hint, .. } if !hint.is_empty() => Some(hint),
+            Self::Threads(_, hint) => Some(hint),
             Self::Format(_, hint) | Self::Storage(_, hint) | Self::Node(_, hint) => hint.as_deref(),
             Self::BadSample { .. } => Some(
                 "bad_samples=\"skip\" lets a good one stand in; where a schema decodes records, schema=\"raw\" delivers \
@@ -133,6 +138,7 @@ impl Error {
             Self::Format(..) | Self::BadSample { .. } => "format",
             Self::Storage(..) | Self::Timeout { .. } => "storage",
             Self::Disagree(_) => "disagree",
+            Self::Threads(..) => "threads",
             _ => "node",
         };
         serde_json::to_string(&(kind, self.to_string(), self.hint())).expect("text can be written as JSON")
@@ -148,12 +154,14 @@ impl Error {
             "format" => Self::Format(message, hint),
             "storage" => Self::Storage(message, hint),
             "disagree" => Self::Disagree(message),
+            "threads" => Self::Threads(message, hint.unwrap_or_default()),
             _ => Self::Node(message, hint),
         }
     }
 
-    pub(crate) fn system(action: &'static str) -> impl Fn(io::Error) -> Self {
-        move |source| Self::System(action, source.to_string())
+    /// Why `what`, a thread, could not be started.
+    pub(crate) fn threads(what: impl fmt::Display) -> impl FnOnce(io::Error) -> Self {
+        move |source| ThreadError::new(what, &source).into()
     }
 }
 
@@ -172,8 +180,17 @@ impl From<forebay_format::Error> for Error {
     }
 }
 
+impl From<ThreadError> for Error {
+    fn from(error: ThreadError) -> Self {
+        Self::Threads(error.to_string(), error.hint().to_owned())
+    }
+}
+
 impl From<ReadError> for Error {
     fn from(error: ReadError) -> Self {
+        if let ReadError::Threads(error) = error {
+            return error.into();
+        }
         Self::Storage(error.to_string(), error.hint().map(Into::into))
     }
 }
@@ -208,6 +225,7 @@ mod tests {
             Error::Format("not LMDB".into(), None),
             Error::Storage("no such file".into(), Some("look".into())),
             Error::Disagree("seed".into()),
+            Error::Threads("RLIMIT_NPROC".into(), "raise".into()),
         ] {
             let told = Error::from_wire(&error.to_wire());
             assert_eq!(std::mem::discriminant(&told), std::mem::discriminant(&error));

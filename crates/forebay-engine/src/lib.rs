@@ -16,6 +16,8 @@
 
 // A loom build has the parts that its tests are about, and not most of what uses them.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
+// A test may panic where there are no threads.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod access;
 #[cfg(not(loom))]

@@ -133,6 +133,7 @@ impl From<LinkError> for Error {
         match error {
             LinkError::Interrupted => Self::Interrupted,
             LinkError::Closed => Self::Closed,
+            LinkError::Threads(error) => error.into(),
             LinkError::Usage { message } => Self::Options { message, hint: String::new() },
             other => Self::Node(other.to_string(), other.hint().map(Into::into)),
         }

@@ -73,7 +73,7 @@ impl Pass {
                     pass.fail(Error::panicked());
                 }
             })
-            .map_err(Error::system("start an engine thread"))?;
+            .map_err(Error::threads(format_args!("engine thread \"{name}\"")))?;
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Every row of the retry policy, for every access that makes requests.
 
+#![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
+
 mod access_support;
 
 use std::sync::Arc;

@@ -46,6 +46,7 @@ pub mod tar;
 /// `TensorFlow`'s container: public for fuzz targets and tests, not a stable interface.
 #[doc(hidden)]
 pub mod tfrecord;
+mod threads;
 
 pub use codec::{Codec, CodecError};
 pub use container::Format;

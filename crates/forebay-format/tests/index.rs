@@ -1,5 +1,7 @@
 //! The index finds every record that is in the files, whatever they look like.
 
+#![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
+
 mod support {
     pub mod dataset;
     pub mod lmdb_writer;

@@ -1,4 +1,7 @@
 //! What is read through a mount is what the backing directory has, whatever is read how, and what is written through it arrives there.
+
+#![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
+
 mod emulator_support;
 
 use std::fs::{self, File, OpenOptions};

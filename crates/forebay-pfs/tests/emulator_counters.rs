@@ -1,4 +1,7 @@
 //! Counters equal what was read, mounts have caches of their own, and queues are as deep as programs make them.
+
+#![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
+
 mod emulator_support;
 
 use std::collections::BTreeMap;

@@ -1,4 +1,7 @@
 //! What is broken on command breaks for programs as it would on a real file system, and is whole again afterwards.
+
+#![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
+
 mod emulator_support;
 
 use std::fs::{self, File};

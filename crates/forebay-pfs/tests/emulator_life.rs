@@ -1,4 +1,7 @@
 //! Mounts come and go: refused where they cannot be, gone after the end, also when programs hold them.
+
+#![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
+
 mod emulator_support;
 
 use std::fs::{self, File};

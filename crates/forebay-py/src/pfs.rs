@@ -1,11 +1,12 @@
 //! `forebay._native.pfs_*`: the emulated parallel file system. Configurations and answers are JSON; python/forebay/pfs makes them.
 
+use forebay_engine::node::ThreadError;
 use forebay_pfs::emulator::{Configuration, EmulatorError};
 use forebay_pfs::virtual_time::{self, Scenario};
 use forebay_pfs::{Error, Spec};
 use pyo3::prelude::*;
 
-use crate::errors::{storage, wrong_option};
+use crate::errors::{raise, storage, wrong_option};
 
 /// A message whose last line may be a hint, as an option error.
 fn refused(py: Python<'_>, text: &str) -> PyErr {
@@ -38,6 +39,7 @@ fn printed(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
 pub(crate) fn pfs_serve(py: Python<'_>, configuration: &str) -> PyResult<()> {
     let configuration: Configuration = parsed(py, "configuration of the emulator", configuration)?;
     py.detach(|| forebay_pfs::emulator::serve(&configuration)).map_err(|error| match &error {
+        EmulatorError::Thread { what, source } => raise(py, &ThreadError::new(what, source).into()),
         EmulatorError::Io { .. } => storage(py, error.text()),
         _ => refused(py, &error.text()),
     })

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::node::ThreadError;
+
 /// Failure of opening, mapping or reading a shard.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -102,6 +104,9 @@ pub enum ReadError {
         /// The system's answer.
         source: io::Error,
     },
+    /// A thread that was to read could not be started.
+    #[error(transparent)]
+    Threads(ThreadError),
     /// The caller asked for something that cannot be measured.
     #[error("{}: {message}", path.display())]
     Usage {
@@ -115,7 +120,7 @@ pub enum ReadError {
 impl ReadError {
     /// Advice that goes below the message, if there is any.
     #[must_use]
-    pub fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Size { .. } => Some("the file was written after its index; open the data set again"),
             Self::Truncated { .. } | Self::Replaced { .. } => {
@@ -138,6 +143,7 @@ impl ReadError {
                 _ => None,
             },
             Self::Map { .. } => Some("`ulimit -v` may be too small; access=\"pread\" needs no mapping"),
+            Self::Threads(error) => Some(error.hint()),
             Self::Usage { .. } => None,
         }
     }

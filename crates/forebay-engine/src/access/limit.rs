@@ -12,7 +12,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, PoisonError, RwLock};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use memmap2::{Mmap, MmapMut, MmapOptions};
@@ -21,6 +23,7 @@ use rustix::fs::{Advice, FileType, Mode, OFlags};
 use super::error::ReadError;
 use super::mappings::copy_in_order;
 use super::open::DIRECT_ALIGN_BYTES;
+use crate::node::ThreadError;
 
 /// How to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +125,7 @@ impl Measurement {
 ///
 /// # Errors
 /// A file that cannot be opened or read, is empty, or lies on a file system that refuses `O_DIRECT` for
-/// [`LimitKind::Direct`]; blocks of no bytes, or not of whole 4096 bytes for `Direct`.
+/// [`LimitKind::Direct`]; blocks of no bytes, or not of whole 4096 bytes for `Direct`; threads that the system refuses.
 pub fn measure(path: &Path, limit: &Limit) -> Result<Measurement, ReadError> {
     let path = file_at(path)?;
     let usage = |message: String| Err(ReadError::Usage { path: path.clone(), message });
@@ -161,23 +164,9 @@ pub fn measure(path: &Path, limit: &Limit) -> Result<Measurement, ReadError> {
         })
         .collect::<Result<Vec<_>, _>>()?;
 
-    let barrier = Barrier::new(jobs.len());
     let time = Duration::try_from_secs_f64(limit.seconds).unwrap_or(Duration::ZERO);
-    let outcomes: Vec<Result<Outcome, io::Error>> = std::thread::scope(|scope| {
-        let handles: Vec<_> = jobs
-            .into_iter()
-            .map(|mut job| {
-                let barrier = &barrier;
-                scope.spawn(move || {
-                    barrier.wait();
-                    job.run(time)
-                })
-            })
-            .collect();
-        handles.into_iter().map(|handle| handle.join().expect("measuring does not panic")).collect()
-    });
     let mut total: Option<Outcome> = None;
-    for outcome in outcomes {
+    for outcome in run_all(jobs, time)? {
         let outcome = outcome.map_err(|source| open_error(&path, "read", source))?;
         match &mut total {
             Some(total) => total.add(&outcome),
@@ -192,6 +181,41 @@ pub fn measure(path: &Path, limit: &Limit) -> Result<Measurement, ReadError> {
         latency_p50_ns: total.latencies.quantile(0.5),
         latency_p99_ns: total.latencies.quantile(0.99),
         path,
+    })
+}
+
+/// Runs all jobs at once, each in a thread of its own. Fewer threads than were asked for would measure something else, so one
+/// that cannot be started is an error.
+fn run_all(jobs: Vec<Job>, time: Duration) -> Result<Vec<io::Result<Outcome>>, ReadError> {
+    let threads = jobs.len();
+    let barrier = Barrier::new(threads);
+    let given_up = AtomicBool::new(false);
+    // Held while threads are started: nobody comes to the barrier before it is known that all will.
+    let starting = RwLock::new(());
+    std::thread::scope(|scope| {
+        let held = starting.write().unwrap_or_else(PoisonError::into_inner);
+        let mut handles = Vec::with_capacity(threads);
+        for mut job in jobs {
+            let (barrier, given_up, starting) = (&barrier, &given_up, &starting);
+            let run = move || {
+                drop(starting.read());
+                if given_up.load(Ordering::Relaxed) {
+                    return Err(io::Error::from(io::ErrorKind::Interrupted));
+                }
+                barrier.wait();
+                job.run(time)
+            };
+            match Builder::new().name("forebay-limit".into()).spawn_scoped(scope, run) {
+                Ok(handle) => handles.push(handle),
+                Err(error) => {
+                    given_up.store(true, Ordering::Relaxed);
+                    let what = format_args!("thread {} of {threads} that read", handles.len() + 1);
+                    return Err(ReadError::Threads(ThreadError::new(what, &error)));
+                }
+            }
+        }
+        drop(held);
+        Ok(handles.into_iter().map(|handle| handle.join().expect("measuring does not panic")).collect())
     })
 }
 

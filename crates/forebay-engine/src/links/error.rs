@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use super::loss::Loss;
+use crate::node::ThreadError;
 
 /// Failure of a link, or of making the links.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +68,9 @@ pub enum LinkError {
     /// This side has closed its links.
     #[error("the links between the nodes are closed")]
     Closed,
+    /// A thread could not be started.
+    #[error(transparent)]
+    Threads(#[from] ThreadError),
     /// The operating system refused.
     #[error("cannot {action}: {problem}")]
     System {
@@ -80,7 +84,7 @@ pub enum LinkError {
 impl LinkError {
     /// Advice that goes below the message, if there is any.
     #[must_use]
-    pub fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Lost { .. } => Some("restart the job; the output of that rank may say why it ended"),
             Self::Abandoned { .. } => Some("the output of that rank says more"),
@@ -91,6 +95,7 @@ impl LinkError {
                 "the process may have ended, its output may say why; else a firewall stands between the nodes, or \
                  FOREBAY_INTERFACE has to name the network that they share",
             ),
+            Self::Threads(error) => Some(error.hint()),
             _ => None,
         }
     }

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::node::fork;
+use crate::node::{ThreadError, fork};
 use mesh::{Mesh, Presence, State};
 use wire::Frame;
 
@@ -85,7 +85,7 @@ impl Links {
         let thread = std::thread::Builder::new()
             .name("forebay-links".into())
             .spawn(move || thread::run(&run))
-            .map_err(LinkError::system("start the thread of the links"))?;
+            .map_err(|error| ThreadError::new("the thread of the links", &error))?;
         let links = Self { mesh, thread: Mutex::new(Some(thread)), generation: fork::generation() };
         meeting::meet(&links.mesh, listener, spec, (job, loader), deadline, check)
             .inspect_err(|error| links.abandon(&error.to_string()))?;

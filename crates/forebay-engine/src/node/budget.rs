@@ -35,8 +35,14 @@ pub fn default_memory_bytes() -> u64 {
 }
 
 /// Where the kernel tells these things; tests make their own.
-struct Machine {
-    root: PathBuf,
+pub(super) struct Machine {
+    pub(super) root: PathBuf,
+}
+
+/// The directory of a control group, and whether it is of version 2.
+pub(super) struct GroupDirectory {
+    pub(super) path: PathBuf,
+    pub(super) unified: bool,
 }
 
 struct Group {
@@ -45,11 +51,11 @@ struct Group {
 }
 
 impl Machine {
-    fn this() -> Self {
+    pub(super) fn this() -> Self {
         Self { root: PathBuf::from("/") }
     }
 
-    fn read(&self, path: &str) -> String {
+    pub(super) fn read(&self, path: &str) -> String {
         fs::read_to_string(self.root.join(path)).unwrap_or_default()
     }
 
@@ -72,8 +78,16 @@ impl Machine {
 
     /// All groups with a limit above this process.
     fn groups(&self) -> Vec<Group> {
+        let group = |group: GroupDirectory| {
+            if group.unified { unified_group(&group.path) } else { version_1_group(&group.path) }
+        };
+        self.directories("memory").into_iter().filter_map(group).collect()
+    }
+
+    /// The directories of the groups above this process that a controller of version 1 or version 2 may limit, its own first.
+    pub(super) fn directories(&self, controller: &str) -> Vec<GroupDirectory> {
         let (memberships, mounts) = (self.read("proc/self/cgroup"), self.read("proc/self/mountinfo"));
-        let mut groups = Vec::new();
+        let mut directories = Vec::new();
         for line in memberships.lines() {
             // hierarchy:controllers:path; version 2 has hierarchy 0 and no controllers.
             let mut parts = line.splitn(3, ':');
@@ -82,19 +96,20 @@ impl Machine {
                 continue;
             };
             let unified = hierarchy == "0" && controllers.is_empty();
-            if !unified && !controllers.split(',').any(|controller| controller == "memory") {
+            if !unified && !controllers.split(',').any(|name| name == controller) {
                 continue;
             }
-            let Some((top, leaf)) = find_mount(&mounts, unified, path) else { continue };
+            let mounted = find_mount(&mounts, (!unified).then_some(controller), path);
+            let Some((top, leaf)) = mounted else { continue };
             let (top, mut at) = (self.inside(&top), self.inside(&leaf));
             loop {
-                groups.extend(if unified { unified_group(&at) } else { version_1_group(&at) });
+                directories.push(GroupDirectory { path: at.clone(), unified });
                 if at == top || !at.pop() {
                     break;
                 }
             }
         }
-        groups
+        directories
     }
 
     fn inside(&self, path: &Path) -> PathBuf {
@@ -102,8 +117,9 @@ impl Machine {
     }
 }
 
-/// Where the hierarchy is mounted, and the directory of the group `path` below that.
-fn find_mount(mountinfo: &str, unified: bool, path: &str) -> Option<(PathBuf, PathBuf)> {
+/// Where the hierarchy of a controller, of version 1, or that of version 2 is mounted, and the directory of the group `path`
+/// below that.
+fn find_mount(mountinfo: &str, controller: Option<&str>, path: &str) -> Option<(PathBuf, PathBuf)> {
     for line in mountinfo.lines() {
         // 36 35 98:0 /root /mount/point options optional-fields - type source super-options
         let Some((before, after)) = line.split_once(" - ") else { continue };
@@ -112,11 +128,12 @@ fn find_mount(mountinfo: &str, unified: bool, path: &str) -> Option<(PathBuf, Pa
         let (Some(root), Some(point), Some(kind)) = (before.get(3), before.get(4), after.first()) else {
             continue;
         };
-        let fits = if unified {
-            *kind == "cgroup2"
-        } else {
-            *kind == "cgroup"
-                && after.get(2).is_some_and(|options| options.split(',').any(|word| word == "memory"))
+        let fits = match controller {
+            None => *kind == "cgroup2",
+            Some(controller) => {
+                *kind == "cgroup"
+                    && after.get(2).is_some_and(|options| options.split(',').any(|word| word == controller))
+            }
         };
         if !fits {
             continue;
@@ -173,18 +190,18 @@ fn version_1_group(directory: &Path) -> Option<Group> {
 }
 
 /// The number in a file; `None` also for "max".
-fn number(path: &Path) -> Option<u64> {
+pub(super) fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-fn value_after(text: &str, name: &str) -> Option<u64> {
+pub(super) fn value_after(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();
         (words.next() == Some(name)).then(|| words.next()?.parse().ok()).flatten()
     })
 }
 
-fn kib_after(text: &str, name: &str) -> Option<u64> {
+pub(super) fn kib_after(text: &str, name: &str) -> Option<u64> {
     value_after(text, name)?.checked_mul(1024)
 }
 

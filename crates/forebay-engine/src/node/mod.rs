@@ -4,6 +4,7 @@
 //!   at a socket in a directory of the user's own ([`directory`]).
 //! - [`Membership`] is what a rank has afterwards: the leader's reply and descriptors, and who is there ([`Peer`]).
 //! - [`memory`] makes memory without a name and maps it ([`Map`]); [`Bell`] wakes those who wait for a word in it.
+//! - [`ThreadError`] says which limit keeps a thread from being started.
 //! - [`fork`] tells a forked child from the process that made a loader.
 //!
 //! Promises: a death while ranks come together is an error that names the dead, in all ranks that wait, without a
@@ -33,6 +34,8 @@ mod rendezvous;
 #[cfg(not(loom))]
 mod spec;
 #[cfg(not(loom))]
+mod threads;
+#[cfg(not(loom))]
 mod wire;
 
 pub use bell::Bell;
@@ -44,4 +47,5 @@ pub use {
     peers::{Dead, Membership, Peer},
     rendezvous::join,
     spec::NodeSpec,
+    threads::ThreadError,
 };

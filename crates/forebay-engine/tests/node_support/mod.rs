@@ -2,6 +2,8 @@
 //!
 //! A test file that uses this has a test named `child_process` that calls [`child_process`]; it does nothing in the
 //! parent. Every wait of the parent has a watchdog, and a dropped [`Rank`] is killed.
+
+#![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 #![allow(dead_code)] // each test file uses its own part
 
 use std::io::{BufRead, BufReader, Write};

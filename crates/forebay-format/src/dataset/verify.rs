@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::opened::OpenFiles;
 use super::{Dataset, Progress};
+use crate::threads::start_up_to;
 use crate::{Error, FieldOut, Index};
 
 /// Samples per stretch: bounds what is sorted, and is the step of the progress.
@@ -58,7 +59,7 @@ impl Dataset {
         self.read_located(&OpenFiles::new(self, index), index, &located, 0, &mut Units::default())
     }
 
-    /// Reads and decodes every sample, with `threads` threads, and returns the first `limit` bad ones.
+    /// Reads and decodes every sample, with up to `threads` threads, and returns the first `limit` bad ones.
     ///
     /// Memory stays below 16 MiB per thread, or two records where one is larger, or all chunks that hold one. `progress` is called after every
     /// stretch of samples, from several threads; `false` ends the work with [`Error::Interrupted`].
@@ -97,9 +98,7 @@ impl Dataset {
                 }
                 all.lock().unwrap_or_else(PoisonError::into_inner).add(checker.result);
             };
-            for _ in 1..threads {
-                scope.spawn(work);
-            }
+            start_up_to(threads.saturating_sub(1), scope, work);
             work();
         });
         if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {

@@ -9,6 +9,8 @@ use std::thread;
 use rustix::fs::{AtFlags, FileType, RawDir, StatxFlags};
 use rustix::io::Errno;
 
+use crate::threads::start_up_to;
+
 /// Room for the entries that one getdents64(2) brings \[bytes\]: about 2,000.
 const ENTRIES_BYTES: usize = 64 << 10;
 
@@ -130,7 +132,7 @@ pub(super) fn file_bytes(directory: &OwnedFd, name: &[u8]) -> io::Result<Option<
     }
 }
 
-/// Answers `ask` for every number below `count`, from several threads at once.
+/// Answers `ask` for every number below `count`, from several threads at once, as far as the system allows.
 pub(super) fn ask_all<T: Send>(count: usize, ask: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
     let threads = (count / LEAST_REQUESTS).clamp(1, THREADS);
     if threads == 1 {
@@ -148,7 +150,7 @@ pub(super) fn ask_all<T: Send>(count: usize, ask: &(dyn Fn(usize) -> T + Sync)) 
         }
     };
     let mut answers = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let others = start_up_to(threads - 1, scope, work);
         let mut answers = work();
         for other in others {
             answers.extend(other.join().expect("a thread that only asks"));

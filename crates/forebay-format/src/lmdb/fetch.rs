@@ -2,8 +2,9 @@
 //!
 //! A level of the tree is a list of page numbers in key order. It is cut into batches of bounded size; of each, the
 //! numbers are sorted, runs of neighbours become one read each, the reads are announced to the kernel and handed to
-//! the threads. While the pages of one batch are looked at, in key order, the next one is being read: two batches
-//! exist at any time, and memory is bounded by them and the list.
+//! the threads, as many as the system gives; without any the caller reads alone. While the pages of one batch are looked
+//! at, in key order, the next one is being read: two batches exist at any time, and memory is bounded by them and the
+//! list.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use super::fault::Trouble;
 use super::meta::Layout;
 use super::meter::{Meter, read_all};
 use crate::file::Source;
+use crate::threads::start_up_to;
 
 /// Longest single read \[bytes\].
 ///
@@ -69,51 +71,61 @@ impl Fetch<'_> {
         let batches = level.len().div_ceil(batch_pages);
         let threads = self.threads.min(level.len());
         if threads <= 1 {
-            for number in 0..batches {
-                let first = number * batch_pages;
-                let (mut batch, reads) = self.cut(level, first, batch_pages, number, &mut Vec::new());
-                self.announce(&reads);
-                let mut asked = Instant::now();
-                for mut read in reads {
-                    if asked.elapsed() >= WAITING {
-                        (self.waiting)()?;
-                        asked = Instant::now();
-                    }
-                    read_all(self.source, read.offset, &mut read.bytes, self.meter)?;
-                    batch.reads[read.index] = Some(read.bytes);
-                }
-                self.hand_out(level, &batch, on_page)?;
-            }
-            return Ok(());
+            return self.alone(level, batch_pages, batches, on_page);
         }
         let (to_threads, work) = mpsc::channel::<Read>();
         let (to_here, done) = mpsc::channel::<(Read, Result<(), Trouble>)>();
         let (work, stop) = (&Mutex::new(work), &AtomicBool::new(false));
         let (source, meter) = (self.source, self.meter);
         thread::scope(|scope| {
-            for _ in 0..threads {
-                let to_here = to_here.clone();
-                scope.spawn(move || {
-                    loop {
-                        let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                        let Ok(mut read) = next else { break };
-                        if stop.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        let result = read_all(source, read.offset, &mut read.bytes, meter);
-                        if to_here.send((read, result)).is_err() {
-                            break;
-                        }
+            let started = start_up_to(threads, scope, move || {
+                loop {
+                    let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(mut read) = next else { break };
+                    if stop.load(Ordering::Relaxed) {
+                        break;
                     }
-                });
+                    let result = read_all(source, read.offset, &mut read.bytes, meter);
+                    if to_here.send((read, result)).is_err() {
+                        break;
+                    }
+                }
+            });
+            if started.is_empty() {
+                return self.alone(level, batch_pages, batches, on_page);
             }
-            drop(to_here);
             let result = self.pipeline(level, batch_pages, batches, &to_threads, &done, on_page);
             // After an error the threads leave what is still queued.
             stop.store(true, Ordering::Relaxed);
             drop(to_threads);
             result
         })
+    }
+
+    /// Reads batch after batch in the calling thread.
+    fn alone(
+        &self,
+        level: &[u64],
+        batch_pages: usize,
+        batches: usize,
+        on_page: &mut OnPage<'_>,
+    ) -> Result<(), Trouble> {
+        for number in 0..batches {
+            let first = number * batch_pages;
+            let (mut batch, reads) = self.cut(level, first, batch_pages, number, &mut Vec::new());
+            self.announce(&reads);
+            let mut asked = Instant::now();
+            for mut read in reads {
+                if asked.elapsed() >= WAITING {
+                    (self.waiting)()?;
+                    asked = Instant::now();
+                }
+                read_all(self.source, read.offset, &mut read.bytes, self.meter)?;
+                batch.reads[read.index] = Some(read.bytes);
+            }
+            self.hand_out(level, &batch, on_page)?;
+        }
+        Ok(())
     }
 
     /// Keeps two batches under way and hands out the pages of the older one.

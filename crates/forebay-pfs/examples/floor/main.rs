@@ -7,6 +7,9 @@
 //! again and again (which stays in the processor's cache) and once into new memory. The backing file is written once in one go and once in
 //! pieces: the kernel keeps the first in large folios, and reads it up to twice as fast. Accuracy: two access patterns alternate on a
 //! modelled file system; each median beside what the model says in virtual time, and the spread of their ratio.
+
+#![allow(clippy::disallowed_methods, reason = "an example may panic where there are no threads")]
+
 mod constant;
 
 use std::fs::{File, OpenOptions};

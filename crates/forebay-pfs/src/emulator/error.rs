@@ -22,6 +22,15 @@ pub enum EmulatorError {
         /// What helps.
         hint: &'static str,
     },
+    /// A thread could not be started.
+    #[error("cannot start {what}: {source}")]
+    Thread {
+        /// Which one.
+        what: String,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
     /// Something on this machine failed.
     #[error("{doing} {}: {source}", path.display())]
     Io {
@@ -55,6 +64,11 @@ impl EmulatorError {
     pub(crate) fn mount(mount: &Path, problem: impl Into<String>, hint: &'static str) -> EmulatorError {
         EmulatorError::Mount { mount: mount.to_owned(), problem: problem.into(), hint }
     }
+}
+
+/// Says which thread could not be started.
+pub(crate) fn thread(what: impl Into<String>) -> impl FnOnce(io::Error) -> EmulatorError {
+    move |source| EmulatorError::Thread { what: what.into(), source }
 }
 
 /// Says what was attempted on what when it fails.

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::emulator::calibration::Calibration;
 use crate::emulator::clock::Clock;
-use crate::emulator::error::{EmulatorError, doing};
+use crate::emulator::error::{EmulatorError, doing, thread as thread_error};
 use crate::emulator::nodes::Identities;
 use crate::emulator::operations::MountFileSystem;
 use crate::emulator::shared::{InFlight, Mounted, Shared, State, locked};
@@ -144,7 +144,7 @@ impl Emulator {
         let model = Model::new(configuration.spec.clone(), configuration.seed)?;
         let clock = Clock::new(configuration.slow_down);
         let timers = Timers::start(clock, configuration.timer_threads)
-            .map_err(doing("starting the timer threads of", &configuration.backing))?;
+            .map_err(thread_error("the timer threads of the emulator"))?;
         let (errands, errands_left) = mpsc::channel();
         let shared = Arc::new(Shared {
             spec: configuration.spec.clone(),
@@ -190,7 +190,7 @@ impl Emulator {
 
     fn help(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), EmulatorError> {
         let helper = thread::Builder::new().name(name.to_owned()).spawn(work);
-        let helper = helper.map_err(doing("starting a thread for", &self.configuration.backing))?;
+        let helper = helper.map_err(thread_error(format!("thread \"{name}\" of the emulator")))?;
         locked(&self.helpers).push(helper);
         Ok(())
     }
@@ -249,8 +249,13 @@ impl Emulator {
         let (shared, on_end, ending) = (self.shared.clone(), self.on_end.clone(), mounted.clone());
         let run = move || {
             system::take_precedence();
-            // Ends without error when the mount goes, and with one when its connection is cut.
-            let _ = session.run();
+            // Ends without error when the mount goes, and with one when its connection is cut, or a thread of it was refused.
+            if let Err(error) = session.run()
+                && !ending.cut.load(Ordering::SeqCst)
+                && error.raw_os_error() == Some(libc::EAGAIN)
+            {
+                eprintln!("forebay pfs: {}: cannot start its threads: {error}", ending.path.display());
+            }
             system::yield_precedence();
             if !ending.cut.load(Ordering::SeqCst) {
                 write(&shared.mounts).retain(|other| !Arc::ptr_eq(other, &ending));
@@ -260,7 +265,8 @@ impl Emulator {
         let thread = thread::Builder::new().name(format!("pfs-mount-{}", node.0)).spawn(run);
         let thread = thread.map_err(|error| {
             write(&self.shared.mounts).retain(|other| !Arc::ptr_eq(other, &mounted));
-            unmount(error)
+            let _ = mounting::unmount(&path, &device);
+            thread_error(format!("the thread of mount {}", path.display()))(error)
         })?;
         running.push(Running { mount: mounted, thread });
         if running.len() == 1 && !self.configuration.spec.is_free() {
