@@ -6,7 +6,6 @@
 use forebay_format::CodecError;
 use forebay_types::{CodecChain, Extent, Piece};
 
-use crate::access::read_in_place;
 use crate::error::Error;
 use crate::plans::Planned;
 use crate::sample::{Bytes, Pick, Scratch, Step};
@@ -30,7 +29,7 @@ impl<'a> Step<'a> {
             let pieces = &located.pieces()[located.unit_pieces(slice.unit)];
             if located.units()[slice.unit as usize].codecs == CodecChain::STORED {
                 encoded.clear();
-                if !self.collect(pick.planned, slice.unit, encoded)? {
+                if !self.collect(pick.planned, slice.unit, false, encoded)? {
                     return Ok(false);
                 }
                 if let [Piece::Extent(extent), ..] = pieces {
@@ -39,19 +38,20 @@ impl<'a> Step<'a> {
                 value.extend_from_slice(&encoded[start..end]);
                 continue;
             }
+            let mut failed = false;
             if let [Piece::Extent(extent)] = pieces {
                 match self.decoded(pick.planned, slice.unit, *extent) {
                     None => return Ok(false),
-                    Some(Some(unit)) => {
+                    Some(Bytes::There(unit)) => {
                         value.extend_from_slice(&unit[start..end]);
                         continue;
                     }
-                    Some(None) => {}
+                    Some(Bytes::InFile { failed: found }) => failed = found,
                 }
             }
             if !last.is(located, slice.unit) {
                 encoded.clear();
-                if !self.collect(pick.planned, slice.unit, encoded)? {
+                if !self.collect(pick.planned, slice.unit, failed, encoded)? {
                     return Ok(false);
                 }
                 let codecs = located.units()[slice.unit as usize].codecs;
@@ -67,8 +67,15 @@ impl<'a> Step<'a> {
         Ok(true)
     }
 
-    /// Appends the bytes of a unit as they stand in its file; false when the claim became void.
-    fn collect(&self, planned: &'a Planned, unit: u32, into: &mut Vec<u8>) -> Result<bool, Error> {
+    /// Appends the bytes of a unit as they stand in its file; false when the claim became void. `failed`: the reader that
+    /// should have decoded it could not read it.
+    fn collect(
+        &self,
+        planned: &'a Planned,
+        unit: u32,
+        failed: bool,
+        into: &mut Vec<u8>,
+    ) -> Result<bool, Error> {
         let located = &planned.located;
         for piece in located.unit_pieces(unit) {
             match located.pieces()[piece] {
@@ -78,7 +85,7 @@ impl<'a> Step<'a> {
                 }
                 // What a reader decodes has no parts: read it all.
                 Piece::Extent(extent) if planned.plan.parts(piece as u32).is_empty() => {
-                    self.append_from_file(extent, into)?;
+                    self.append_from_file(extent, failed, into)?;
                 }
                 Piece::Extent(extent) => {
                     if !self.append(planned, piece as u32, extent, into)? {
@@ -90,11 +97,11 @@ impl<'a> Step<'a> {
         Ok(true)
     }
 
-    fn append_from_file(&self, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
+    fn append_from_file(&self, extent: Extent, failed: bool, into: &mut Vec<u8>) -> Result<(), Error> {
         let shared = self.shared();
         let start = into.len();
         into.resize(start + extent.length as usize, 0);
-        read_in_place(&shared.files, extent.shard, extent.offset, &mut [], &mut into[start..])?;
+        shared.read_in_place(extent, 0, failed, &mut [], &mut into[start..])?;
         count(shared.slot(), Counter::InPlaceBytes, extent.length);
         Ok(())
     }
@@ -113,7 +120,7 @@ impl<'a> Step<'a> {
             match self.part(planned, *part, here) {
                 None => return Ok(false),
                 Some(Bytes::There(bytes)) => into.extend_from_slice(bytes),
-                Some(Bytes::InFile) => self.append_from_file(here, into)?,
+                Some(Bytes::InFile { failed }) => self.append_from_file(here, failed, into)?,
             }
         }
         Ok(true)

@@ -220,6 +220,7 @@ impl Engine {
             index,
             files,
             mappings,
+            failing: crate::access::Failing::default(),
             region,
             links,
         });

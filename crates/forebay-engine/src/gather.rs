@@ -166,7 +166,9 @@ fn replace<'a>(
     let (slot, pick) = picks_of(step, tranches, &[])[place];
     let bad = known.as_ref().map_or(pick.sample(), |one| one.planned.tranche.needs[0].sample);
     shared.bad_samples.add(bad, &error);
-    let find = |others: &mut StandIns<'_>| match others.find(|sample| *sample != bad) {
+    let find = |others: &mut StandIns<'_>| match others
+        .find(|sample| *sample != bad && !shared.bad_samples.knows(*sample))
+    {
         Some(sample) => located_alone(pass, step, &[sample]),
         None => Err(others.none_left()),
     };

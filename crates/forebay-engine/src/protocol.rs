@@ -25,8 +25,12 @@ pub enum Filled {
     Landed,
     /// Its bytes are resident in the page cache: copy them from a mapping of the file.
     Mapped,
-    /// Reading failed: whoever needs a sample of it reads the sample himself and meets the error himself.
+    /// Reading failed after all attempts: a rank that needs a sample of it tries to read the sample once, and meets the error
+    /// itself.
     Failed,
+    /// It is left to the ranks that need it, though no read was tried in vain: a unit that cannot be decoded, or a
+    /// mapping whose file has shrunk.
+    Left,
 }
 
 const SEQUENCE_BITS: u32 = 40;
@@ -42,6 +46,7 @@ pub fn publish_block(word: &AtomicU64, pass: u64, sequence: u64, filled: Filled)
         Filled::Landed => 1,
         Filled::Mapped => 2,
         Filled::Failed => 3,
+        Filled::Left => 4,
     };
     // SYNC: block-filled (release) pairs with the acquire in `block_state`.
     word.store(tag(pass, sequence) | status, Ordering::Release);
@@ -61,6 +66,7 @@ pub fn block_state(word: &AtomicU64, pass: u64, sequence: u64) -> Option<Filled>
         1 => Some(Filled::Landed),
         2 => Some(Filled::Mapped),
         3 => Some(Filled::Failed),
+        4 => Some(Filled::Left),
         _ => None,
     }
 }

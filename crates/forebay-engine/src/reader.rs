@@ -2,8 +2,8 @@
 //!
 //! Reader k takes the blocks q with q mod R = k, in order. It tells what it is about to overwrite, waits until every
 //! rank is behind that and the blocks that were there are filled, looks whether the bytes are resident in the page cache (then there is nothing to read), reads,
-//! decodes what is coded, and publishes the block. A failed read is published as such: whoever needs a sample of the block reads that sample
-//! himself and meets the error, with file and offset, himself.
+//! decodes what is coded, and publishes the block. A read that failed after all attempts is published as such: a rank that needs a sample of
+//! the block tries once to read that sample itself, and meets the error, with file and offset, itself.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -187,17 +187,18 @@ fn fill(pass: &Pass, reader: &mut Reader, fetched: &mut Fetched, planned: &Plann
     // were needed before (`wait_for_room`), and no other reader still fills them (`wait_for_filled`); a rank that was away and comes back keeps off (protocol.rs, rule 2).
     let memory = unsafe { shared.region.landing_mut(block.ring_offset, block.length) };
     if block.decodes == 0 {
-        let filled = fetch(pass, reader, reads, memory);
-        return if filled { Filled::Landed } else { Filled::Failed };
+        return fetch(pass, reader, reads, memory);
     }
     let bytes = reads.iter().map(|read| read.block_offset + read.length).max().unwrap_or(0);
     let encoded = fetched.bytes(bytes as usize);
-    let filled = fetch(pass, reader, reads, encoded) && decode_block(shared, planned, block, encoded, memory);
-    if filled { Filled::Landed } else { Filled::Failed }
+    match fetch(pass, reader, reads, encoded) {
+        Filled::Landed if !decode_block(shared, planned, block, encoded, memory) => Filled::Left,
+        filled => filled,
+    }
 }
 
-/// Reads into `memory`, where each read says; false where one failed.
-fn fetch(pass: &Pass, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) -> bool {
+/// Reads into `memory`, where each read says.
+fn fetch(pass: &Pass, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) -> Filled {
     let shared = &pass.shared;
     let mut transfers = Vec::with_capacity(reads.len());
     let mut rest = memory;
@@ -219,9 +220,10 @@ fn fetch(pass: &Pass, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) ->
                 transfers.iter().map(|one| one.into.len() as u64).sum(),
             );
             count_since(shared.slot(), Counter::IoNs, begun);
-            copied
+            if copied { Filled::Landed } else { Filled::Left }
         }
-        _ => reader.fill(&mut transfers).is_ok(),
+        _ if reader.fill(&mut transfers).is_ok() => Filled::Landed,
+        _ => Filled::Failed,
     }
 }
 

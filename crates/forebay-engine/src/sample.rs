@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use forebay_plan::Part;
 use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
 
-use crate::access::read_in_place;
 use crate::batch::{Batch, BatchLayout, Place};
 use crate::coded::LastUnit;
 use crate::decode::{decode_into, put_value};
@@ -84,8 +83,8 @@ impl Scratch {
 enum Column<'a> {
     /// In memory: the whole unit, of which the value is a part.
     Memory { bytes: &'a [u8], value: Range<usize>, extent: Extent, unit: u32 },
-    /// In the file: `head` bytes of header from the start of the extent, then the value.
-    File { extent: Extent, head: usize, unit: u32 },
+    /// In the file: `head` bytes of header from the start of the extent, then the value. `failed`: a reader tried in vain.
+    File { extent: Extent, head: usize, unit: u32, failed: bool },
     /// In several places.
     Scattered,
 }
@@ -93,7 +92,10 @@ enum Column<'a> {
 /// Where the bytes of a part are.
 pub(crate) enum Bytes<'a> {
     There(&'a [u8]),
-    InFile,
+    /// In the file; `failed` where a reader tried to read its block in vain.
+    InFile {
+        failed: bool,
+    },
 }
 
 /// A claimed step that is being gathered.
@@ -206,10 +208,10 @@ impl<'a> Step<'a> {
                     self.check(&pick.planned.located, unit, extent, bytes, &value)?;
                     Some(&bytes[value])
                 }
-                Column::File { extent, head, unit } => {
+                Column::File { extent, head, unit, failed } => {
                     let bytes = &mut scratch.columns[column];
                     bytes.resize(length as usize, 0);
-                    self.read(&pick.planned.located, extent, head, unit, bytes)?;
+                    self.read(&pick.planned.located, extent, head, unit, failed, bytes)?;
                     None
                 }
                 Column::Scattered => {
@@ -282,8 +284,8 @@ impl<'a> Step<'a> {
                 self.check(&pick.planned.located, *unit, *extent, bytes, value)?;
                 into.copy_from_slice(&bytes[value.clone()]);
             }
-            Column::File { extent, head, unit } => {
-                self.read(&pick.planned.located, *extent, *head, *unit, into)?;
+            Column::File { extent, head, unit, failed } => {
+                self.read(&pick.planned.located, *extent, *head, *unit, *failed, into)?;
             }
             Column::Scattered => {
                 if !self.assemble(pick, column, scratch)? {
@@ -304,7 +306,7 @@ impl<'a> Step<'a> {
             return Some(Column::Scattered);
         };
         if located.units()[slice.unit as usize].codecs != CodecChain::STORED {
-            let Some(unit) = self.decoded(pick.planned, slice.unit, extent)? else {
+            let Bytes::There(unit) = self.decoded(pick.planned, slice.unit, extent)? else {
                 return Some(Column::Scattered);
             };
             let value = slice.offset as usize..(slice.offset + slice.length) as usize;
@@ -320,24 +322,16 @@ impl<'a> Step<'a> {
                 prefetch(&bytes[..value.end]);
                 Column::Memory { bytes, value, extent, unit: slice.unit }
             }
-            Bytes::InFile => Column::File { extent, head, unit: slice.unit },
+            Bytes::InFile { failed } => Column::File { extent, head, unit: slice.unit, failed },
         })
     }
 
-    /// Finds a coded unit, which stands at `extent` in the file, where a reader decodes it: `None` when the claim became
-    /// void, `Some(None)` where no reader does.
-    #[allow(clippy::option_option, reason = "waiting may end without an answer")]
-    pub(crate) fn decoded(
-        &self,
-        planned: &'a Planned,
-        unit: u32,
-        extent: Extent,
-    ) -> Option<Option<&'a [u8]>> {
-        let Some(part) = planned.plan.decoded(unit) else { return Some(None) };
-        Some(match self.part(planned, part, extent)? {
-            Bytes::There(bytes) => Some(bytes),
-            Bytes::InFile => None,
-        })
+    /// Finds a coded unit, which stands at `extent` in the file, where a reader decodes it; `None` when the claim became void.
+    pub(crate) fn decoded(&self, planned: &'a Planned, unit: u32, extent: Extent) -> Option<Bytes<'a>> {
+        match planned.plan.decoded(unit) {
+            Some(part) => self.part(planned, part, extent),
+            None => Some(Bytes::InFile { failed: false }),
+        }
     }
 
     /// Finds the bytes of one part, which are those of `extent` in the file; `None` when the claim became void.
@@ -348,7 +342,7 @@ impl<'a> Step<'a> {
             if found.is_none() && shared.settings.alone && !self.announced.replace(true) {
                 announce(shared, &planned.located);
             }
-            return Some(found.map_or(Bytes::InFile, Bytes::There));
+            return Some(found.map_or(Bytes::InFile { failed: false }, Bytes::There));
         }
         let block = &planned.plan.blocks[part.block as usize];
         let word = shared.region.block_word(block.sequence);
@@ -376,8 +370,9 @@ impl<'a> Step<'a> {
                 .mappings
                 .as_ref()
                 .and_then(|mappings| mappings.bytes(extent.shard, extent.offset, part.length))
-                .map_or(Bytes::InFile, Bytes::There),
-            Some(Filled::Failed) | None => Bytes::InFile,
+                .map_or(Bytes::InFile { failed: false }, Bytes::There),
+            Some(Filled::Failed) => Bytes::InFile { failed: true },
+            Some(Filled::Left) | None => Bytes::InFile { failed: false },
         })
     }
 
@@ -402,12 +397,13 @@ impl<'a> Step<'a> {
         extent: Extent,
         head: usize,
         unit: u32,
+        failed: bool,
         into: &mut [u8],
     ) -> Result<(), Error> {
         let shared = self.shared();
         let mut header = [0_u8; MAX_HEAD];
         let header = &mut header[..head];
-        read_in_place(&shared.files, extent.shard, extent.offset, header, into)?;
+        shared.read_in_place(extent, 0, failed, header, into)?;
         count(shared.slot(), Counter::InPlaceBytes, into.len() as u64);
         self.check_head(located, unit, extent, header)?;
         if !shared.settings.checksums {
@@ -416,7 +412,7 @@ impl<'a> Step<'a> {
         let mut tail = [0_u8; MAX_HEAD];
         let behind = (head + into.len()) as u64;
         let tail = &mut tail[..(extent.length - behind) as usize];
-        read_in_place(&shared.files, extent.shard, extent.offset + behind, &mut [], tail)?;
+        shared.read_in_place(extent, behind, failed, &mut [], tail)?;
         Ok(shared.index.check_data(extent, header, into, tail)?)
     }
 

@@ -9,7 +9,7 @@ use forebay_format::Index;
 use forebay_plan::{Kind, Order, Traits};
 use forebay_types::{Extent, Rank, ShardId};
 
-use crate::access::{Mappings, ShardFiles};
+use crate::access::{Failing, Mappings, ReadError, ShardFiles};
 use crate::batch::{BatchLayout, Buffers};
 use crate::links::Links;
 use crate::options::{AccessChoice, Options};
@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) index: Arc<Index>,
     pub(crate) files: Arc<ShardFiles>,
     pub(crate) mappings: Option<Mappings>,
+    /// Where reads in place have failed.
+    pub(crate) failing: Failing,
     pub(crate) region: Arc<Region>,
     /// Links to the leaders of the other nodes: of a leader in a job of several nodes.
     pub(crate) links: Option<Arc<Links>>,
@@ -112,6 +114,24 @@ impl Shared {
         let took = begun.elapsed();
         count(self.slot(), Counter::IoNs, took.as_nanos() as u64);
         took
+    }
+
+    /// Reads bytes of an extent from `skip` on, first into `head`, then into `into`; once where `failed` says that a reader
+    /// tried to read their block in vain.
+    pub(crate) fn read_in_place(
+        &self,
+        extent: Extent,
+        skip: u64,
+        failed: bool,
+        head: &mut [u8],
+        into: &mut [u8],
+    ) -> Result<(), ReadError> {
+        let place = (extent.shard, extent.offset + skip);
+        let counters = self.failing.read(&self.files, failed, place, head, into)?;
+        if counters.retries > 0 {
+            count(self.slot(), Counter::Retries, counters.retries);
+        }
+        Ok(())
     }
 
     /// Notes why something that was asked for is done in another way.

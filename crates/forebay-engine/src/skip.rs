@@ -2,7 +2,7 @@
 //!
 //! In place of a sample that cannot be read or decoded stands the nearest good one before it in the order of the epoch: the
 //! slot before, at slot 0 the last one of the rank before, at rank 0 the last one of the step before; where there is none,
-//! the nearest behind it. So every rank keeps its number of steps, and all of them know what stands where without a word.
+//! the nearest behind it. A sample that the rank has met as a bad one stands in for none. So every rank keeps its number of steps, and all of them know what stands where without a word.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +43,11 @@ impl BadSamples {
         };
         lock(&self.news).push(text);
         self.is_news.store(true, Ordering::Release);
+    }
+
+    /// Whether this rank has met it as a bad one.
+    pub(crate) fn knows(&self, sample: SampleId) -> bool {
+        lock(&self.found).contains_key(&sample.0)
     }
 
     /// What the user was not told yet.

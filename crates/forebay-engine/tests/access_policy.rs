@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use access_support::{Aligned, Shards, reader, requesting, transfer};
-use forebay_engine::access::{Access, Fault, FaultyIo, ReadError, read_in_place};
+use forebay_engine::access::{Access, Failing, Fault, FaultyIo, ReadError};
 use forebay_types::ShardId;
 
 const BYTES: usize = 300_000;
@@ -160,7 +160,8 @@ fn reopening_under_load_leaves_no_reader_without_a_file() {
                 let mut done = 0;
                 while done < 300 {
                     let offset = done * 997 % 290_000;
-                    match read_in_place(io, ShardId(0), offset as u64, &mut [], &mut into) {
+                    match Failing::default().read(io, false, (ShardId(0), offset as u64), &mut [], &mut into)
+                    {
                         Ok(_) => assert!(into == contents[offset..offset + 1000]),
                         // Both calls of one transfer may be stale when the other thread takes the ones between.
                         Err(ReadError::Io { source, .. }) => {
@@ -261,10 +262,65 @@ fn a_header_and_its_payload_come_with_one_call_and_survive_short_reads() {
     for (cut, calls) in [(usize::MAX, 1), (1, 2), (15, 2), (16, 2), (17, 2), (5000, 2)] {
         let io = FaultyIo::new(shards.open(false)).with_script([Some(Fault::Short(cut))]);
         let (mut head, mut into) = ([0; 16], vec![0; 10_000]);
-        let counters = read_in_place(&io, ShardId(0), 4096, &mut head, &mut into).expect("read");
+        let counters =
+            Failing::default().read(&io, false, (ShardId(0), 4096), &mut head, &mut into).expect("read");
         assert!(head == shards.contents[0][4096..4112] && into == shards.contents[0][4112..14_112]);
         assert_eq!((io.calls(), counters.reads, counters.read_bytes), (calls, calls, 10_016));
     }
+}
+
+#[test]
+fn requests_that_fail_together_pause_together() {
+    let shards = Shards::new(&[BYTES]);
+    for access in requesting() {
+        let io = Arc::new(FaultyIo::new(shards.open(false)).with_rule(|_, _| Some(Fault::Errno(libc::EIO))));
+        let mut memory = vec![0; 80_000];
+        let transfers = memory.chunks_mut(10_000).enumerate();
+        let mut transfers: Vec<_> =
+            transfers.map(|(place, into)| transfer(place as u64 * 10_000, into)).collect();
+        reader(&io, access, false).fill(&mut transfers).expect_err("all fail");
+        // Two each would be 16.
+        assert!(io.pauses().len() <= 8, "{access:?}: {:?}", io.pauses());
+    }
+}
+
+#[test]
+fn of_many_samples_in_a_part_that_fails_one_is_retried_and_those_that_can_be_read_are() {
+    const PART: u64 = 1 << 20;
+    let shards = Shards::new(&[3 * PART as usize]);
+    // The second mebibyte cannot be read, but for every tenth stretch of 4096 bytes.
+    let is_bad = |offset: u64| offset / PART == 1 && !(offset / 4096).is_multiple_of(10);
+    let rule = move |at: forebay_engine::access::At, _| is_bad(at.offset).then_some(Fault::Errno(libc::EIO));
+    let io = FaultyIo::new(shards.open(false)).with_rule(rule);
+    let failing = Failing::default();
+    let mut messages = Vec::new();
+    for offset in (0..3 * PART).step_by(4096) {
+        let (mut head, mut into) = ([0; 16], vec![0; 4000]);
+        let read = failing.read(&io, false, (ShardId(0), offset), &mut head, &mut into);
+        assert_eq!(read.is_err(), is_bad(offset), "{offset}");
+        match read {
+            Ok(_) => assert!(into == shards.contents[0][offset as usize + 16..offset as usize + 4016]),
+            Err(error) => messages.push(error.to_string()),
+        }
+    }
+    assert_eq!(io.pauses(), [Duration::from_millis(10), Duration::from_millis(100)]);
+    assert_eq!(messages.len(), 230);
+    assert!(messages[0].contains("(3 attempts): "), "{}", messages[0]);
+    let told = |message: &String| message.contains("(1 attempt, as reads around it have failed): ");
+    assert!(messages[1..].iter().all(told), "{}", messages[1]);
+}
+
+#[test]
+fn a_sample_of_a_block_that_failed_is_tried_once() {
+    let shards = Shards::new(&[BYTES]);
+    let io = FaultyIo::new(shards.open(false)).with_script([errno(libc::EINTR), errno(libc::EIO)]);
+    let failing = Failing::default();
+    let mut into = vec![0; 1000];
+    let error = failing.read(&io, true, (ShardId(0), 5000), &mut [], &mut into).expect_err("EIO");
+    assert!(error.to_string().contains("(2 attempts, as reads around it have failed): "), "{error}");
+    failing.read(&io, true, (ShardId(0), 5000), &mut [], &mut into).expect("now it can be read");
+    assert!(into == shards.contents[0][5000..6000]);
+    assert!(io.pauses().is_empty());
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod access_support;
 use std::sync::{Arc, OnceLock};
 
 use access_support::{Aligned, Shards, requesting};
-use forebay_engine::access::{Mappings, Reader, ShardFiles, Transfer, read_in_place};
+use forebay_engine::access::{Failing, Mappings, Reader, ShardFiles, Transfer};
 use forebay_types::ShardId;
 use proptest::prelude::*;
 
@@ -65,7 +65,7 @@ proptest! {
             let split = length / 3;
             let mut bytes = vec![0; *length];
             let (head, into) = bytes.split_at_mut(split);
-            read_in_place(files, ShardId(*shard), *offset as u64, head, into).expect("read");
+            Failing::default().read(files, false, (ShardId(*shard), *offset as u64), head, into).expect("read");
             prop_assert!(bytes == expected);
         }
     }

@@ -48,9 +48,10 @@ pub enum ReadError {
     },
     /// The operating system refused to read.
     #[error(
-        "{}: cannot read {length} bytes at offset {offset} ({attempts} attempt{}): {source}",
+        "{}: cannot read {length} bytes at offset {offset} ({attempts} attempt{}{}): {source}",
         path.display(),
-        if *attempts == 1 { "" } else { "s" }
+        if *attempts == 1 { "" } else { "s" },
+        if *known { ", as reads around it have failed" } else { "" }
     )]
     Io {
         /// The file.
@@ -61,6 +62,8 @@ pub enum ReadError {
         length: u64,
         /// How often it was tried.
         attempts: u32,
+        /// Whether it was tried once because a read of the same part of the file had failed before.
+        known: bool,
         /// The system's answer to the last attempt.
         source: io::Error,
     },

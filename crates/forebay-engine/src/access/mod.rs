@@ -1,7 +1,7 @@
 //! The readers: everything that touches the files of a data set.
 //!
 //! - [`ShardFiles`] are the files, opened and checked once; [`FileIo`] is the seam at which a read is one system call.
-//! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2) or `io_uring`, with or without `O_DIRECT`. [`read_in_place`] is the same for a gathering thread that wants one sample.
+//! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2) or `io_uring`, with or without `O_DIRECT`. [`Failing::read`] is the same for a gathering thread that wants one sample, and knows where storage has failed.
 //! - `policy` decides what follows an error or a short answer, alike for all of them.
 //! - [`Mappings`] are mappings of the files, with an answer to whether touching them would wait ([`Mappings::resident`]).
 //! - [`Probe`] tells what works at a place; [`measure`] how fast, without any of the above.
@@ -12,6 +12,7 @@
 
 mod affinity;
 mod error;
+mod failing;
 mod fault;
 mod file_system;
 mod files;
@@ -29,6 +30,7 @@ mod window;
 
 pub use affinity::widen_affinity;
 pub use error::ReadError;
+pub use failing::Failing;
 pub use fault::FaultyIo;
 pub use file_system::FileSystem;
 pub use files::ShardFiles;
@@ -40,4 +42,4 @@ pub use open::DIRECT_ALIGN_BYTES;
 pub(crate) use open::file_system_at;
 pub use policy::ReadCounters;
 pub use probe::{Probe, probe_io_uring};
-pub use reader::{Access, Reader, Transfer, read_in_place};
+pub use reader::{Access, Reader, Transfer};

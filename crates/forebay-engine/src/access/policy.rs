@@ -11,7 +11,8 @@
 //! | end of file too early | error: truncated |
 //! | anything else | error |
 //!
-//! Any progress makes the count of failures start again.
+//! Any progress makes the count of failures start again. What lies where a read was tried in vain is tried once, without a
+//! pause (failing.rs): the storage has had its time to recover.
 
 use std::io;
 use std::time::Duration;
@@ -40,6 +41,15 @@ pub struct ReadCounters {
     pub io_ns: u64,
 }
 
+/// How often a transfer is tried that meets EIO or EAGAIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// After each of the pauses.
+    All,
+    /// Once: what lies around it was tried in vain.
+    Once,
+}
+
 /// What to do next about a transfer.
 #[derive(Debug)]
 pub(super) enum Next {
@@ -47,6 +57,8 @@ pub(super) enum Next {
     Done,
     /// Make another request.
     Again,
+    /// Make another request after a pause.
+    After(Duration),
     /// It failed.
     Failed(ReadError),
 }
@@ -64,6 +76,7 @@ pub(super) struct Job {
     failures: u32,
     reopened: bool,
     refused: bool,
+    patience: Patience,
 }
 
 impl Job {
@@ -81,7 +94,22 @@ impl Job {
             });
         }
         let wanted = (bytes - start.offset).min(room as u64) as usize;
-        Ok(Self { start, wanted, room, done: 0, attempts: 0, failures: 0, reopened: false, refused: false })
+        Ok(Self {
+            start,
+            wanted,
+            room,
+            done: 0,
+            attempts: 0,
+            failures: 0,
+            reopened: false,
+            refused: false,
+            patience: Patience::All,
+        })
+    }
+
+    /// The same with this patience.
+    pub(super) fn with(self, patience: Patience) -> Self {
+        Self { patience, ..self }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -139,38 +167,37 @@ impl Job {
             },
         };
         let again = match error.raw_os_error() {
-            Some(libc::EINTR) => true,
+            Some(libc::EINTR) => Some(Next::Again),
             Some(libc::EIO | libc::EAGAIN) => {
-                let pause = PAUSES.get(self.failures as usize);
+                let pauses: &[Duration] = if self.patience == Patience::All { &PAUSES } else { &[] };
+                let pause = pauses.get(self.failures as usize);
                 self.failures += 1;
-                if let Some(pause) = pause {
-                    io.pause(*pause);
-                }
-                pause.is_some()
+                pause.map(|pause| Next::After(*pause))
             }
             Some(libc::ESTALE) if !self.reopened => {
                 self.reopened = true;
                 if let Err(error) = io.reopen(self.start.shard) {
                     return Next::Failed(error);
                 }
-                true
+                Some(Next::Again)
             }
             Some(libc::EINVAL) if self.start.direct => {
                 self.start.direct = false;
                 self.refused = true;
-                true
+                Some(Next::Again)
             }
-            _ => false,
+            _ => None,
         };
-        if again {
+        if let Some(again) = again {
             counters.retries += 1;
-            return Next::Again;
+            return again;
         }
         Next::Failed(ReadError::Io {
             path: io.files().path(self.start.shard),
             offset: self.at().offset,
             length: (self.wanted - self.done) as u64,
             attempts: self.attempts,
+            known: self.patience == Patience::Once,
             source: error,
         })
     }
@@ -206,6 +233,7 @@ pub(super) fn read_through(
         };
         match job.settle(io, answer, counters) {
             Next::Done | Next::Again => {}
+            Next::After(pause) => io.pause(pause),
             Next::Failed(error) => return Err(error),
         }
     }

@@ -193,24 +193,3 @@ fn add(reasons: &mut Option<String>, reason: &str) {
         None => reason.to_owned(),
     });
 }
-
-/// Reads a header and a payload that follow each other in a file to two places, in one request where that works, under
-/// the policy of all reads (policy.rs); `head` may be empty. Returns what it cost.
-///
-/// # Errors
-/// Like [`Reader::fill`].
-pub fn read_in_place(
-    io: &dyn FileIo,
-    shard: ShardId,
-    offset: u64,
-    head: &mut [u8],
-    into: &mut [u8],
-) -> Result<ReadCounters, ReadError> {
-    let begun = Instant::now();
-    let mut counters = ReadCounters::default();
-    let at = At { shard, offset, direct: false };
-    let mut job = Job::new(io.files(), at, head.len() + into.len(), false)?;
-    read_through(io, &mut job, head, into, &mut counters)?;
-    counters.io_ns = begun.elapsed().as_nanos() as u64;
-    Ok(counters)
-}

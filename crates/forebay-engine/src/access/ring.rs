@@ -92,6 +92,8 @@ impl Ring {
                 }
             }
             answers.extend(self.ring.completion().map(|entry| (entry.user_data() as usize, entry.result())));
+            // One for all requests that failed together.
+            let mut pause: Option<Duration> = None;
             for (place, result) in answers.drain(..) {
                 under_way -= 1;
                 let answer = match mem::replace(&mut asked[place], Asked::End) {
@@ -104,8 +106,15 @@ impl Ring {
                 match jobs[place].settle(io, answer, counters) {
                     Next::Done => {}
                     Next::Again => waiting.push(place),
+                    Next::After(time) => {
+                        pause = pause.max(Some(time));
+                        waiting.push(place);
+                    }
                     Next::Failed(error) => failed = failed.or(Some(error)),
                 }
+            }
+            if let Some(time) = pause.filter(|_| failed.is_none()) {
+                io.pause(time);
             }
         }
     }

@@ -12,7 +12,6 @@
 //! 100 ms between two calls of the caller's check.
 
 pub mod bell;
-#[cfg(not(loom))]
 mod budget;
 #[cfg(not(loom))]
 pub mod directory;
@@ -33,12 +32,12 @@ mod peers;
 mod rendezvous;
 #[cfg(not(loom))]
 mod spec;
-#[cfg(not(loom))]
 mod threads;
 #[cfg(not(loom))]
 mod wire;
 
 pub use bell::Bell;
+pub use threads::ThreadError;
 #[cfg(not(loom))]
 pub use {
     error::NodeError,
@@ -47,5 +46,4 @@ pub use {
     peers::{Dead, Membership, Peer},
     rendezvous::join,
     spec::NodeSpec,
-    threads::ThreadError,
 };

@@ -1,0 +1,104 @@
+//! Where storage fails: parts of files of which a read failed after all its attempts.
+//!
+//! A bad stretch of a disk holds hundreds of samples. The first read that fails there has waited for the storage to
+//! recover (policy.rs); the others are tried once each, without a pause, so that those that can be read are delivered and
+//! the rest costs no more than its requests. A part is remembered for a minute: then the storage is given the time to
+//! recover again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use forebay_types::ShardId;
+
+use super::error::ReadError;
+use super::io::{At, FileIo};
+use super::policy::{Job, Patience, ReadCounters, read_through};
+
+/// Length of a part \[bytes\]: the usual read of a reader.
+const PART_BYTES: u64 = 1 << 20;
+
+/// How long a part is remembered \[ns\].
+const LIFE_NS: u64 = 60_000_000_000;
+
+/// Parts that are remembered at most; beyond, all are forgotten: so much has failed that a pause each is the least of it.
+const MOST_PARTS: usize = 4096;
+
+/// The parts of the files that failed, as far as this process knows.
+#[derive(Debug)]
+pub struct Failing {
+    is_any: AtomicBool,
+    /// When each was found to fail [ns since `origin`].
+    parts: Mutex<HashMap<(ShardId, u64), u64>>,
+    origin: Instant,
+}
+
+impl Default for Failing {
+    fn default() -> Self {
+        Self { is_any: AtomicBool::new(false), parts: Mutex::default(), origin: Instant::now() }
+    }
+}
+
+impl Failing {
+    /// Reads a header and a payload that follow each other in a file to two places, in one request where that works, under
+    /// the policy of all reads (policy.rs); `head` may be empty. Returns what it cost.
+    ///
+    /// It is tried once, without a pause, where `failed` says that its block was tried in vain, and where a read
+    /// nearby was.
+    ///
+    /// # Errors
+    /// Like [`super::Reader::fill`].
+    pub fn read(
+        &self,
+        io: &dyn FileIo,
+        failed: bool,
+        (shard, offset): (ShardId, u64),
+        head: &mut [u8],
+        into: &mut [u8],
+    ) -> Result<ReadCounters, ReadError> {
+        let begun = Instant::now();
+        let length = (head.len() + into.len()) as u64;
+        let patience =
+            if failed || self.knows(shard, offset, length) { Patience::Once } else { Patience::All };
+        let mut counters = ReadCounters::default();
+        let at = At { shard, offset, direct: false };
+        let mut job = Job::new(io.files(), at, head.len() + into.len(), false)?.with(patience);
+        let read = read_through(io, &mut job, head, into, &mut counters);
+        if let Err(ReadError::Io { offset, .. }) = &read {
+            self.note(shard, *offset);
+        }
+        counters.io_ns = begun.elapsed().as_nanos() as u64;
+        read.map(|()| counters)
+    }
+
+    /// Whether a part that the range touches failed within the last minute.
+    fn knows(&self, shard: ShardId, offset: u64, length: u64) -> bool {
+        if !self.is_any.load(Ordering::Relaxed) {
+            return false;
+        }
+        let now = self.now_ns();
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = offset.saturating_add(length.max(1) - 1) / PART_BYTES;
+        (offset / PART_BYTES..=last)
+            .any(|part| parts.get(&(shard, part)).is_some_and(|found| now - found < LIFE_NS))
+    }
+
+    fn note(&self, shard: ShardId, offset: u64) {
+        let now = self.now_ns();
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if parts.len() >= MOST_PARTS {
+            parts.clear();
+        }
+        let found = parts.entry((shard, offset / PART_BYTES)).or_insert(now);
+        // Once a minute the storage is given its time again.
+        if now - *found >= LIFE_NS {
+            *found = now;
+        }
+        self.is_any.store(true, Ordering::Relaxed);
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.origin.elapsed().as_nanos() as u64
+    }
+}

@@ -1,0 +1,80 @@
+"""Storage that fails in a stretch: it is given its time once for each block, and what can be read is delivered."""
+
+# Fixtures are imported by their names, which arguments of tests then repeat.
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+import forebay
+from emulator import backing, needs_fuse, points  # noqa: F401 - fixtures
+from forebay import pfs
+
+pytestmark = needs_fuse
+
+SAMPLES = 1000
+SAMPLE_BYTES = 4283
+# A mebibyte that begins and ends within samples.
+FROM, TO = 1 << 20, 2 << 20
+ONCE = "(1 attempt, as reads around it have failed)"
+
+
+def is_bad(number: int, start: int) -> bool:
+    # A read that begins in a page of the stretch fails, one that runs into it comes short there.
+    first = start + number * SAMPLE_BYTES
+    return first < TO and first + SAMPLE_BYTES > FROM
+
+
+@pytest.fixture
+def spoiled(backing, points):
+    """A file of which a mebibyte cannot be read, where its samples begin in it, and its samples."""
+    rows = np.random.default_rng(1).integers(0, 256, (SAMPLES, SAMPLE_BYTES), "uint8")
+    np.save(backing / "x.npy", rows)
+    server = pfs.Server.start(backing, points[:1], preset="none")
+    path = points[0] / "x.npy"
+    len(forebay.open(path))
+    server.cold(points[0])
+    server.fail_range("x.npy", FROM, TO)
+    yield path, (backing / "x.npy").stat().st_size - rows.size, rows
+    server.end()
+
+
+@pytest.mark.parametrize("strategy", ["forebay", "pread", "io_uring"])
+def test_a_stretch_that_cannot_be_read_is_retried_once_per_block(spoiled, strategy):
+    path, start, rows = spoiled
+    bad = {number for number in range(SAMPLES) if is_bad(number, start)}
+    assert 240 < len(bad) < 250
+    with (
+        warnings.catch_warnings(),
+        forebay.Loader(
+            path, 20, order="shuffle", seed=1, strategy=strategy, bad_samples="skip", epochs=1, world="single"
+        ) as loader,
+    ):
+        warnings.simplefilter("ignore")
+        delivered = set()
+        for batch in loader:
+            for number, row in zip(batch.indices, next(iter(batch.values())), strict=True):
+                delivered.add(int(number))
+                np.testing.assert_array_equal(row, rows[number])
+        found = dict(loader.bad_samples())
+    assert delivered == set(range(SAMPLES)) - bad
+    assert set(found) == bad
+    retried = [reason for reason in found.values() if ONCE not in reason]
+    # Threads that come to the stretch together know nothing of each other.
+    assert len(retried) <= 8, retried
+    assert all(re.search(r"cannot read \d+ bytes at offset \d+ \(3 attempts\)", one) for one in retried)
+
+
+def test_the_error_about_a_sample_whose_block_failed_tells_how_often_it_was_tried(spoiled):
+    path, _, _ = spoiled
+    with (
+        forebay.Loader(path, 20, order="sequential", strategy="pread", epochs=1, world="single") as loader,
+        pytest.raises(forebay.StorageError, match=re.escape(ONCE)),
+    ):
+        for _ in loader:
+            pass
