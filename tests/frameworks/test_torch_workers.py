@@ -16,6 +16,9 @@ from frameworks.worker_datasets import BATCH, MadeBefore, MadeInWorker, Samples
 WAY_OUT = "num_workers=0"
 RECORDS = 100
 
+# torch ends its workers where its iterator is collected, and what goes wrong there is its own.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 @pytest.fixture
 def loader(small_lmdb):
