@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,13 @@ def sockets():
     """A directory for sockets of this run alone, with a path short enough for them: two test runs never meet."""
     with tempfile.TemporaryDirectory(prefix="forebay-test-") as path:
         yield path
+
+
+@pytest.fixture
+def short_path():
+    """A directory for sockets of one test, with a path short enough for them."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
 
 
 @pytest.fixture(autouse=True)

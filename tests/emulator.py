@@ -18,9 +18,6 @@ from forebay._core import ForebayError
 from forebay.pfs import directory, mounts
 from forebay.pfs.mounts import entries
 
-# A watchdog against hangs [s], never a measurement.
-WITHIN_S = 60
-
 # Four targets, fast enough that tests do not wait and slow enough that times are those of the model.
 SPEC = {
     "name": "test",
@@ -97,7 +94,7 @@ def read_direct(path: Path, offset: int, length: int) -> bytes:
 
 def wait_for(process: int) -> None:
     """Wait until a process has ended, and close its descriptor."""
-    ready, _, _ = select.select([process], [], [], WITHIN_S)
+    ready, _, _ = select.select([process], [], [], support.DEADLINE_S)
     os.close(process)
     assert ready, "the server has not ended"
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import lmdb
@@ -23,8 +26,12 @@ MPI_OPTIONS = ("--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "-
 # Whether there is time for more of the same tests (`make test-long`).
 LONG = bool(os.environ.get("FOREBAY_LONG_TESTS"))
 
-# A watchdog against hangs [s], never a measurement.
-DEADLINE_S = 90
+# A watchdog against hangs [s], never a measurement: a machine that compiles meanwhile takes many times as long as an idle one.
+DEADLINE_S = 240
+# The same for a death that is told to those who wait: far below the 600 s that loaders wait by default.
+TOLD_WITHIN_S = 120
+# How often a test is tried that only a machine without other work passes at once.
+TRIES = 40
 
 
 def record(number: int, length: int) -> bytes:
@@ -62,6 +69,45 @@ def write_lmdb(
             for number, value in enumerate(values):
                 transaction.put(f"{number:08d}".encode(), value)
     return path
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"waiting for {what}"
+        time.sleep(0.005)
+
+
+def wait_until_idle(pid: int) -> None:
+    """Wait until no thread of a process but the calling one has anything to do: none runs, wants to, or waits for a disk."""
+    looks = 0
+
+    def is_idle() -> bool:
+        nonlocal looks
+        looks = looks + 1 if all(state == "S" for state in _states(pid)) else 0
+        # One thread may have handed its work to another one in the middle of a look.
+        return looks == 5
+
+    wait_until(is_idle, f"process {pid} to be idle")
+
+
+def _states(pid: int) -> Iterator[str]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        if int(task.name) != threading.get_native_id():
+            # A thread that ends meanwhile has nothing to do.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                stat = (task / "stat").read_text()
+                yield stat[stat.rindex(")") + 2]
+
+
+def pidfds_of(pid: int) -> int:
+    """Return how many processes a process watches."""
+    links = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            links += str(descriptor.readlink()) == "anon_inode:[pidfd]"
+    return links
 
 
 def run_python(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 
 import numpy as np
 import pytest
@@ -43,9 +42,8 @@ def test_rows_hand_out_the_same_samples_and_their_times_add_up(capsys, data):
             assert repetition["asked_bytes"] == asked > 2 * sum(200 + i % 7 * 600 for i in range(SAMPLES))
             assert repetition["rate_mib_s"] == pytest.approx(asked / 2**20 / repetition["total_seconds"])
             assert 0 < repetition["accelerator_utilisation"] <= 1
-    # A rank that loses its core between two clocks explains less of its time; most do not.
-    assert max(explained) <= 1.01
-    assert statistics.median(explained) >= 0.99
+    # What is behind the last step is in no part. A rank that loses its core there explains less of its time.
+    assert 0.99 <= max(explained) <= 1.0001
     sequential = [row["digest_steps"] for row in rows.values() if row["order"] == "sequential"]
     assert len(sequential) == 4
     assert len(set(sequential)) == 1
@@ -158,13 +156,19 @@ def test_what_a_program_raised_is_told_beside_the_words_of_the_launcher(
 
 
 def test_a_program_that_hangs_is_ended_after_the_timeout(capsys, data, own_baselines):
-    status, result = run_json(
-        capsys, data, "--ranks", 2, "--repetitions", 1, "--batch-size", 16, "--timeout", 4,
-        "--launcher", "processes", "--baseline", own_baselines, "--strategies", "hangs,pylmdb-skipping",
-    )  # fmt: skip
-    rows = rows_of(result)
-    assert status == 1
-    assert "hangs@sequential: verification" in rows["hangs@sequential"]["error"]
+    rows, timeout_s = {}, 2
+    # One that does not hang has to be done by then.
+    while not rows or (
+        rows["pylmdb-skipping@sequential"]["status"] != "ok" and timeout_s < support.DEADLINE_S
+    ):
+        timeout_s *= 2
+        status, result = run_json(
+            capsys, data, "--ranks", 2, "--repetitions", 1, "--batch-size", 16, "--timeout", timeout_s,
+            "--launcher", "processes", "--baseline", own_baselines, "--strategies", "hangs,pylmdb-skipping",
+        )  # fmt: skip
+        rows = rows_of(result)
+        assert status == 1
+        assert "hangs@sequential: verification" in rows["hangs@sequential"]["error"]
     assert rows["pylmdb-skipping@sequential"]["status"] == "ok"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import forebay
+import support
 from format_files import FORMATS, SAMPLES, opened, write
 
 
@@ -92,12 +93,13 @@ def test_a_loader_names_a_file_that_changed_in_mid_epoch(files, tmp_path, strate
             name=name,
             epochs=1,
         )
-        # The size of a mapped file is looked at once a second; what is touched within it is SIGBUS (docs/design.md). All
-        # buffers are full, and nothing is touched, when the file shrinks.
+        # The size of a mapped file is looked at once a second; what is touched within it is SIGBUS (docs/design.md). So the
+        # file shrinks when all buffers are full, and nothing is touched for longer than that.
         settles = strategy == "forebay" and name == "truncated"
 
         def act(change=change, here=here, there=there, settles=settles):
-            time.sleep(0.4 if settles else 0)
+            if settles:
+                support.wait_until_idle(os.getpid())
             change(here, there)
             time.sleep(1.2 if settles else 0)
 

@@ -170,7 +170,9 @@ print('numpy' in sys.modules, 'rich' in sys.modules, file=sys.stderr)
 
 def test_a_reader_that_leaves_is_no_traceback(small_lmdb):
     command = f"{sys.executable} -m forebay inspect {small_lmdb} | head -c 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=support.DEADLINE_S, check=False
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -194,7 +196,7 @@ print("data")
             stdout=subprocess.PIPE,
             stderr=theirs,
             text=True,
-            timeout=60,
+            timeout=support.DEADLINE_S,
             check=True,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
         )

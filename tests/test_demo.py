@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import support
 from demo_support import SAMPLES, place, scratch  # noqa: F401 - fixtures among them
 from emulator import needs_fuse, ours
 from forebay import launch, pfs
@@ -109,7 +110,7 @@ def test_a_demo_that_fails_in_mid_run_leaves_nothing_mounted(
         # The server dies while the ranks read: they end with an error, and so does the question for its counters.
         process = os.pidfd_open(pfs.Server.of(mount).pid)
         signal.pidfd_send_signal(process, signal.SIGKILL)
-        select.select([process], [], [], 60)
+        select.select([process], [], [], support.DEADLINE_S)
         os.close(process)
         raise launch.LaunchError("training run: Transport endpoint is not connected")
 
@@ -131,7 +132,7 @@ def test_a_demo_that_fails_in_mid_run_leaves_nothing_mounted(
     ("number", "options"),
     [
         (signal.SIGINT, ["--no-pfs"]),
-        pytest.param(signal.SIGINT, [], marks=needs_fuse),
+        pytest.param(signal.SIGINT, [], marks=[needs_fuse, pytest.mark.long]),
         pytest.param(signal.SIGTERM, [], marks=needs_fuse),
     ],
 )
@@ -149,7 +150,7 @@ def test_an_interrupt_ends_the_ranks_and_leaves_nothing(tmp_path: Path, scratch:
     process.send_signal(number)
     assert "interrupted" in process.stderr.read()
     process.stderr.close()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=support.DEADLINE_S) == 1
     assert not (tmp_path / "data").exists()
     assert ours(scratch) == []
     assert list(scratch.iterdir()) == []

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 import forebay
+import support
 from ranks import plain, work
 
 RECORD_BYTES = 3073  # of plain.write_even
 EPOCH_BYTES = plain.SAMPLES * RECORD_BYTES
 # Long enough for threads to read a few hundred KB ahead if they meant to [s].
 PAUSE_S = 0.3
-# A watchdog [s].
-WITHIN_S = 60
 
 WAYS = {
     "sequential": {"order": "sequential", "strategy": "pread"},
@@ -58,10 +57,8 @@ def walk(path, loader, epochs=1):
 def test_without_a_number_of_epochs_the_next_one_is_read_ahead(even, way):
     with make(even, way) as loader:
         walk(even, loader)
-        deadline = time.monotonic() + WITHIN_S
-        while fetched_bytes(loader) < 1.2 * EPOCH_BYTES:
-            assert time.monotonic() < deadline, "nothing is read ahead, so the tests below show nothing"
-            time.sleep(0.01)
+        # Or the tests below show nothing.
+        support.wait_until(lambda: fetched_bytes(loader) >= 1.2 * EPOCH_BYTES, "what is read ahead")
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

@@ -15,7 +15,7 @@ import histories
 import support
 from forebay.options import PRESETS
 from ranks import plain, work
-from ranks.pool import DEADLINE_S, Killed, Pool, Raised
+from ranks.pool import Killed, Pool, Raised
 
 RUNGS = [name for name in PRESETS if name.startswith("lm")]
 # The node of each rank: one to eight ranks, as many on each node and not, in blocks and dealt out.
@@ -81,7 +81,7 @@ def test_every_rung_and_the_default_deliver_the_same_samples_on_any_nodes(pool, 
     record(several)
     wanted = [*RUNGS, "forebay"]
     ranks = begin(pool, nodes, several, None, function=work.deliver_each, strategies=wanted)
-    found = check(pool.outcomes(ranks, 2 * DEADLINE_S))
+    found = check(pool.outcomes(ranks))
     for name in wanted:
         for epoch in range(2):
             assert plain.together([one[name] for one in found], epoch) == steps_of(len(nodes)), name
@@ -203,7 +203,7 @@ def test_the_death_of_a_root_is_told_to_all(pool, several, victim):
         assert rank.hear() == "made"
         assert rank.hear() == "walking"
     ranks[victim].kill()
-    for number, outcome in enumerate(pool.outcomes(ranks, 10)):
+    for number, outcome in enumerate(pool.outcomes(ranks)):
         if number == victim:
             assert outcome == Killed(-signal.SIGKILL)
         else:
@@ -273,5 +273,5 @@ def test_the_death_of_a_node_that_may_have_the_turn_is_told(pool, several, victi
         assert rank.hear() == "made"
         assert rank.hear() == "walking"
     ranks[victim].kill()
-    outcomes = pool.outcomes(ranks, 10)
+    outcomes = pool.outcomes(ranks)
     assert f"rank {victim} " in outcomes[1 - victim]["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -15,9 +16,6 @@ import support
 from forebay.cluster import Cluster
 from ranks import work
 from ranks.pool import Killed, Raised
-
-# A death is told within 10 s.
-TOLD_WITHIN_S = 10
 
 NODES = (0, 0, 1, 1, 2)
 LEADERS = (0, 2, 4)
@@ -88,7 +86,7 @@ def test_a_death_between_two_steps_is_told_on_all_nodes(pool, records, victim):
         assert rank.hear() == "made"
         assert rank.hear() == "walking"
     ranks[victim].kill()
-    outcomes = pool.outcomes(ranks, TOLD_WITHIN_S)
+    outcomes = pool.outcomes(ranks, support.TOLD_WITHIN_S)
     check_told(outcomes, victim)
     check_told(outcomes, victim, "again")
     for rank, outcome in enumerate(outcomes):
@@ -109,7 +107,7 @@ def test_a_death_at_the_end_of_an_epoch_is_told_on_all_nodes(pool, records, vict
     for number, rank in enumerate(ranks):
         if number != victim:
             rank.tell("go")
-    check_told(pool.outcomes(ranks, TOLD_WITHIN_S), victim)
+    check_told(pool.outcomes(ranks, support.TOLD_WITHIN_S), victim)
 
 
 @pytest.mark.parametrize("victim", [0, 3, 4])
@@ -118,50 +116,72 @@ def test_a_death_while_the_index_is_built_is_told_on_all_nodes(pool, records, vi
     for leader in LEADERS:
         assert ranks[leader].hear() == "building"
     ranks[victim].kill()
-    check_told(pool.outcomes(ranks, TOLD_WITHIN_S), victim)
+    check_told(pool.outcomes(ranks, support.TOLD_WITHIN_S), victim)
 
 
 def test_a_node_that_cannot_make_the_loader_says_so_to_all(pool, records):
     ranks = begin(pool, work.building, lambda rank: {"fails": rank == 2}, path=records, pause=0.2)
     for leader in LEADERS:
         assert ranks[leader].hear() == "building"
-    outcomes = pool.outcomes(ranks, TOLD_WITHIN_S)
+    outcomes = pool.outcomes(ranks, support.TOLD_WITHIN_S)
     assert outcomes[2]["message"] == "on purpose"
     for rank in (0, 1, 4):
         assert "rank 2 (the leader of node 1" in outcomes[rank]["message"], outcomes[rank]
     assert all(outcome["steps"] == 0 for outcome in outcomes)
 
 
+def names_more(texts, expected):
+    """Whether texts name more ranks as missing than are expected: on a busy machine some others came late too."""
+    named = [set(re.findall(r"\d+", re.search(r"ranks? ([\d, -]+)", text)[1])) for text in texts]
+    assert all(names >= expected or any("-" in text for text in texts) for names in named), texts
+    return any(names != expected for names in named)
+
+
 @pytest.mark.parametrize("absent", [1, 0])
 def test_a_rank_that_does_not_come_is_an_error_after_the_timeout(pool, records, absent):
     options = {**OPTIONS, "timeout": 2}
-    ranks = pool.begin(
-        3, work.meeting, nodes=(0, 1, 1), absent=[absent], path=records, options=options, warn_after=0.5
-    )
-    there = [ranks[rank] for rank in range(3) if rank != absent]
-    for rank in there:
-        assert rank.hear() == "meeting"
-    for rank in there:
-        (outcome,) = rank.hear()
-        assert outcome["kind"] == "PeerLostError"
-        assert "not all of the 3 ranks came within 2 s" in outcome["message"]
+    for _ in range(support.TRIES):
+        ranks = pool.begin(
+            3, work.meeting, nodes=(0, 1, 1), absent=[absent], path=records, options=options, warn_after=0.5
+        )
+        there = [ranks[rank] for rank in range(3) if rank != absent]
+        for rank in there:
+            assert rank.hear() == "meeting"
+        outcomes = []
+        for rank in there:
+            assert rank.hear() == "warned"
+            outcomes += rank.hear()
+        for outcome in outcomes:
+            assert outcome["kind"] == "PeerLostError"
+        warned = [
+            warning.split("has waited for ")[1] for outcome in outcomes for warning in outcome["warnings"]
+        ]
+        assert len(warned) == len(there)
         # Rank 0 finds out who is missing.
-        assert f"missing: rank {absent}" in outcome["message"]
-        (warning,) = outcome["warnings"]
-        assert f"for rank {absent}" in warning
+        missing = [outcome["message"].rpartition("missing: ")[2] for outcome in outcomes]
+        if names_more([text.split(" for ", 1)[1] for text in warned] + missing, {str(absent)}):
+            continue
+        assert all("not all of the 3 ranks came within 2 s" in outcome["message"] for outcome in outcomes)
+        return
+    raise AssertionError(outcomes)
 
 
 def test_ranks_that_come_late_are_warned_of_and_waited_for(pool, records):
-    late = lambda rank: {"opens": 3.0 if rank in (1, 4) else 0.0}  # noqa: E731
-    ranks = begin(pool, work.meeting, late, path=records, warn_after=0.5)
-    for number, rank in enumerate(ranks):
-        assert rank.hear() == "meeting"
-        if number in (1, 4):
-            assert rank.hear() == "opening"
-    for number, ((outcome,)) in enumerate(pool.outcomes(ranks)):
-        assert outcome["steps"] == 15
-        assert len(outcome["warnings"]) == (number not in (1, 4))
-        assert all("for ranks 1, 4;" in warning for warning in outcome["warnings"])
+    late = (1, 4)
+    for _ in range(support.TRIES):
+        ranks = begin(pool, work.meeting, lambda rank: {"holds": rank in late}, path=records, warn_after=0.5)
+        for number, rank in enumerate(ranks):
+            assert rank.hear() == "meeting"
+            assert rank.hear() == ("opening" if number in late else "warned")
+        for number in late:
+            ranks[number].tell("go")
+        outcomes = [outcome for (outcome,) in pool.outcomes(ranks)]
+        assert [outcome["steps"] for outcome in outcomes] == [15] * len(NODES)
+        assert [len(outcome["warnings"]) for outcome in outcomes] == [rank not in late for rank in range(5)]
+        warned = [warning.split(" s for ")[1] for outcome in outcomes for warning in outcome["warnings"]]
+        if not names_more(warned, {"1", "4"}):
+            return
+    raise AssertionError(warned)
 
 
 @pytest.mark.parametrize("victim", [0, 3])
@@ -183,12 +203,12 @@ def test_a_rank_that_cannot_open_its_data_tells_all_why_and_they_can_try_again(p
 
 @pytest.mark.parametrize("victim", [0, 1, 3])
 def test_a_death_before_there_are_links_is_told_by_the_node(pool, records, victim):
-    ranks = begin(pool, work.meeting, lambda rank: {"opens": 60.0 * (rank == victim)}, path=records)
+    ranks = begin(pool, work.meeting, lambda rank: {"holds": rank == victim}, path=records)
     for rank in ranks:
         assert rank.hear() == "meeting"
     assert ranks[victim].hear() == "opening"
     ranks[victim].kill()
-    for number, outcome in enumerate(pool.outcomes(ranks, TOLD_WITHIN_S)):
+    for number, outcome in enumerate(pool.outcomes(ranks, support.TOLD_WITHIN_S)):
         if number == victim:
             assert outcome == Killed(-signal.SIGKILL)
         else:
@@ -204,7 +224,7 @@ def test_the_first_of_several_deaths_is_named_by_all_that_are_left(pool, records
         assert rank.hear() == "walking"
     ranks[3].kill()
     for rank in (0, 1, 2, 4):
-        assert "rank 3 " in ranks[rank].hear(TOLD_WITHIN_S)["message"]
+        assert "rank 3 " in ranks[rank].hear(support.TOLD_WITHIN_S)["message"]
 
 
 def test_a_forked_child_of_a_dead_leader_does_not_hide_its_death(pool, records):
@@ -212,7 +232,7 @@ def test_a_forked_child_of_a_dead_leader_does_not_hide_its_death(pool, records):
     children = [rank.hear() for rank in ranks]
     ranks[0].kill()
     try:
-        assert "rank 0 " in ranks[1].hear(TOLD_WITHIN_S)["message"]
+        assert "rank 0 " in ranks[1].hear(support.TOLD_WITHIN_S)["message"]
     finally:
         os.kill(children[0], signal.SIGKILL)
 
@@ -226,10 +246,10 @@ def test_a_leader_that_is_stopped_for_a_while_is_warned_of_and_not_dead(pool, re
         assert rank.hear() == "walking"
     ranks[2].kill(signal.SIGSTOP)
     try:
-        time.sleep(12)
+        for leader in (0, 4):
+            assert ranks[leader].hear() == "warned"
     finally:
         ranks[2].kill(signal.SIGCONT)
-    time.sleep(1)
     for rank in ranks:
         rank.tell("end")
     outcomes = pool.outcomes(ranks)
@@ -308,13 +328,20 @@ def walk_on_nodes(emulated, records, place, walk_s):
 
 @nodes.needs_nodes
 def test_a_node_that_is_cut_off_for_a_few_seconds_is_no_loss(records, tmp_path):
-    with Cluster(3) as emulated:
-        programs = walk_on_nodes(emulated, records, tmp_path / "exchange", 6)
-        emulated.unplug(1)
-        time.sleep(3)
-        emulated.plug(1)
-        for program in programs:
-            assert program.finish() == (0, "walking\nwell\n", "")
+    # A link is lost after seven seconds. What was to be three can be more on a busy machine; then it shows nothing.
+    for turn in range(support.TRIES):
+        with Cluster(3) as emulated:
+            programs = walk_on_nodes(emulated, records, tmp_path / f"exchange-{turn}", 6)
+            begun = time.monotonic()
+            emulated.unplug(1)
+            time.sleep(3)
+            emulated.plug(1)
+            taken_s = time.monotonic() - begun
+            ends = [program.finish() for program in programs]
+        if taken_s < 5:
+            assert ends == [(0, "walking\nwell\n", "")] * 3
+            return
+    raise AssertionError(f"three seconds took {taken_s} s")
 
 
 # --- MPI ---

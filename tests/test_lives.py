@@ -20,7 +20,7 @@ from ranks.pool import Killed, Raised
 
 
 @pytest.mark.parametrize("order", plain.ORDERS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(6 if support.LONG else 3))
 def test_ranks_that_break_keep_and_pause_as_they_like_get_what_the_order_says(pool, mixed, order, seed):
     rng = random.Random(f"{order} {seed}")
     ranks = rng.choice([1, 2, 3, 4])
@@ -108,22 +108,30 @@ def test_a_fork_in_any_rank_disturbs_nobody(pool, mixed):
     assert plain.together(found, 0) == plain.expected(mixed, options, 3, 1)[0]
 
 
-def test_interrupts_at_any_moment_lose_no_place(pool, mixed):
+def test_interrupts_at_any_moment_lose_no_place(pool, mixed, tmp_path):
     options = {
         "batch_size": 4,
         "order": "shuffle",
         "strategy": {"access": "pread", "readers": 3, "buffers": 2},
     }
     epochs = 12
-    ranks = pool.begin(
-        3, work.interrupted, lambda rank: {"rests": rank == 0}, path=mixed, options=options, epochs=epochs
-    )
+    each = lambda rank: {"rests": rank == 0, "tally": str(tmp_path / f"tally.{rank}")}  # noqa: E731
+    ranks = pool.begin(3, work.interrupted, each, path=mixed, options=options, epochs=epochs)
     rng = random.Random(5)
-    for _ in range(epochs):
+    tallies = [tmp_path / "tally.1", tmp_path / "tally.2"]
+    for epoch in range(epochs):
         assert ranks[0].hear() == "resting"
-        for _ in range(6):
+
+        def interrupt():
             time.sleep(rng.choice([0, 0.001, 0.01]))
             ranks[rng.choice([1, 2])].kill(signal.SIGINT)
+            return sum(tally.stat().st_size for tally in tallies if tally.exists())
+
+        for _ in range(6):
+            interrupt()
+        # Of signals that come too fast for a busy machine some are one. In the last epoch the others may be done.
+        if epoch + 1 < epochs:
+            support.wait_until(lambda: interrupt() >= 2 * (epoch + 1), "two interrupts an epoch")  # noqa: B023
         ranks[0].tell("go")
     found = pool.outcomes(ranks)
     for one in found:
@@ -246,7 +254,7 @@ def test_a_process_exits_while_a_thread_of_it_waits_for_a_batch(even):
         for rank in range(2)
     ]
     try:
-        assert processes[0].wait(40) == 0
+        assert processes[0].wait(support.DEADLINE_S) == 0
     finally:
         for process in processes:
             process.kill()
@@ -300,9 +308,12 @@ def test_a_file_that_is_truncated_under_way_is_an_error_with_file_and_offset(poo
     for rank in ranks:
         assert rank.hear() == "resting"
     data = path / "data.mdb"
-    os.truncate(data, 2_000_000)
     if access == "auto":
         # The size of a mapped file is looked at once a second; what is touched within it is SIGBUS (docs/design.md).
+        for rank in ranks:
+            support.wait_until_idle(rank.pid)
+    os.truncate(data, 2_000_000)
+    if access == "auto":
         time.sleep(1.3)
     for rank in ranks:
         rank.tell("go")

@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -595,18 +594,11 @@ def test_a_loader_that_is_dropped_is_collected(small_lmdb):
         next(iter(loader))
         del loader
     gc.collect()
-    wait_until(lambda: threading_count() <= before)
+    support.wait_until(lambda: threading_count() <= before, "the threads of the loaders to end")
 
 
 def threading_count():
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208
-
-
-def wait_until(condition, deadline_s=30):
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_loader_alive_at_exit_is_no_trouble(small_lmdb):

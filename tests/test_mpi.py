@@ -52,6 +52,7 @@ def start(path, ranks, code, *arguments):
     return mpi.open_mpi().run(path, [ranks], code, *arguments)
 
 
+@pytest.mark.sweep(together=1)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("order", ["group", "shuffle"])
 def test_ranks_find_each_other_and_get_every_sample_once_together(tmp_path, records, ranks, order):
@@ -82,6 +83,7 @@ with forebay.Loader(sys.argv[1], memory="32MiB", **options) as loader:
 """
 
 
+@pytest.mark.sweep(together=1)
 @nodes.needs_nodes
 @pytest.mark.parametrize("per_node", [[2, 2], [3, 1, 1]], ids=["2x2", "3+1+1"])
 def test_ranks_on_nodes_find_those_of_their_own_and_get_every_sample_once_together(
@@ -255,14 +257,25 @@ try:
 except forebay.PeerLostError as error:
     emit([comm.rank, str(error)])
 # Whoever finalises waits for the dead; whoever ends first must not be taken for one.
-time.sleep(2)
+open(f"{sys.argv[2]}.{comm.rank}", "w").close()
+while not all(os.path.exists(f"{sys.argv[2]}.{rank}") for rank in (0, 2)):
+    time.sleep(0.01)
 os._exit(0)
 """
     script = tmp_path / "rank.py"
     script.write_text("import importlib, time\n" + mpi.PRELUDE + code)
     command = ["timeout", "-s", "KILL", str(support.DEADLINE_S), str(support.MPIEXEC), "--with-ft", "ulfm"]
     done = subprocess.run(
-        [*command, *support.MPI_OPTIONS, "-n", "3", sys.executable, str(script), str(records)],
+        [
+            *command,
+            *support.MPI_OPTIONS,
+            "-n",
+            "3",
+            sys.executable,
+            str(script),
+            str(records),
+            str(tmp_path / "told"),
+        ],
         env={**os.environ, **support.MPI_ENVIRONMENT},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -26,9 +26,6 @@ from forebay import pfs
 from forebay._core import OptionError, StorageError
 from forebay.pfs import mounts, start
 
-# A watchdog against hangs [s], never a measurement.
-WITHIN_S = 60
-
 
 @pytest.fixture
 def mounted(backing, points):
@@ -323,11 +320,11 @@ print(pfs.Server.start(sys.argv[1], [sys.argv[2]], spec=json.loads(sys.argv[3]))
 
 @needs_fuse
 def test_a_server_of_another_runtime_directory_is_joined_all_the_same(
-    backing, points, mounted, tmp_path, monkeypatch
+    backing, points, mounted, tmp_path, monkeypatch, short_path
 ):
     third = tmp_path / "node2"
     third.mkdir()
-    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(short_path / "elsewhere"))
     assert pfs.Server.start(backing, [third]).pid == mounted.pid
 
 
@@ -384,7 +381,7 @@ assert pfs.find(point) is None
         ["unshare", "-Urm", sys.executable, "-c", code, backing, point, json.dumps(SPEC)],
         capture_output=True,
         text=True,
-        timeout=WITHIN_S,
+        timeout=support.DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

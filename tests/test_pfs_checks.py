@@ -19,9 +19,7 @@ from forebay import pfs
 from forebay._core import OptionError, StorageError
 from forebay.pfs import checks, control, directory, mounts, start
 from forebay.pfs.mounts import Entry, covering, entries
-
-# A watchdog against hangs [s], never a measurement.
-WITHIN_S = 60
+from support import DEADLINE_S
 
 TABLE = rb"""21 1 254:0 / / rw,relatime - ext4 /dev/root rw
 30 21 0:30 / /data\040set rw - fuse.forebay-pfs forebay-pfs:/run/a\040b.sock rw,user_id=0
@@ -71,8 +69,8 @@ def test_only_mounts_with_a_control_socket_are_listed(monkeypatch, tmp_path):
 # --- the runtime directory ---
 
 
-def test_the_runtime_directory_is_made_for_us_alone(monkeypatch, tmp_path):
-    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(tmp_path / "made"))
+def test_the_runtime_directory_is_made_for_us_alone(monkeypatch, short_path):
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(short_path / "made"))
     path = directory.runtime_directory()
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert directory.runtime_directory() == path
@@ -156,7 +154,7 @@ class Impostor:
         return self
 
     def __exit__(self, *_):
-        self._thread.join(WITHIN_S)
+        self._thread.join(DEADLINE_S)
         self._listener.close()
 
 
@@ -200,7 +198,7 @@ def test_an_answer_in_pieces_is_put_together(tmp_path):
 def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(tmp_path):
     over = threading.Event()
     path = tmp_path / "s"
-    with Impostor(path, lambda _: over.wait(WITHIN_S)):
+    with Impostor(path, lambda _: over.wait(DEADLINE_S)):
         with pytest.raises(StorageError, match=r"no answer within 0.2 s"):
             control.ask(path, {"command": "ping"}, within_s=0.2)
         over.set()

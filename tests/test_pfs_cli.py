@@ -20,10 +20,7 @@ import emulator
 from emulator import backing, needs_fuse, points, read_direct  # noqa: F401 - two are fixtures
 from forebay import cli, pfs
 from forebay.cli.pfs import command
-from support import ROOT
-
-# A watchdog against hangs [s], never a measurement.
-WITHIN_S = 60
+from support import DEADLINE_S, ROOT
 
 
 def run(capsys, *arguments):
@@ -276,7 +273,7 @@ def test_in_the_foreground_a_signal_unmounts(backing, points, spec, tmp_path, en
             wait_until_mounted(points[0])
             assert (points[0] / "file").read_bytes() == (backing / "file").read_bytes()
             process.send_signal(ending)
-            assert process.wait(WITHIN_S) == 0, process.stderr.read()
+            assert process.wait(DEADLINE_S) == 0, process.stderr.read()
             assert process.stderr.read() == ""
         finally:
             process.kill()
@@ -286,7 +283,7 @@ def test_in_the_foreground_a_signal_unmounts(backing, points, spec, tmp_path, en
 
 def wait_until_mounted(point: Path) -> None:
     """Wait until a mount is in the table and its server answers."""
-    for _ in range(WITHIN_S * 100):
+    for _ in range(round(DEADLINE_S * 100)):
         found = pfs.find(point)
         if found is not None and found.alive and found.mount == point:
             return

@@ -20,7 +20,7 @@ import forebay
 from forebay import FormatError, OptionError, StorageError
 from forebay.bench import containers, generate, workload
 from forebay.demo import datum
-from support import ROOT
+from support import DEADLINE_S, ROOT
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'forebay[bench]'")
 google_crc32c = pytest.importorskip("google_crc32c", reason="google-crc32c is not installed")
@@ -378,7 +378,7 @@ workload.prepare("resnet50", 1e-4, pathlib.Path(sys.argv[1]), progress=progress)
 
 
 def test_what_a_killed_run_leaves_is_not_used_and_goes(tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False, timeout=DEADLINE_S)
     assert done.returncode == -9
     (partial,) = tmp_path.glob("*.partial")
     assert list(partial.iterdir())

@@ -337,7 +337,7 @@ def test_a_world_with_a_communicator_takes_its_nodes_by_name():
 
 
 @pytest.mark.mpi
-def test_ranks_that_do_not_come_are_an_error_after_the_deadline():
+def test_ranks_that_do_not_come_are_an_error_after_the_deadline(tmp_path):
     code = """
 from mpi4py import MPI
 import forebay, time
@@ -347,13 +347,14 @@ if MPI.COMM_WORLD.rank == 0:
         _mpi.Channel.of(MPI.COMM_WORLD, 0.3)
     except forebay.PeerLostError as error:
         emit(str(error))
+    open(sys.argv[1], "w").close()
 else:
-    emit("absent")
-sys.stdout.flush()
-time.sleep(0.5)
+    # The launcher would end rank 0 with it.
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
 os._exit(0)
 """
-    done = support.start_mpi(2, code)
+    done = support.start_mpi(2, code, tmp_path / "told")
     lines = [
         json.loads(line.removeprefix("EMIT ")) for line in done.stdout.splitlines() if line.startswith("EMIT")
     ]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import support
 from forebay.cluster import Cluster, ClusterError
 
-# A watchdog against hangs [s], never a measurement.
-WITHIN_S = 60
+WITHIN_S = support.DEADLINE_S
 
 
 def cannot_emulate() -> str | None:

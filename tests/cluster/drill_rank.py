@@ -59,13 +59,13 @@ class Rank:
 
     def run(self) -> None:
         """Work, and tell how it went."""
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings():
             warnings.simplefilter("always")
+            warnings.showwarning = lambda message, *_, **__: self.say("warned", message=str(message))
             try:
                 self.work()
             except forebay.PeerLostError as error:
                 self.say("lost", message=str(error), time=time.monotonic())
-            self.say("warned", messages=[str(one.message) for one in caught])
 
 
 if __name__ == "__main__":

@@ -18,8 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import support
+
 # A watchdog against hangs [s], never a measurement.
-DEADLINE_S = 60
+DEADLINE_S = support.DEADLINE_S
 
 _jobs = itertools.count()
 

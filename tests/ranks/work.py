@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -10,12 +11,13 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import forebay
+import support
 from ranks import nodes
 
 MEMORY = "32MiB"
@@ -315,46 +317,60 @@ def building(
         module._native = native
 
 
+@contextlib.contextmanager
+def telling_warnings(pipe: Any) -> Iterator[list[str]]:
+    """Collect the texts of all warnings; say "warned" at each of them."""
+    caught: list[str] = []
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        caught.append(str(message))
+        if pipe is not None:
+            pipe.send("warned")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        yield caught
+
+
 def meeting(
     path: str,
     options: Mapping[str, Any],
     world: Mapping[str, Any],
     pipe: Any,
     tries: Sequence[str] = (),
-    opens: float = 0.0,
+    holds: bool = False,
     warn_after: float | None = None,
 ) -> list[dict[str, Any]]:
     """Make a loader of each of ``tries``, all over one communicator; return what kept them from being made, and warnings.
 
-    Says "meeting" before, and "opening" where the data set is opened, for which it takes ``opens`` seconds.
+    Says "meeting" before, and "warned" at each warning where ``warn_after`` is given. With ``holds``, says "opening" where the
+    data set is opened, and waits there until told to go.
     """
     module = importlib.import_module("forebay.loader")
     waiting = importlib.import_module("forebay._waiting")
     really, patience = module.open, waiting.WARN_AFTER_S
 
-    def slowly(path: str) -> Any:
+    def when_told(path: str) -> Any:
         pipe.send("opening")
-        time.sleep(opens)
+        pipe.recv()
         return really(path)
 
     pipe.send("meeting")
-    module.open = slowly if opens else really
+    module.open = when_told if holds else really
     waiting.WARN_AFTER_S = warn_after or patience
     world = nodes.with_comm(dict(world))
     found = []
     try:
         for one in tries or (path,):
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+            with telling_warnings(pipe if warn_after is not None else None) as caught:
                 outcome: dict[str, Any] = {"kind": "", "message": "", "steps": 0}
-                begun = time.monotonic()
                 try:
                     with make(one, world, options) as loader:
                         outcome["steps"] = sum(1 for _ in loader)
                 except forebay.ForebayError as error:
                     outcome |= {"kind": type(error).__name__, "message": str(error)}
-                outcome["seconds"] = time.monotonic() - begun
-                outcome["warnings"] = [str(warning.message) for warning in caught]
+                outcome["warnings"] = caught
                 found.append(outcome)
         return found
     finally:
@@ -396,9 +412,18 @@ def _in_child(loader: forebay.Loader, iteration: Any, held: list[Any]) -> int:
 
 
 def interrupted(
-    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, epochs: int, rests: bool
+    path: str,
+    options: Mapping[str, Any],
+    world: Mapping[str, Any],
+    pipe: Any,
+    epochs: int,
+    rests: bool,
+    tally: str | None = None,
 ) -> dict[str, Any]:
-    """Go through epochs, and through SIGINT at any moment; with ``rests``, wait once per epoch until told to go."""
+    """Go through epochs, and through SIGINT at any moment; with ``rests``, wait once per epoch until told to go.
+
+    The file ``tally`` gets a byte for each interrupt.
+    """
     found: list[list[list[int]]] = []
     interrupts = 0
     armed = False
@@ -408,6 +433,9 @@ def interrupted(
         if armed:
             armed = False
             interrupts += 1
+            if tally is not None:
+                with open(tally, "ab") as file:  # noqa: PTH123
+                    file.write(b".")
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupt)
@@ -492,16 +520,15 @@ def rested(
 def patient(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any
 ) -> dict[str, list[str]]:
-    """Go through epochs until told to end; say "walking" first, and return the warnings."""
-    with warnings.catch_warnings(record=True) as caught, make(path, world, options) as loader:
-        warnings.simplefilter("always")
+    """Go through epochs until told to end; say "walking" first and "warned" at each warning, and return the warnings."""
+    with telling_warnings(pipe) as caught, make(path, world, options) as loader:
         pipe.send("walking")
         while not pipe.poll():
             for batch in loader:
                 check(path, batch)
                 time.sleep(0.01)
         pipe.recv()
-    return {"warnings": [str(one.message) for one in caught]}
+    return {"warnings": caught}
 
 
 def walk_with_child(
@@ -551,5 +578,5 @@ def closing(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pip
         time.sleep(0.5)
     pipe.send("waiting")
     loader.close()
-    thread.join(30)
+    thread.join(support.DEADLINE_S)
     return ended

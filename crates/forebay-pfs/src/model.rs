@@ -244,12 +244,17 @@ impl Model {
 
     /// Empties all queues and forgets where the disks stand; nodes, stalls, slow servers and the sequence of the jitter stay.
     pub fn reset(&mut self) {
+        self.forget_transfers();
+        self.metadata.clear();
+        self.positions.clear();
+    }
+
+    /// Empties the queues of servers and links: what is booked there has been answered.
+    pub fn forget_transfers(&mut self) {
         for server in &mut self.servers {
             server.timeline.clear();
         }
         self.nodes.fill(Node::default());
-        self.metadata.clear();
-        self.positions.clear();
         self.in_flight.clear();
     }
 

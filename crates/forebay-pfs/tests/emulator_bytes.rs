@@ -204,7 +204,7 @@ fn what_one_mount_writes_another_one_that_has_it_cached_reads() {
     writer.write_all_at(&[0xee; 5000], 300_000).unwrap();
     // Told a moment later; a watchdog, not a measurement.
     let begun = std::time::Instant::now();
-    while begun.elapsed().as_secs() < 10 {
+    while begun.elapsed().as_secs() < 240 {
         other.read_exact_at(&mut buffer, 0).unwrap();
         if buffer[300_000..305_000].iter().all(|&byte| byte == 0xee) {
             assert!(fs::read(room.backing("file")).unwrap() == buffer);

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use emulator_support::{Aligned, Dice, KIB, MIB, direct, latency, node, number, room};
+use emulator_support::{Aligned, Dice, KIB, MIB, Room, direct, latency, node, number, room};
 use forebay_pfs::Spec;
+use forebay_pfs::emulator::Emulator;
 use memmap2::Mmap;
 use serde_json::Value;
 
@@ -118,71 +119,88 @@ fn one_node_becomes_cold_while_a_program_has_the_file_mapped() {
     assert_eq!(number(&node(&stats, 1)["read_bytes"]), 0);
 }
 
+/// The most requests in flight at once that `read` makes of a fresh file system, where at least `wanted` are expected. What takes
+/// long enough on an idle machine may be answered on a busy one before the last request has come, so it takes longer the next time.
+fn deepest(room: &Room, wanted: u64, read: impl Fn(&Emulator)) -> u64 {
+    let mut found = 0;
+    for latency_us in [20e3, 200e3, 2e6, 20e6] {
+        let emulator = room.start(1, latency(latency_us));
+        read(&emulator);
+        found = number(&emulator.stats()["max_in_flight"]);
+        emulator.end().unwrap();
+        if found >= wanted {
+            break;
+        }
+    }
+    found
+}
+
 #[test]
 fn sixteen_threads_are_sixteen_requests_in_flight() {
     let Some(room) = room() else { return };
     room.write("file", 4 * MIB);
-    let emulator = room.start(1, latency(20_000.0));
     let path = room.on(0, "file");
-    std::thread::scope(|scope| {
-        for thread in 0..16u64 {
-            let file = direct(&path);
-            scope.spawn(move || {
-                let mut buffer = Aligned::new(4096);
-                for turn in 0..20 {
-                    file.read_exact_at(buffer.bytes(4096), (thread * 20 + turn) * 4096).unwrap();
-                }
-            });
-        }
-    });
-    let stats = emulator.stats();
-    assert!(number(&stats["max_in_flight"]) >= 16, "{}", stats["max_in_flight"]);
-    assert_eq!(number(&node(&stats, 0)["reads"]), 320);
+    let read = |emulator: &Emulator| {
+        std::thread::scope(|scope| {
+            for thread in 0..16u64 {
+                let file = direct(&path);
+                scope.spawn(move || {
+                    let mut buffer = Aligned::new(4096);
+                    for turn in 0..2 {
+                        file.read_exact_at(buffer.bytes(4096), (thread * 2 + turn) * 4096).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(number(&node(&emulator.stats(), 0)["reads"]), 32);
+    };
+    assert_eq!(deepest(&room, 16, read), 16);
 }
 
 #[test]
 fn one_direct_read_of_eight_mebibytes_is_eight_requests_in_flight() {
     let Some(room) = room() else { return };
     room.write("file", 8 * MIB);
-    let emulator = room.start(1, latency(20_000.0));
-    let mut buffer = Aligned::new(8 * MIB);
-    direct(&room.on(0, "file")).read_exact_at(buffer.bytes(8 * MIB), 0).unwrap();
-    assert_eq!(number(&emulator.stats()["max_in_flight"]), 8);
+    let read = |_: &Emulator| {
+        let mut buffer = Aligned::new(8 * MIB);
+        direct(&room.on(0, "file")).read_exact_at(buffer.bytes(8 * MIB), 0).unwrap();
+    };
+    assert_eq!(deepest(&room, 8, read), 8);
 }
 
 #[test]
 fn a_deep_asynchronous_reader_is_as_deep_on_the_mount() {
     let Some(room) = room() else { return };
     let data = room.write("file", 4 * MIB);
-    let emulator = room.start(1, latency(20_000.0));
-    let file = direct(&room.on(0, "file"));
-    let mut ring = match io_uring::IoUring::new(64) {
-        Ok(ring) => ring,
-        Err(error) => return eprintln!("skipped: this kernel gives no io_uring: {error}"),
+    if let Err(error) = io_uring::IoUring::new(64) {
+        return eprintln!("skipped: this kernel gives no io_uring: {error}");
+    }
+    let read = |_: &Emulator| {
+        let file = direct(&room.on(0, "file"));
+        let mut ring = io_uring::IoUring::new(64).unwrap();
+        let mut buffers: Vec<Aligned> = (0..32).map(|_| Aligned::new(4 * KIB)).collect();
+        let descriptor = io_uring::types::Fd(std::os::fd::AsRawFd::as_raw_fd(&file));
+        for (number, buffer) in buffers.iter_mut().enumerate() {
+            let place = buffer.bytes(4 * KIB).as_mut_ptr();
+            let entry = io_uring::opcode::Read::new(descriptor, place, 4 * KIB as u32)
+                .offset((number * 128 * KIB) as u64)
+                .build()
+                .user_data(number as u64);
+            // SAFETY: buffers and file live until all completions have been taken.
+            unsafe { ring.submission().push(&entry).unwrap() };
+        }
+        ring.submit_and_wait(32).unwrap();
+        let mut seen = 0;
+        for completion in ring.completion() {
+            assert_eq!(completion.result(), 4 * KIB as i32);
+            seen += 1;
+        }
+        assert_eq!(seen, 32);
+        for (number, buffer) in buffers.iter_mut().enumerate() {
+            assert!(*buffer.bytes(4 * KIB) == data[number * 128 * KIB..number * 128 * KIB + 4 * KIB]);
+        }
     };
-    let mut buffers: Vec<Aligned> = (0..32).map(|_| Aligned::new(4 * KIB)).collect();
-    let descriptor = io_uring::types::Fd(std::os::fd::AsRawFd::as_raw_fd(&file));
-    for (number, buffer) in buffers.iter_mut().enumerate() {
-        let place = buffer.bytes(4 * KIB).as_mut_ptr();
-        let entry = io_uring::opcode::Read::new(descriptor, place, 4 * KIB as u32)
-            .offset((number * 128 * KIB) as u64)
-            .build()
-            .user_data(number as u64);
-        // SAFETY: buffers and file live until all completions have been taken.
-        unsafe { ring.submission().push(&entry).unwrap() };
-    }
-    ring.submit_and_wait(32).unwrap();
-    let mut seen = 0;
-    for completion in ring.completion() {
-        assert_eq!(completion.result(), 4 * KIB as i32);
-        seen += 1;
-    }
-    assert_eq!(seen, 32);
-    for (number, buffer) in buffers.iter_mut().enumerate() {
-        assert!(*buffer.bytes(4 * KIB) == data[number * 128 * KIB..number * 128 * KIB + 4 * KIB]);
-    }
-    let most = number(&emulator.stats()["max_in_flight"]);
-    assert!(most >= 32, "{most} of 32 in flight");
+    assert_eq!(deepest(&room, 32, read), 32);
 }
 
 #[test]

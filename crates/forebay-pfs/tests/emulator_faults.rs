@@ -47,12 +47,39 @@ fn a_stalled_server_answers_when_the_stall_is_over() {
     let data = room.write("file", MIB);
     let emulator = room.start(1, latency(100.0));
     let file = direct(&room.on(0, "file"));
-    emulator.fault(&Fault::Stall { server: 0, for_seconds: 0.3 }).unwrap();
     let begun = Instant::now();
+    emulator.fault(&Fault::Stall { server: 0, for_seconds: 0.3 }).unwrap();
     let mut buffer = Aligned::new(4096);
     file.read_exact_at(buffer.bytes(4096), 0).unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(250), "{:?}", begun.elapsed());
     assert!(*buffer.bytes(4096) == data[..4096]);
+}
+
+#[test]
+fn a_stall_that_is_cleared_lets_go_what_waits_and_delays_nothing_that_comes() {
+    let Some(room) = room() else { return };
+    let data = room.write("file", MIB);
+    // More than one request in flight would have to wait for the one before it.
+    let spec = Spec { request_depth: 1, link_bytes_per_second: Some(1e9), ..latency(100.0) };
+    let emulator = room.start(1, spec);
+    let file = direct(&room.on(0, "file"));
+    // Longer than the test may take: only the end of the fault ends the wait.
+    emulator.fault(&Fault::Stall { server: 0, for_seconds: 3600.0 }).unwrap();
+    let waiting = std::thread::spawn(move || {
+        let mut buffer = Aligned::new(4096);
+        file.read_exact_at(buffer.bytes(4096), 0).unwrap();
+        (file, buffer.bytes(4096).to_vec())
+    });
+    while emulator.stats()["max_in_flight"] == 0 {
+        std::thread::yield_now();
+    }
+    emulator.fault(&Fault::Clear).unwrap();
+    let (file, found) = waiting.join().unwrap();
+    assert!(found == data[..4096]);
+    let mut buffer = Aligned::new(4096);
+    file.read_exact_at(buffer.bytes(4096), 4096).unwrap();
+    assert!(*buffer.bytes(4096) == data[4096..8192]);
+    assert_eq!(emulator.stats()["faults"]["stalled"], serde_json::json!([]));
 }
 
 #[test]

@@ -233,7 +233,7 @@ class Server:
         self.command("fault", kind="dead", mount=self._point(mount))
 
     def clear_faults(self) -> None:
-        """End all faults but those of dead mounts."""
+        """End all faults but those of dead mounts; what waits for a stalled server is answered at once."""
         self.command("fault", kind="clear")
 
     def _point(self, mount: str | os.PathLike[str]) -> str:

@@ -9,7 +9,7 @@ use super::handshake::{ANSWER_BYTES, HELLO_BYTES, hello};
 use super::wire::Decoder;
 use super::*;
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Listeners and specifications of so many leaders.
 fn specs(nodes: usize) -> Vec<(Listener, LinksSpec)> {

@@ -18,7 +18,7 @@ use forebay_engine::node::{Bell, Map, Membership, NodeError, NodeSpec, fork, joi
 use serde::{Deserialize, Serialize};
 
 /// Longest time without news from a child before a test is taken for hung.
-const WATCHDOG: Duration = Duration::from_secs(90);
+const WATCHDOG: Duration = Duration::from_secs(240);
 const VARIABLE: &str = "FOREBAY_TEST_RANK";
 /// Begins a line of a child that is meant for the parent.
 const MARK: &str = "@@";

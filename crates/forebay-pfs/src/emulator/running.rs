@@ -371,14 +371,23 @@ impl Emulator {
             }
             Fault::Clear => {
                 let mut state = locked(&self.shared.state);
+                let now = self.shared.now();
+                let stalls = state.faults.stalled(now).next().is_some();
                 for server in state.faults.clear() {
                     state.model.stall(server, 0)?;
                     state.model.slow(server, 1.0)?;
+                }
+                // What waits for the end of a stall is answered below, and nothing queues behind it.
+                if stalls {
+                    state.model.forget_transfers();
                 }
                 drop(state);
                 for mount in self.shared.mounts() {
                     let cut = mount.cut.load(Ordering::SeqCst);
                     mount.dead.store(cut, Ordering::SeqCst);
+                    if stalls {
+                        self.shared.timers.hurry(mount.node);
+                    }
                 }
             }
         }
