@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import disk_use
 import support
 from ranks import plain
 from ranks.pool import Pool
@@ -19,6 +21,35 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # What a launcher, a user or a cluster may have set; a test sets what it needs.
 PREFIXES = ("FOREBAY_", "OMPI_COMM_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def pytest_configure(config):
+    config.stash[disk_use.KEY] = disk_use.DiskUse(disk_use.own_temporary_directory())
+    config.stash[disk_use.KEY].start()
+
+
+def pytest_unconfigure(config):
+    disk = config.stash[disk_use.KEY]
+    disk.stop()
+    # Directories of failed tests stay.
+    with contextlib.suppress(OSError):
+        disk.path.rmdir()
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    terminalreporter.section("disk")
+    for line in config.stash[disk_use.KEY].report(5):
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture(autouse=True)
+def disk(request):
+    """Fail a test during which more disk is taken than all tests together may take."""
+    watch = request.config.stash[disk_use.KEY]
+    watch.begin(request.node.nodeid)
+    yield
+    taken = watch.end()
+    assert taken <= disk_use.MAX_BYTES, f"the tests take {taken / 1e6:,.0f} MB of disk at once"
 
 
 @pytest.fixture(scope="session")
