@@ -12,6 +12,7 @@ import pytest
 
 import disk_use
 import support
+import sweeps
 from ranks import plain
 from ranks.pool import Pool
 
@@ -21,6 +22,27 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # What a launcher, a user or a cluster may have set; a test sets what it needs.
 PREFIXES = ("FOREBAY_", "OMPI_COMM_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave what is for the long run to `make test-long`: tests marked so, and most cases of wide sweeps."""
+    if support.LONG:
+        return
+    families = {}
+    for item in items:
+        if item.get_closest_marker("sweep"):
+            families.setdefault((item.path, item.originalname), []).append(item)
+    later = {item for item in items if item.get_closest_marker("long")}
+    for family in families.values():
+        together = family[0].get_closest_marker("sweep").kwargs["together"]
+        kept = sweeps.chosen([item.callspec.params for item in family], together)
+        later |= {item for place, item in enumerate(family) if place not in kept}
+    # A case that is asked for by its name is run.
+    named = {name for argument in config.args if (name := argument.rpartition("::")[2]).endswith("]")}
+    later = {item for item in later if item.name not in named}
+    if later:
+        config.hook.pytest_deselected(items=sorted(later, key=items.index))
+        items[:] = [item for item in items if item not in later]
 
 
 def pytest_configure(config):

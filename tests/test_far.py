@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import forebay
@@ -33,6 +35,13 @@ def far(backing, points):
     server.end()
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A database of the large records, and its records."""
+    values = [support.record(number, 40_000 + number * 33) for number in range(LARGE)]
+    return support.write_lmdb(tmp_path_factory.mktemp("large") / "large.lmdb", values), values
+
+
 @pytest.mark.parametrize("order", ["sequential", "contiguous", "shuffle", "group"])
 def test_every_number_of_ranks_delivers_what_the_plain_reader_does(pool, far, order):
     near, mount, server = far
@@ -49,10 +58,12 @@ def test_every_number_of_ranks_delivers_what_the_plain_reader_does(pool, far, or
 
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize("memory", ["least", "512MiB"])
-def test_groups_of_any_size_and_in_any_memory_are_those_of_a_local_file(far, name, memory):
+def test_groups_of_any_size_and_in_any_memory_are_those_of_a_local_file(far, large, name, memory):
     near, mount, server = far
-    values = [support.record(number, 40_000 + number * 33) for number in range(LARGE)]
-    local = support.write_lmdb(near / "large.lmdb", values)
+    whole, values = large
+    local = near / "large.lmdb"
+    local.mkdir()
+    os.link(whole / "data.mdb", local / "data.mdb")
     order = forebay.Group(**GROUPS[name])
     with forebay.Loader(local, 50, order=order, epochs=1, seed=4) as loader:
         expected = [[int(number) for number in batch.indices] for batch in loader]

@@ -31,6 +31,7 @@ def fits(rung, order):
     return order == "sequential" or PRESETS[rung]["locate"] != "handoff"
 
 
+@pytest.mark.sweep(together=2)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("order", ["sequential", "contiguous"])
 @pytest.mark.parametrize("rung", RUNGS)
@@ -76,6 +77,7 @@ def plain_steps(samples, batch, ranks):
     ]
 
 
+@pytest.mark.sweep(together=1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("rung", ROOTED)
 def test_ranks_break_jump_and_come_back_as_they_like(pool, mixed, rung, seed):
@@ -117,6 +119,7 @@ def test_a_state_is_resumed_on_another_rung_and_another_number_of_ranks(pool, mi
     assert joined == plain.joined(whole)
 
 
+@pytest.mark.sweep(together=1)
 @pytest.mark.parametrize("leaves", [0, 1])
 @pytest.mark.parametrize("rung", ROOTED)
 def test_the_root_moves_when_its_rank_says_goodbye(pool, several, rung, leaves):
@@ -129,6 +132,7 @@ def test_the_root_moves_when_its_rank_says_goodbye(pool, several, rung, leaves):
         assert one["found"] == ([steps[:3]] if rank == leaves else [steps, steps])
 
 
+@pytest.mark.sweep(together=1)
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize("rung", ROOTED)
 def test_the_death_of_any_rank_is_told_to_the_others(pool, several, rung, victim):

@@ -21,6 +21,7 @@ def large(tmp_path_factory):
 # --- promise 1: the same samples in the same order ---
 
 
+@pytest.mark.sweep(together=2)
 @pytest.mark.parametrize("last", ["wrap", "drop", "short", "carry"])
 @pytest.mark.parametrize("order", plain.ORDERS)
 @pytest.mark.parametrize("strategy", plain.STRATEGIES)
@@ -153,6 +154,7 @@ def test_resume_at_any_step_equals_uninterrupted(pool, mixed, order, last):
                 assert rest[rank]["found"][1] == whole[rank]["found"][epoch + 1]
 
 
+@pytest.mark.sweep(together=2)
 @pytest.mark.parametrize("before", [1, 2, 3, 4])
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
 @pytest.mark.parametrize("order", ["sequential", "shuffle", "group", "given"])

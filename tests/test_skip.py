@@ -49,6 +49,7 @@ def expected(order):
     return [order[place] for place in before]
 
 
+@pytest.mark.sweep(together=2)
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("order", ["sequential", "shuffle", "group"])
 @pytest.mark.parametrize("access", ["auto", "pread"])
