@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import glob
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import contextlib
+import operator
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, SupportsIndex, overload
 
 from forebay import _native
-from forebay._core import StorageError, option_error
+from forebay._core import OptionError, StorageError, option_error
+from forebay._paths import PathLike as PathLike
+from forebay._paths import expand, missing
 from forebay.options import resolve
 
 __all__ = ["Dataset", "open"]
 
-PathLike = str | os.PathLike[str]
+# A shard is open in the dataset, in its loader, and once more where reads go around the page cache.
+_DESCRIPTORS = 3
+# For what else the process has open.
+_OTHER_DESCRIPTORS = 512
 
 
 def open(
@@ -35,8 +40,9 @@ def open(
     Parameters
     ----------
     path : path-like or sequence of path-like
-        A file, or the directory of an LMDB environment. A list of them, or a pattern such as ``"train-*.lmdb"``, is one
-        dataset of several shards, in the order of the list, or of the sorted names.
+        A file, or the directory of an LMDB environment. A list of them, a pattern such as ``"train-*.lmdb"``, or braces
+        such as ``"train-{0000..0131}.tar"``, is one dataset of several shards, in the order of the list, of the sorted names,
+        or of the braces. Something that has that very name goes before pattern and braces.
     format : str, optional
         The container format (docs/formats). Default: found from the contents.
     fields : sequence of str, optional
@@ -66,6 +72,7 @@ def open(
     """
     options = resolve({"schema": schema, "database": database, "format": format})
     arguments: dict[str, Any] = dict(options.values)
+    _check_text("database", options["database"] or "")
     if record_bytes is not None and options["format"] not in (None, "raw"):
         raise option_error(
             f"forebay.open: record_bytes= is for raw files, the format is to be {options['format']}",
@@ -80,12 +87,18 @@ def open(
         if header_bytes:
             raise option_error("forebay.open: header_bytes= is for raw files", 'say format="raw" as well')
         names = _names(fields)
-    found = Dataset(_expand(path), fields=names, **arguments)
+    found = Dataset(expand(path), fields=names, **arguments)
     if database is not None and found.format != "lmdb":
         raise option_error(
             f"forebay.open: database= is for LMDB files; {found.paths[0]} is {found.format}", "leave it out"
         )
     return found
+
+
+def _check_text(option: str, text: str) -> None:
+    """Refuse a name that no file can hold: what stands for bytes that are not UTF-8."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise option_error(f"forebay.open: {option}=: expected a name that UTF-8 can hold, found {text!r}")
 
 
 def _names(fields: Any) -> list[str]:
@@ -98,33 +111,11 @@ def _names(fields: Any) -> list[str]:
             'types and shapes are told of raw files only: format="raw"',
         )
     names = list(fields)
+    for name in names:
+        _check_text("fields", name)
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise option_error(f"forebay.open: fields= names {twice!r} twice")
     return names
-
-
-def _expand(path: PathLike | Sequence[PathLike]) -> list[str]:
-    """Return plain paths; a pattern stands for what it matches unless something has that very name."""
-    given = (
-        list(path)
-        if isinstance(path, Iterable) and not isinstance(path, str | bytes | os.PathLike)
-        else [path]
-    )
-    if not given:
-        raise option_error("forebay.open: the list of paths is empty")
-    found: list[str] = []
-    for one in given:
-        text = os.fspath(one) if isinstance(one, os.PathLike) else one
-        if not isinstance(text, str) or not text:
-            raise option_error(f"forebay.open: expected a path, or a list of paths, as text; found {text!r}")
-        if not glob.has_magic(text) or Path(text).exists():
-            found.append(text)
-            continue
-        matches = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
-        if not matches:
-            raise StorageError(f"forebay.open: no file matches the pattern {text}")
-        found += matches
-    return found
 
 
 class Dataset:
@@ -145,7 +136,14 @@ class Dataset:
 
     def __init__(self, paths: list[str], **options: Any) -> None:
         self._options = options
-        self._native = _native.Dataset(paths, **options)
+        _allow_open_files(len(paths))
+        try:
+            self._native = _native.Dataset(paths, **options)
+        except StorageError:
+            # A file that does not exist is the likeliest reason.
+            if (error := missing(paths)) is None:
+                raise
+            raise error from None
 
     @property
     def native(self) -> _native.Dataset:
@@ -175,25 +173,61 @@ class Dataset:
     def __len__(self) -> int:
         return len(self._native)
 
-    def __getitem__(self, index: int) -> Any:
-        """Return one sample, read now.
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        """Return one sample, read now; of a slice, a list of samples.
 
         Raises
         ------
         IndexError
             If there is no such sample.
+        OptionError
+            If the index is neither an integer nor a slice; also a :class:`TypeError`.
         FormatError, StorageError
             If it cannot be decoded, or read.
         """
-        sample = self._native.sample(index)
+        if isinstance(index, slice):
+            return [self[number] for number in range(*self._bounds(index))]
+        sample = self._native.sample(self._number(index))
         if len(sample) == 1 and isinstance(data := sample.get("data"), bytes):
             return data
         return sample
 
+    def _bounds(self, index: slice) -> tuple[int, int, int]:
+        try:
+            return index.indices(len(self))
+        except (TypeError, ValueError) as error:
+            raise _index_error(f"{self!r}: {error}", "as in dataset[0:3]") from None
+
+    def _number(self, index: object) -> int:
+        """Return an index as a number from 0 on."""
+        if isinstance(index, str):
+            raise _index_error(
+                f"{self!r}: expected the number of a sample, found {index!r}",
+                f"dataset[0][{index!r}] is a field of one sample, batch[{index!r}] of a batch of forebay.Loader; "
+                "forebay.open(..., fields=[...]) chooses fields",
+            )
+        try:
+            number = operator.index(index)  # type: ignore[arg-type]
+        except TypeError:
+            raise _index_error(
+                f"{self!r}: expected the number of a sample, or a slice; found {index!r}",
+                "several samples by number: [dataset[number] for number in numbers]",
+            ) from None
+        samples = len(self)
+        if not -samples <= number < samples:
+            raise IndexError(f"sample {number} of a data set of {samples} samples")
+        return number % samples
+
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    def extents(self, index: int) -> list[tuple[str, int, int]]:
+    def extents(self, index: SupportsIndex) -> list[tuple[str, int, int]]:
         """Return where the bytes of a sample lie: (path, offset [bytes], length [bytes]).
 
         Raises
@@ -201,7 +235,7 @@ class Dataset:
         IndexError
             If there is no such sample.
         """
-        return self._native.extents(index)
+        return self._native.extents(self._number(index))
 
     def __repr__(self) -> str:
         paths = self.paths
@@ -211,6 +245,26 @@ class Dataset:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as what it takes to open the files again, for processes that are spawned."""
         return _reopen, (self.paths, self._options)
+
+
+def _allow_open_files(shards: int) -> None:
+    """Raise the soft limit on open files to what so many shards need, as far as the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _DESCRIPTORS * shards + _OTHER_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    # Where it is refused, the file that cannot be opened is named.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
+
+
+class _IndexError(OptionError, TypeError):
+    """What is no index of a sample: wrong use, and the class that a sequence raises."""
+
+
+def _index_error(message: str, hint: str) -> OptionError:
+    return _IndexError(f"{message}\nhint: {hint}")
 
 
 def _reopen(paths: list[str], options: dict[str, Any]) -> Dataset:

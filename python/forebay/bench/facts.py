@@ -12,7 +12,7 @@ from typing import Any
 
 import forebay
 from forebay._core import FormatError, OptionError, StorageError
-from forebay.dataset import _expand as expand_paths
+from forebay._paths import expand as expand_paths
 
 __all__ = ["Facts", "hdf5_columns", "look"]
 

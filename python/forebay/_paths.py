@@ -1,0 +1,166 @@
+"""Paths of datasets: braces and patterns stand for files, and what is not there is named with what is.
+
+A path is taken as it is if something has that very name. Else braces are expanded (:mod:`forebay._braces`), and each result
+that holds ``*``, ``?`` or ``[`` stands for the sorted names that match it. Beyond that nothing is looked at: whether a file
+is there is found out by opening it, since one question per file takes minutes for many files on shared storage.
+:func:`missing` makes the error when one is not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from forebay._braces import braces
+from forebay._core import OptionError, StorageError, option_error
+
+__all__ = ["PathLike", "expand", "missing"]
+
+PathLike = str | os.PathLike[str]
+
+# Names that a message lists.
+MOST_NAMED = 8
+
+# Entries of a directory that are looked at for a message.
+MOST_ENTRIES = 10_000
+
+# How much a name has to be like another to be taken for it.
+_NEARLY = 0.6
+
+# What to do with addresses of what is no file system.
+_WAYS = {
+    "s3": "mount the bucket (mountpoint-s3, s3fs), or copy it first: aws s3 cp --recursive",
+    "gs": "mount the bucket (gcsfuse), or copy it first: gcloud storage cp --recursive",
+    "http": "download it first, for example with curl -O",
+    "hdfs": "mount it (its NFS gateway, fuse-dfs), or copy it first: hdfs dfs -get",
+    "file": "give the path alone, without file://",
+    "pipe": "run the command first, and keep what it prints in a file",
+}
+_SAME = {
+    "s3a": "s3",
+    "s3n": "s3",
+    "gcs": "gs",
+    "https": "http",
+    "ftp": "http",
+    "ftps": "http",
+    "webhdfs": "hdfs",
+}
+_ANY_WAY = "mount it as a directory, or copy it first"
+
+# An address; of those that are known also as a Path writes it, with one slash.
+_ADDRESS = re.compile(
+    rf"([A-Za-z][A-Za-z0-9+.-]+)://|({'|'.join([*_WAYS, *_SAME])}):/|(pipe):", re.IGNORECASE
+)
+
+
+def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
+    """Return plain paths.
+
+    Raises
+    ------
+    OptionError
+        If something is no path, or stands for too many.
+    StorageError
+        If a pattern matches nothing.
+    """
+    given = (
+        list(path)
+        if isinstance(path, Iterable) and not isinstance(path, str | bytes | os.PathLike)
+        else [path]
+    )
+    if not given:
+        raise option_error("forebay.open: the list of paths is empty")
+    found: list[str] = []
+    for one in given:
+        text = os.fspath(one) if isinstance(one, os.PathLike) else one
+        if not isinstance(text, str) or not text:
+            raise option_error(f"forebay.open: expected a path, or a list of paths, as text; found {text!r}")
+        if "\0" in text:
+            raise option_error(f"forebay.open: expected a path, found {text!r} with a zero byte")
+        address = _ADDRESS.match(text)
+        is_plain = not address and "{" not in text and not glob.has_magic(text)
+        if is_plain or os.path.lexists(text):
+            found.append(text)
+        elif address:
+            raise _is_address(text, next(filter(None, address.groups())).lower())
+        else:
+            found += itertools.chain.from_iterable(map(_matches, braces(text)))
+    return found
+
+
+def _is_address(text: str, scheme: str) -> OptionError:
+    way = _WAYS.get(_SAME.get(scheme, scheme), _ANY_WAY)
+    return option_error(
+        f"forebay.open: {text} is not a path: expected files of a file system, found an address of {scheme}",
+        way,
+    )
+
+
+def _matches(text: str) -> list[str]:
+    """Return what a pattern matches, sorted; a text that is no pattern, or a name that is there, is itself."""
+    if not glob.has_magic(text) or os.path.lexists(text):
+        return [text]
+    matches = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    if not matches:
+        # What stands before the first wildcard is a directory that may not be there.
+        fixed = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(text).parts))
+        around, _ = _surroundings(fixed / "*")
+        raise StorageError(f"forebay.open: no file matches the pattern {text} ({around})")
+    return matches
+
+
+def missing(paths: Sequence[str]) -> StorageError | None:
+    """Return the error that names the paths that are not there, with what is; None: all are there, or nobody knows."""
+    gone = [path for path in paths if _is_gone(path)]
+    if not gone:
+        return None
+    first = Path(gone[0])
+    around, hint = _surroundings(first)
+    if len(gone) > 1:
+        told = ", ".join(gone[:MOST_NAMED]) + (", ..." if len(gone) > MOST_NAMED else "")
+        text = f"{len(gone)} of {len(paths)} paths do not exist: {told}"
+    elif first.is_symlink():
+        text = f"{first} is a symbolic link to {first.readlink()}, which does not exist"
+    else:
+        text = f"{first} does not exist"
+    if "{" in gone[0] and not hint:
+        hint = "braces stand for paths as in shards-{0000..0131}.tar and {train,val}.h5; any others are part of the name"
+    return StorageError(f"forebay.open: {text} ({around})" + (f"\nhint: {hint}" if hint else ""))
+
+
+def _is_gone(path: str) -> bool:
+    try:
+        Path(path).stat()
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR)
+    return False
+
+
+def _surroundings(path: Path) -> tuple[str, str]:
+    """Tell which directory above a path that is not there exists and what it holds; advise the name that may be meant."""
+    missing_part, above = path.name, path.parent
+    while _is_gone(str(above)):
+        missing_part, above = above.name, above.parent
+    shown = f"the working directory {Path.cwd()}" if above == Path() else f"the directory {above}"
+    if not above.is_dir():
+        return f"{above} is a file, not a directory", ""
+    try:
+        with os.scandir(above) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, MOST_ENTRIES))
+    except OSError as error:
+        return f"{shown} exists; its entries cannot be listed: {error.strerror}", ""
+    if not names:
+        return f"{shown} exists and is empty", ""
+    near = difflib.get_close_matches(missing_part, names, MOST_NAMED, _NEARLY)
+    told = [*near, *(name for name in names if name not in near and not name.startswith("."))][:MOST_NAMED]
+    more = len(names) - len(told)
+    listed = ", ".join(told) if told else "hidden entries only"
+    if told and more:
+        listed += f" and {'at least ' if len(names) == MOST_ENTRIES else ''}{more} more"
+    return f"{shown} exists and holds {listed}", f"is {above / near[0]} meant?" if near else ""
