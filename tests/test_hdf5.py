@@ -514,3 +514,80 @@ def test_nothing_warns_while_a_structure_is_found(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(path)
+
+
+def test_bitfields_are_refused_by_the_name_of_their_dataset(tmp_path):
+    compound = h5py.h5t.create(h5py.h5t.COMPOUND, 4)
+    compound.insert(b"flags", 0, h5py.h5t.STD_B32LE)
+    kinds = [h5py.h5t.STD_B8LE, h5py.h5t.array_create(h5py.h5t.STD_B16BE, (2,)), compound]
+    for number, kind in enumerate(kinds):
+        path = tmp_path / f"{number}.h5"
+        with h5py.File(path, "w") as file:
+            h5py.h5d.create(file.id, b"bits", kind, h5py.h5s.create_simple((4,)))
+            file["y"] = np.arange(4)
+        text = refused(path)
+        assert f"{path}: dataset 'bits' with bitfields is not supported" in text
+        assert "fields=" in text
+        check(path, fields=["y"])
+
+
+@pytest.mark.parametrize("where", ["dataset", "group", "member", "enum"])
+def test_names_that_are_not_utf8_are_refused_or_do_no_harm(tmp_path, where):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        group, name, kind = file.id, b"x", h5py.h5t.STD_I32LE
+        if where == "dataset":
+            name = b"x\xff"
+        elif where == "group":
+            group = h5py.h5g.create(file.id, b"g\xe9")
+        elif where == "member":
+            kind = h5py.h5t.create(h5py.h5t.COMPOUND, 4)
+            kind.insert(b"\xff", 0, h5py.h5t.STD_I32LE)
+        else:
+            kind = h5py.h5t.enum_create(h5py.h5t.STD_I32LE)
+            kind.enum_insert(b"\xff", 1)
+        h5py.h5d.create(group, name, kind, h5py.h5s.create_simple((4,)))
+        file["y"] = np.arange(4)
+    if where == "enum":
+        assert len(forebay.open(path)) == 4
+    else:
+        text = refused(path)
+        assert str(path) in text
+        assert r"\xff" in text or r"\xe9" in text or "0xff" in text
+        assert "hint: leave it out" in text
+    with pytest.raises(forebay.OptionError, match="its datasets: "):
+        len(forebay.open(path, fields=["nothing"]))
+    check(path, fields=["y"])
+
+
+def test_types_that_numpy_has_not_are_refused_by_the_name_of_their_dataset(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        h5py.h5d.create(file.id, b"when", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((4,)))
+    assert "dataset 'when' with elements that numpy has no type for is not supported: time" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (AttributeError("no such thing"), forebay.FormatError, "AttributeError: no such thing"),
+        (MemoryError("4 EiB"), forebay.FormatError, "MemoryError: 4 EiB"),
+        (OverflowError("int too large"), forebay.FormatError, "OverflowError"),
+        (SystemError("\udcff"), forebay.FormatError, r"SystemError: \udcff"),
+        (OSError("bad heap"), forebay.FormatError, "bad heap"),
+        (OSError(5, "Input/output error"), forebay.StorageError, "Input/output error"),
+    ],
+)
+def test_whatever_h5py_raises_names_file_and_dataset(tmp_path, monkeypatch, error, kind, text):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(5)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(hdf5._Dataset, "describe", fail)
+    with pytest.raises(kind) as caught:
+        len(forebay.open(path))
+    for part in (str(path), "'x'", text):
+        assert part in str(caught.value)

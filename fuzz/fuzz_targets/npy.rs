@@ -4,14 +4,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_format::SampleAxis;
 use forebay_format::file::Input;
 use forebay_format::npy::Arrays;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    for open in [Arrays::npy, Arrays::npz] {
+    let axes = [SampleAxis::First, SampleAxis::File];
+    for (open, axis) in [Arrays::npy, Arrays::npz].into_iter().flat_map(|open| axes.map(|axis| (open, axis))) {
         let input = Input::from_source(Path::new("memory"), Arc::new(data.to_vec())).expect("a size");
-        let Ok(arrays) = open(input, &[]) else { continue };
+        let Ok(arrays) = open(input, &[], axis) else { continue };
         let mut places: Vec<_> =
             arrays.fields().iter().map(|(_, array)| (array.start, array.start + array.bytes())).collect();
         places.sort_unstable();

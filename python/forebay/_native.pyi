@@ -59,6 +59,7 @@ class Dataset:
         format: str | None = None,
         fields: list[str] = ...,
         raw: str | None = None,
+        sample_axis: str = "auto",
     ) -> Dataset: ...
     @property
     def format(self) -> str: ...

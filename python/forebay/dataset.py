@@ -6,7 +6,7 @@ import contextlib
 import operator
 import resource
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, SupportsIndex, overload
+from typing import Any, Final, Literal, SupportsIndex, overload
 
 from forebay import _native
 from forebay._core import OptionError, StorageError, option_error
@@ -21,6 +21,9 @@ _DESCRIPTORS = 3
 # For what else the process has open.
 _OTHER_DESCRIPTORS = 512
 
+# What `sample_axis=` may be, and what the engine calls it.
+_AXES: Final = {"auto": "auto", 0: "first", None: "file"}
+
 
 def open(
     path: PathLike | Sequence[PathLike],
@@ -31,6 +34,7 @@ def open(
     database: str | None = None,
     record_bytes: int | None = None,
     header_bytes: int = 0,
+    sample_axis: int | Literal["auto"] | None = "auto",
 ) -> Dataset:
     """Open a dataset.
 
@@ -56,6 +60,10 @@ def open(
         Size of a record of a raw file [bytes]. Default: what the fields take.
     header_bytes : int, optional
         Bytes in front of the first record of a raw file.
+    sample_axis : {"auto", 0, None}, optional
+        What counts the samples of HDF5, npy and npz files: 0, the first axis, so that a file is a shard of samples; None,
+        nothing, so that each file is one sample, and its fields are whole arrays. Default ``auto``: the first axis, with a
+        warning where many files share one shape and nothing shows that their first axis counts samples.
 
     Returns
     -------
@@ -70,6 +78,7 @@ def open(
     OptionError
         If an option is not one of those above, or the fields do not fit the format.
     """
+    axis = _axis(sample_axis)
     options = resolve({"schema": schema, "database": database, "format": format})
     arguments: dict[str, Any] = dict(options.values)
     _check_text("database", options["database"] or "")
@@ -87,12 +96,28 @@ def open(
         if header_bytes:
             raise option_error("forebay.open: header_bytes= is for raw files", 'say format="raw" as well')
         names = _names(fields)
-    found = Dataset(expand(path), fields=names, **arguments)
+    found = Dataset(expand(path), fields=names, sample_axis=axis, **arguments)
     if database is not None and found.format != "lmdb":
         raise option_error(
             f"forebay.open: database= is for LMDB files; {found.paths[0]} is {found.format}", "leave it out"
         )
     return found
+
+
+def _axis(sample_axis: object) -> str:
+    """Return what the engine calls what counts samples."""
+    if isinstance(sample_axis, bool) or not isinstance(sample_axis, str | SupportsIndex | None):
+        axis: object = sample_axis
+    else:
+        axis = operator.index(sample_axis) if isinstance(sample_axis, SupportsIndex) else sample_axis
+        for known, name in _AXES.items():
+            if axis == known:
+                return name
+    raise option_error(
+        f'forebay.open: sample_axis=: expected "auto", 0 or None, found {axis!r}',
+        "0: the first axis counts samples; None: each file is one sample; arrays with samples on another axis have to be "
+        "transposed first",
+    )
 
 
 def _check_text(option: str, text: str) -> None:

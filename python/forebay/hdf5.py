@@ -12,15 +12,18 @@ docs/formats/hdf5.md lists what is refused and why.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import struct
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
+
+from forebay._core import StorageError
 
 __all__ = ["find"]
 
@@ -36,6 +39,12 @@ _CHUNK = np.dtype([("number", "<u8"), ("offset", "<u8"), ("length", "<u8"), ("ma
 # A mask of a chunk that has skipped all filters.
 _ALL_SKIPPED = 0xFFFFFFFF
 
+# Most dimensions, those of elements that are arrays included; libhdf5 has as many.
+_MOST_DIMENSIONS = 32
+
+# h5py cannot tell how many bits of a bitfield count.
+_BITS_HINT = "leave it out with fields=, or rewrite it as integers"
+
 # Chunks that are compared with what h5py reads, per dataset, until it is clear what their places count from.
 _PROBES = 16
 
@@ -45,10 +54,11 @@ class _RefusalError(Exception):
 
     def __init__(self, kind: str, **fields: object) -> None:
         super().__init__(kind)
-        self.description: dict[str, object] = {kind: fields}
+        plain = {name: _plain(value) if isinstance(value, str) else value for name, value in fields.items()}
+        self.description: dict[str, object] = {kind: plain}
 
 
-def find(path: str, fields: list[str]) -> bytes:
+def find(path: str, fields: list[str], one_sample: bool = False) -> bytes:
     """Find the structure of an HDF5 file.
 
     Parameters
@@ -57,6 +67,8 @@ def find(path: str, fields: list[str]) -> bytes:
         The file.
     fields : list of str
         Datasets that are wanted, by path in the file; empty: all, if they have one first dimension.
+    one_sample : bool
+        Whether the file is one sample, so that no dimension counts samples and datasets may have any shape.
 
     Returns
     -------
@@ -64,7 +76,7 @@ def find(path: str, fields: list[str]) -> bytes:
         The structure, or a refusal in its place.
     """
     try:
-        datasets, tables = _find(path, fields)
+        datasets, tables = _find(path, fields, one_sample)
         description: dict[str, object] = {"datasets": datasets}
     except _RefusalError as refusal:
         description, tables = refusal.description, []
@@ -72,7 +84,7 @@ def find(path: str, fields: list[str]) -> bytes:
     return b"".join([struct.pack("<I", len(text)), text, *tables])
 
 
-def _find(path: str, fields: list[str]) -> tuple[list[dict[str, object]], list[bytes]]:
+def _find(path: str, fields: list[str], one_sample: bool) -> tuple[list[dict[str, object]], list[bytes]]:
     try:
         import h5py
     except ImportError as error:
@@ -87,79 +99,121 @@ def _find(path: str, fields: list[str]) -> tuple[list[dict[str, object]], list[b
             message=f"HDF5 files are indexed with h5py 3.11 or later, found {h5py.__version__}",
             hint="pip install 'forebay[hdf5]'",
         )
-    try:
+    with _blaming(path, "HDF5 file", "one that h5py opens"):
         # The plain driver: others count over several files. Locks where the file system has them.
         file = h5py.File(path, "r", driver="sec2", locking="best-effort")
-    except OSError as error:
-        raise _RefusalError(
-            "corrupt", what="HDF5 file", offset=0, expected="one that h5py opens", found=_line(error)
-        ) from None
-    with file, Path(path).open("rb", buffering=0) as raw:
-        try:
-            names = fields or _default_names(file, h5py)
-            found = [_Dataset(_dataset(file, name, h5py), name, raw, file.userblock_size) for name in names]
-            lengths = {one.dataset.shape[0] for one in found}
-            if len(lengths) > 1:
-                told = ", ".join(f"{one.name} {one.dataset.shape}" for one in found)
-                raise _RefusalError(
-                    "usage",
-                    message=f"the fields have different first dimensions: {told}",
-                    hint="the fields of a sample have one row each",
-                )
-            described = [one.describe() for one in found]
-        except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
-            # What libhdf5 reports of damage comes as any of these.
+    with (
+        file,
+        _blaming(path, "structure", "one that h5py can read"),
+        Path(path).open("rb", buffering=0) as raw,
+    ):
+        names = fields or _default_names(file, one_sample, h5py)
+        found = []
+        for name in names:
+            with _blaming(path, f"structure of dataset {name!r}", "one that h5py can read"):
+                dataset = _dataset(file, name, one_sample, h5py)
+                found.append(_Dataset(dataset, name, raw, file.userblock_size, one_sample))
+        if not one_sample and len({one.dataset.shape[0] for one in found}) > 1:
+            told = ", ".join(f"{one.name} {one.dataset.shape}" for one in found)
             raise _RefusalError(
-                "corrupt",
-                what="structure",
-                offset=0,
-                expected="one that h5py can read",
-                found=f"{type(error).__name__}: {_line(error)}",
-            ) from None
+                "usage",
+                message=f"the fields have different first dimensions: {told}",
+                hint="the fields of a sample have one row each; if each file is one sample: sample_axis=None",
+            )
+        described = []
+        for one in found:
+            with _blaming(path, f"structure of dataset {one.name!r}", "one that h5py can read"):
+                described.append(one.describe())
     return [dataset for dataset, _ in described], [table for _, table in described]
+
+
+@contextlib.contextmanager
+def _blaming(path: str, what: str, expected: str) -> Iterator[None]:
+    """Turn whatever h5py and numpy raise into an error that names the file and ``what``.
+
+    libhdf5 reports damage through every class of exception that h5py has; the operating system's answers keep apart.
+    """
+    try:
+        yield
+    except (_RefusalError, StorageError):
+        raise
+    except OSError as error:
+        if error.errno:
+            text = f"{path}: cannot read the {what}: {_line(error)}"
+            raise StorageError(text) from error
+        raise _corrupt(what, expected, error) from error
+    except Exception as error:
+        raise _corrupt(what, expected, error) from error
+
+
+def _corrupt(what: str, expected: str, error: Exception) -> _RefusalError:
+    found = f"{type(error).__name__}: {_line(error)}"
+    return _RefusalError("corrupt", what=what, offset=0, expected=expected, found=found)
 
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _default_names(file: Any, h5py: Any) -> list[str]:
-    """Return the datasets that have a first dimension, if that is one and the same."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def _plain(text: str) -> str:
+    """Return text that UTF-8 can hold: names of files and datasets are bytes, and any bytes."""
+    return text.encode(errors="backslashreplace").decode()
 
-    def take(name: str, found: Any) -> None:
-        if isinstance(found, h5py.Dataset) and found.shape:
-            shapes[name] = found.shape
+
+def _datasets(file: Any, h5py: Any) -> dict[str | bytes, Any]:
+    """Return all datasets by path; h5py gives paths that are not UTF-8 as bytes."""
+    datasets: dict[str | bytes, Any] = {}
+
+    def take(name: str | bytes, found: Any) -> None:
+        if isinstance(found, h5py.Dataset):
+            datasets[name] = found
 
     file.visititems(take)
+    return datasets
+
+
+def _default_names(file: Any, one_sample: bool, h5py: Any) -> list[str]:
+    """Return the datasets that have a first dimension, if that is one and the same; of a file that is one sample, all."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, found in _datasets(file, h5py).items():
+        # A dataset without elements has no shape; a scalar has no first dimension.
+        if found.shape is None or not (found.shape or one_sample):
+            continue
+        if isinstance(name, bytes):
+            raise _RefusalError(
+                "unsupported",
+                what="a dataset whose name is not UTF-8",
+                found=repr(name),
+                hint="leave it out: name the others with fields=[...]",
+            )
+        shapes[name] = found.shape
     if not shapes:
         raise _RefusalError(
             "unsupported",
             what="an HDF5 file without samples",
-            found="no dataset with a first dimension",
-            hint="",
+            found="no dataset with elements" if one_sample else "no dataset with a first dimension",
+            hint="" if one_sample else "if each file is one sample: sample_axis=None",
         )
-    if len({shape[0] for shape in shapes.values()}) > 1:
+    if not one_sample and len({shape[0] for shape in shapes.values()}) > 1:
         told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise _RefusalError(
             "usage",
             message=f"its datasets have different first dimensions: {told}",
-            hint="name those that belong together: fields=[...]",
+            hint="name those that belong together: fields=[...]; if each file is one sample: sample_axis=None",
         )
     return list(shapes)
 
 
-def _dataset(file: Any, name: str, h5py: Any) -> Any:
+def _dataset(file: Any, name: str, one_sample: bool, h5py: Any) -> Any:
     """Return a dataset by its path."""
     try:
         found = file.get(name)
     except (OSError, KeyError):
         found = None
     if not isinstance(found, h5py.Dataset):
-        names: list[str] = []
-        file.visititems(lambda name, one: names.append(name) if isinstance(one, h5py.Dataset) else None)
+        names = ", ".join(one if isinstance(one, str) else repr(one) for one in _datasets(file, h5py))
         raise _RefusalError(
-            "usage", message=f"it has no dataset {name!r}", hint=f"its datasets: {', '.join(names) or 'none'}"
+            "usage", message=f"it has no dataset {name!r}", hint=f"its datasets: {names or 'none'}"
         )
     if found.file.filename != file.filename:
         raise _RefusalError(
@@ -168,9 +222,15 @@ def _dataset(file: Any, name: str, h5py: Any) -> Any:
             found=str(found.file.filename),
             hint="open that file",
         )
-    if not found.shape:
+    if found.shape is None:
         raise _RefusalError(
-            "usage", message=f"dataset {name!r} has no first dimension", hint="leave it out of fields="
+            "usage", message=f"dataset {name!r} has no elements", hint="leave it out of fields="
+        )
+    if not (found.shape or one_sample):
+        raise _RefusalError(
+            "usage",
+            message=f"dataset {name!r} has no first dimension",
+            hint="leave it out of fields=; if each file is one sample: sample_axis=None",
         )
     return found
 
@@ -178,8 +238,12 @@ def _dataset(file: Any, name: str, h5py: Any) -> Any:
 class _Dataset:
     """One dataset, about to be described."""
 
-    def __init__(self, dataset: Any, name: str, raw: BinaryIO, user_block_bytes: int) -> None:
+    def __init__(
+        self, dataset: Any, name: str, raw: BinaryIO, user_block_bytes: int, one_sample: bool = False
+    ) -> None:
         self.dataset = dataset
+        # A file that is one sample is described as one row.
+        self._first = (1,) if one_sample else ()
         self.name = name
         self._raw = raw
         self._user_block_bytes = user_block_bytes
@@ -203,12 +267,14 @@ class _Dataset:
         described = self._type()
         base, rows = self.dataset.dtype.base, self.dataset.dtype.shape
         described |= {"name": self.name, "fill": list(self._fill(h5py))}
-        described["shape"] = [*self.dataset.shape, *rows]
+        described["shape"] = [*self._first, *self.dataset.shape, *rows]
+        if len(self._first) + len(self.dataset.shape) + len(rows) > _MOST_DIMENSIONS:
+            self._refuse("too many dimensions", f"shape {(*self.dataset.shape, *rows)}")
         described["item_bytes"] = base.itemsize
         table = b""
         if layout == h5py.h5d.COMPACT:
             described["layout"] = "compact"
-            table = np.ascontiguousarray(self.dataset[()]).tobytes()
+            table = self._whole()
         elif layout == h5py.h5d.CHUNKED:
             described["layout"], table = self._chunked(rows)
         # A dataset without storage has no place, whatever libhdf5 says.
@@ -227,9 +293,16 @@ class _Dataset:
         """Return the type of an element, if its bytes in the file are what numpy has in memory."""
         import h5py
 
-        kind, dtype = self.dataset.id.get_type(), self.dataset.dtype
+        kind = self.dataset.id.get_type()
+        try:
+            dtype = self.dataset.dtype
+        except (TypeError, UnicodeError) as error:
+            # A class that numpy has not, or members whose names are not UTF-8.
+            self._refuse("elements that numpy has no type for", f"{_class_name(kind, h5py)}: {_line(error)}")
         if dtype.hasobject:
             self._refuse("elements of variable length", f"{_class_name(kind, h5py)} as numpy {dtype}")
+        if _has_bits(kind, h5py):
+            self._refuse("bitfields", f"{_class_name(kind, h5py)} as numpy {dtype}", _BITS_HINT)
         if dtype.itemsize != kind.get_size() or not _is_plain(kind, dtype, h5py):
             self._refuse("elements that have to be converted", f"{_class_name(kind, h5py)} as numpy {dtype}")
         base = dtype.base
@@ -256,12 +329,23 @@ class _Dataset:
             found += more
         return found
 
+    def _whole(self) -> bytes:
+        """Return all bytes of a small dataset, as h5py reads them."""
+        value = self.dataset[()]
+        if not isinstance(value, np.ndarray):
+            # The string that h5py gives for a scalar has lost the zeros at its end.
+            value = np.asarray(value, dtype=self.dataset.dtype)
+        return np.ascontiguousarray(value).tobytes()
+
     def _contiguous(self) -> dict[str, object]:
         offset = self.dataset.id.get_offset()
-        rows = self.dataset.shape[0]
         if offset is None:
             self._refuse("data without a place", "contiguous data")
+        if not self.dataset.shape:
+            self._compare(offset, self._read(offset, self.dataset.dtype.itemsize), self._whole())
+            return {"contiguous": {"offset": int(offset)}}
         row_bytes = self.dataset.dtype.itemsize * math.prod(self.dataset.shape[1:])
+        rows = self.dataset.shape[0]
         for row in sorted({0, rows - 1}):
             # As an array: a string alone would lose the zeros at its end.
             wanted = np.ascontiguousarray(self.dataset[row : row + 1]).tobytes()
@@ -309,7 +393,7 @@ class _Dataset:
             {"id": code, "name": name.decode(errors="replace").split(";")[0], "values": list(values)}
             for code, _, values, name in filters
         ]
-        layout = {"shape": [*chunk, *rows], "filters": described, "chunks": len(table)}
+        layout = {"shape": [*self._first, *chunk, *rows], "filters": described, "chunks": len(table)}
         return {"chunked": layout}, table.tobytes()
 
     def _base(self, first: np.ndarray[Any, Any], place: np.ndarray[Any, Any]) -> int:
@@ -387,6 +471,16 @@ def _class_name(kind: Any, h5py: Any) -> str:
     return names.get(kind.get_class(), "unknown")
 
 
+def _has_bits(kind: Any, h5py: Any) -> bool:
+    """Whether elements are bitfields, or hold some."""
+    code = kind.get_class()
+    if code == h5py.h5t.COMPOUND:
+        return any(_has_bits(kind.get_member_type(number), h5py) for number in range(kind.get_nmembers()))
+    if code == h5py.h5t.ARRAY:
+        return _has_bits(kind.get_super(), h5py)
+    return bool(code == h5py.h5t.BITFIELD)
+
+
 def _is_plain(kind: Any, dtype: np.dtype[Any], h5py: Any) -> bool:
     """Whether elements lie in the file as numpy has them in memory."""
     code = kind.get_class()
@@ -411,7 +505,7 @@ def _is_plain(kind: Any, dtype: np.dtype[Any], h5py: Any) -> bool:
     if code == h5py.h5t.STRING:
         # Blanks at the end belong to numpy's strings, and not to those that are padded with them.
         return bool(kind.get_strpad() != h5py.h5t.STR_SPACEPAD)
-    if code in (h5py.h5t.INTEGER, h5py.h5t.BITFIELD):
+    if code == h5py.h5t.INTEGER:
         return bool(kind.get_precision() == 8 * kind.get_size() and kind.get_offset() == 0)
     if code == h5py.h5t.FLOAT:
         return bool(kind.equal(h5py.h5t.py_create(dtype)))

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use forebay_format::OpenOptions;
+
 /// What the engine asks of whoever called it; the bindings answer with Python's signals, callbacks and warnings.
 pub trait Caller: Sync {
     /// Whether the call should end with [`crate::Error::Interrupted`]; asked at least every 100 ms.
@@ -16,9 +18,9 @@ pub trait Caller: Sync {
         !self.interrupted()
     }
 
-    /// Finds the structure of an HDF5 file, with the datasets `fields` or all of them; `None` where the caller cannot, or has
-    /// noted why it failed.
-    fn structure(&self, path: &Path, fields: &[String]) -> Option<Vec<u8>>;
+    /// Finds the structure of an HDF5 file, with the fields and the sample axis of `options`; `None` where the caller cannot,
+    /// or has noted why it failed.
+    fn structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>>;
 
     /// Tells the user something he should know though all goes on.
     fn warn(&self, text: &str) {
@@ -30,7 +32,7 @@ pub trait Caller: Sync {
 pub struct Silent;
 
 impl Caller for Silent {
-    fn structure(&self, _path: &Path, _fields: &[String]) -> Option<Vec<u8>> {
+    fn structure(&self, _path: &Path, _options: &OpenOptions) -> Option<Vec<u8>> {
         None
     }
 }

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_format::OpenOptions;
+
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::links::{LinkError, Links, Listener};
@@ -119,8 +121,8 @@ impl Caller for Attentive<'_> {
         self.caller.progress(what, done, all) && !self.is_useless()
     }
 
-    fn structure(&self, path: &Path, fields: &[String]) -> Option<Vec<u8>> {
-        self.caller.structure(path, fields)
+    fn structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
+        self.caller.structure(path, options)
     }
 
     fn warn(&self, text: &str) {

@@ -139,6 +139,9 @@ impl Source {
         };
         let bytes = Arc::new(bytes);
         let index = Arc::new(self.dataset.index(bytes.clone())?);
+        if let Some(doubt) = self.dataset.sample_axis_doubt(&index) {
+            caller.warn(&doubt);
+        }
         Ok(self.index.get_or_init(|| Loaded { index, bytes, kept, notes }).clone())
     }
 
@@ -276,7 +279,7 @@ impl Source {
     ) -> Result<Built, Error> {
         for shard in dataset.unknown_structures() {
             let path = &dataset.shards()[shard].path;
-            let Some(found) = caller.structure(path, &dataset.options().fields) else {
+            let Some(found) = caller.structure(path, dataset.options()) else {
                 if caller.interrupted() {
                     return Err(Error::Interrupted);
                 }

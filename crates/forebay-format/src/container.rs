@@ -247,8 +247,8 @@ pub(crate) struct Walked {
 pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result<Arc<dyn Container>, Error> {
     Ok(match format {
         Format::Lmdb => unreachable!("LMDB files are databases"),
-        Format::Npy => Arc::new(Arrays::npy(Input::open(path)?, &options.fields)?),
-        Format::Npz => Arc::new(Arrays::npz(Input::open(path)?, &options.fields)?),
+        Format::Npy => Arc::new(Arrays::npy(Input::open(path)?, &options.fields, options.sample_axis)?),
+        Format::Npz => Arc::new(Arrays::npz(Input::open(path)?, &options.fields, options.sample_axis)?),
         Format::Raw => Arc::new(raw::RawFile::open(path, options)?),
         Format::RecordIo => Arc::new(FramedFile::<RecordIo>::open(path, options)?),
         Format::TfRecord => Arc::new(FramedFile::<TfRecord>::open(path, options)?),

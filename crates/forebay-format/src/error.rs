@@ -123,10 +123,19 @@ impl Error {
             Self::Recipe { .. } => Some("the ordinary index serves instead: build it with `forebay index`"),
             Self::Sidecar { .. } => Some("build it again with `forebay index`"),
             Self::Corrupt { .. } => Some("the file may be truncated or damaged; copy or rebuild it"),
+            Self::Io { source, .. } if is_out_of_files(source) => Some(
+                "each shard stays open: raise the limit on open files, `ulimit -n`, or use fewer and larger shards",
+            ),
             Self::Modified { .. } => Some("train on a file that nobody writes, for example a copy of it"),
             _ => None,
         }
     }
+}
+
+/// Whether the system has no descriptor left.
+fn is_out_of_files(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Bytes as hexadecimal pairs, for messages.

@@ -52,7 +52,8 @@ pub use codec::{Codec, CodecError};
 pub use container::Format;
 pub use dataset::{
     BadSample, BuiltIndex, CachePolicy, Dataset, Found, FoundRecipe, IndexReport, Keep, Lookup, OpenOptions,
-    Place, Progress, RecipeLookup, Recorded, SampleCursor, SamplePlace, Shard, ShardBytes, Verification,
+    Place, Progress, RecipeLookup, Recorded, SampleAxis, SampleCursor, SamplePlace, Shard, ShardBytes,
+    Verification,
 };
 pub use error::Error;
 pub use folder::open_below;

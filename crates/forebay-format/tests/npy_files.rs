@@ -8,9 +8,9 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use forebay_format::Error;
 use forebay_format::file::{Input, Source};
 use forebay_format::npy::{Arrays, ItemKind};
+use forebay_format::{Error, SampleAxis};
 use support::npy_writer::{Member, npy, npy_of, zip};
 
 const PATH: &str = "memory.npy";
@@ -20,12 +20,12 @@ fn input(source: Arc<dyn Source>) -> Input {
 }
 
 fn open_npy(bytes: &[u8]) -> Result<Arrays, Error> {
-    Arrays::npy(input(Arc::new(bytes.to_vec())), &[])
+    Arrays::npy(input(Arc::new(bytes.to_vec())), &[], SampleAxis::Auto)
 }
 
 fn open_npz(bytes: &[u8], fields: &[&str]) -> Result<Arrays, Error> {
     let fields: Vec<String> = fields.iter().map(|field| (*field).to_owned()).collect();
-    Arrays::npz(input(Arc::new(bytes.to_vec())), &fields)
+    Arrays::npz(input(Arc::new(bytes.to_vec())), &fields, SampleAxis::Auto)
 }
 
 /// Message and hint of a refusal.
@@ -94,10 +94,10 @@ fn bytes_behind_an_array_are_told() {
 #[test]
 fn an_npy_file_has_one_field_of_any_name() {
     let file = || input(Arc::new(npy(1, "'|u1'", false, &[4], &elements(4))));
-    let named = Arrays::npy(file(), &["x".to_owned()]).expect("sound");
+    let named = Arrays::npy(file(), &["x".to_owned()], SampleAxis::First).expect("sound");
     assert_eq!(named.fields()[0].0, "x");
     let two = ["x".to_owned(), "y".to_owned()];
-    let text = refusal(Arrays::npy(file(), &two));
+    let text = refusal(Arrays::npy(file(), &two, SampleAxis::Auto));
     assert!(text.contains("2 fields are asked for: x, y"), "{text}");
 }
 
@@ -286,7 +286,7 @@ impl Source for Rewritten {
 fn a_file_that_changed_since_it_was_opened_is_noticed() {
     let sound = zip(&pair(), false, b"");
     let source = Arc::new(Rewritten(Mutex::new(sound.clone())));
-    let opened = Arrays::npz(input(source.clone()), &["y".to_owned()]).expect("sound");
+    let opened = Arrays::npz(input(source.clone()), &["y".to_owned()], SampleAxis::Auto).expect("sound");
     opened.check_unchanged().expect("nothing changed");
     let other = npy(1, "'<i2'", false, &[5, 2], &elements(20));
     let longer = zip(&[pair()[0].clone(), Member::stored("y.npy", other)], false, b"");

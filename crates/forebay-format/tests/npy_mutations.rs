@@ -16,9 +16,9 @@ use std::env;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay_format::Error;
 use forebay_format::file::Input;
 use forebay_format::npy::Arrays;
+use forebay_format::{Error, SampleAxis};
 use support::allocation::largest_allocation;
 use support::lmdb_writer::Random;
 use support::npy_writer::{Member, npy, zip};
@@ -36,11 +36,13 @@ struct Tally {
 struct Base {
     bytes: Vec<u8>,
     archive: bool,
+    axis: SampleAxis,
 }
 
-fn open(bytes: &[u8], archive: bool) -> Result<Arrays, Error> {
+fn open(bytes: &[u8], Base { archive, axis, .. }: &Base) -> Result<Arrays, Error> {
     let input = Input::from_source(Path::new("memory"), Arc::new(bytes.to_vec()))?;
-    if archive { Arrays::npz(input, &[]) } else { Arrays::npy(input, &[]) }
+    let (archive, axis) = (*archive, *axis);
+    if archive { Arrays::npz(input, &[], axis) } else { Arrays::npy(input, &[], axis) }
 }
 
 fn bases() -> Vec<Base> {
@@ -54,7 +56,8 @@ fn bases() -> Vec<Base> {
             (structured, &[4], 96),
         ] {
             let bytes = npy(version, descr, false, shape, &Random(count).bytes(count as usize));
-            bases.push(Base { bytes, archive: false });
+            bases.push(Base { bytes: bytes.clone(), archive: false, axis: SampleAxis::Auto });
+            bases.push(Base { bytes, archive: false, axis: SampleAxis::File });
         }
     }
     for wide in [false, true] {
@@ -63,7 +66,8 @@ fn bases() -> Vec<Base> {
         };
         let members =
             [member("image.npy", 1, "'|u1'", &[6, 5], 30), member("naïve.npy", 2, structured, &[6], 144)];
-        bases.push(Base { bytes: zip(&members, wide, b"a comment"), archive: true });
+        let axis = if wide { SampleAxis::File } else { SampleAxis::First };
+        bases.push(Base { bytes: zip(&members, wide, b"a comment"), archive: true, axis });
     }
     bases
 }
@@ -71,7 +75,7 @@ fn bases() -> Vec<Base> {
 impl Base {
     fn judge(&self, bytes: &[u8], tally: &mut Tally, story: &dyn Fn() -> String) {
         tally.files += 1;
-        let (found, largest) = largest_allocation(|| open(bytes, self.archive));
+        let (found, largest) = largest_allocation(|| open(bytes, self));
         // The copy in memory, and a header as characters with their places.
         assert!(largest <= 1024 + 16 * bytes.len(), "{}: {largest} bytes at once", story());
         let arrays = match found {
@@ -93,7 +97,7 @@ impl Base {
         for (field, (_, array)) in arrays.fields().iter().enumerate() {
             assert_eq!(arrays.start(last, field) + array.sample_bytes, array.start + array.bytes());
         }
-        let sound = open(&self.bytes, self.archive).expect("the base is sound");
+        let sound = open(&self.bytes, self).expect("the base is sound");
         if arrays.state() == sound.state() {
             assert_eq!(arrays.fields(), sound.fields(), "{}", story());
             tally.equal += 1;

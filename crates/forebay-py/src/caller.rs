@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use forebay_engine::{Caller, Error};
+use forebay_format::OpenOptions;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 
@@ -63,9 +64,10 @@ impl Caller for PythonCaller {
         !self.interrupted()
     }
 
-    fn structure(&self, path: &Path, fields: &[String]) -> Option<Vec<u8>> {
+    fn structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
         let found = Python::try_attach(|py| {
-            py.import("forebay.hdf5")?.call_method1("find", (path, fields.to_vec()))?.extract::<Vec<u8>>()
+            let arguments = (path, options.fields.clone(), options.sample_axis.is_file());
+            py.import("forebay.hdf5")?.call_method1("find", arguments)?.extract::<Vec<u8>>()
         })?;
         found.map_err(|error| self.keep(error)).ok()
     }

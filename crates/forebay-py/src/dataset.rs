@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_engine::{RecipeReport, Source};
-use forebay_format::{Format, OpenOptions, Place, Schema};
+use forebay_format::{Format, OpenOptions, Place, SampleAxis, Schema};
 use forebay_types::{Dtype, Field, Layout};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -60,8 +60,10 @@ fn recipe_into(value: &mut serde_json::Value, recipe: Option<Result<RecipeReport
 #[pymethods]
 impl Dataset {
     #[new]
-    #[pyo3(signature = (paths, *, database = None, schema = "auto", format = None, fields = Vec::new(), raw = None))]
-    #[allow(clippy::needless_pass_by_value)] // the binding hands lists over by value
+    #[pyo3(signature = (paths, *, database = None, schema = "auto", format = None, fields = Vec::new(), raw = None,
+                        sample_axis = "auto"))]
+    // The binding hands lists over by value, and takes what `forebay.open` does.
+    #[allow(clippy::needless_pass_by_value, clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         paths: Vec<PathBuf>,
@@ -70,6 +72,7 @@ impl Dataset {
         format: Option<&str>,
         fields: Vec<String>,
         raw: Option<&str>,
+        sample_axis: &str,
     ) -> PyResult<Self> {
         let wrong = |error: forebay_format::Error| raise(py, &error.into());
         let raw = raw.map(serde_json::from_str).transpose();
@@ -79,6 +82,12 @@ impl Dataset {
             format: format.map(str::parse).transpose().map_err(wrong)?,
             fields,
             raw: raw.map_err(|error| wrong_option(py, format!("layout of raw records: {error}"), ""))?,
+            sample_axis: match sample_axis {
+                "auto" => SampleAxis::Auto,
+                "first" => SampleAxis::First,
+                "file" => SampleAxis::File,
+                other => return Err(wrong_option(py, format!("there is no sample axis {other:?}"), "")),
+            },
         };
         let source = detached(py, None, |_| Source::open(&paths, &options))?;
         Ok(Self { source: Arc::new(source) })

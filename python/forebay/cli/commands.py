@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -71,6 +71,9 @@ def as_json(function: Function) -> Function:
     )(function)
 
 
+SAMPLE_AXES: Mapping[str, Any] = {"auto": "auto", "0": 0, "none": None}
+"""What `--sample-axis` may be, and what `forebay.open` takes for it."""
+
 _OPENING = (
     click.option(
         "--format", metavar="NAME", help="The container format. By itself it is found from the contents."
@@ -94,6 +97,14 @@ _OPENING = (
         "--schema", metavar="NAME", help="How records become fields; by itself what the first ones look like."
     ),
     click.option("--database", metavar="NAME", help="Named sub-database of an LMDB environment."),
+    click.option(
+        "--sample-axis",
+        type=click.Choice(list(SAMPLE_AXES)),
+        default="auto",
+        show_default=True,
+        help="What counts the samples of HDF5, npy and npz files: 0, the first axis; none, each file is one sample; auto, "
+        "the first axis, with a warning where that is in doubt.",
+    ),
 )
 
 
@@ -110,6 +121,7 @@ def dataset_options(function: Callable[..., Any]) -> Callable[..., Any]:
         header_bytes: int,
         schema: str | None,
         database: str | None,
+        sample_axis: str,
         **rest: Any,
     ) -> Any:
         def opening() -> Any:
@@ -123,6 +135,7 @@ def dataset_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 header_bytes=header_bytes,
                 schema=schema,
                 database=database,
+                sample_axis=SAMPLE_AXES[sample_axis],
             )
 
         return function(opening=opening, **rest)

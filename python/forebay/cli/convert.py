@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forebay.cli.commands import as_json, dataset_options
+from forebay.cli.commands import SAMPLE_AXES, as_json, dataset_options
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
@@ -36,7 +36,8 @@ def command(opening: Callable[[], Dataset], target: Path, to: str | None, force:
     from forebay.convert.source import open_source
 
     named = click.get_current_context().params
-    source = open_source(opening, named["dataset"], [field for field in named["field"] if ":" not in field])
+    fields = [field for field in named["field"] if ":" not in field]
+    source = open_source(opening, named["dataset"], fields, SAMPLE_AXES[named["sample_axis"]])
     with progress() as report:
         found = convert(source, target, to=to, force=force, progress=report)
     if as_json:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from forebay._core import FormatError
-from forebay.convert.columns import Column
+from forebay._paths import expand
+from forebay.convert.columns import Column, names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +133,37 @@ class NumpySource:
             }
 
 
-def open_source(opening: Callable[[], Dataset], paths: Sequence[str], fields: Sequence[str]) -> Source:
+class _NumpyFiles:
+    """Files of numpy that are one sample each, read by numpy one after the other."""
+
+    def __init__(self, paths: Sequence[str], read: Callable[[str], NumpySource | None]) -> None:
+        self._paths, self._read = paths, read
+        self.samples = len(paths)
+        self.columns = self._source(paths[0]).columns
+
+    def batches(self) -> Iterator[Mapping[str, Any]]:
+        for path in self._paths:
+            source = self._source(path)
+            if source.columns != self.columns:
+                raise FormatError(
+                    f"{path}: samples that are not like those of {self._paths[0]}: expected {names(self.columns)}, "
+                    f"found {names(source.columns)}"
+                )
+            yield from source.batches()
+
+    def _source(self, path: str) -> NumpySource:
+        source = self._read(path)
+        if source is None:
+            raise FormatError(f"{path}: expected an npy file or an npz archive, found neither")
+        return source
+
+
+def open_source(
+    opening: Callable[[], Dataset],
+    paths: Sequence[str],
+    fields: Sequence[str],
+    sample_axis: int | str | None = "auto",
+) -> Source:
     """Open what is to be converted.
 
     Parameters
@@ -143,6 +174,8 @@ def open_source(opening: Callable[[], Dataset], paths: Sequence[str], fields: Se
         What was named.
     fields : sequence of str
         Names of the fields that are wanted; none: all.
+    sample_axis : {"auto", 0, None}
+        What counts the samples, as for :func:`forebay.open`.
 
     Raises
     ------
@@ -153,16 +186,24 @@ def open_source(opening: Callable[[], Dataset], paths: Sequence[str], fields: Se
         dataset = opening()
         len(dataset)
     except FormatError:
-        arrays = _by_numpy(paths, fields)
-        if arrays is None:
+        files = expand(paths)
+        source = _by_numpy(files[0], fields, sample_axis)
+        if source is None or (len(files) > 1 and sample_axis is not None):
             raise
-        return NumpySource(arrays)
+        if len(files) == 1:
+            return source
+        return _NumpyFiles(files, lambda path: _by_numpy(path, fields, sample_axis, others=True))
     return DatasetSource(dataset)
 
 
-def _by_numpy(paths: Sequence[str], fields: Sequence[str]) -> Mapping[str, np.ndarray[Any, Any]] | None:
-    """Return the arrays of a file in Fortran order, or of an archive with deflated members; None: it is neither."""
-    if len(paths) != 1 or not (path := Path(paths[0])).is_file():
+def _by_numpy(
+    name: str, fields: Sequence[str], sample_axis: int | str | None, *, others: bool = False
+) -> NumpySource | None:
+    """Return the arrays of a file in Fortran order, or of an archive with deflated members; None: it is neither.
+
+    With ``others``, also of a file that Forebay reads by itself.
+    """
+    if not (path := Path(name)).is_file():
         return None
     with path.open("rb") as file:
         magic = file.read(6)
@@ -170,7 +211,11 @@ def _by_numpy(paths: Sequence[str], fields: Sequence[str]) -> Mapping[str, np.nd
         if magic == b"\x93NUMPY":
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             # Whatever else was refused stays refused.
-            found = {(fields or ["data"])[0]: array} if np.isfortran(array) and len(fields) < 2 else {}
+            found = (
+                {(fields or ["data"])[0]: array}
+                if (others or np.isfortran(array)) and len(fields) < 2
+                else {}
+            )
         elif magic.startswith(b"PK"):
             with np.load(path, allow_pickle=False) as archive:
                 found = {name: archive[name] for name in fields or archive.files}
@@ -179,13 +224,15 @@ def _by_numpy(paths: Sequence[str], fields: Sequence[str]) -> Mapping[str, np.nd
     except (ValueError, OSError, KeyError, EOFError):
         # The error of Forebay's own reader says what is wrong with it.
         return None
+    if sample_axis is None:
+        found = {name: array[None] for name, array in found.items()}
     lengths = {array.shape[:1] for array in found.values()}
     sound = (
         len(lengths) == 1
         and lengths != {()}
         and all(array.size and array.itemsize for array in found.values())
     )
-    return found if sound else None
+    return NumpySource(found) if sound else None
 
 
 def _dtype(text: str) -> np.dtype[Any]:

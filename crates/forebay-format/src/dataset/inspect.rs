@@ -38,6 +38,7 @@ impl Dataset {
             "shards": shards,
             "sidecar": sidecar,
             "warnings": lookup.warnings,
+            "counted_by": self.counted_by(),
         });
         if let Files::Lmdb(databases) = &self.files {
             description["entries"] = json!(databases.iter().map(Database::entries).sum::<u64>());
@@ -46,6 +47,14 @@ impl Dataset {
             description["samples"] = json!(index.samples());
             description["schema"] = json!(index.schema().name());
             description["fields"] = json!(index.fields());
+            for (number, shard) in index.shards().iter().enumerate() {
+                description["shards"][number]["samples"] = json!(shard.samples);
+            }
+            if let (Some(doubt), Some(warnings)) =
+                (self.sample_axis_doubt(index), description["warnings"].as_array_mut())
+            {
+                warnings.push(doubt.into());
+            }
             // The bytes of a folder are those of its files, which only the index knows.
             for (number, shard) in index.shards().iter().enumerate().filter(|_| index.has_sample_files()) {
                 description["shards"][number]["bytes"] = json!(shard.bytes);

@@ -2,10 +2,11 @@
 //!
 //! [`Dataset::open`] reads headers only. [`build`] (LMDB) and [`walk`] (every other format) go through the containers and make an index, [`place`] says where
 //! indexes are kept, [`provenance`] computes one from a recipe, [`keep`] hands on what a walk reads, [`cursor`] finds samples without an index, [`detect`] tells other formats apart, [`find`] finds schemas of LMDB records, [`verify`] reads everything once, [`inspect`] tells what
-//! there is.
+//! there is, [`counting`] what counts the samples of a file of arrays.
 
 mod build;
 mod changes;
+mod counting;
 mod cursor;
 mod detect;
 mod find;
@@ -26,6 +27,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 pub(crate) use build::NOT_SAMPLES;
 pub use build::{BuiltIndex, IndexReport};
+pub use counting::SampleAxis;
 pub use cursor::{SampleCursor, SamplePlace, ShardBytes};
 pub use keep::Keep;
 pub use place::{CachePolicy, Found, Lookup, Place};
@@ -51,15 +53,21 @@ pub struct OpenOptions {
     pub fields: Vec<String>,
     /// What the records of a raw file are.
     pub raw: Option<RawLayout>,
+    /// What counts the samples of a file of arrays.
+    #[serde(default)]
+    pub sample_axis: SampleAxis,
 }
 
 impl OpenOptions {
     /// Text that differs between options that lead to different indexes of the same files.
     fn key(&self, format: Format) -> Vec<u8> {
-        let Self { database, schema, format: _, fields, raw } = self;
+        let Self { database, schema, format: _, fields, raw, sample_axis } = self;
         let mut key = format!("{}\0{database:?}\0{}", format.name(), schema.name()).into_bytes();
         if !fields.is_empty() || raw.is_some() {
             key.extend(serde_json::to_vec(&(fields, raw)).expect("numbers and text are JSON"));
+        }
+        if sample_axis.is_file() {
+            key.extend(b"\0sample_axis=None");
         }
         key
     }
@@ -118,6 +126,7 @@ impl Dataset {
             });
         }
         let format = detect::format(paths, options)?;
+        Self::check_sample_axis(format, options.sample_axis)?;
         let files = if format == Format::Lmdb {
             let open = |path: &PathBuf| Database::open(path, options.database.as_deref());
             Files::Lmdb(paths.iter().map(open).collect::<Result<_, _>>()?)

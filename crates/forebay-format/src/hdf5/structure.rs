@@ -229,7 +229,7 @@ fn read_dataset(
         }
         LayoutDescription::Chunked { shape, filters, chunks } => {
             let grid = Grid::new(item_bytes, &sample, &shape, MOST_RUNS).map_err(|found| {
-                let hint = "rewrite the dataset with chunks that hold whole samples (h5repack -l CHUNK=…)";
+                let hint = "rewrite the dataset with chunks whose last axes are whole (h5repack -l CHUNK=…), or without chunks (-l CONTI)";
                 input.unsupported(format!("the chunks of dataset {name:?}"), found, hint)
             })?;
             let grid_chunks = grid

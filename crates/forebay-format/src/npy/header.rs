@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use super::item::{Item, ItemFault};
 use super::literal::{Literal, LiteralFault};
-use crate::Error;
 use crate::file::Input;
+use crate::{Error, SampleAxis};
 
 /// First bytes of an array.
 pub(crate) const MAGIC: [u8; 6] = *b"\x93NUMPY";
@@ -27,7 +27,7 @@ const MOST_AXES: usize = 64;
 pub struct Array {
     /// Type of the elements.
     pub item: Item,
-    /// Extents of the axes.
+    /// Extents of the axes, of which the first counts the samples.
     pub shape: Vec<u64>,
     /// Where the first element is [bytes from the start of the file].
     pub start: u64,
@@ -50,8 +50,13 @@ impl Array {
 
     /// Reads the header of the array that takes the bytes `place` of a file, checks it against them, and gives the
     /// header's bytes as well.
-    pub(super) fn read(input: &Input, place: Range<u64>, subject: &str) -> Result<(Self, Vec<u8>), Error> {
-        let header = Header { input, place, subject };
+    pub(super) fn read(
+        input: &Input,
+        place: Range<u64>,
+        subject: &str,
+        axis: SampleAxis,
+    ) -> Result<(Self, Vec<u8>), Error> {
+        let header = Header { input, place, subject, axis };
         let bytes = header.bytes()?;
         Ok((header.parse(&bytes)?, bytes))
     }
@@ -63,6 +68,7 @@ struct Header<'a> {
     place: Range<u64>,
     /// What it is the header of, for messages.
     subject: &'a str,
+    axis: SampleAxis,
 }
 
 impl Header<'_> {
@@ -132,11 +138,12 @@ impl Header<'_> {
             three_keys(&literal).map_err(|found| self.corrupt(head_bytes, "header", KEYS, found))?;
         let item = Item::parse(descr).map_err(|fault| self.no_item(fault))?;
         let start = self.place.start + bytes.len() as u64;
+        let shape = self.axis.shape(shape);
         let Some((samples, sample_shape)) = shape.split_first() else {
             return Err(self.unsupported(
                 "an array without axes",
                 "shape ()",
-                "the first axis counts the samples: write it as an array of shape (1,)",
+                "the first axis counts the samples: write it as an array of shape (1,), or say sample_axis=None: each file is one sample",
             ));
         };
         if fortran_order && shape.iter().filter(|extent| **extent != 1).count() > 1 {

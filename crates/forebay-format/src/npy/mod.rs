@@ -1,6 +1,7 @@
 //! Arrays of numpy: npy, one array, and npz, several in a zip archive.
 //!
-//! The first axis of an array counts the samples, so a sample is a row of bytes whose place is arithmetic. An npy file
+//! The first axis of an array counts the samples, so a sample is a row of bytes whose place is arithmetic; or each file is
+//! one sample ([`SampleAxis`]). An npy file
 //! has one field, an npz archive one for each member; members are stored, not compressed, and have the same first
 //! extent. Read are the headers, nothing else. The layouts to the byte, and what is refused: `docs/formats/npy.md`.
 
@@ -14,10 +15,10 @@ use forebay_types::{Dtype, Field, Layout};
 pub use header::Array;
 pub use item::{Item, ItemKind};
 
-use crate::Error;
 use crate::container::{Column, Container, Walked, state_of};
 use crate::file::Input;
 use crate::sidecar::{Class, Entry, ShardState};
+use crate::{Error, SampleAxis};
 use zip::Member;
 
 /// Name of the field of an npy file.
@@ -34,6 +35,7 @@ const TELL_EVERY: u64 = 1 << 16;
 pub struct Arrays {
     input: Input,
     archive: bool,
+    axis: SampleAxis,
     found: Found,
 }
 
@@ -47,15 +49,15 @@ struct Found {
 
 impl Arrays {
     /// Reads the header of an npy file; its field is called as the only one of `fields`, or `data`.
-    pub fn npy(input: Input, fields: &[String]) -> Result<Self, Error> {
-        let found = Found::npy(&input, fields)?;
-        Ok(Self { input, archive: false, found })
+    pub fn npy(input: Input, fields: &[String], axis: SampleAxis) -> Result<Self, Error> {
+        let found = Found::npy(&input, fields, axis)?;
+        Ok(Self { input, archive: false, axis, found })
     }
 
     /// Reads the headers of the members `fields` of an npz archive; none: all.
-    pub fn npz(input: Input, fields: &[String]) -> Result<Self, Error> {
-        let found = Found::npz(&input, fields)?;
-        Ok(Self { input, archive: true, found })
+    pub fn npz(input: Input, fields: &[String], axis: SampleAxis) -> Result<Self, Error> {
+        let found = Found::npz(&input, fields, axis)?;
+        Ok(Self { input, archive: true, axis, found })
     }
 
     /// The arrays and their names.
@@ -88,8 +90,11 @@ impl Arrays {
     pub fn check_unchanged(&self) -> Result<(), Error> {
         self.input.check_unchanged()?;
         let names: Vec<_> = self.found.fields.iter().map(|(name, _)| name.clone()).collect();
-        let now =
-            if self.archive { Found::npz(&self.input, &names) } else { Found::npy(&self.input, &names) };
+        let now = if self.archive {
+            Found::npz(&self.input, &names, self.axis)
+        } else {
+            Found::npy(&self.input, &names, self.axis)
+        };
         let found = match now {
             Ok(now) if now.state == self.found.state => return Ok(()),
             Ok(now) => format!("{:?}", now.state),
@@ -102,7 +107,7 @@ impl Arrays {
 }
 
 impl Found {
-    fn npy(input: &Input, fields: &[String]) -> Result<Self, Error> {
+    fn npy(input: &Input, fields: &[String], axis: SampleAxis) -> Result<Self, Error> {
         let name = match fields {
             [] => DATA,
             [name] => name,
@@ -114,7 +119,7 @@ impl Found {
                 });
             }
         };
-        let (array, header) = Array::read(input, 0..input.bytes(), "npy")?;
+        let (array, header) = Array::read(input, 0..input.bytes(), "npy", axis)?;
         let behind = input.bytes() - array.start - array.bytes();
         let warnings = match behind {
             0 => Vec::new(),
@@ -125,14 +130,14 @@ impl Found {
         Ok(Self { fields: vec![(name.to_owned(), array)], state: state_of(&header), warnings })
     }
 
-    fn npz(input: &Input, fields: &[String]) -> Result<Self, Error> {
+    fn npz(input: &Input, fields: &[String], axis: SampleAxis) -> Result<Self, Error> {
         let (members, mut headers) = zip::members(input)?;
         let (arrays, others): (Vec<_>, Vec<_>) =
             members.into_iter().partition(|member| member.name.strip_suffix(".npy").is_some());
         let mut found = Vec::new();
         for member in choose(input, arrays, fields)? {
             refuse_coded(input, &member)?;
-            let (array, header) = Array::read(input, member.place.clone(), &member.name)?;
+            let (array, header) = Array::read(input, member.place.clone(), &member.name, axis)?;
             headers.extend(header);
             found.push((field_name(&member).to_owned(), array));
         }
@@ -272,7 +277,7 @@ fn check_equal(input: &Input, arrays: &[(String, Array)]) -> Result<(), Error> {
     }
     let found: Vec<_> =
         arrays.iter().take(50).map(|(name, array)| format!("{name} {:?}", array.shape)).collect();
-    let hint = "choose those that belong together: fields=[\"x\", \"y\"]";
+    let hint = "choose those that belong together: fields=[\"x\", \"y\"]; if each file is one sample: sample_axis=None";
     Err(input.unsupported(
         "arrays of different first extents as fields of one sample",
         found.join(", "),
