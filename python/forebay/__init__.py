@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forebay._core import ForebayError as ForebayError
-    from forebay._core import FormatError, OptionError, PeerLostError, StorageError
+    from forebay._core import FormatError, MemoryLimitError, OptionError, PeerLostError, StorageError
     from forebay.dataset import Dataset, open
     from forebay.loader import Batch, Loader, Position
     from forebay.options import Group, Strategy
@@ -30,6 +30,7 @@ __all__ = [
     "FormatError",
     "Group",
     "Loader",
+    "MemoryLimitError",
     "OptionError",
     "PeerLostError",
     "Position",
@@ -47,6 +48,7 @@ _HOMES = {
     "FormatError": "_core",
     "Group": "options",
     "Loader": "loader",
+    "MemoryLimitError": "_core",
     "OptionError": "_core",
     "PeerLostError": "_core",
     "Position": "loader",

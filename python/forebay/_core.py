@@ -10,13 +10,21 @@ import os
 import warnings
 
 from forebay import _native
-from forebay._native import ForebayError, FormatError, OptionError, PeerLostError, StorageError
+from forebay._native import (
+    ForebayError,
+    FormatError,
+    MemoryLimitError,
+    OptionError,
+    PeerLostError,
+    StorageError,
+)
 
 __version__ = _native.VERSION
 
 __all__ = [
     "ForebayError",
     "FormatError",
+    "MemoryLimitError",
     "OptionError",
     "PeerLostError",
     "StorageError",

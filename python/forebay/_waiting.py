@@ -24,7 +24,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from forebay._core import PeerLostError
+from forebay._core import ForebayError, PeerLostError
 
 # How long ranks may keep the others waiting before these look who is missing [s].
 WARN_AFTER_S = 10.0
@@ -319,8 +319,11 @@ def lost(text: str) -> PeerLostError:
     return PeerLostError(f"{text}\nhint: the output of that rank may say why it ended")
 
 
-def reported(comm: Any, what: str, error: Exception) -> PeerLostError:
+def reported(comm: Any, what: str, error: Exception) -> ForebayError:
     """Make the error for what MPI reports; an MPI that survives failures (ULFM) knows who failed."""
+    if comm.size == 1:
+        # Nobody can be lost.
+        return ForebayError(f"{what}: MPI reports: {error}")
     failed: list[int] = []
     try:
         group = comm.Get_failed()

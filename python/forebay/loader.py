@@ -227,7 +227,7 @@ class Loader:
         to compare with.
     memory : int or str
         Bytes of landing blocks, batch buffers and kept data of the node, for example ``"2GiB"``; shared by the loaders of a
-        job, or of a process that is alone. Default: the smaller of 2.5 GiB and a quarter of the memory limit.
+        job, or of a process that is alone. Default: 2.5 GiB, or less where memory is limited (docs/options.md).
     tiers
         Not in this version.
     epochs : int
@@ -254,6 +254,8 @@ class Loader:
     ------
     OptionError
         If an option is not valid, the ranks disagree, or the budget is too small for one batch.
+    MemoryLimitError
+        If a limit on memory (control group, ``ulimit -v``) leaves too little; an OptionError and a MemoryError.
     FormatError, StorageError
         If the dataset cannot be understood, or read.
     PeerLostError

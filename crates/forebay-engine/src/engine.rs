@@ -20,8 +20,8 @@ use crate::error::Error;
 use crate::lead::{Reply, lead, open_files, open_mappings};
 use crate::links::{Listener, Watch};
 use crate::making::{Attentive, Making};
-use crate::node::{self, Dead, Map, NodeSpec, fork};
-use crate::options::{AccessChoice, Options, compare_greetings};
+use crate::node::{self, Dead, Map, NodeSpec, fork, memory};
+use crate::options::{AccessChoice, Options, compare_greetings, least_address_left};
 use crate::pass::Pass;
 use crate::position::AWAY;
 use crate::protocol::publish_position;
@@ -126,7 +126,9 @@ impl Engine {
                 .map_err(Error::Disagree)
                 .and_then(|()| making.link(&options, spec.deadline, &attentive))
                 .and_then(|()| {
-                    lead(&source, &options, making.links().map(AsRef::as_ref), &mut seek, &attentive)
+                    let address_left = least_address_left(greetings);
+                    let links = making.links().map(AsRef::as_ref);
+                    lead(&source, &options, address_left, links, &mut seek, &attentive)
                 })
                 .and_then(|led| making.agree(&options, &attentive).map(|()| led))
                 .map(|led| {
@@ -140,18 +142,21 @@ impl Engine {
                     text
                 })
         };
-        let joined = node::join(&spec, &options.greeting(fingerprint), lead, &mut Asked(caller));
+        let joined = {
+            let greeting = options.greeting(fingerprint, memory::address_left_bytes());
+            node::join(&spec, &greeting, lead, &mut Asked(caller))
+        };
         // The leader raises what went wrong as what it is, not as a refusal by itself.
         if let Some(error) = failure {
             return Err(error);
         }
         let mut membership = joined?;
         let reply: Reply = serde_json::from_slice(&membership.reply)
-            .map_err(|error| Error::Node(format!("the leader's decisions cannot be read: {error}"), None))?;
+            .map_err(|error| Error::Local(format!("the leader's decisions cannot be read: {error}"), None))?;
         let settings = reply.settings;
         let mut fds = std::mem::take(&mut membership.fds).into_iter();
         let (Some(region_fd), Some(index_fd)) = (fds.next(), fds.next()) else {
-            return Err(Error::Node("the leader sent no memory".into(), None));
+            return Err(Error::Local("the leader sent no memory".into(), None));
         };
         let region = Arc::new(Region::map(region_fd, settings.region.clone())?);
         let huge_pages = region.memory().ask_for_huge_pages();
@@ -170,14 +175,22 @@ impl Engine {
             Some(files) => files,
             None => open_files(&source, &index, settings.direct, kept)?,
         };
-        let mappings = open_mappings(settings.access, &files);
+        let mut fallback = None;
+        let mappings = match settings.maps.then(|| open_mappings(settings.access, &files)).transpose() {
+            Ok(mappings) => mappings.flatten(),
+            Err(error) if settings.locate.walks() => return Err(error),
+            Err(error) => {
+                fallback = Some(format!("this rank maps no files but reads them by pread: {error}"));
+                None
+            }
+        };
         if (settings.roots || settings.coalesces) && settings.access != AccessChoice::Mmap {
             // Behind what is announced stand the samples of others; and while a file is read ahead by the kernel, FUSE drops
             // announcements that come when it has much to do (fs/fuse/file.c, `fuse_readahead`).
             files.without_read_ahead();
         }
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
-            .ok_or_else(|| Error::Node("the leader's decisions do not fit the data set".into(), None))?;
+            .ok_or_else(|| Error::Local("the leader's decisions do not fit the data set".into(), None))?;
         let ward = Arc::new(Ward {
             region: Arc::clone(&region),
             membership,
@@ -212,7 +225,7 @@ impl Engine {
             epoch_reads: EpochReads::default(),
             waiting_for: Mutex::default(),
             bad_samples: BadSamples::default(),
-            fallback: Mutex::default(),
+            fallback: Mutex::new(fallback),
             options,
             settings,
             order,

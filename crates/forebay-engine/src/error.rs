@@ -5,7 +5,7 @@ use std::io;
 
 use crate::access::ReadError;
 use crate::links::Loss;
-use crate::node::{NodeError, ThreadError};
+use crate::node::{Class, NodeError, Refusal, ThreadError};
 
 /// Failure of a loader.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -98,6 +98,17 @@ pub enum Error {
     /// A thread could not be started.
     #[error("{0}")]
     Threads(String, String),
+    /// A limit on memory is reached.
+    #[error("{message}")]
+    Memory {
+        /// What was attempted, and the limit with its figure.
+        message: String,
+        /// The way out.
+        hint: String,
+    },
+    /// Something on this node failed that is neither a rank nor storage.
+    #[error("{0}")]
+    Local(String, Option<String>),
     /// The operating system refused something that is not a file of the data set.
     #[error("cannot {0}: {1}")]
     System(&'static str, String),
@@ -113,9 +124,11 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Options { hint, .. } if !hint.is_empty() => Some(hint),
             Self::Threads(_, hint) => Some(hint),
-            Self::Format(_, hint) | Self::Storage(_, hint) | Self::Node(_, hint) => hint.as_deref(),
+            Self::Options { hint, .. } | Self::Memory { hint, .. } if !hint.is_empty() => Some(hint),
+            Self::Format(_, hint) | Self::Storage(_, hint) | Self::Node(_, hint) | Self::Local(_, hint) => {
+                hint.as_deref()
+            }
             Self::BadSample { .. } => Some(
                 "bad_samples=\"skip\" lets a good one stand in; where a schema decodes records, schema=\"raw\" delivers \
                  them as they are",
@@ -139,6 +152,8 @@ impl Error {
             Self::Storage(..) | Self::Timeout { .. } => "storage",
             Self::Disagree(_) => "disagree",
             Self::Threads(..) => "threads",
+            Self::Memory { .. } => "memory",
+            Self::Local(..) | Self::System(..) => "local",
             _ => "node",
         };
         serde_json::to_string(&(kind, self.to_string(), self.hint())).expect("text can be written as JSON")
@@ -155,6 +170,8 @@ impl Error {
             "storage" => Self::Storage(message, hint),
             "disagree" => Self::Disagree(message),
             "threads" => Self::Threads(message, hint.unwrap_or_default()),
+            "memory" => Self::Memory { message, hint: hint.unwrap_or_default() },
+            "local" => Self::Local(message, hint),
             _ => Self::Node(message, hint),
         }
     }
@@ -191,6 +208,12 @@ impl From<ReadError> for Error {
         if let ReadError::Threads(error) = error {
             return error.into();
         }
+        if let ReadError::Map { path, bytes, source } = &error
+            && let Some(Refusal { cause, hint }) = Refusal::of(*bytes, source)
+        {
+            let message = format!("{}: cannot map {bytes} bytes: {cause}", path.display());
+            return Self::Memory { message, hint: format!("{hint}; access=\"pread\" needs no mapping") };
+        }
         Self::Storage(error.to_string(), error.hint().map(Into::into))
     }
 }
@@ -200,10 +223,15 @@ impl From<NodeError> for Error {
         match error {
             NodeError::Interrupted => Self::Interrupted,
             NodeError::Refused(text) => Self::from_wire(&text),
-            NodeError::Usage { .. } | NodeError::Directory { .. } => {
-                Self::Options { message: error.to_string(), hint: error.hint().unwrap_or_default().into() }
+            error => {
+                let (message, hint) = (error.to_string(), error.hint().map(str::to_owned));
+                match error.class() {
+                    Class::Peers => Self::Node(message, hint),
+                    Class::Options => Self::Options { message, hint: hint.unwrap_or_default() },
+                    Class::Memory => Self::Memory { message, hint: hint.unwrap_or_default() },
+                    Class::System => Self::Local(message, hint),
+                }
             }
-            other => Self::Node(other.to_string(), other.hint().map(Into::into)),
         }
     }
 }
@@ -226,6 +254,8 @@ mod tests {
             Error::Storage("no such file".into(), Some("look".into())),
             Error::Disagree("seed".into()),
             Error::Threads("RLIMIT_NPROC".into(), "raise".into()),
+            Error::Memory { message: "RLIMIT_AS".into(), hint: "raise it".into() },
+            Error::Local("too many open files".into(), Some("raise it".into())),
         ] {
             let told = Error::from_wire(&error.to_wire());
             assert_eq!(std::mem::discriminant(&told), std::mem::discriminant(&error));

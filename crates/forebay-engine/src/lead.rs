@@ -45,15 +45,17 @@ pub(crate) struct Led {
     pub(crate) files: Arc<ShardFiles>,
 }
 
-/// What only the leader does: the index, the settings, the memory. `seek` is how long it took to find the samples.
+/// What only the leader does: the index, the settings, the memory. `address_left` is that of the rank that has the least left;
+/// `seek` is how long it took to find the samples.
 pub(crate) fn lead(
     source: &Source,
     options: &Options,
+    address_left: Option<u64>,
     links: Option<&Links>,
     seek: &mut Duration,
     caller: &dyn Caller,
 ) -> Result<Led, Error> {
-    let mut budget = settings::budget(options)?;
+    let mut budget = settings::budget(options, address_left)?;
     // Roots and cursors are there to touch storage.
     if options.locate.walks() || options.locate == Locate::Scan {
         source.dataset().need_lmdb("walking from record to record")?;
@@ -81,7 +83,15 @@ pub(crate) fn lead(
     }
     let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
     let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
-    let mappings = open_mappings(options.access, &files);
+    let mappings = match map_where_there_is_room(options, &index, &files, address_left) {
+        Ok(mappings) => mappings,
+        // A cursor walks through a mapping and through nothing else.
+        Err(error) if options.locate.walks() => return Err(error),
+        Err(error) => {
+            budget.reasons.push(format!("access: the files are not mapped but read by pread: {error}"));
+            None
+        }
+    };
     let growth = room::growth(source, &index);
     let settings = settings::decide(options, &index, &files, mappings.as_ref(), growth, budget)?;
     let total = settings.region.total_bytes();
@@ -114,10 +124,33 @@ pub(crate) fn open_files(
     }))
 }
 
-pub(crate) fn open_mappings(access: AccessChoice, files: &Arc<ShardFiles>) -> Option<Mappings> {
+/// Maps the shards where `access` may use that. Samples in files of their own are too many to be mapped, which is no failure.
+pub(crate) fn open_mappings(
+    access: AccessChoice,
+    files: &Arc<ShardFiles>,
+) -> Result<Option<Mappings>, Error> {
     match access {
-        AccessChoice::Mmap => Mappings::open(files).ok(),
-        AccessChoice::Auto if files.is_local() => Mappings::open(files).ok(),
-        _ => None,
+        AccessChoice::Mmap | AccessChoice::Auto if files.are_of_samples() => Ok(None),
+        AccessChoice::Mmap => Ok(Some(Mappings::open(files)?)),
+        AccessChoice::Auto if files.is_local() => Ok(Some(Mappings::open(files)?)),
+        _ => Ok(None),
     }
+}
+
+/// Like [`open_mappings`], where that leaves address space for everything else.
+fn map_where_there_is_room(
+    options: &Options,
+    index: &Index,
+    files: &Arc<ShardFiles>,
+    address_left: Option<u64>,
+) -> Result<Option<Mappings>, Error> {
+    let mapped = matches!(options.access, AccessChoice::Auto | AccessChoice::Mmap) && !files.are_of_samples();
+    if mapped && (options.access == AccessChoice::Mmap || files.is_local()) {
+        let bytes = index.shards().iter().map(|shard| shard.bytes).sum();
+        settings::may_map(bytes, address_left).map_err(|message| Error::Memory {
+            message,
+            hint: "raise the limit with `ulimit -v`, or take a strategy that needs no mapping".into(),
+        })?;
+    }
+    open_mappings(options.access, files)
 }

@@ -137,6 +137,7 @@ impl From<LinkError> for Error {
             LinkError::Closed => Self::Closed,
             LinkError::Threads(error) => error.into(),
             LinkError::Usage { message } => Self::Options { message, hint: String::new() },
+            LinkError::System { .. } | LinkError::TooLarge { .. } => Self::Local(error.to_string(), None),
             other => Self::Node(other.to_string(), other.hint().map(Into::into)),
         }
     }

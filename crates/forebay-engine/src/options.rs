@@ -273,8 +273,8 @@ impl Options {
         })
     }
 
-    /// What this rank says of itself when the ranks of the node meet.
-    pub fn greeting(&self, fingerprint: u128) -> Vec<u8> {
+    /// What this rank says of itself when the ranks of the node meet; `address_left` is what it has of address space.
+    pub fn greeting(&self, fingerprint: u128, address_left: Option<u64>) -> Vec<u8> {
         let Ok(serde_json::Value::Object(mut values)) = serde_json::to_value(self) else {
             unreachable!("options are a JSON object")
         };
@@ -282,12 +282,21 @@ impl Options {
             values.remove(own);
         }
         values.insert(DATA_SET.into(), format!("{fingerprint:032x}").into());
+        values.insert(ADDRESS_LEFT.into(), address_left.into());
         serde_json::to_vec(&values).expect("a JSON object can be written")
     }
 }
 
 /// What the fingerprint of the data set is called among the options.
 const DATA_SET: &str = "data set";
+/// The same of the address space that the rank has left \[bytes\], null without a limit; it may differ.
+const ADDRESS_LEFT: &str = "address space left";
+
+/// Address space of the rank that has the least of it left \[bytes\]; `None` where none has a limit.
+pub fn least_address_left(greetings: &[Vec<u8>]) -> Option<u64> {
+    let read = |bytes: &Vec<u8>| serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(bytes).ok();
+    greetings.iter().filter_map(|greeting| read(greeting)?.get(ADDRESS_LEFT)?.as_u64()).min()
+}
 
 /// Compares the greetings of the ranks of a node; the message names the first difference.
 pub fn compare_greetings(greetings: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), String> {
@@ -303,7 +312,7 @@ pub fn compare_greetings(greetings: &[Vec<u8>], local_ranks: &[u32]) -> Result<(
                 rank(local)
             ));
         };
-        for (key, value) in &first {
+        for (key, value) in first.iter().filter(|(key, _)| *key != ADDRESS_LEFT) {
             let found = other.get(key).unwrap_or(&serde_json::Value::Null);
             if found != value {
                 let why =
@@ -356,10 +365,15 @@ mod tests {
         })
         .unwrap();
         let other = options(|v| v["batch_size"] = 9.into()).unwrap();
-        assert_eq!(compare_greetings(&[same.greeting(5), one.greeting(5)], &[0, 1]), Ok(()));
-        let text = compare_greetings(&[same.greeting(5), other.greeting(5)], &[0, 1]).unwrap_err();
+        assert_eq!(compare_greetings(&[same.greeting(5, Some(7)), one.greeting(5, None)], &[0, 1]), Ok(()));
+        let text =
+            compare_greetings(&[same.greeting(5, None), other.greeting(5, None)], &[0, 1]).unwrap_err();
         assert_eq!(text, "the ranks disagree on batch_size: rank 0 has 8, rank 1 has 9");
-        let text = compare_greetings(&[same.greeting(5), one.greeting(6)], &[0, 1]).unwrap_err();
+        let text = compare_greetings(&[same.greeting(5, None), one.greeting(6, None)], &[0, 1]).unwrap_err();
         assert!(text.starts_with("the ranks disagree on data set"));
+        let least = |all: &[Option<u64>]| {
+            least_address_left(&all.iter().map(|left| one.greeting(5, *left)).collect::<Vec<_>>())
+        };
+        assert_eq!((least(&[None, Some(9), Some(7)]), least(&[None, None])), (Some(7), None));
     }
 }

@@ -14,6 +14,7 @@ struct Classes {
     option: Py<PyType>,
     format: Py<PyType>,
     storage: Py<PyType>,
+    memory: Py<PyType>,
     peer: Py<PyType>,
 }
 
@@ -33,8 +34,14 @@ fn classes(py: Python<'_>) -> PyResult<&Classes> {
         let base = make("ForebayError", &[&exception], "Base of all errors that Forebay raises.")?;
         let root = base.bind(py).as_any().clone();
         let kind = |name, builtin, doc| make(name, &[&root, &builtins.getattr(builtin)?], doc);
+        let option = kind("OptionError", "ValueError", "An option is wrong, or ranks disagree on it.")?;
         Ok(Classes {
-            option: kind("OptionError", "ValueError", "An option is wrong, or ranks disagree on it.")?,
+            memory: make(
+                "MemoryLimitError",
+                &[option.bind(py).as_any(), &builtins.getattr("MemoryError")?],
+                "A limit on memory leaves too little for a loader.",
+            )?,
+            option,
             format: kind("FormatError", "ValueError", "A data set is not what its format says.")?,
             storage: kind("StorageError", "OSError", "Storage failed, or stalled for longer than allowed.")?,
             peer: kind("PeerLostError", "RuntimeError", "Another process of the job died or did not come.")?,
@@ -51,6 +58,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("OptionError", &classes.option),
         ("FormatError", &classes.format),
         ("StorageError", &classes.storage),
+        ("MemoryLimitError", &classes.memory),
         ("PeerLostError", &classes.peer),
     ] {
         module.add(name, class.bind(module.py()))?;
@@ -76,6 +84,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
         Error::Options { .. } | Error::Disagree(_) => &classes.option,
         Error::Format(..) | Error::BadSample { .. } => &classes.format,
+        Error::Memory { .. } => &classes.memory,
         Error::Storage(..) | Error::Timeout { .. } => &classes.storage,
         Error::PeerLost { .. } | Error::RemoteLost { .. } | Error::Node(..) => &classes.peer,
         _ => &classes.base,

@@ -75,7 +75,7 @@ impl<'a> Walk<'a> {
     /// Finds the samples that the ranks of the node need at an absolute step.
     pub(super) fn step(&mut self, step: u64) -> Result<(), Error> {
         let Some(mappings) = &self.pass.shared.mappings else {
-            return Err(Error::Node("the data set cannot be mapped".into(), None));
+            return Err(Error::Local("the data set cannot be mapped".into(), None));
         };
         let legs = self.handoff.as_ref().map(|(handoff, _)| handoff.own_legs());
         let Some(legs) = legs else {
@@ -179,7 +179,7 @@ impl<'a> Walk<'a> {
             let expected = self.look_up(first)?;
             if expected != Some((found.extent.shard, found.extent.offset)) {
                 let (found, first) = (found.extent, first.0);
-                return Err(Error::Node(
+                return Err(Error::Local(
                     format!(
                         "sample {first} is at {expected:?} by the index and at {:?} by the cursor",
                         (found.shard, found.offset)

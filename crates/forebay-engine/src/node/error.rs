@@ -3,7 +3,23 @@
 use std::io;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
+use super::address::Refusal;
 use super::peers::Peer;
+
+/// Whose fault a failure is: what callers tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Class {
+    /// Another rank died, left or did not come.
+    Peers,
+    /// What this rank or another one was told is wrong, or they disagree.
+    Options,
+    /// A limit on memory is reached.
+    Memory,
+    /// The operating system refused something else, or a message makes no sense.
+    System,
+}
 
 /// Failure of the rendezvous or of shared memory.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +95,16 @@ pub enum NodeError {
         /// Job, node and loader.
         meeting: String,
     },
+    /// Why the leader could not bring the ranks together, in its words.
+    #[error("{message}")]
+    Told {
+        /// What kind of error it is to the leader.
+        class: Class,
+        /// What the leader found.
+        message: String,
+        /// The way out.
+        hint: String,
+    },
     /// The leader looked at the greetings and said no, in these words.
     #[error("{0}")]
     Refused(String),
@@ -92,6 +118,14 @@ pub enum NodeError {
         expected: String,
         /// What is there.
         found: String,
+    },
+    /// The system gave no memory.
+    #[error("cannot {action}: {}", refusal.cause)]
+    NoMemory {
+        /// What was attempted.
+        action: String,
+        /// Which limit is reached, and the way out.
+        refusal: Refusal,
     },
     /// The operating system refused.
     #[error("cannot {action}: {source}")]
@@ -108,7 +142,11 @@ impl NodeError {
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Directory { hint, .. } | Self::Mismatch { hint, .. } if !hint.is_empty() => Some(hint),
+            Self::Directory { hint, .. } | Self::Mismatch { hint, .. } | Self::Told { hint, .. }
+                if !hint.is_empty() =>
+            {
+                Some(hint)
+            }
             Self::Taken { .. } => Some("give World(job=) or name= to tell the two apart"),
             Self::NoLeader { .. } | Self::Missing { .. } => Some(
                 "making a loader is collective: every rank of the node makes it, with the same job, node and name; \
@@ -117,14 +155,47 @@ impl NodeError {
             Self::PeerLost { .. } | Self::PeerLeft { .. } => {
                 Some("restart the job; the output of that rank may say why it ended")
             }
+            Self::NoMemory { refusal, .. } => Some(&refusal.hint),
             Self::System { action, source } => system_hint(action, source),
             _ => None,
+        }
+    }
+
+    /// What kind of failure it is. Only what is about other ranks is [`Class::Peers`]: a process that is alone has none.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::NoLeader { .. } | Self::Missing { .. } | Self::PeerLost { .. } | Self::PeerLeft { .. } => {
+                Class::Peers
+            }
+            Self::Usage { .. }
+            | Self::Directory { .. }
+            | Self::Taken { .. }
+            | Self::Mismatch { .. }
+            | Self::Refused(_) => Class::Options,
+            Self::NoMemory { .. } => Class::Memory,
+            Self::Interrupted | Self::Memory { .. } | Self::System { .. } => Class::System,
+            Self::Told { class, .. } => *class,
         }
     }
 
     pub(crate) fn system<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
         let action = action.into();
         move |source| Self::System { action, source: source.into() }
+    }
+
+    /// Like [`NodeError::system`], of an attempt to take `bytes` of memory.
+    pub(super) fn taking<E: Into<io::Error>>(
+        action: impl Into<String>,
+        bytes: u64,
+    ) -> impl FnOnce(E) -> Self {
+        let action = action.into();
+        move |source| {
+            let source = source.into();
+            match Refusal::of(bytes, &source) {
+                Some(refusal) => Self::NoMemory { action, refusal },
+                None => Self::System { action, source },
+            }
+        }
     }
 
     pub(super) fn memory(expected: impl Into<String>, found: impl Into<String>) -> Self {
@@ -148,7 +219,6 @@ fn system_hint(action: &str, source: &io::Error) -> Option<&'static str> {
         _ if action.starts_with(LOCK) || action.starts_with(LISTEN) => Some(
             "set FOREBAY_RUNTIME_DIR to a directory of your own on a local file system, the same for all ranks",
         ),
-        libc::ENOMEM => Some("give memory= less, or ask the scheduler for more memory"),
         _ => None,
     }
 }
@@ -167,7 +237,8 @@ mod tests {
         assert!(hint("receive all descriptors", libc::EMFILE).contains("ulimit -n"));
         assert!(hint(WATCH, libc::ENOSYS).contains("Linux 5.3"));
         assert!(hint("lock /lustre/run/x.lock", libc::ENOLCK).contains("FOREBAY_RUNTIME_DIR"));
-        assert!(hint("map 5 bytes of shared memory", libc::ENOMEM).contains("memory="));
+        let refused = NodeError::taking("map 5 bytes", u64::MAX)(io::Error::from_raw_os_error(libc::ENOMEM));
+        assert!(refused.to_string().starts_with("cannot map 5 bytes: ") && refused.hint().is_some());
         assert_eq!(hint("send to a process of this node", libc::EIO), "");
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::directory::Place;
-use super::error::NodeError;
+use super::error::{Class, NodeError};
 use super::patience::Patience;
 use super::peers::{Membership, Peer, Watched, first_dead, is_dead, own_pidfd};
 use super::spec::NodeSpec;
@@ -278,7 +278,8 @@ impl Follower<'_> {
         Err(match message.read()? {
             Failure::Lost(peer) => NodeError::PeerLost { peer, meeting },
             Failure::Left(peer) => NodeError::PeerLeft { peer, meeting },
-            Failure::Other { message, hint } => NodeError::Mismatch { message, hint },
+            Failure::Other { class: Class::Options, message, hint } => NodeError::Mismatch { message, hint },
+            Failure::Other { class, message, hint } => NodeError::Told { class, message, hint },
         })
     }
 

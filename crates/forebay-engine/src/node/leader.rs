@@ -365,6 +365,7 @@ impl Leader<'_> {
             NodeError::PeerLeft { peer, .. } => Failure::Left(*peer),
             NodeError::Interrupted => Failure::Left(self.spec.peer()),
             other => Failure::Other {
+                class: other.class(),
                 message: other.to_string(),
                 hint: other.hint().unwrap_or_default().to_owned(),
             },

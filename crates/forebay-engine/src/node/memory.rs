@@ -20,6 +20,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+pub use super::address::address_left_bytes;
 pub use super::budget::{available_bytes, default_memory_bytes, limit_bytes, physical_bytes};
 use super::error::NodeError;
 
@@ -34,8 +35,9 @@ fn fixed_size() -> SealFlags {
 }
 
 fn memfd(name: &str, bytes: u64) -> Result<OwnedFd, NodeError> {
-    let fail =
-        |action: &str| NodeError::system(format!("{action} {bytes} bytes of shared memory \"{name}\""));
+    let fail = |action: &str| {
+        NodeError::taking(format!("{action} {bytes} bytes of shared memory \"{name}\""), bytes)
+    };
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(fail("make"))?;
     rustix::fs::ftruncate(&fd, bytes).map_err(fail("reserve"))?;
@@ -72,7 +74,7 @@ impl Draft {
 
     /// Writes `bytes` at `offset` \[bytes\].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), NodeError> {
-        let fail = NodeError::system(format!("fill shared memory \"{}\"", self.name));
+        let fail = NodeError::taking(format!("fill shared memory \"{}\"", self.name), bytes.len() as u64);
         let mut done = 0;
         while done < bytes.len() {
             match rustix::io::pwrite(&self.fd, &bytes[done..], offset + done as u64) {
@@ -136,7 +138,7 @@ impl Map {
         }
         // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists.
         let start = unsafe { rustix::mm::mmap(null_mut(), length, protection, MapFlags::SHARED, fd, 0) }
-            .map_err(NodeError::system(format!("map {length} bytes of shared memory")))?;
+            .map_err(NodeError::taking(format!("map {length} bytes of shared memory"), length as u64))?;
         let start = NonNull::new(start.cast()).expect("a mapping does not start at address 0");
         Ok(Self { start, length, frozen })
     }
@@ -193,9 +195,10 @@ impl Map {
                         continue;
                     }
                     Err(error) => {
-                        return Err(NodeError::system(format!("take {} bytes of shared memory", end - at))(
-                            error,
-                        ));
+                        let bytes = (end - at) as u64;
+                        return Err(
+                            NodeError::taking(format!("take {bytes} bytes of shared memory"), bytes)(error),
+                        );
                     }
                 }
             } else {

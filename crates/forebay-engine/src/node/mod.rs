@@ -11,6 +11,8 @@
 //! deadline; nothing stays in any file system once all are connected, or when one of them dies; a wait lasts at most
 //! 100 ms between two calls of the caller's check.
 
+#[cfg(not(loom))]
+mod address;
 pub mod bell;
 mod budget;
 #[cfg(not(loom))]
@@ -40,7 +42,8 @@ pub use bell::Bell;
 pub use threads::ThreadError;
 #[cfg(not(loom))]
 pub use {
-    error::NodeError,
+    address::Refusal,
+    error::{Class, NodeError},
     memory::Map,
     patience::Waiting,
     peers::{Dead, Membership, Peer},

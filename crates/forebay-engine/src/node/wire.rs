@@ -17,11 +17,11 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::error::NodeError;
+use super::error::{Class, NodeError};
 use super::peers::Peer;
 
 /// Grows when messages change their meaning.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 const MAGIC: [u8; 2] = *b"FB";
 const HEADER_BYTES: usize = 4;
 /// Largest packet \[bytes\]. The kernel takes memory for a packet in one piece; larger ones gain nothing.
@@ -90,7 +90,7 @@ pub(super) struct Outcome {
 pub(super) enum Failure {
     Lost(Peer),
     Left(Peer),
-    Other { message: String, hint: String },
+    Other { class: Class, message: String, hint: String },
 }
 
 /// A message that was received.
@@ -387,9 +387,9 @@ mod tests {
         assert!(two.try_receive().unwrap_err().to_string().contains("a packet of 5 bytes"));
         rustix::net::send(&one.socket, b"FB\x63\x01", SendFlags::empty()).unwrap();
         let error = two.try_receive().unwrap_err();
-        assert!(error.to_string().contains("versions 1 and 99"), "{error}");
+        assert!(error.to_string().contains("versions 2 and 99"), "{error}");
         assert!(error.hint().is_some());
-        rustix::net::send(&one.socket, b"FB\x01\x63", SendFlags::empty()).unwrap();
+        rustix::net::send(&one.socket, b"FB\x02\x63", SendFlags::empty()).unwrap();
         assert!(two.try_receive().unwrap_err().to_string().contains("kind 99"));
     }
 

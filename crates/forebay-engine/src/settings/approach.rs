@@ -107,10 +107,15 @@ impl Approach {
                     .into()
             }
             (AccessChoice::Auto, false) => format!(
-                "access: {} ({}{}); what is found in the page cache later is copied from a mapping",
+                "access: {} ({}{}){}",
                 if access == AccessChoice::IoUring { "io_uring" } else { "pread" },
                 files.file_system_name(),
                 if direct { ", around the page cache: the data set is larger than half the memory" } else { "" },
+                if mappings.is_some() {
+                    "; what is found in the page cache later is copied from a mapping"
+                } else {
+                    ""
+                },
             ),
             (choice, _) => format!("access: {}, as asked", choice.name()),
         });

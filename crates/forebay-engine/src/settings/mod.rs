@@ -16,7 +16,7 @@ use forebay_plan::{Kind, Order, OrderSpec, Traits};
 use serde::{Deserialize, Serialize};
 
 use self::approach::Approach;
-pub use self::budget::{Budget, budget};
+pub use self::budget::{Budget, budget, may_map};
 use self::sizes::{Load, Sizes};
 use crate::access::{Mappings, ShardFiles};
 use crate::error::Error;
@@ -64,6 +64,8 @@ pub struct Settings {
     pub alone: bool,
     /// How storage is touched.
     pub access: AccessChoice,
+    /// Whether every rank maps the files.
+    pub maps: bool,
     /// Whether reads go around the page cache.
     pub direct: bool,
     /// Whether the readers find out how many of them should read at once, rather than all of them: where the order walks
@@ -213,6 +215,7 @@ pub fn decide(
         coalesces,
         alone,
         access,
+        maps: mappings.is_some(),
         direct,
         paced,
         depth: DEPTH,

@@ -132,21 +132,31 @@ impl Load<'_> {
                     0 => String::new(),
                     held => format!(", of which other loaders and kept data hold {held},"),
                 };
+                let memory = if budget.is_default { "the default memory of " } else { "memory=" };
+                let message = format!(
+                    "{memory}{} bytes{held} is too little for {ranks} rank(s) of this node with batches of {} in the \
+                     order {kind}: \
+                     the least that works is {least} bytes ({} for batch buffers, {} for landing blocks)",
+                    budget.asked_bytes,
+                    options.batch_size,
+                    region.buffer_bytes * (region.buffers * ranks) as u64,
+                    region.landing_bytes,
+                );
+                let smaller = if is_grouped { ", group or window" } else { "" };
+                let would_do = budget.held_bytes + least;
+                let give = format!("give memory=\"{}MiB\", or ", would_do.div_ceil(MIB));
+                let is_beyond = would_do.next_multiple_of(MIB) > budget.most_bytes;
+                if is_beyond || budget.is_cut {
+                    let (bound, way_out) = &budget.bound;
+                    let give = if is_beyond { "or " } else { &give };
+                    return Err(Error::Memory {
+                        message: format!("{message}, and {bound}"),
+                        hint: format!("{way_out}, {give}ask for a smaller batch{smaller}"),
+                    });
+                }
                 return Err(Error::Options {
-                    message: format!(
-                        "memory={} bytes{held} is too little for {ranks} rank(s) of this node with batches of {} in the \
-                         order {kind}: \
-                         the least that works is {least} bytes ({} for batch buffers, {} for landing blocks)",
-                        budget.asked_bytes,
-                        options.batch_size,
-                        region.buffer_bytes * (region.buffers * ranks) as u64,
-                        region.landing_bytes,
-                    ),
-                    hint: format!(
-                        "give memory=\"{}MiB\", or ask for a smaller batch{}",
-                        (budget.held_bytes + least).div_ceil(MIB),
-                        if is_grouped { ", group or window" } else { "" },
-                    ),
+                    message,
+                    hint: format!("{give}ask for a smaller batch{smaller}"),
                 });
             }
             let rest = memory_bytes - least + region.landing_bytes;
