@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forebay._core import ForebayError as ForebayError
     from forebay._core import FormatError, MemoryLimitError, OptionError, PeerLostError, StorageError
+    from forebay._iteration import Batch, Position
     from forebay.dataset import Dataset, open
-    from forebay.loader import Batch, Loader, Position
+    from forebay.loader import Loader
     from forebay.options import Group, Strategy
     from forebay.world import World
 
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Batch": "loader",
+    "Batch": "_iteration",
     "Dataset": "dataset",
     "ForebayError": "_core",
     "FormatError": "_core",
@@ -51,7 +52,7 @@ _HOMES = {
     "MemoryLimitError": "_core",
     "OptionError": "_core",
     "PeerLostError": "_core",
-    "Position": "loader",
+    "Position": "_iteration",
     "StorageError": "_core",
     "Strategy": "options",
     "World": "world",

@@ -5,10 +5,7 @@ What happens here, in order: options are resolved and checked (:mod:`forebay.opt
 the ranks of the node. From then on every batch is one call into the engine. The position (epoch and step) is kept here; it
 counts batches that were handed out, so that a state is exact however far the engine has read ahead. Every batch carries its
 own position, so that a wrapper that reads ahead can save the state of the batch that was consumed.
-
-An iteration begins with its first ``next``: until then an iterator changes nothing. The engine numbers iterations under its
-own lock, and an iterator with another number than the newest is stale; so threads that iterate one loader at once get an
-error instead of each other's batches.
+Iterations are in :mod:`forebay._iteration`.
 """
 
 from __future__ import annotations
@@ -19,13 +16,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Never, NoReturn, Self
+from typing import Any, Never, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from forebay import _core, _mpi, _native, _nodes
 from forebay._core import ForebayError, OptionError, option_error
+from forebay._iteration import Batch, Indices, Iteration, Position, Progress
 from forebay._state import STATE_VERSION, check_state
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
@@ -44,134 +42,11 @@ from forebay.world import Identity, World, identify
 
 __all__ = ["Batch", "Loader", "Position"]
 
-Indices = npt.NDArray[np.int64]
 OrderFunction = Callable[[int], "npt.ArrayLike"]
 
 _IN_A_WORKER = (
     "make the loader in the process that iterates it; wrapped in a torch DataLoader, that is num_workers=0"
 )
-
-
-class Position(NamedTuple):
-    """The place of a batch in the run.
-
-    Attributes
-    ----------
-    epoch, step : int
-        Epoch, and step within it, both counted from 0; the same on every rank.
-    """
-
-    epoch: int
-    step: int
-
-
-class Batch(dict[str, Any]):
-    """One step's samples of this rank: field name → array, or a list of arrays where the length varies.
-
-    Arrays of fixed size have the shape (samples, then the shape of the field) and are views of the rank's own buffer:
-    writable, and given back for later batches when the last view of them is dropped. One raw field is called ``data``.
-
-    Attributes
-    ----------
-    indices : ndarray of int64, shape (samples,)
-        Sample ids, in the order of the batch; a copy, which keeps no buffer.
-    position : Position
-        Epoch and step; :meth:`Loader.state_at` turns it into the state behind this batch.
-    """
-
-    __slots__ = ("indices", "position")
-    indices: Indices
-    position: Position
-
-    def __repr__(self) -> str:
-        return f"Batch({super().__repr__()}, indices={self.indices!r}, position={tuple(self.position)!r})"
-
-
-class _Progress:
-    """Where a loader stands: epoch, step, and whether an iteration was begun in that epoch.
-
-    One tuple, so that it is read and written whole from any thread and any signal handler. An iteration that is stale keeps
-    writing to its own object, which its loader has left behind.
-    """
-
-    __slots__ = ("place",)
-
-    def __init__(self, epoch: int, step: int, begun: bool) -> None:
-        self.place = (epoch, step, begun)
-
-
-_NOT_BEGUN = _Progress(0, 0, False)
-
-
-class _Iteration:
-    """One way through the rest of an epoch. It keeps no batch, so that the caller alone decides when a buffer is free."""
-
-    __slots__ = ("_decode", "_engine", "_loader", "_lock", "_number", "_progress")
-    _engine: _native.Engine  # these two: from the first `next` on
-    _number: int
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader: Loader | None = loader
-        self._decode = loader._decode
-        self._progress = _NOT_BEGUN
-        # Threads that share an iterator take turns, so that positions are counted in the order of the batches.
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> _Iteration:
-        return self
-
-    def __next__(self) -> Any:
-        loader = self._loader
-        if loader is None:
-            raise StopIteration
-        loader._check_process()  # before the lock: a forked child may find it locked for ever
-        with self._lock:
-            if loader._progress is not self._progress:
-                if self._progress is not _NOT_BEGUN:
-                    self._is_stale(loader)
-                loader._begin(self)
-            try:
-                taken = self._engine.next(self._number)
-            except ForebayError:
-                if loader._progress is not self._progress:
-                    self._is_stale(loader)
-                raise
-            if taken is None:
-                self._end()
-                raise StopIteration
-            values, indices, place = taken
-            batch = Batch(values)
-            batch.indices = indices.copy()
-            batch.position = position = Position(*place)
-            self._progress.place = (position.epoch, position.step + 1, True)
-        return batch if self._decode is None else self._decode(batch)
-
-    def _end(self) -> None:
-        """Come to the end of the epoch; the loader stands at the next one."""
-        if self._loader is not None:
-            self._loader = None
-            self.__class__ = _Ended
-            self._progress.place = (self._progress.place[0] + 1, 0, False)
-
-    def _is_stale(self, loader: Loader) -> NoReturn:
-        self._loader = None
-        raise ForebayError(
-            f"loader {loader.name!r}: stale iterator: the loader was closed, repositioned, or iterated again"
-        ) from None
-
-    def __del__(self) -> None:
-        loader = getattr(self, "_loader", None)
-        if loader is not None and loader._progress is self._progress:
-            loader._leave(self._number)
-
-
-class _Ended(_Iteration):
-    """An iteration that came to its end. A Ctrl-C that arrives inside ``__del__`` is lost, and epochs may be short."""
-
-    __slots__ = ()
-
-    def __del__(self) -> None:
-        pass
 
 
 class _NotAnIteratorError(OptionError, TypeError, AttributeError):
@@ -314,7 +189,7 @@ class Loader:
             self._given: OrderFunction | None = None
             self._order = self._order_facts(self._options["order"])
         self._generation = _core.fork_generation()
-        self._progress = _Progress(0, 0, False)
+        self._progress = Progress(0, 0, False)
         self._beginning = threading.Lock()
         self._closed_stats: dict[str, Any] | None = None
         self._closed_explanation: str | None = None
@@ -430,11 +305,11 @@ class Loader:
         The epoch begins with the first ``next``; until then nothing changes, neither the position nor another iterator.
         """
         self._check_open()
-        return _Iteration(self)
+        return Iteration(self)
 
     __next__ = _NoNext()
 
-    def _begin(self, iteration: _Iteration) -> None:
+    def _begin(self, iteration: Iteration) -> None:
         with self._beginning:
             self._check_open()
             self._leave()
@@ -446,7 +321,7 @@ class Loader:
                 engine.give_order(epoch, self._given_ids(self._given, epoch))
             number = engine.start(epoch, step)
             # Only now: a start that failed or was interrupted is begun again at the same place.
-            self._progress = progress = _Progress(epoch, step, True)
+            self._progress = progress = Progress(epoch, step, True)
             iteration._engine, iteration._number, iteration._progress = engine, number, progress
 
     def set_epoch(self, epoch: int) -> None:
@@ -469,7 +344,7 @@ class Loader:
 
     def _move(self, epoch: int, step: int) -> None:
         self._leave()
-        self._progress = _Progress(epoch, step, False)
+        self._progress = Progress(epoch, step, False)
 
     def _leave(self, iteration: int | None = None) -> None:
         """Tell the node to go on without this rank, if it stands in the middle of an epoch."""
@@ -671,7 +546,7 @@ class Loader:
             return
         self._closed_stats, self._closed_explanation = self.stats(), self.explain()
         self._closed_bad_samples = self.bad_samples()
-        self._progress = _Progress(*self._progress.place)  # its iterators are stale
+        self._progress = Progress(*self._progress.place)  # its iterators are stale
         self._finalizer()
         # With the engine goes its memory, as soon as no batch or iterator of it is held.
         del self._engine
