@@ -73,16 +73,6 @@ def test_the_program_in_the_documentation_hands_out_what_its_order_says(capsys, 
     assert [(one["what"], one["equal"]) for one in result["verified"]] == [("steps", True), ("epoch", True)]
 
 
-def test_a_torch_dataloader_hands_out_every_sample(capsys, data):
-    pytest.importorskip("torch", reason="torch is not installed")
-    status, result = run_json(
-        capsys, data, "--ranks", 2, "--repetitions", 1, "--launcher", "processes",
-        "--strategies", "torch-dataloader,forebay@shuffle",
-    )  # fmt: skip
-    assert status == 0, [row["error"] for row in result["rows"]]
-    assert [(one["what"], one["equal"]) for one in result["verified"]] == [("epoch", True)]
-
-
 def test_tf_data_hands_out_every_sample_of_tfrecord_files(capsys, tmp_path):
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
     status, result = run_json(

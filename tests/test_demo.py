@@ -137,7 +137,7 @@ def test_a_demo_that_fails_in_mid_run_leaves_nothing_mounted(
     ],
 )
 def test_an_interrupt_ends_the_ranks_and_leaves_nothing(tmp_path: Path, scratch: Path, number: int, options):
-    command = [sys.executable, "-m", "forebay.demo", "--samples", "40000", "--ranks", "2", *options]
+    command = [sys.executable, "-m", "forebay.demo", "--samples", "8000", "--ranks", "2", *options]
     command += ["--data", str(tmp_path / "data"), "--output", str(tmp_path / "demo.html")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -16,12 +16,13 @@ import pytest
 
 import forebay
 import histories
+import support
 from forebay import cli
 from histories import History
 
 # Seeds per test: a test names a few dozen histories, so that what fails is found quickly.
 GROUP = 36
-GROUPS = 10
+GROUPS = 10 if support.LONG else 4
 
 OTHERS = ("deletion", "overwriting", "random order", "reader", "two writers")
 
