@@ -295,7 +295,7 @@ if __name__ == "__main__":
 # --- storage ---
 
 
-@pytest.mark.parametrize("access", ["pread", "io_uring", "auto"])
+@pytest.mark.parametrize("access", ["pread", "io_uring", "auto", "mmap"])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_file_that_is_truncated_under_way_is_an_error_with_file_and_offset(pool, tmp_path, access, ranks):
     path = support.write_lmdb(
@@ -308,13 +308,7 @@ def test_a_file_that_is_truncated_under_way_is_an_error_with_file_and_offset(poo
     for rank in ranks:
         assert rank.hear() == "resting"
     data = path / "data.mdb"
-    if access == "auto":
-        # The size of a mapped file is looked at once a second; what is touched within it is SIGBUS (docs/design.md).
-        for rank in ranks:
-            support.wait_until_idle(rank.pid)
     os.truncate(data, 2_000_000)
-    if access == "auto":
-        time.sleep(1.3)
     for rank in ranks:
         rank.tell("go")
     for one in pool.outcomes(ranks):

@@ -44,7 +44,7 @@ def spoiled(backing, points):
     server.end()
 
 
-@pytest.mark.parametrize("strategy", ["forebay", "pread", "io_uring"])
+@pytest.mark.parametrize("strategy", ["forebay", "pread", "io_uring", "mmap"])
 def test_a_stretch_that_cannot_be_read_is_retried_once_per_block(spoiled, strategy):
     path, start, rows = spoiled
     bad = {number for number in range(SAMPLES) if is_bad(number, start)}

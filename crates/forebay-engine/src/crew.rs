@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::access;
 use crate::error::Error;
 use crate::locate::run_root;
 use crate::pass::Pass;
@@ -24,6 +25,7 @@ pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> R
 /// Starts the threads of a pass; gather threads are as many as the system allows, at least one.
 fn start_threads(pass: &Arc<Pass>, end: u64) -> Result<(), Error> {
     let shared = &pass.shared;
+    access::keep_now();
     let (number, start) = (pass.number, pass.start);
     publish_position(&shared.slot().position, number, start);
     shared.buffers.ring.restart();

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use forebay_plan::{Need, Plan, Tranche};
 use forebay_types::{Located, Rank, SampleId};
 
+use crate::access::{self, Mappings};
 use crate::batch::{Batch, BatchLayout};
 use crate::error::Error;
 use crate::pass::{PATIENCE, Pass};
@@ -84,7 +85,17 @@ fn fill(
     };
     let mut stand_ins: Vec<StandIn<'_>> = Vec::new();
     let batch = loop {
-        match gather(&step, &tranches, &stand_ins, buffer, scratch) {
+        access::keep();
+        let faults = access::faults();
+        let gathered = gather(&step, &tranches, &stand_ins, buffer, scratch);
+        if shared.mappings.is_some() && access::faults() != faults {
+            // Lost pages read as zeros. From now on their file is read, and what is wrong with it met there.
+            drop(gathered);
+            step.mapped_bytes.set(0);
+            shared.falls_back("a file lost pages while it was mapped; it is read with pread".into());
+            continue;
+        }
+        match gathered {
             Ok(Some(batch)) => break batch,
             Ok(None) => return Ok(None),
             Err((place, error)) if shared.options.skips_bad_samples && is_of_sample(&error) => {
@@ -206,19 +217,32 @@ fn plain(pass: &Pass, step: u64) -> Result<Planned, Error> {
     let Some(mappings) = shared.mappings.as_ref().filter(|_| shared.settings.walks_alone()) else {
         return located_alone(pass, step, &ids);
     };
+    access::keep();
+    let faults = access::faults();
+    let walked = walked_alone(pass, mappings, step, &ids);
+    // A walk through lost pages found zeros; reading the samples tells what became of them.
+    if access::faults() != 0 && (access::faults() != faults || walked.is_err()) && mappings.is_any_lost() {
+        return located_alone(pass, step, &ids);
+    }
+    walked
+}
+
+/// Finds these samples of this rank by its own cursor.
+fn walked_alone(pass: &Pass, mappings: &Mappings, step: u64, ids: &[SampleId]) -> Result<Planned, Error> {
+    let shared = &pass.shared;
     let mut located = Located::default();
     located.clear(1);
     let mut cursor = pass.cursor.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
     let (begun, mut io) = (Instant::now(), Duration::ZERO);
-    for id in &ids {
+    for id in ids {
         let place = shared.source.dataset().find_by_cursor(&mut cursor, &shared.index, *id, &bytes)?;
         place.push(&mut located);
         io += shared.touch(mappings, place.extent);
     }
     let seek = begun.elapsed().saturating_sub(io);
     count(shared.slot(), Counter::SeekNs, seek.as_nanos() as u64);
-    Ok(planned_alone(shared, step, &ids, located))
+    Ok(planned_alone(shared, step, ids, located))
 }
 
 /// Asks the index where these samples of this rank lie, to be copied or read in place.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use forebay_format::SampleCursor;
 
+use crate::access;
 use crate::error::Error;
 use crate::plans::Plans;
 use crate::position::{AWAY, Position};
@@ -68,6 +69,7 @@ impl Pass {
         let handle = std::thread::Builder::new()
             .name(format!("forebay-{name}"))
             .spawn(move || {
+                access::unblock();
                 // A panic has printed where; without this the consumer would wait for a batch that never comes.
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&pass))).is_err() {
                     pass.fail(Error::panicked());

@@ -227,12 +227,16 @@ fn fetch(pass: &Pass, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) ->
     }
 }
 
-/// Copies from the mappings, so that missing pages are faults of this thread alone; false where the file has shrunk.
+/// Copies from the mappings, so that missing pages are faults of this thread alone; false where the file has shrunk or a page was
+/// lost.
 fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
-    transfers.iter_mut().all(|transfer| {
+    access::keep();
+    let faults = access::faults();
+    let copied = transfers.iter_mut().all(|transfer| {
         let bytes = mappings.bytes(transfer.shard, transfer.offset, transfer.into.len() as u64);
         bytes.map(|bytes| access::copy_in_order(bytes, transfer.into)).is_some()
-    })
+    });
+    copied && access::faults() == faults
 }
 
 fn is_mapped(pass: &Pass, reads: &[Read]) -> bool {

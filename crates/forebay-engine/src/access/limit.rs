@@ -21,6 +21,7 @@ use memmap2::{Mmap, MmapMut, MmapOptions};
 use rustix::fs::{Advice, FileType, Mode, OFlags};
 
 use super::error::ReadError;
+use super::guard::{self, Watch};
 use super::mappings::copy_in_order;
 use super::open::DIRECT_ALIGN_BYTES;
 use crate::node::ThreadError;
@@ -198,6 +199,7 @@ fn run_all(jobs: Vec<Job>, time: Duration) -> Result<Vec<io::Result<Outcome>>, R
         for mut job in jobs {
             let (barrier, given_up, starting) = (&barrier, &given_up, &starting);
             let run = move || {
+                guard::unblock();
                 drop(starting.read());
                 if given_up.load(Ordering::Relaxed) {
                     return Err(io::Error::from(io::ErrorKind::Interrupted));
@@ -235,7 +237,7 @@ struct Job {
     block_bytes: usize,
     file_bytes: u64,
     descriptor: OwnedFd,
-    mapping: Option<Mmap>,
+    mapping: Option<(Watch, Mmap)>,
     pool: MmapMut,
 }
 
@@ -268,11 +270,12 @@ impl Job {
         let map_error = |bytes| move |source| ReadError::Map { path: path.to_owned(), bytes, source };
         let mapping = match limit.kind {
             LimitKind::Mmap => {
-                // SAFETY: read-only and shared; what is copied from it is not interpreted. A file that is truncated
-                // meanwhile ends the process with SIGBUS, as it would end any program that measures mappings.
+                // SAFETY: read-only and shared; what is copied from it is not interpreted, and counts only where no page
+                // was lost meanwhile.
                 let mapping =
                     unsafe { MmapOptions::new().len(file_bytes as usize).map(descriptor.as_raw_fd()) };
-                Some(mapping.map_err(map_error(file_bytes))?)
+                let mapping = mapping.map_err(map_error(file_bytes))?;
+                Some((Watch::new(&mapping), mapping))
             }
             LimitKind::Random => {
                 // May be refused (some network file systems); then read-ahead is part of what is measured.
@@ -329,8 +332,12 @@ impl Job {
 
     fn read(&mut self, offset: u64, pool_at: usize) -> io::Result<u64> {
         let into = &mut self.pool[pool_at..pool_at + self.block_bytes];
-        if let Some(mapping) = &self.mapping {
+        if let Some((watch, mapping)) = &self.mapping {
             copy_in_order(&mapping[offset as usize..offset as usize + into.len()], into);
+            if watch.is_lost() {
+                let lost = "a page of the file was lost: it became shorter or cannot be read";
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, lost));
+            }
             return Ok(into.len() as u64);
         }
         let wanted = (self.file_bytes - offset).min(into.len() as u64) as usize;

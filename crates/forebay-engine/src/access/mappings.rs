@@ -4,22 +4,23 @@
 //! is nobody to retry or to report an error. So the default copies from a mapping only what [`Mappings::resident`] says
 //! is in the page cache, on a file system of this node.
 //!
-//! What remains: a file that is truncated kills whoever touches the lost pages with SIGBUS. [`Mappings::bytes`] and
-//! [`Mappings::resident`] look at the file's size once a second and give nothing of a shard that has shrunk, so only a
-//! truncation within the last second, or an I/O error on a page that was evicted within it, is left. Forebay installs
-//! no handler for SIGBUS: signal handlers are the user's. Who cannot rule that out takes `access="pread"`.
+//! A file that is truncated is SIGBUS for whoever touches the lost pages. [`Mappings::bytes`] and [`Mappings::resident`] look at the
+//! file's size once a second and give nothing of a shard that has shrunk. What is lost within that second, or to an I/O error
+//! on a page that was evicted, reads as zeros (`guard.rs`): whoever looks at mapped bytes compares `faults` before and
+//! after, and throws away what it made of them where a fault came in between.
 
 use std::hint;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_types::ShardId;
 use memmap2::{Mmap, MmapOptions};
 
 use super::error::ReadError;
 use super::files::ShardFiles;
+use super::guard::Watch;
 use super::io::FileIo;
 use super::residency::{Oracle, Residency, coarse_ms};
 use super::window::PAGE_BYTES;
@@ -40,10 +41,9 @@ pub(crate) fn copy_in_order(from: &[u8], into: &mut [u8]) {
 
 /// One mapped file.
 struct ShardMap {
-    /// `None` for an empty file.
-    memory: Option<Mmap>,
+    /// `None` for an empty file; the watch goes before the mapping.
+    memory: Option<(Watch, Mmap)>,
     residency: Residency,
-    shrunk: AtomicBool,
     size_checked_ms: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ impl Mappings {
             let bytes = files.bytes(shard);
             let failed = |source| ReadError::Map { path: files.path(shard), bytes, source };
             let descriptor = files.descriptor(shard, false).map_err(failed)?;
-            let memory = map(&descriptor, bytes).map_err(failed)?;
+            let memory = map(&descriptor, bytes).map_err(failed)?.map(|memory| (Watch::new(&memory), memory));
             let oracle = if files.is_shard_local(shard) {
                 Oracle::for_file(descriptor.as_fd())
             } else {
@@ -91,7 +91,6 @@ impl Mappings {
             shards.push(ShardMap {
                 memory,
                 residency: Residency::new(bytes, oracle),
-                shrunk: AtomicBool::new(false),
                 size_checked_ms: AtomicU64::new(coarse_ms()),
             });
         }
@@ -100,7 +99,7 @@ impl Mappings {
 
     /// Tells the kernel that pages are touched here and there, so that a page fault fetches that page and no other.
     pub(crate) fn without_read_ahead(&self) {
-        for memory in self.shards.iter().filter_map(|map| map.memory.as_ref()) {
+        for (_, memory) in self.shards.iter().filter_map(|map| map.memory.as_ref()) {
             // Advice: a kernel that does not take it reads more.
             let _ = memory.advise(memmap2::Advice::Random);
         }
@@ -111,8 +110,10 @@ impl Mappings {
     /// once the file has shrunk.
     pub fn resident(&self, shard: ShardId, offset: u64, length: u64) -> bool {
         let Some(map) = self.shards.get(shard.0 as usize) else { return false };
-        let (Some(memory), Some(end)) = (&map.memory, offset.checked_add(length)) else { return false };
-        if end > memory.len() as u64 || map.shrunk.load(Ordering::Relaxed) {
+        let (Some((watch, memory)), Some(end)) = (&map.memory, offset.checked_add(length)) else {
+            return false;
+        };
+        if end > memory.len() as u64 || watch.is_lost() {
             return false;
         }
         map.residency.covers(offset, end, memory, || {
@@ -120,15 +121,16 @@ impl Mappings {
         })
     }
 
-    /// The bytes of a range; `None` outside the file and where the file has shrunk.
+    /// The bytes of a range; `None` outside the file, where the file has shrunk, and where a page of it was lost.
     ///
-    /// Touching them waits for storage where they are not resident.
+    /// Touching them waits for storage where they are not resident. What was made of them counts only where
+    /// `faults` is afterwards what it was before.
     pub fn bytes(&self, shard: ShardId, offset: u64, length: u64) -> Option<&[u8]> {
         let map = self.shards.get(shard.0 as usize)?;
-        let memory = map.memory.as_deref().unwrap_or_default();
         let end = usize::try_from(offset.checked_add(length)?).ok()?;
+        let Some((watch, memory)) = &map.memory else { return (end == 0).then_some(&[]) };
         let bytes = memory.get(usize::try_from(offset).ok()?..end)?;
-        if map.shrunk.load(Ordering::Relaxed) {
+        if watch.is_lost() {
             return None;
         }
         let checked_ms = map.size_checked_ms.load(Ordering::Relaxed);
@@ -148,12 +150,40 @@ impl Mappings {
         }
     }
 
-    /// Asks for the present size; a file that is smaller than its mapping is remembered as shrunk.
+    /// Whether a mapping is lost: its file has shrunk, or a page of it could not be had.
+    pub(crate) fn is_any_lost(&self) -> bool {
+        self.shards.iter().filter_map(|map| map.memory.as_ref()).any(|(watch, _)| watch.is_lost())
+    }
+
+    /// Why the first mapping that is lost is.
+    pub(crate) fn check(&self) -> Result<(), ReadError> {
+        for (number, map) in self.shards.iter().enumerate() {
+            let Some((watch, _)) = map.memory.as_ref().filter(|(watch, _)| watch.is_lost()) else { continue };
+            let (shard, files) = (ShardId(number as u32), self.io.files());
+            let (path, expected) = (files.path(shard), files.bytes(shard));
+            let found = self.io.present_bytes(shard).unwrap_or(expected);
+            if found < expected {
+                let length = expected - found;
+                return Err(ReadError::Truncated { path, offset: found, length, expected, found });
+            }
+            return Err(ReadError::Io {
+                path,
+                offset: watch.lost_at().unwrap_or(0),
+                length: PAGE_BYTES,
+                attempts: 1,
+                known: false,
+                source: io::Error::from_raw_os_error(libc::EIO),
+            });
+        }
+        Ok(())
+    }
+
+    /// Asks for the present size; a file that is smaller than its mapping is remembered as lost.
     fn is_whole(&self, shard: ShardId, map: &ShardMap) -> bool {
         map.size_checked_ms.store(coarse_ms(), Ordering::Relaxed);
         let whole = self.io.present_bytes(shard).is_ok_and(|found| found >= self.io.files().bytes(shard));
-        if !whole {
-            map.shrunk.store(true, Ordering::Relaxed);
+        if let Some((watch, _)) = map.memory.as_ref().filter(|_| !whole) {
+            watch.give_up();
         }
         whole
     }

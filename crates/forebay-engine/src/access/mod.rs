@@ -3,7 +3,8 @@
 //! - [`ShardFiles`] are the files, opened and checked once; [`FileIo`] is the seam at which a read is one system call.
 //! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2) or `io_uring`, with or without `O_DIRECT`. [`Failing::read`] is the same for a gathering thread that wants one sample, and knows where storage has failed.
 //! - `policy` decides what follows an error or a short answer, alike for all of them.
-//! - [`Mappings`] are mappings of the files, with an answer to whether touching them would wait ([`Mappings::resident`]).
+//! - [`Mappings`] are mappings of the files, with an answer to whether touching them would wait ([`Mappings::resident`]). `guard`
+//!   makes of a page that is lost meanwhile what a reader can throw away, not the end of the process.
 //! - [`Probe`] tells what works at a place; [`measure`] how fast, without any of the above.
 //!
 //! Promises: no byte outside the caller's buffers is written; after an error nothing is under way; nothing is written
@@ -16,6 +17,7 @@ mod failing;
 mod fault;
 mod file_system;
 mod files;
+mod guard;
 mod io;
 mod limit;
 mod mappings;
@@ -34,6 +36,7 @@ pub use failing::Failing;
 pub use fault::FaultyIo;
 pub use file_system::FileSystem;
 pub use files::ShardFiles;
+pub(crate) use guard::{faults, keep, keep_now, unblock};
 pub use io::{At, Fault, FileIo};
 pub use limit::{Limit, LimitKind, Measurement, measure};
 pub use mappings::Mappings;

@@ -73,5 +73,8 @@ fn go_over(source: &Source, caller: &dyn Caller) -> Result<Vec<u8>, Error> {
     };
     let tell =
         |progress: forebay_format::Progress| caller.progress(progress.what, progress.done, progress.total);
-    Ok(dataset.scan_index(&bytes, &announce, &tell)?.bytes)
+    let scanned = dataset.scan_index(&bytes, &announce, &tell);
+    // Lost pages read as zeros, whatever became of them.
+    mappings.check()?;
+    Ok(scanned?.bytes)
 }

@@ -17,7 +17,7 @@ use forebay_types::{Extent, Located, Piece, Rank, SampleId, ShardId};
 use super::Find;
 use super::guess::{Guess, PAGE_BYTES};
 use super::handoff::Handoff;
-use crate::access::Mappings;
+use crate::access::{self, Mappings};
 use crate::drill;
 use crate::error::Error;
 use crate::options::Locate;
@@ -77,6 +77,17 @@ impl<'a> Walk<'a> {
         let Some(mappings) = &self.pass.shared.mappings else {
             return Err(Error::Local("the data set cannot be mapped".into(), None));
         };
+        access::keep();
+        let faults = access::faults();
+        let walked = self.legs(mappings, step);
+        if access::faults() != faults {
+            // A walk through lost pages found zeros.
+            mappings.check()?;
+        }
+        walked
+    }
+
+    fn legs(&mut self, mappings: &Mappings, step: u64) -> Result<(), Error> {
         let legs = self.handoff.as_ref().map(|(handoff, _)| handoff.own_legs());
         let Some(legs) = legs else {
             return (0..self.pass.shared.node_ranks.len())
