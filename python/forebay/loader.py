@@ -123,7 +123,8 @@ class Loader:
     decode : function
         Called in this process on each batch; what it returns is handed out instead.
     timeout : float
-        Seconds of stalled storage, or of waiting for other ranks to make their loader, before an error. Default 600.
+        Seconds of stalled storage, or of waiting for other ranks to make their loader, before an error. A slow rank is waited for
+        without limit, with warnings. Default 600.
 
     Raises
     ------
@@ -540,6 +541,7 @@ class Loader:
     def close(self) -> None:
         """Give everything back and tell the node to go on without this rank; batches that are held stay valid.
 
+        Reads that storage does not answer are left behind, with their memory.
         :meth:`stats` and :meth:`explain` go on telling what was so at the end. Closing twice does nothing.
         """
         if not self._finalizer.alive or self._generation != _core.fork_generation():

@@ -580,3 +580,112 @@ def closing(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pip
     loader.close()
     thread.join(support.DEADLINE_S)
     return ended
+
+
+def stalled(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, leaves: bool = False
+) -> dict[str, Any]:
+    """Take a batch, say "begun", wait until told to go, and take the others; return the error that ends it, and warnings.
+
+    With ``leaves``, take none but wait a little, and close.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        outcome = {"kind": "", "message": ""}
+        # Read while storage answers.
+        records(path)
+        loader = make(path, world, options)
+        iteration = iter(loader)
+        check(path, next(iteration))
+        pipe.send("begun")
+        pipe.recv()
+        try:
+            if leaves:
+                time.sleep(0.5)
+                outcome["kind"] = "left"
+            else:
+                for batch in iteration:
+                    check(path, batch)
+        except forebay.ForebayError as error:
+            outcome = {"kind": type(error).__name__, "message": str(error)}
+        del iteration
+        loader.close()
+        return {**outcome, "warnings": [str(warning.message) for warning in caught]}
+
+
+def made_in_a_stall(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any
+) -> dict[str, str]:
+    """Open a data set, say "opened", wait until told to go, and make a loader; return what keeps it from being made."""
+    dataset = forebay.open(path)
+    pipe.send("opened")
+    pipe.recv()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            make(dataset, world, options).close()
+        except forebay.ForebayError as error:
+            return {"kind": type(error).__name__, "message": str(error)}
+    return {"kind": "", "message": ""}
+
+
+def jumps(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, int]:
+    """Meet a stall, jump to another epoch in it, say which error that is, and try again when told to go."""
+    records(path)
+    with warnings.catch_warnings(), make(path, world, options) as loader:
+        warnings.simplefilter("ignore")
+        iteration = iter(loader)
+        check(path, next(iteration))
+        pipe.send("begun")
+        pipe.recv()
+        try:
+            for batch in iteration:
+                check(path, batch)
+        except forebay.StorageError:
+            pass
+        del iteration
+        loader.set_epoch(7)
+        try:
+            iter(loader)
+            pipe.send("nothing")
+        except forebay.ForebayError as error:
+            pipe.send(type(error).__name__)
+        pipe.recv()
+        steps = sum(len(check(path, batch)) > 0 for batch in loader)
+        return {"epoch": loader.epoch - 1, "steps": steps}
+
+
+def paced(
+    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, kind: str
+) -> dict[str, int]:
+    """Go through three epochs, the last two after a jump, and say each warning of a wait.
+
+    Says "begun" at the third step, and goes on when told to. One that is "computing" says "resting" there, one that is "late"
+    before the jump; it goes on when told to.
+    """
+
+    def say(message: Warning | str, *_: object, **__: object) -> None:
+        if "no batch for" in str(message):
+            pipe.send(str(message))
+
+    def rest() -> None:
+        pipe.send("resting")
+        pipe.recv()
+
+    with warnings.catch_warnings(), make(path, world, options) as loader:
+        warnings.simplefilter("always")
+        warnings.showwarning = say
+        steps = 0
+        for batch in loader:
+            steps += len(check(path, batch)) > 0
+            if steps == 3:
+                pipe.send("begun")
+                pipe.recv()
+                if kind == "computing":
+                    rest()
+        if kind == "late":
+            rest()
+        loader.set_epoch(5)
+        for _ in range(2):
+            steps += sum(len(check(path, batch)) > 0 for batch in loader)
+        return {"epochs": 3, "steps": steps}

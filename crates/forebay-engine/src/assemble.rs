@@ -85,7 +85,9 @@ impl<'a> Step<'a> {
                 }
                 // What a reader decodes has no parts: read it all.
                 Piece::Extent(extent) if planned.plan.parts(piece as u32).is_empty() => {
-                    self.append_from_file(extent, failed, into)?;
+                    if !self.append_from_file(extent, failed, into)? {
+                        return Ok(false);
+                    }
                 }
                 Piece::Extent(extent) => {
                     if !self.append(planned, piece as u32, extent, into)? {
@@ -97,13 +99,18 @@ impl<'a> Step<'a> {
         Ok(true)
     }
 
-    fn append_from_file(&self, extent: Extent, failed: bool, into: &mut Vec<u8>) -> Result<(), Error> {
+    /// Reads the bytes of an extent; false when the claim became void.
+    fn append_from_file(&self, extent: Extent, failed: bool, into: &mut Vec<u8>) -> Result<bool, Error> {
         let shared = self.shared();
         let start = into.len();
         into.resize(start + extent.length as usize, 0);
-        shared.read_in_place(extent, 0, failed, &mut [], &mut into[start..])?;
+        let into = &mut into[start..];
+        let read = || shared.read_in_place(extent, 0, failed, &mut [], into);
+        if self.ask_storage(extent, read)?.is_none() {
+            return Ok(false);
+        }
         count(shared.slot(), Counter::InPlaceBytes, extent.length);
-        Ok(())
+        Ok(true)
     }
 
     fn append(
@@ -120,7 +127,11 @@ impl<'a> Step<'a> {
             match self.part(planned, *part, here) {
                 None => return Ok(false),
                 Some(Bytes::There(bytes)) => into.extend_from_slice(bytes),
-                Some(Bytes::InFile { failed }) => self.append_from_file(here, failed, into)?,
+                Some(Bytes::InFile { failed }) => {
+                    if !self.append_from_file(here, failed, into)? {
+                        return Ok(false);
+                    }
+                }
             }
         }
         Ok(true)

@@ -9,6 +9,7 @@ use crate::locate::run_root;
 use crate::pass::Pass;
 use crate::protocol::publish_position;
 use crate::shared::Shared;
+use crate::threads::Kind;
 use crate::{gather, planner, reader};
 
 /// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are shared by its ranks.
@@ -17,22 +18,27 @@ const GATHER_THREADS: usize = 4;
 /// Begins pass `number` at an absolute step of the epoch that ends at step `end`; the ring must be paused and every rank at rest.
 pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> Result<Arc<Pass>, Error> {
     let pass = Arc::new(Pass::new(shared, number, start));
-    // Threads that run already would hold the pass for good.
-    start_threads(&pass, end).inspect_err(|_| pass.end())?;
+    let shared = &pass.shared;
+    access::keep_now();
+    publish_position(&shared.slot().position, number, start);
+    shared.buffers.ring.restart(number);
+    shared.buffers.ring.claim_up_to(shared.wanted_end(end));
+    shared.buffers.ring.resume(start);
+    if let Err(error) = start_threads(&pass, number) {
+        drop(shared.buffers.ring.pause());
+        pass.end();
+        pass.go_away();
+        return Err(error);
+    }
+    shared.ring_all();
     Ok(pass)
 }
 
 /// Starts the threads of a pass; gather threads are as many as the system allows, at least one.
-fn start_threads(pass: &Arc<Pass>, end: u64) -> Result<(), Error> {
+fn start_threads(pass: &Arc<Pass>, number: u64) -> Result<(), Error> {
     let shared = &pass.shared;
-    access::keep_now();
-    let (number, start) = (pass.number, pass.start);
-    publish_position(&shared.slot().position, number, start);
-    shared.buffers.ring.restart();
-    shared.buffers.ring.claim_up_to(shared.wanted_end(end));
-    shared.buffers.ring.resume(start);
     if !shared.settings.alone {
-        pass.spawn("planner", |pass| planner::run(pass, &|| host_readers(pass)))?;
+        pass.spawn("planner", Kind::Shares, |pass| planner::run(pass, &|| host_readers(pass)))?;
     }
     let gatherers = if shared.settings.walks_alone() {
         1 // a cursor goes one way
@@ -40,7 +46,7 @@ fn start_threads(pass: &Arc<Pass>, end: u64) -> Result<(), Error> {
         gather_threads(shared.region.layout().ranks, shared.region.layout().buffers)
     };
     for gatherer in 0..gatherers {
-        match pass.spawn("gather", |pass| gather::run(pass)) {
+        match pass.spawn("gather", Kind::Gathers, |pass| gather::run(pass)) {
             Err(error) if gatherer == 0 => return Err(error),
             Err(error) => {
                 shared.falls_back(format!("{gatherer} of {gatherers} gather threads: {error}"));
@@ -52,11 +58,10 @@ fn start_threads(pass: &Arc<Pass>, end: u64) -> Result<(), Error> {
     let reads = (0..shared.region.layout().readers).any(|reader| shared.host(reader, number) == shared.me());
     if number == 1 && !shared.settings.warm && reads {
         // Only saves time.
-        if let Err(error) = pass.spawn("touch", |pass| touch_landing(pass)) {
+        if let Err(error) = pass.spawn("touch", Kind::Shares, |pass| touch_landing(pass)) {
             shared.falls_back(format!("memory is not touched ahead of the readers: {error}"));
         }
     }
-    shared.ring_all();
     Ok(())
 }
 
@@ -65,9 +70,11 @@ fn start_threads(pass: &Arc<Pass>, end: u64) -> Result<(), Error> {
 fn host_readers(pass: &Arc<Pass>) {
     for number in 0..pass.shared.region.layout().readers {
         if pass.take_in(number) {
-            let mut spawned = pass.spawn(&format!("reader-{number}"), move |pass| reader::run(pass, number));
+            let read = move |pass: &Arc<Pass>| reader::run(pass, number);
+            let mut spawned = pass.spawn(&format!("reader-{number}"), Kind::Shares, read);
             if pass.shared.settings.has_finds() && number < pass.shared.settings.finders() {
-                let root = || pass.spawn(&format!("root-{number}"), move |pass| run_root(pass, number));
+                let seek = move |pass: &Arc<Pass>| run_root(pass, number);
+                let root = || pass.spawn(&format!("root-{number}"), Kind::Shares, seek);
                 spawned = spawned.and_then(|()| root());
             }
             if let Err(error) = spawned {

@@ -13,6 +13,7 @@ use forebay_format::Index;
 use forebay_plan::Order;
 use forebay_types::{Field, Rank};
 
+use crate::aside::aside;
 use crate::batch::{BatchLayout, Buffers};
 use crate::caller::Caller;
 use crate::drill;
@@ -24,9 +25,8 @@ use crate::node::{self, Dead, Map, NodeSpec, fork, memory};
 use crate::options::{AccessChoice, Options, compare_greetings, least_address_left};
 use crate::pass::Pass;
 use crate::position::AWAY;
-use crate::protocol::publish_position;
+use crate::protocol::{Presence, publish_presence};
 use crate::region::Region;
-use crate::registry;
 use crate::settings::{self, Settings};
 use crate::shared::{GivenOrders, Shared};
 use crate::shuffling::ShuffleQuality;
@@ -52,12 +52,13 @@ pub struct Engine {
     pub(crate) huge_pages: bool,
     /// `close` was called: waits end, so that the consumer is free for it.
     closing: AtomicBool,
-    _share: Option<registry::Share>,
 }
 
 #[allow(clippy::struct_excessive_bools)] // independent facts, not a state in disguise
 pub(crate) struct Consumer {
     pub(crate) pass: Option<Arc<Pass>>,
+    /// The pass before, until nothing of it touches shared memory any more.
+    pub(crate) ending: Option<Arc<Pass>>,
     /// Passes begun or agreed on so far.
     pub(crate) passes: u64,
     /// A pass that all ranks agreed on and this one has told to be at rest for: its first step and the end of its epoch.
@@ -117,6 +118,7 @@ impl Engine {
             deadline: Duration::from_secs(MEETING_S.min(options.timeout_s)),
         };
         let fingerprint = source.dataset().fingerprint();
+        let (what, limit_s) = (format!("loader \"{}\" is made", options.name), options.timeout_s);
         let mut failure = None;
         let (mut share, mut opened) = (None, None);
         let mut seek = Duration::ZERO;
@@ -127,12 +129,15 @@ impl Engine {
                 .and_then(|()| making.link(&options, spec.deadline, &attentive))
                 .and_then(|()| {
                     let address_left = least_address_left(greetings);
-                    let links = making.links().map(AsRef::as_ref);
-                    lead(&source, &options, address_left, links, &mut seek, &attentive)
+                    let (source, options) = (Arc::clone(&source), options.clone());
+                    let links = making.links().cloned();
+                    aside(&attentive, &what, limit_s, move |caller| {
+                        lead(&source, &options, address_left, links.as_deref(), caller)
+                    })
                 })
                 .and_then(|led| making.agree(&options, &attentive).map(|()| led))
                 .map(|led| {
-                    (share, opened) = (Some(led.share), Some(led.files));
+                    (share, opened, seek) = (Some(led.share), Some(led.files), led.seek);
                     (led.reply, led.fds)
                 })
                 .map_err(|error| {
@@ -171,24 +176,30 @@ impl Engine {
             Some(settings.lanes).filter(|_| options.order.kind == "group"),
         )?;
         let kept = reply.kept.then(|| fds.collect());
-        let files = match opened.filter(|files| files.serves(settings.direct)) {
-            Some(files) => files,
-            None => open_files(&source, &index, settings.direct, kept)?,
-        };
-        let mut fallback = None;
-        let mappings = match settings.maps.then(|| open_mappings(settings.access, &files)).transpose() {
-            Ok(mappings) => mappings.flatten(),
-            Err(error) if settings.locate.walks() => return Err(error),
-            Err(error) => {
-                fallback = Some(format!("this rank maps no files but reads them by pread: {error}"));
-                None
+        let open = {
+            let (source, index) = (Arc::clone(&source), Arc::clone(&index));
+            let (direct, access, maps) = (settings.direct, settings.access, settings.maps);
+            let stands_alone = (settings.roots || settings.coalesces) && access != AccessChoice::Mmap;
+            move |_: &dyn Caller| {
+                let files = match opened.filter(|files| files.serves(direct)) {
+                    Some(files) => files,
+                    None => open_files(&source, &index, direct, kept)?,
+                };
+                let mappings = maps.then(|| open_mappings(access, &files));
+                if stands_alone {
+                    // Behind what is announced stand the samples of others; and while a file is read ahead by the kernel, FUSE
+                    // drops announcements that come when it has much to do (fs/fuse/file.c, `fuse_readahead`).
+                    files.without_read_ahead();
+                }
+                Ok((files, mappings))
             }
         };
-        if (settings.roots || settings.coalesces) && settings.access != AccessChoice::Mmap {
-            // Behind what is announced stand the samples of others; and while a file is read ahead by the kernel, FUSE drops
-            // announcements that come when it has much to do (fs/fuse/file.c, `fuse_readahead`).
-            files.without_read_ahead();
-        }
+        let (files, mappings) = aside(caller, &what, limit_s, open)?;
+        let (mappings, fallback) = match mappings.transpose() {
+            Ok(mappings) => (mappings.flatten(), None),
+            Err(error) if settings.locate.walks() => return Err(error),
+            Err(error) => (None, Some(format!("this rank maps no files but reads them by pread: {error}"))),
+        };
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
             .ok_or_else(|| Error::Local("the leader's decisions do not fit the data set".into(), None))?;
         let ward = Arc::new(Ward {
@@ -196,6 +207,7 @@ impl Engine {
             membership,
             nodes: reply.nodes,
             loader: options.name.clone(),
+            outlived: settings.direct || settings.access == AccessChoice::IoUring,
         });
         let links = making.links().cloned();
         if let Some(links) = &links {
@@ -223,9 +235,10 @@ impl Engine {
             layout: Arc::new(layout),
             given: GivenOrders::default(),
             epoch_reads: EpochReads::default(),
-            waiting_for: Mutex::default(),
+            waits: Mutex::default(),
             bad_samples: BadSamples::default(),
             fallback: Mutex::new(fallback),
+            _share: share,
             options,
             settings,
             order,
@@ -243,6 +256,7 @@ impl Engine {
             turns,
             consumer: Mutex::new(Consumer {
                 pass: None,
+                ending: None,
                 passes: 0,
                 agreed: None,
                 step: 0,
@@ -263,7 +277,6 @@ impl Engine {
             generation: fork::generation(),
             huge_pages,
             closing: AtomicBool::new(false),
-            _share: share,
         })
     }
 
@@ -352,14 +365,18 @@ impl Engine {
             return;
         }
         consumer.away = true;
-        drop(self.shared.buffers.ring.pause());
+        let unused = self.shared.buffers.ring.pause();
         if let Some(pass) = &consumer.pass {
-            publish_position(&self.shared.slot().position, pass.number, AWAY);
+            pass.go_away();
         }
+        drop(unused);
         self.shared.ring_all();
     }
 
     /// Says goodbye: ends this rank's threads; the others go on without it. Batches that were handed out stay valid.
+    ///
+    /// Takes about a second at most, whatever storage does: threads that it keeps are left behind with all that they may
+    /// touch, and the last of them says that the rank is gone.
     pub fn close(&self) {
         if fork::in_forked_child(self.generation) {
             return;
@@ -370,12 +387,24 @@ impl Engine {
             return;
         }
         consumer.closed = true;
-        if let Some(pass) = consumer.pass.take() {
-            pass.end();
+        if let Some(pass) = &consumer.pass {
+            pass.stop();
         }
-        drop(self.shared.buffers.ring.pause());
-        self.shared.slot().left.store(1, Ordering::Release);
-        self.shared.ring_all();
+        self.step_aside(&mut consumer);
+        let shared = Arc::clone(&self.shared);
+        let gone = move || {
+            publish_presence(&shared.slot().left, Presence::Gone);
+            shared.ring_all();
+        };
+        match consumer.pass.take().or(consumer.ending.take()) {
+            Some(pass) => {
+                pass.end();
+                publish_presence(&self.shared.slot().left, Presence::Leaving);
+                self.shared.ring_all();
+                pass.when_out(Box::new(gone));
+            }
+            None => gone(),
+        }
         if let Some(turns) = &self.turns {
             turns.end();
         }

@@ -80,6 +80,14 @@ pub enum Error {
         /// What was being waited for.
         what: String,
     },
+    /// Storage did not answer for as long as the user allowed, while something else than a batch was wanted.
+    #[error("nothing has moved for {seconds} s: {what}")]
+    Stalled {
+        /// The limit \[s\].
+        seconds: u64,
+        /// What was being waited for.
+        what: String,
+    },
     /// The ranks of the node want to go on at different places.
     #[error("{0}")]
     Disagree(String),
@@ -136,7 +144,9 @@ impl Error {
             Self::PeerLost { .. } | Self::RemoteLost { .. } => {
                 Some("restart the job; the output of that rank may say why it ended")
             }
-            Self::Timeout { .. } => Some("timeout= allows storage to stall for longer"),
+            Self::Timeout { .. } | Self::Stalled { .. } => {
+                Some("look whether the file system answers (ls, df); timeout= allows it to stall for longer")
+            }
             Self::Disagree(_) => {
                 Some("every rank must make its loaders with the same arguments and move them alike")
             }
@@ -149,7 +159,7 @@ impl Error {
         let kind = match self {
             Self::Options { .. } => "options",
             Self::Format(..) | Self::BadSample { .. } => "format",
-            Self::Storage(..) | Self::Timeout { .. } => "storage",
+            Self::Storage(..) | Self::Timeout { .. } | Self::Stalled { .. } => "storage",
             Self::Disagree(_) => "disagree",
             Self::Threads(..) => "threads",
             Self::Memory { .. } => "memory",

@@ -15,6 +15,7 @@ use forebay_types::{Located, Rank, SampleId};
 
 use crate::access::{self, Mappings};
 use crate::batch::{Batch, BatchLayout};
+use crate::blame::Waiting;
 use crate::error::Error;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
@@ -24,6 +25,7 @@ use crate::sample::{Pick, Scratch, Step};
 use crate::shared::Shared;
 use crate::skip::{StandIns, is_of_sample};
 use crate::stats::{Counter, count, count_since};
+use crate::threads::in_storage;
 
 /// Runs a gather thread of a pass until the pass is stopped.
 pub(crate) fn run(pass: &Pass) {
@@ -31,7 +33,7 @@ pub(crate) fn run(pass: &Pass) {
     let ring = &shared.buffers.ring;
     let mut scratch = Scratch::default();
     while !pass.is_stopped() {
-        let Some(claim) = ring.claim(PATIENCE) else { continue };
+        let Some(claim) = ring.claim(pass.number, PATIENCE) else { continue };
         if !shared.settings.alone && !pass.plans.covers(claim.step) {
             shared.region.planning().ring();
         }
@@ -45,15 +47,22 @@ pub(crate) fn run(pass: &Pass) {
         match filled {
             Ok(Some(batch)) => finish(pass, &claim, Ok(batch)),
             Err(error) => finish(pass, &claim, Err(error)),
-            Ok(None) => ring.abandon(&claim),
+            Ok(None) => {
+                ring.abandon(&claim);
+                pass.claim_was_void();
+            }
         }
     }
 }
 
 fn finish(pass: &Pass, claim: &Claim, item: Result<Batch, Error>) {
-    // A void batch is dropped here, without the ring's lock.
-    if let Ok(gathered) = pass.shared.buffers.ring.finish(claim, item) {
-        pass.publish_gathered(gathered);
+    let finished = pass.shared.buffers.ring.finish(claim, item, |gathered| pass.note_gathered(gathered));
+    if finished.is_ok() {
+        pass.shared.region.gathered().ring();
+    } else {
+        // A void batch is dropped without the ring's lock.
+        drop(finished);
+        pass.claim_was_void();
     }
 }
 
@@ -75,7 +84,7 @@ fn fill(
             pass.plans.covers(claim.step)
         }
     };
-    if !step.wait_until(|| format!("the plan of step {}", claim.step), known) {
+    if !step.wait_until(Waiting::Plan, known) {
         return Ok(None);
     }
     let kept = !alone && claim.step >= pass.first_safe.load(Ordering::Acquire);
@@ -157,6 +166,7 @@ fn gather<'a>(
     let mut batch = Batch::new(&shared.buffers, buffer.take(), layout, picks.len());
     scratch.begin(batch.layout());
     let is_full = step.samples(&mut batch, &picks, scratch)?;
+    step.done();
     if batch.is_private() {
         count(shared.slot(), Counter::PrivateBatches, 1);
     }
@@ -236,9 +246,10 @@ fn walked_alone(pass: &Pass, mappings: &Mappings, step: u64, ids: &[SampleId]) -
     let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
     let (begun, mut io) = (Instant::now(), Duration::ZERO);
     for id in ids {
-        let place = shared.source.dataset().find_by_cursor(&mut cursor, &shared.index, *id, &bytes)?;
+        let dataset = shared.source.dataset();
+        let place = in_storage(|| dataset.find_by_cursor(&mut cursor, &shared.index, *id, &bytes))?;
         place.push(&mut located);
-        io += shared.touch(mappings, place.extent);
+        io += in_storage(|| shared.touch(mappings, place.extent));
     }
     let seek = begun.elapsed().saturating_sub(io);
     count(shared.slot(), Counter::SeekNs, seek.as_nanos() as u64);

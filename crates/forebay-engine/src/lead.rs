@@ -43,16 +43,16 @@ pub(crate) struct Led {
     pub(crate) share: registry::Share,
     /// The shards, open already.
     pub(crate) files: Arc<ShardFiles>,
+    /// How long it took to find the samples.
+    pub(crate) seek: Duration,
 }
 
-/// What only the leader does: the index, the settings, the memory. `address_left` is that of the rank that has the least left;
-/// `seek` is how long it took to find the samples.
+/// What only the leader does: the index, the settings, the memory. `address_left` is that of the rank that has the least left.
 pub(crate) fn lead(
     source: &Source,
     options: &Options,
     address_left: Option<u64>,
     links: Option<&Links>,
-    seek: &mut Duration,
     caller: &dyn Caller,
 ) -> Result<Led, Error> {
     let mut budget = settings::budget(options, address_left)?;
@@ -68,7 +68,7 @@ pub(crate) fn lead(
         Locate::Scan => scan(source, options, links, caller)?,
         Locate::Index | Locate::Cursor | Locate::Handoff => source.index_keeping(keep_bytes, caller)?,
     };
-    *seek = begun.elapsed();
+    let seek = begun.elapsed();
     budget.reasons.extend(notes);
     if index.samples() == 0 {
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
@@ -103,7 +103,7 @@ pub(crate) fn lead(
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
     fds.extend(share_kept()?.into_iter().flatten());
-    Ok(Led { reply, fds, share, files })
+    Ok(Led { reply, fds, share, files, seek })
 }
 
 /// Opens the shards, or takes the memory in which they are kept.

@@ -10,6 +10,8 @@
 //!   `pace`: how many at once; `announce` and
 //!   `announced`: what the kernel is told ahead), `gather` (→ batch
 //!   buffers; `sample`, `assemble` and `decode` do one sample). `coded` decodes units for both, `skip` finds what stands in for a bad one.
+//! - `threads` ends the threads of a pass, and leaves behind those that storage keeps; `blame` finds out why a rank gets no batch.
+//!   `aside` makes calls that may wait for storage, for a caller who need not.
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
 //! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` are its decisions (`room`: what ragged fields get),
 //!   `shuffling` words how well the order shuffles; `stats` what is counted.
@@ -25,9 +27,13 @@ mod announce;
 #[cfg(not(loom))]
 mod announced;
 #[cfg(not(loom))]
+mod aside;
+#[cfg(not(loom))]
 mod assemble;
 #[cfg(not(loom))]
 mod batch;
+#[cfg(not(loom))]
+mod blame;
 #[cfg(not(loom))]
 mod caller;
 #[cfg(not(loom))]
@@ -106,10 +112,13 @@ pub mod sync;
 #[cfg(not(loom))]
 mod telling;
 #[cfg(not(loom))]
+mod threads;
+#[cfg(not(loom))]
 mod ward;
 
 #[cfg(not(loom))]
 pub use {
+    aside::aside,
     batch::{Batch, BatchLayout, Place},
     caller::{Caller, Silent},
     engine::Engine,

@@ -121,6 +121,10 @@ impl Caller for Attentive<'_> {
         self.caller.progress(what, done, all) && !self.is_useless()
     }
 
+    fn waits_for_others(&self) {
+        self.caller.waits_for_others();
+    }
+
     fn structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
         self.caller.structure(path, options)
     }

@@ -1,19 +1,25 @@
 //! The next batch of a loader: handed out where it is ready, else waited for, with a look at who died meanwhile.
 
-use std::sync::PoisonError;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use forebay_types::Extent;
+
+use crate::aside::aside;
 use crate::batch::Batch;
+use crate::blame::{Fault, Node, Waited, Waiting, Warnings, Who};
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::pass::{ATTENTION, Pass, STALL_WARNING};
+use crate::pass::{ATTENTION, Pass};
+use crate::position::{AWAY, Position};
 use crate::ring::Taken;
-use crate::stats::{self, Counter, count};
+use crate::stats::{self, Counter, count, monotonic_ns};
 
 /// How often `next` looks whether a peer has died when it does not wait.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// A wait that takes so much longer than it was to take was not one: the process did not run.
+/// A wait that lasts so long at once was none: the process did not run.
 const STOPPED: Duration = Duration::from_secs(3);
 
 /// A batch and its place in the run.
@@ -71,7 +77,7 @@ impl Engine {
             // The batch is still on its way; the next call finds it.
             Err(Error::Interrupted) => return Err(Error::Interrupted),
             Err(error) => {
-                let error = self.or_modified(error);
+                let error = self.or_modified(error, caller);
                 self.step_aside(&mut consumer);
                 consumer.failed = Some(error.clone());
                 return Err(error);
@@ -110,7 +116,8 @@ impl Engine {
         caller: &dyn Caller,
     ) -> Result<Batch, Error> {
         let shared = &self.shared;
-        let mut warnings = 0;
+        let mut warnings = Warnings::before(self.limit());
+        let mut waited = Waited::new(monotonic_ns());
         // Time in which this very process did not run, stopped by a signal, is nobody's stall.
         let (mut stopped, mut looked) = (Duration::ZERO, begun);
         loop {
@@ -122,52 +129,152 @@ impl Engine {
             if let Some(error) = pass.failure() {
                 return Err(error);
             }
-            let waits = || {
-                let what = shared.waiting_for.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                if what.is_empty() {
-                    "waiting for its first bytes".into()
-                } else {
-                    format!("waiting for {what}")
-                }
-            };
-            self.look_around(caller, waits)?;
+            self.look_around(caller, || self.words_of_wait(pass, step))?;
             let round = looked.elapsed();
             looked = Instant::now();
             if round > STOPPED {
                 stopped += round;
             }
+            // Processes that run say so when they are rung for.
+            shared.region.planning().ring();
+            let now_ns = monotonic_ns();
+            let (node, fault) = self.fault_of_step(pass, step, now_ns);
+            let words = || self.words_of_fault(pass, step, &node, fault);
             let elapsed = begun.elapsed().saturating_sub(stopped);
-            if elapsed > STALL_WARNING * (warnings + 1) {
-                warnings += 1;
-                caller.warn(&format!(
-                    "loader \"{}\": no batch for {} s, {}",
-                    shared.options.name,
-                    elapsed.as_secs(),
-                    waits()
-                ));
+            if warnings.is_due(elapsed) {
+                self.warn_of_wait(caller, elapsed, &words());
             }
-            if elapsed.as_secs() > shared.options.timeout_s {
-                return Err(Error::Timeout { seconds: shared.options.timeout_s, what: waits() });
+            if waited.count(now_ns, fault) >= self.limit() {
+                return Err(Error::Timeout { seconds: shared.options.timeout_s, what: words() });
             }
         }
     }
 
+    /// Finds out what holds up a step.
+    fn fault_of_step(&self, pass: &Pass, step: u64, now_ns: u64) -> (Node, Fault) {
+        let shared = &self.shared;
+        let mut node = shared.node(pass.number, now_ns);
+        // Threads that fill later steps may wait for something else.
+        node.ranks[shared.me()].doing = shared.waits().doing_of(step);
+        let fault = node.fault();
+        (node, fault)
+    }
+
+    fn words_of_fault(&self, pass: &Pass, step: u64, node: &Node, fault: Fault) -> String {
+        match fault {
+            Fault::Unknown { .. } => self.words_of_wait(pass, step),
+            Fault::Turn => "waiting for the turn of this node to read, which other nodes have".into(),
+            Fault::Rank { local, runs: false } => {
+                format!("waiting for {}, whose process does not run", self.name_of(local))
+            }
+            Fault::Rank { local, runs: true } => {
+                let steps = self.steps_per_epoch().max(1);
+                let place = match node.ranks[local].gathered.step_in(pass.number) {
+                    AWAY => String::new(),
+                    at => format!(": it has read ahead to step {} of epoch {}", at % steps, at / steps),
+                };
+                format!("waiting for {}, which takes no further batch{place}", self.name_of(local))
+            }
+            Fault::Storage { who, since_ns, .. } => self.words_of_stall(pass, step, node, who, since_ns),
+        }
+    }
+
+    /// Which read is under way, as far as this process can tell.
+    fn words_of_stall(&self, pass: &Pass, step: u64, node: &Node, who: Who, since_ns: u64) -> String {
+        let shared = &self.shared;
+        let (thread, host, read) = match who {
+            Who::Reader(number) => {
+                let begun = &shared.region.readers()[number].begun;
+                let begun = Position::from_word(begun.load(Ordering::Acquire)).step_in(pass.number);
+                let read = begun.checked_sub(1).and_then(|sequence| extent_of(pass, sequence));
+                (format!("reader {number} of "), node.readers[number].host, read)
+            }
+            Who::Root(number) => (format!("root {number} of "), node.readers[number].host, None),
+            Who::Rank(local) => {
+                let own = (local == shared.me()).then(|| shared.waits().of(step)).flatten();
+                let read = match own {
+                    Some(Waiting::Reading { extent, .. }) => Some(extent),
+                    _ => None,
+                };
+                (String::new(), local, read)
+            }
+        };
+        let what = read.map_or_else(|| "pages of the data set".into(), |extent| self.place(extent));
+        let lasts = match since_ns {
+            0 => ", which has closed its loader, still reads".to_owned(),
+            since => {
+                format!(" has been reading for {} s:", node.now_ns.saturating_sub(since) / 1_000_000_000)
+            }
+        };
+        format!("waiting for storage: {thread}{}{lasts} {what}", self.name_of(host))
+    }
+
+    fn place(&self, extent: Extent) -> String {
+        let path = self.shared.path(extent.shard);
+        format!("{path} at offset {} ({} bytes)", extent.offset, extent.length)
+    }
+
+    /// What the thread that fills a step waits for.
+    fn words_of_wait(&self, pass: &Pass, step: u64) -> String {
+        let shared = &self.shared;
+        let waiting = shared.waits().of(step);
+        let what = match waiting {
+            None => "its first bytes".into(),
+            Some(Waiting::Plan) => format!("the plan of step {step}"),
+            Some(Waiting::Reading { extent, .. }) => self.place(extent),
+            Some(Waiting::Pages { .. }) => "pages of the data set that are not in memory".into(),
+            Some(Waiting::Block { sequence, extent }) => {
+                let reader = (sequence % shared.region.layout().readers as u64) as usize;
+                let host = shared.host(reader, pass.number);
+                format!("{}, which reader {reader} on local rank {host} should read", self.place(extent))
+            }
+        };
+        format!("waiting for {what}")
+    }
+
     /// What looks like damage may be a writer at work, which is the better reason.
-    fn or_modified(&self, error: Error) -> Error {
+    fn or_modified(&self, error: Error, caller: &dyn Caller) -> Error {
         if !matches!(error, Error::Format(..) | Error::BadSample { .. }) {
             return error;
         }
-        match self.shared.source.dataset().check_unchanged() {
-            Err(modified @ forebay_format::Error::Modified { .. }) => modified.into(),
-            _ => error,
-        }
+        let source = Arc::clone(&self.shared.source);
+        let is_modified = move |_: &dyn Caller| match source.dataset().check_unchanged() {
+            Err(modified @ forebay_format::Error::Modified { .. }) => Ok(Some(modified.into())),
+            _ => Ok(None),
+        };
+        self.ask_storage(caller, is_modified).ok().flatten().unwrap_or(error)
     }
 
     /// The check at the end of an epoch: the source is as it was when it was opened.
     fn end_of_epoch(&self, caller: &dyn Caller) -> Result<(), Error> {
-        for warning in self.shared.source.dataset().check_unchanged()? {
+        let source = Arc::clone(&self.shared.source);
+        for warning in self.ask_storage(caller, move |_| Ok(source.dataset().check_unchanged()?))? {
             caller.warn(&warning);
         }
         Ok(())
     }
+
+    /// Asks for the state of the files, within the limit of this loader.
+    fn ask_storage<T: Send + 'static>(
+        &self,
+        caller: &dyn Caller,
+        work: impl FnOnce(&dyn Caller) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let options = &self.shared.options;
+        let what = format!("loader \"{}\" looks whether its files have changed", options.name);
+        aside(caller, &what, options.timeout_s, work)
+    }
+}
+
+/// The bytes of a block that lie in its first file, from the first to the last.
+fn extent_of(pass: &Pass, sequence: u64) -> Option<Extent> {
+    let (planned, place) = pass.plans.next_block(sequence, 0, 1)?;
+    let block = planned.plan.blocks.get(place).filter(|block| block.sequence == sequence)?;
+    let first = block.first_read as usize;
+    let reads = &planned.plan.reads[first..first + block.reads as usize];
+    let shard = reads.first()?.shard;
+    let of_shard = || reads.iter().filter(|read| read.shard == shard);
+    let offset = of_shard().map(|read| read.file_offset).min()?;
+    let end = of_shard().map(|read| read.file_offset + read.length).max()?;
+    Some(Extent { shard, offset, length: end - offset })
 }

@@ -1,13 +1,14 @@
 //! A pass: what the threads of one process share while the node walks a stretch of steps without a jump.
 //!
 //! `crew.rs` starts the threads. They stop together, when the loader is closed or when all ranks of the node want the
-//! next pass; until then a rank that wants to jump goes on reading for the others.
+//! next pass; until then a rank that wants to jump goes on reading for the others. A thread that storage keeps is left
+//! behind (`threads.rs`), and what others may only do when nothing of the pass touches shared memory any more is put off
+//! until it returns ([`Pass::when_out`], [`Pass::go_away`]).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use forebay_format::SampleCursor;
 
@@ -15,14 +16,20 @@ use crate::access;
 use crate::error::Error;
 use crate::plans::Plans;
 use crate::position::{AWAY, Position};
+use crate::protocol::publish_position;
 use crate::shared::Shared;
+use crate::threads::{Kind, Threads, WhenOut};
 
 /// How long a thread of the engine sleeps at most before it looks around: what it waits for is rung, so this is for what cannot ring, and
 /// often enough for that.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// The same for the thread of the user, who may press Ctrl-C, and who is told of failures.
 pub(crate) const ATTENTION: Duration = Duration::from_millis(200);
-/// After how long the user is told what is being waited for.
+/// How long a rank that goes away waits for its gather threads while storage keeps one of them: what the others do takes less.
+const BRIEFLY: Duration = Duration::from_millis(50);
+/// The same while storage keeps none: they end by themselves, as soon as they get a processor.
+const LONGEST: Duration = Duration::from_secs(5);
+/// After how long the user is told what is being waited for, unless half the limit is shorter.
 pub(crate) const STALL_WARNING: Duration = Duration::from_secs(10);
 
 /// See the module header.
@@ -37,7 +44,9 @@ pub(crate) struct Pass {
     pub(crate) first_safe: AtomicU64,
     stopped: AtomicBool,
     failure: Mutex<Option<Error>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Arc<Threads>,
+    /// The rank is to be told away as soon as its gather threads are out of their void claims.
+    goes_away: Mutex<bool>,
     /// Readers that run in this process.
     hosted: Mutex<BTreeSet<usize>>,
 }
@@ -54,30 +63,32 @@ impl Pass {
             first_safe: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             failure: Mutex::new(None),
-            threads: Mutex::new(Vec::new()),
+            threads: Arc::default(),
+            goes_away: Mutex::new(false),
             hosted: Mutex::new(BTreeSet::new()),
         }
     }
 
-    /// Starts a thread of the pass.
+    /// Starts a thread of the pass; none once it was ended.
     pub(crate) fn spawn(
         self: &Arc<Self>,
         name: &str,
+        kind: Kind,
         run: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) -> Result<(), Error> {
         let pass = Arc::clone(self);
-        let handle = std::thread::Builder::new()
-            .name(format!("forebay-{name}"))
-            .spawn(move || {
-                access::unblock();
-                // A panic has printed where; without this the consumer would wait for a batch that never comes.
-                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&pass))).is_err() {
-                    pass.fail(Error::panicked());
-                }
-            })
-            .map_err(Error::threads(format_args!("engine thread \"{name}\"")))?;
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
-        Ok(())
+        let run = move || {
+            access::unblock();
+            // A panic has printed where; without this the consumer would wait for a batch that never comes.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&pass))).is_err() {
+                pass.fail(Error::panicked());
+            }
+            if kind == Kind::Shares {
+                pass.threads.shares_no_more();
+                pass.look_out();
+            }
+        };
+        self.threads.spawn(name, kind, run).map_err(Error::threads(format_args!("engine thread \"{name}\"")))
     }
 
     /// Notes that a reader runs here from now on; false when this process does not host it, or it runs here already.
@@ -122,29 +133,86 @@ impl Pass {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells the node that all steps before `step` are gathered.
-    pub(crate) fn publish_gathered(&self, step: u64) {
-        // Two gather threads may come here in the wrong order; positions only grow.
-        let word = &self.shared.slot().position;
-        let position = Position::new(self.number, step).word();
-        word.fetch_max(position, Ordering::SeqCst);
-        self.shared.region.gathered().ring();
+    /// Says that this process runs.
+    pub(crate) fn is_alive(&self) {
+        self.shared.is_alive();
     }
 
-    /// Stops and joins all threads.
-    pub(crate) fn end(&self) {
+    /// Says where the rank stands: all steps before `step` are gathered.
+    pub(crate) fn note_gathered(&self, step: u64) {
+        // Positions only grow.
+        let position = Position::new(self.number, step).word();
+        self.shared.slot().position.fetch_max(position, Ordering::SeqCst);
+    }
+
+    /// Says that the rank needs nothing more, so that its landing bytes may be overwritten: now, or when the last gather
+    /// thread has come out of its void claim. The ring must be paused.
+    pub(crate) fn go_away(&self) {
+        *self.goes_away() = true;
+        // Threads that wait for blocks look up.
+        self.shared.ring_all();
+        let begun = Instant::now();
+        let ring = &self.shared.buffers.ring;
+        while !ring.settle(BRIEFLY) {
+            let limit = if self.threads.any_stuck() { BRIEFLY } else { LONGEST };
+            if begun.elapsed() >= limit {
+                break;
+            }
+        }
+        self.look_away();
+    }
+
+    /// Takes back what [`Pass::go_away`] put off; false where a gather thread is still in a void claim.
+    pub(crate) fn comes_back(&self) -> bool {
+        let mut goes_away = self.goes_away();
+        let settled = self.shared.buffers.ring.settle(Duration::ZERO);
+        *goes_away &= !settled;
+        settled
+    }
+
+    /// A gather thread came out of a void claim: does what was put off until then.
+    pub(crate) fn claim_was_void(&self) {
+        self.look_away();
+        self.look_out();
+    }
+
+    fn look_away(&self) {
+        // Under the lock, so that a rank which comes back meanwhile is not told away afterwards.
+        let mut goes_away = self.goes_away();
+        if *goes_away && self.shared.buffers.ring.settle(Duration::ZERO) {
+            *goes_away = false;
+            publish_position(&self.shared.slot().position, self.number, AWAY);
+            self.shared.ring_all();
+        }
+    }
+
+    fn goes_away(&self) -> MutexGuard<'_, bool> {
+        self.goes_away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does `act` once no thread of the pass, which was ended, touches shared memory: now, or when the last one is out. It
+    /// takes the place of what was to be done before.
+    pub(crate) fn when_out(&self, act: WhenOut) {
+        self.threads.when_out(act);
+        self.look_out();
+    }
+
+    fn look_out(&self) {
+        if let Some(act) = self.threads.take_when_out(|| self.shared.buffers.ring.settle(Duration::ZERO)) {
+            act();
+        }
+    }
+
+    /// Tells all threads to stop: none of them begins another read.
+    pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.shared.buffers.ring.stop();
         self.shared.ring_all();
-        loop {
-            let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-            if threads.is_empty() {
-                return;
-            }
-            for thread in threads {
-                // A thread that panicked has printed why; the pass is over either way.
-                let _ = thread.join();
-            }
-        }
+    }
+
+    /// Stops all threads and joins them, but for those that storage keeps.
+    pub(crate) fn end(&self) {
+        self.stop();
+        self.threads.end();
     }
 }

@@ -16,7 +16,7 @@ use crate::locate;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
 use crate::position::{AWAY, Position};
-use crate::protocol::block_passed;
+use crate::protocol::{block_passed, publish_position};
 use crate::stats::{Counter, count_since};
 
 /// Tranches planned ahead of the readers: one they can begin at once, one behind it.
@@ -26,6 +26,9 @@ pub(crate) fn run(pass: &Pass, host_readers: &dyn Fn()) {
     if let Err(error) = plan_all(pass, host_readers) {
         pass.fail(error);
     }
+    // Roots may write over all that they found for it.
+    publish_position(&pass.shared.slot().taken, pass.number, AWAY);
+    pass.shared.region.planning().ring();
 }
 
 fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
@@ -44,6 +47,7 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
         if pass.is_stopped() {
             return Ok(());
         }
+        pass.is_alive();
         host_readers();
         forget_done(pass, &mut spare);
         let mut lacking = None;
@@ -65,6 +69,7 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
         if !waiting.as_ref().is_some_and(ready) {
             region.planning().wait(
                 || {
+                    pass.is_alive();
                     pass.is_stopped()
                         || waiting.as_ref().is_some_and(ready)
                         || lacking.is_some_and(|epoch| shared.given.get(epoch).is_some())

@@ -13,10 +13,49 @@
 //! A rank that went away (`break`, `close`) publishes a position behind everything, so nobody waits for it. When it
 //! comes back it publishes its position first and reads [`Overwritten`] afterwards: steps up to that value may have
 //! lost their landing bytes and are read from the files instead. Both sides store, pass a sequentially consistent
-//! fence, and load; so at least one of them sees the other. The loom tests (`tests/loom_protocol.rs`) check both rules.
+//! fence, and load; so at least one of them sees the other.
+//!
+//! A reader cannot leave a read that storage does not answer: its thread stays in the system call, and the kernel writes
+//! into its block whenever the answer comes. Hence:
+//!
+//! 4. a rank that closes is *leaving* ([`Presence`]) as long as one of its threads may touch shared memory, and *gone*
+//!    when the last of them has returned, which that thread publishes itself, or when the process has ended. Only the
+//!    readers of a rank that is gone move to the next rank, so a block never has two writers;
+//! 5. a rank publishes that it is at rest, after which landing memory is used anew from its start, under the same
+//!    condition; and that it is away only when no gather thread can still copy landing bytes (`ring.rs`).
+//!
+//! The loom tests (`tests/loom_protocol.rs`, `tests/loom_ring.rs`) check these rules.
 
 use crate::position::{AWAY, Position};
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Whether a rank takes part in a loader; it never goes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Presence {
+    /// It takes part.
+    Here,
+    /// It said goodbye, and waits for nothing any more; but a thread that storage keeps may still touch shared memory.
+    Leaving,
+    /// None of its threads touches shared memory.
+    Gone,
+}
+
+/// Rule 4: publishes where a rank is on its way out.
+pub fn publish_presence(word: &AtomicU32, presence: Presence) {
+    // SYNC: presence (release) pairs with the acquire in `presence`: who sees that a rank is gone sees all that its
+    // threads wrote.
+    word.fetch_max(presence as u32, Ordering::Release);
+}
+
+/// Whether a rank takes part.
+pub fn presence(word: &AtomicU32) -> Presence {
+    // SYNC: presence (acquire) pairs with the release in `publish_presence`.
+    match word.load(Ordering::Acquire) {
+        0 => Presence::Here,
+        1 => Presence::Leaving,
+        _ => Presence::Gone,
+    }
+}
 
 /// What became of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +169,17 @@ mod tests {
         publish_position(&word, 1, AWAY);
         assert!(is_behind(&word, 1, 1 << 40));
         assert!(!is_behind(&word, 2, 0));
+    }
+
+    #[test]
+    fn a_rank_that_left_does_not_come_back() {
+        let word = AtomicU32::new(0);
+        assert_eq!(presence(&word), Presence::Here);
+        for now in [Presence::Leaving, Presence::Gone, Presence::Leaving] {
+            publish_presence(&word, now);
+            assert!(presence(&word) >= now);
+        }
+        assert_eq!(presence(&word), Presence::Gone);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use forebay_plan::{Block, Read};
 
 use crate::access::{self, Mappings, ReadCounters, Reader, Transfer};
 use crate::announce::announce;
+use crate::blame::Doing;
 use crate::coded::{Fetched, decode_block};
 use crate::options::AccessChoice;
 use crate::pass::{PATIENCE, Pass};
@@ -21,12 +22,31 @@ use crate::position::Position;
 use crate::protocol::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
 use crate::stagger::Turn;
 use crate::stats::{Counter, count, count_since, monotonic_ns};
+use crate::threads::in_storage;
 
 /// How long a reader waits for an order that this rank was not given and others were, before it goes on elsewhere.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// Runs reader `number` of a pass until the pass is stopped.
 pub(crate) fn run(pass: &Pass, number: usize) {
+    read_blocks(pass, number);
+    does(pass, number, Doing::Nothing);
+}
+
+/// Tells what reader `number` does.
+fn does(pass: &Pass, number: usize, doing: Doing) {
+    doing.publish(&pass.shared.region.readers()[number].doing);
+}
+
+/// Runs a call that asks storage, and tells so meanwhile.
+fn reading<T>(pass: &Pass, number: usize, call: impl FnOnce() -> T) -> T {
+    does(pass, number, Doing::Reading(monotonic_ns()));
+    let answer = in_storage(call);
+    does(pass, number, Doing::Nothing);
+    answer
+}
+
+fn read_blocks(pass: &Pass, number: usize) {
     access::widen_affinity();
     let shared = &pass.shared;
     let readers = shared.region.layout().readers as u64;
@@ -76,21 +96,27 @@ pub(crate) fn run(pass: &Pass, number: usize) {
         if place < readers as usize {
             shared.region.planning().ring(); // the first of its blocks in this tranche
         }
-        if !wait_for_pace(pass, block.sequence, &mut turn) {
+        if !wait_for_pace(pass, number, block.sequence, &mut turn) {
             return;
         }
         if let Some(step) = block.after_step {
             publish_overwritten(&slot.overwritten, pass.number, step);
-            if !wait_for_room(pass, step, &mut turn) || !wait_for_filled(pass, &planned, place, &mut turn) {
+            if !wait_for_room(pass, number, step, &mut turn)
+                || !wait_for_filled(pass, number, &planned, place, &mut turn)
+            {
                 return;
             }
         }
+        does(pass, number, Doing::Turn);
         if !turn.begin(planned.tranche.first_step) {
             return;
         }
         count_since(shared.slot(), Counter::ReaderIdleNs, begun);
-        announce(pass, &planned, block, width(pass));
-        let filled = fill(pass, &mut reader, &mut fetched, &planned, block);
+        reading(pass, number, || announce(pass, &planned, block, width(pass)));
+        if pass.is_stopped() {
+            return;
+        }
+        let filled = fill(pass, number, &mut reader, &mut fetched, &planned, block);
         turn.count(block.length);
         // Counted first: who has a batch finds what was read for it in the counters.
         let now = reader.counters();
@@ -111,12 +137,15 @@ pub(crate) fn run(pass: &Pass, number: usize) {
 }
 
 /// Waits until every rank of the node is behind `step`; false when the pass was stopped.
-fn wait_for_room(pass: &Pass, step: u64, turn: &mut Turn<'_>) -> bool {
-    let ready = || pass.shared.active().all(|(_, slot)| is_behind(&slot.position, pass.number, step));
+///
+/// A rank that is leaving counts as long as one of its threads may still copy from landing memory (protocol.rs, rule 5).
+fn wait_for_room(pass: &Pass, number: usize, step: u64, turn: &mut Turn<'_>) -> bool {
+    let ready = || pass.shared.present().all(|(_, slot)| is_behind(&slot.position, pass.number, step));
     while !ready() {
         if pass.is_stopped() {
             return false;
         }
+        does(pass, number, Doing::Room(step));
         turn.end();
         pass.shared.region.flight().starve();
         pass.shared.region.gathered().wait(|| pass.is_stopped() || ready(), PATIENCE);
@@ -128,7 +157,7 @@ fn wait_for_room(pass: &Pass, step: u64, turn: &mut Turn<'_>) -> bool {
 ///
 /// A block that only ranks needed which went away is waited for by nobody, while its reader, stalled or just moved to
 /// another process, still means to write there.
-fn wait_for_filled(pass: &Pass, planned: &Planned, place: usize, turn: &mut Turn<'_>) -> bool {
+fn wait_for_filled(pass: &Pass, number: usize, planned: &Planned, place: usize, turn: &mut Turn<'_>) -> bool {
     let region = &pass.shared.region;
     let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, sequence);
     let ready = || pass.plans.is_free(planned, place, region.layout().blocks as u64, filled);
@@ -136,6 +165,7 @@ fn wait_for_filled(pass: &Pass, planned: &Planned, place: usize, turn: &mut Turn
         if pass.is_stopped() {
             return false;
         }
+        does(pass, number, Doing::Blocks);
         turn.end();
         region.filled().wait(|| pass.is_stopped() || ready(), PATIENCE);
     }
@@ -143,7 +173,7 @@ fn wait_for_filled(pass: &Pass, planned: &Planned, place: usize, turn: &mut Turn
 }
 
 /// Waits until the block may be begun; false when the pass was stopped.
-fn wait_for_pace(pass: &Pass, sequence: u64, turn: &mut Turn<'_>) -> bool {
+fn wait_for_pace(pass: &Pass, number: usize, sequence: u64, turn: &mut Turn<'_>) -> bool {
     if !pass.shared.settings.paced {
         return true;
     }
@@ -151,6 +181,7 @@ fn wait_for_pace(pass: &Pass, sequence: u64, turn: &mut Turn<'_>) -> bool {
         if pass.is_stopped() {
             return false;
         }
+        does(pass, number, Doing::Blocks);
         turn.end();
         pass.shared.region.filled().wait(|| pass.is_stopped() || may_begin(pass, sequence), PATIENCE);
     }
@@ -176,22 +207,30 @@ fn widths(pass: &Pass) -> (u64, u64) {
     (settings.first_width(), settings.region.readers as u64)
 }
 
-fn fill(pass: &Pass, reader: &mut Reader, fetched: &mut Fetched, planned: &Planned, block: &Block) -> Filled {
+fn fill(
+    pass: &Pass,
+    number: usize,
+    reader: &mut Reader,
+    fetched: &mut Fetched,
+    planned: &Planned,
+    block: &Block,
+) -> Filled {
     let shared = &pass.shared;
     let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
-    if block.decodes == 0 && is_mapped(pass, reads) {
+    if block.decodes == 0 && reading(pass, number, || is_mapped(pass, reads)) {
         count(shared.slot(), Counter::MappedBytes, block.length);
         return Filled::Mapped;
     }
     // SAFETY: this reader is the only one for the block's sequence, every rank is behind the step up to which the bytes
-    // were needed before (`wait_for_room`), and no other reader still fills them (`wait_for_filled`); a rank that was away and comes back keeps off (protocol.rs, rule 2).
+    // were needed before (`wait_for_room`), and no other reader still fills them (`wait_for_filled`), be it one of a rank
+    // that closed (`Shared::host`); a rank that was away and comes back keeps off (protocol.rs, rules 2 and 4).
     let memory = unsafe { shared.region.landing_mut(block.ring_offset, block.length) };
     if block.decodes == 0 {
-        return fetch(pass, reader, reads, memory);
+        return reading(pass, number, || fetch(pass, reader, reads, memory));
     }
     let bytes = reads.iter().map(|read| read.block_offset + read.length).max().unwrap_or(0);
     let encoded = fetched.bytes(bytes as usize);
-    match fetch(pass, reader, reads, encoded) {
+    match reading(pass, number, || fetch(pass, reader, reads, encoded)) {
         Filled::Landed if !decode_block(shared, planned, block, encoded, memory) => Filled::Left,
         filled => filled,
     }

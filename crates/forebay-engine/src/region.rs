@@ -107,8 +107,12 @@ impl ConflictWords {
 /// What a rank tells the others.
 #[repr(C, align(128))]
 pub struct RankSlot {
-    /// 0 while the rank takes part, 1 once it has said goodbye.
+    /// See [`crate::protocol::Presence`].
     pub left: AtomicU32,
+    /// When this process was last known to run [ns of the monotonic clock].
+    pub alive: AtomicU64,
+    /// [`crate::blame::Doing`] word: what the rank waits for first.
+    pub doing: AtomicU64,
     /// [`crate::position::Position`] word of the pass that the rank wants, and where it starts.
     pub want: AtomicU64,
     /// Position word of the pass the rank is in and the first step behind the epoch it started last.
@@ -154,6 +158,10 @@ pub struct ReaderSlot {
     pub moves: AtomicU64,
     /// Position word: the root of this number has found all samples of its steps before it (`locate/finds.rs`).
     pub found: AtomicU64,
+    /// [`crate::blame::Doing`] word of the reader.
+    pub doing: AtomicU64,
+    /// [`crate::blame::Doing`] word of the root of this number.
+    pub seeking: AtomicU64,
 }
 
 /// Where the parts begin \[bytes\].

@@ -10,7 +10,13 @@
 //!
 //! `pause` takes the rank out (`break`): claims made before it are void. `resume` lets it go on at any step.
 //! Only this process touches a ring; the bytes lie in the region so that all memory is accounted for in one place.
+//!
+//! A thread that asks storage for bytes *steps out* of its claim for that time and *steps in* again afterwards, which
+//! fails once the claim is void. So after `pause` nobody waits for storage: a ring is *settled* as soon as no thread with
+//! a void claim is inside, and a thread that is outside then will touch no shared memory again but its own buffer, which
+//! comes back when its read has returned.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -24,6 +30,16 @@ pub struct Claim {
     pub step: u64,
     /// The buffer to fill; `None`: memory of the process's own.
     pub buffer: Option<usize>,
+    /// The thread has stepped out, or was left out when the claim became void.
+    outside: Cell<bool>,
+}
+
+impl Claim {
+    /// Grows whenever all claims become void.
+    #[must_use]
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
 }
 
 /// Answer of [`Ring::take`].
@@ -43,10 +59,17 @@ struct State<T, E> {
     ticket: u64,
     paused: bool,
     stopped: bool,
+    /// Number of the pass whose threads may claim.
+    pass: u64,
     next: u64,
     /// First step that is not claimed.
     end: u64,
+    /// Claims that are not void.
     filling: usize,
+    /// Those of them whose threads have stepped out.
+    outside: usize,
+    /// Void claims whose threads are still inside.
+    unsettled: usize,
     gathered: u64,
     done: BTreeSet<u64>,
     ready: BTreeMap<u64, Result<T, E>>,
@@ -55,7 +78,7 @@ struct State<T, E> {
     keeps_all: bool,
     /// Threads asleep in `claim`: nobody is woken for nothing.
     claimers: usize,
-    /// Threads asleep in `take` or `pause`.
+    /// Threads asleep in `take` or `settle`.
     takers: usize,
 }
 
@@ -89,9 +112,12 @@ impl<T, E> Ring<T, E> {
                 ticket: 0,
                 paused: true,
                 stopped: false,
+                pass: 0,
                 next: 0,
                 end: u64::MAX,
                 filling: 0,
+                outside: 0,
+                unsettled: 0,
                 gathered: 0,
                 done: BTreeSet::new(),
                 ready: BTreeMap::new(),
@@ -128,18 +154,20 @@ impl<T, E> Ring<T, E> {
         }
     }
 
-    /// Claims the next step as soon as there is room for it; `None` once the ring is stopped or `timeout` is over.
-    pub fn claim(&self, timeout: Duration) -> Option<Claim> {
+    /// Claims the next step for a thread of pass `pass` as soon as there is room for it; `None` once the ring is stopped, or
+    /// was restarted for another pass, or `timeout` is over.
+    pub fn claim(&self, pass: u64, timeout: Duration) -> Option<Claim> {
         let mut state = self.lock();
         loop {
-            if state.stopped {
+            if state.stopped || state.pass != pass {
                 return None;
             }
             if state.is_claimable(self.buffers) {
                 // Last returned first: its pages are the ones still in the cache.
                 let buffer = state.free.pop();
                 state.keeps_all |= buffer.is_none();
-                let claim = Claim { ticket: state.ticket, step: state.next, buffer };
+                let outside = Cell::new(false);
+                let claim = Claim { ticket: state.ticket, step: state.next, buffer, outside };
                 state.next += 1;
                 state.filling += 1;
                 self.offer(&state);
@@ -174,33 +202,72 @@ impl<T, E> Ring<T, E> {
         (!state.paused).then_some(state.next)
     }
 
-    /// Ends a claim. Returns the step before which everything is gathered now, to be published, unless the claim was void.
-    ///
-    /// The item of a void claim is handed back, to be dropped by the caller without the ring's lock.
-    pub fn finish(&self, claim: &Claim, item: Result<T, E>) -> Result<u64, Result<T, E>> {
+    /// Steps out before a call that storage may keep; false once the claim is void: then there is nothing to call for.
+    pub fn step_out(&self, claim: &Claim) -> bool {
         let mut state = self.lock();
-        state.filling -= 1;
         if state.ticket != claim.ticket {
-            self.announce(&state);
+            return false;
+        }
+        state.outside += 1;
+        claim.outside.set(true);
+        true
+    }
+
+    /// Steps in again; false once the claim is void: then the thread touches nothing that is shared any more.
+    pub fn step_in(&self, claim: &Claim) -> bool {
+        let mut state = self.lock();
+        if state.ticket != claim.ticket {
+            return false;
+        }
+        state.outside -= 1;
+        claim.outside.set(false);
+        true
+    }
+
+    /// Takes a claim off the books; whether it was valid.
+    fn end(&self, state: &mut State<T, E>, claim: &Claim) -> bool {
+        let valid = state.ticket == claim.ticket;
+        if valid {
+            state.filling -= 1;
+            state.outside -= usize::from(claim.outside.get());
+        } else if !claim.outside.get() {
+            state.unsettled -= 1;
+        }
+        self.announce(state);
+        valid
+    }
+
+    /// Ends a claim. Unless it is void, `publish` gets the step before which everything is gathered now, before anybody can
+    /// make other claims void.
+    ///
+    /// # Errors
+    /// The item of a void claim is handed back, to be dropped by the caller without the ring's lock.
+    pub fn finish(
+        &self,
+        claim: &Claim,
+        item: Result<T, E>,
+        publish: impl FnOnce(u64),
+    ) -> Result<(), Result<T, E>> {
+        let mut state = self.lock();
+        if !self.end(&mut state, claim) {
             return Err(item);
         }
         state.ready.insert(claim.step, item);
-        self.announce(&state);
         state.done.insert(claim.step);
         loop {
             let gathered = state.gathered;
             if !state.done.remove(&gathered) {
-                return Ok(gathered);
+                publish(gathered);
+                return Ok(());
             }
             state.gathered += 1;
         }
     }
 
     /// Ends a claim without a batch (it was void); its buffer must be given back separately.
-    pub fn abandon(&self, _claim: &Claim) {
+    pub fn abandon(&self, claim: &Claim) {
         let mut state = self.lock();
-        state.filling -= 1;
-        self.announce(&state);
+        self.end(&mut state, claim);
         self.offer(&state);
     }
 
@@ -241,20 +308,30 @@ impl<T, E> Ring<T, E> {
         self.offer(&state);
     }
 
-    /// Makes all claims void, waits until nobody fills any more, and hands back the batches nobody will take.
+    /// Makes all claims void and hands back the batches nobody will take. Their threads may still be inside: [`Ring::settle`].
     pub fn pause(&self) -> Vec<Result<T, E>> {
         let mut state = self.lock();
         state.paused = true;
         state.ticket += 1;
+        state.unsettled += state.filling - state.outside;
+        (state.filling, state.outside) = (0, 0);
         state.done.clear();
         let ready = std::mem::take(&mut state.ready);
         self.announce(&state);
-        while state.filling > 0 {
+        drop(state);
+        ready.into_values().collect()
+    }
+
+    /// Waits up to `timeout` until no thread with a void claim is inside; returns whether that is so.
+    pub fn settle(&self, timeout: Duration) -> bool {
+        let mut state = self.lock();
+        let mut late = timeout.is_zero();
+        while state.unsettled > 0 && !late {
             state.takers += 1;
-            state = crate::sync::wait(&self.filled, state);
+            (state, late) = crate::sync::wait_timeout(&self.filled, state, timeout);
             state.takers -= 1;
         }
-        ready.into_values().collect()
+        state.unsettled == 0
     }
 
     /// Lets claims go on from `step`; only after `pause` (a new ring is paused).
@@ -273,9 +350,11 @@ impl<T, E> Ring<T, E> {
         self.room.notify_all();
     }
 
-    /// Undoes `stop`.
-    pub fn restart(&self) {
-        self.lock().stopped = false;
+    /// Undoes `stop`, for the threads of another pass: one of an earlier pass that is late claims nothing.
+    pub fn restart(&self, pass: u64) {
+        let mut state = self.lock();
+        state.stopped = false;
+        state.pass = pass;
     }
 }
 
@@ -294,12 +373,15 @@ mod tests {
     #[test]
     fn steps_are_claimed_in_order_and_no_more_than_there_are_buffers() {
         let ring = ring(2);
-        let (a, b) = (ring.claim(NOW).unwrap(), ring.claim(NOW).unwrap());
+        let (a, b) = (ring.claim(0, NOW).unwrap(), ring.claim(0, NOW).unwrap());
         assert_eq!((a.step, b.step), (5, 6));
         assert_ne!(a.buffer, b.buffer);
-        assert!(ring.claim(NOW).is_none());
-        assert_eq!(ring.finish(&b, Ok(60)), Ok(5), "step 5 is still missing");
-        assert_eq!(ring.finish(&a, Ok(50)), Ok(7));
+        assert!(ring.claim(0, NOW).is_none());
+        let gathered = Cell::new(0);
+        ring.finish(&b, Ok(60), |step| gathered.set(step)).unwrap();
+        assert_eq!(gathered.get(), 5, "step 5 is still missing");
+        ring.finish(&a, Ok(50), |step| gathered.set(step)).unwrap();
+        assert_eq!(gathered.get(), 7);
         assert_eq!(ring.take(5, NOW), Taken::Item(50));
         assert_eq!(ring.take(6, NOW), Taken::Item(60));
         assert_eq!(ring.take(7, NOW), Taken::NotYet);
@@ -309,54 +391,87 @@ mod tests {
     fn a_user_who_keeps_all_buffers_gets_private_ones() {
         let ring = ring(2);
         for step in 5..7 {
-            let claim = ring.claim(NOW).unwrap();
+            let claim = ring.claim(0, NOW).unwrap();
             assert!(claim.buffer.is_some());
-            ring.finish(&claim, Ok(step)).unwrap();
+            ring.finish(&claim, Ok(step), |_| ()).unwrap();
             assert_eq!(ring.take(step, NOW), Taken::Item(step));
         }
-        assert!(ring.claim(NOW).is_none(), "nobody waits, so nothing is copied");
+        assert!(ring.claim(0, NOW).is_none(), "nobody waits, so nothing is copied");
         assert_eq!(ring.take(7, NOW), Taken::NotYet);
-        let claim = ring.claim(NOW).unwrap();
+        let claim = ring.claim(0, NOW).unwrap();
         assert_eq!(claim.buffer, None);
         assert!(ring.keeps_all());
         ring.give_back(0);
-        assert_eq!(ring.claim(NOW).unwrap().buffer, Some(0), "a buffer that comes back is used again");
+        assert_eq!(ring.claim(0, NOW).unwrap().buffer, Some(0), "a buffer that comes back is used again");
     }
 
     #[test]
     fn pausing_makes_claims_void_and_resuming_goes_on_anywhere() {
         let ring = ring(3);
-        let (a, b) = (ring.claim(NOW).unwrap(), ring.claim(NOW).unwrap());
-        ring.finish(&a, Ok(1)).unwrap();
-        std::thread::scope(|scope| {
-            let pausing = scope.spawn(|| ring.pause());
-            while !ring.is_void(&b) {
-                std::thread::yield_now();
-            }
-            assert_eq!(ring.finish(&b, Ok(2)), Err(Ok(2)));
-            assert_eq!(pausing.join().unwrap(), [Ok(1)]);
-        });
-        assert!(ring.claim(NOW).is_none());
+        let (a, b) = (ring.claim(0, NOW).unwrap(), ring.claim(0, NOW).unwrap());
+        ring.finish(&a, Ok(1), |_| ()).unwrap();
+        assert_eq!(ring.pause(), [Ok(1)]);
+        assert!(!ring.settle(NOW) && ring.is_void(&b), "its thread may still copy");
+        assert_eq!(ring.finish(&b, Ok(2), |_| unreachable!("it is void")), Err(Ok(2)));
+        assert!(ring.settle(NOW));
+        assert!(ring.claim(0, NOW).is_none());
         ring.resume(40);
-        assert_eq!(ring.claim(NOW).unwrap().step, 40);
+        assert_eq!(ring.claim(0, NOW).unwrap().step, 40);
+    }
+
+    #[test]
+    fn a_thread_that_storage_keeps_is_not_waited_for_and_comes_back_to_nothing() {
+        let ring = ring(2);
+        let (out, within) = (ring.claim(0, NOW).unwrap(), ring.claim(0, NOW).unwrap());
+        assert!(ring.step_out(&out));
+        assert!(ring.step_out(&within) && ring.step_in(&within));
+        drop(ring.pause());
+        assert!(!ring.settle(NOW), "one is inside");
+        assert!(!ring.step_out(&within), "there is nothing to read for");
+        ring.abandon(&within);
+        assert!(ring.settle(NOW), "the other one is outside");
+        ring.give_back(within.buffer.unwrap());
+        // Its buffer is written by the kernel still: it is not handed out.
+        ring.resume(20);
+        let next = ring.claim(0, NOW).unwrap();
+        assert_eq!((next.step, next.buffer), (20, within.buffer));
+        assert!(ring.claim(0, NOW).is_none());
+        assert!(!ring.step_in(&out));
+        ring.abandon(&out);
+        ring.give_back(out.buffer.unwrap());
+        assert_eq!(ring.claim(0, NOW).unwrap().buffer, out.buffer);
+        drop(ring.pause());
+        ring.finish(&next, Ok(1), |_| ()).unwrap_err().unwrap();
+        assert!(!ring.settle(NOW), "the last claim");
+    }
+
+    #[test]
+    fn a_thread_of_an_earlier_pass_claims_nothing_of_a_later_one() {
+        let ring = ring(2);
+        ring.stop();
+        drop(ring.pause());
+        ring.restart(7);
+        ring.resume(0);
+        assert!(ring.claim(0, NOW).is_none());
+        assert_eq!(ring.claim(7, NOW).unwrap().step, 0);
     }
 
     #[test]
     fn nothing_is_claimed_behind_the_end_until_it_is_moved() {
         let ring = ring(3);
         ring.claim_up_to(6);
-        assert_eq!(ring.claim(NOW).unwrap().step, 5);
-        assert!(ring.claim(NOW).is_none());
+        assert_eq!(ring.claim(0, NOW).unwrap().step, 5);
+        assert!(ring.claim(0, NOW).is_none());
         ring.claim_up_to(7);
-        assert_eq!(ring.claim(NOW).unwrap().step, 6);
-        assert!(ring.claim(NOW).is_none());
+        assert_eq!(ring.claim(0, NOW).unwrap().step, 6);
+        assert!(ring.claim(0, NOW).is_none());
     }
 
     #[test]
     fn a_failure_reaches_the_one_who_takes_the_step() {
         let ring = ring(1);
-        let claim = ring.claim(NOW).unwrap();
-        ring.finish(&claim, Err("no such page".into())).unwrap();
+        let claim = ring.claim(0, NOW).unwrap();
+        ring.finish(&claim, Err("no such page".into()), |_| ()).unwrap();
         assert_eq!(ring.take(5, NOW), Taken::Failed("no such page".into()));
     }
 }

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use forebay_plan::Part;
 use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
 
+use crate::access::ReadError;
 use crate::batch::{Batch, BatchLayout, Place};
+use crate::blame::Waiting;
 use crate::coded::LastUnit;
 use crate::decode::{decode_into, put_value};
 use crate::error::Error;
@@ -22,7 +24,8 @@ use crate::plans::Planned;
 use crate::protocol::{Filled, block_state};
 use crate::ring::Claim;
 use crate::shared::Shared;
-use crate::stats::{Counter, count};
+use crate::stats::{Counter, count, monotonic_ns};
+use crate::threads::{in_storage, out_of_storage};
 
 /// Bytes of a header in front of a value, or of a checksum behind it, at most (an LMDB page header has 24).
 const MAX_HEAD: usize = 64;
@@ -122,28 +125,85 @@ impl<'a> Step<'a> {
     }
 
     /// Waits for a condition; false once the claim is void.
-    pub(crate) fn wait_until(&self, what: impl Fn() -> String, ready: impl Fn() -> bool) -> bool {
+    pub(crate) fn wait_until(&self, waiting: Waiting, ready: impl Fn() -> bool) -> bool {
         let shared = self.shared();
         if ready() {
             return true;
         }
-        shared.waits_for(what);
+        shared.waits_for(self.claim, Some(waiting));
         let begun = Instant::now();
         let is_over = || self.pass.is_stopped() || shared.buffers.ring.is_void(self.claim);
-        while !ready() {
-            if is_over() {
-                return false;
+        let found = out_of_storage(|| {
+            while !ready() {
+                if is_over() {
+                    return false;
+                }
+                // What ends it is waited for as well: it may be rung just before the wait begins.
+                shared.region.filled().wait(|| ready() || is_over(), PATIENCE);
             }
-            // What ends it is waited for as well: it may be rung just before the wait begins.
-            shared.region.filled().wait(|| ready() || is_over(), PATIENCE);
-        }
+            true
+        });
         self.idle.set(self.idle.get() + begun.elapsed());
-        true
+        self.copies();
+        found
+    }
+
+    /// Asks storage for bytes, outside the claim; `None` once the claim is void, whatever the answer.
+    pub(crate) fn ask_storage<T>(
+        &self,
+        extent: Extent,
+        call: impl FnOnce() -> Result<T, ReadError>,
+    ) -> Result<Option<T>, Error> {
+        let shared = self.shared();
+        let ring = &shared.buffers.ring;
+        if !ring.step_out(self.claim) {
+            return Ok(None);
+        }
+        shared.waits_for(self.claim, Some(Waiting::Reading { extent, since_ns: monotonic_ns() }));
+        let answer = in_storage(call);
+        self.copies();
+        Ok(if ring.step_in(self.claim) { Some(answer?) } else { None })
+    }
+
+    /// Notes that the thread copies: from a mapping, where that waits for storage, or for nothing.
+    fn copies(&self) {
+        let shared = self.shared();
+        let from_pages = shared.settings.access == AccessChoice::Mmap;
+        let waiting = from_pages.then(|| Waiting::Pages { since_ns: monotonic_ns() });
+        shared.waits_for(self.claim, waiting);
+    }
+
+    /// Notes that the step is full.
+    pub(crate) fn done(&self) {
+        if self.shared().settings.access == AccessChoice::Mmap {
+            self.shared().waits_for(self.claim, None);
+        }
     }
 
     /// Copies or decodes the samples of the step, in slot order; false when the claim became void. A failure comes with the
     /// place in `picks` of the sample that it is about.
     pub(crate) fn samples(
+        &self,
+        batch: &mut Batch,
+        picks: &[(u32, Pick<'a>)],
+        scratch: &mut Scratch,
+    ) -> Result<bool, (usize, Error)> {
+        if !self.touches_pages() {
+            return self.copy_samples(batch, picks, scratch);
+        }
+        if self.shared().settings.access == AccessChoice::Mmap {
+            self.copies();
+        }
+        in_storage(|| self.copy_samples(batch, picks, scratch))
+    }
+
+    /// Whether samples are copied from mappings whose pages may be missing.
+    fn touches_pages(&self) -> bool {
+        let settings = &self.shared().settings;
+        settings.access == AccessChoice::Mmap || (settings.alone && self.shared().mappings.is_some())
+    }
+
+    fn copy_samples(
         &self,
         batch: &mut Batch,
         picks: &[(u32, Pick<'a>)],
@@ -211,7 +271,9 @@ impl<'a> Step<'a> {
                 Column::File { extent, head, unit, failed } => {
                     let bytes = &mut scratch.columns[column];
                     bytes.resize(length as usize, 0);
-                    self.read(&pick.planned.located, extent, head, unit, failed, bytes)?;
+                    if !self.read(&pick.planned.located, extent, head, unit, failed, bytes)? {
+                        return Ok(false);
+                    }
                     None
                 }
                 Column::Scattered => {
@@ -285,7 +347,7 @@ impl<'a> Step<'a> {
                 into.copy_from_slice(&bytes[value.clone()]);
             }
             Column::File { extent, head, unit, failed } => {
-                self.read(&pick.planned.located, *extent, *head, *unit, *failed, into)?;
+                return self.read(&pick.planned.located, *extent, *head, *unit, *failed, into);
             }
             Column::Scattered => {
                 if !self.assemble(pick, column, scratch)? {
@@ -347,17 +409,8 @@ impl<'a> Step<'a> {
         let block = &planned.plan.blocks[part.block as usize];
         let word = shared.region.block_word(block.sequence);
         let state = || block_state(word, self.pass.number, block.sequence);
-        let what = || {
-            let reader = (block.sequence % shared.region.layout().readers as u64) as usize;
-            format!(
-                "{} at offset {} ({} bytes), which reader {reader} on local rank {} should read",
-                shared.path(extent.shard),
-                extent.offset,
-                extent.length,
-                shared.host(reader, self.pass.number)
-            )
-        };
-        if !self.wait_until(what, || state().is_some()) {
+        let waiting = Waiting::Block { sequence: block.sequence, extent };
+        if !self.wait_until(waiting, || state().is_some()) {
             return None;
         }
         Some(match state() {
@@ -390,7 +443,8 @@ impl<'a> Step<'a> {
         Some(bytes)
     }
 
-    /// Reads a value, with what the format keeps around it to check it by, straight from the file.
+    /// Reads a value, with what the format keeps around it to check it by, straight from the file; false when the claim became
+    /// void.
     fn read(
         &self,
         located: &Located,
@@ -399,21 +453,27 @@ impl<'a> Step<'a> {
         unit: u32,
         failed: bool,
         into: &mut [u8],
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let shared = self.shared();
         let mut header = [0_u8; MAX_HEAD];
         let header = &mut header[..head];
-        shared.read_in_place(extent, 0, failed, header, into)?;
+        if self.ask_storage(extent, || shared.read_in_place(extent, 0, failed, header, into))?.is_none() {
+            return Ok(false);
+        }
         count(shared.slot(), Counter::InPlaceBytes, into.len() as u64);
         self.check_head(located, unit, extent, header)?;
         if !shared.settings.checksums {
-            return Ok(());
+            return Ok(true);
         }
         let mut tail = [0_u8; MAX_HEAD];
         let behind = (head + into.len()) as u64;
         let tail = &mut tail[..(extent.length - behind) as usize];
-        shared.read_in_place(extent, behind, failed, &mut [], tail)?;
-        Ok(shared.index.check_data(extent, header, into, tail)?)
+        let read = || shared.read_in_place(extent, behind, failed, &mut [], tail);
+        if self.ask_storage(extent, read)?.is_none() {
+            return Ok(false);
+        }
+        shared.index.check_data(extent, header, into, tail)?;
+        Ok(true)
     }
 
     /// Checks a unit by what the format keeps around the value: always what tells that it is the right place, on request

@@ -1,7 +1,7 @@
 //! What the threads of one process share for one loader.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,18 @@ use forebay_types::{Extent, Rank, ShardId};
 
 use crate::access::{Failing, Mappings, ReadError, ShardFiles};
 use crate::batch::{BatchLayout, Buffers};
+use crate::blame::{Doing, Node, RankFacts, ReaderFacts, Waiting, Waits};
 use crate::links::Links;
 use crate::options::{AccessChoice, Options};
 use crate::position::Position;
-use crate::region::{RankSlot, Region};
+use crate::protocol::{Presence, presence};
+use crate::region::{RankSlot, ReaderSlot, Region};
+use crate::registry;
+use crate::ring::Claim;
 use crate::settings::Settings;
 use crate::skip::BadSamples;
 use crate::source::Source;
-use crate::stats::{Counter, EpochReads, count};
+use crate::stats::{Counter, EpochReads, count, monotonic_ns};
 
 /// Everything that stays the same from pass to pass.
 pub(crate) struct Shared {
@@ -40,12 +44,14 @@ pub(crate) struct Shared {
     pub(crate) layout: Arc<BatchLayout>,
     pub(crate) given: GivenOrders,
     pub(crate) epoch_reads: EpochReads,
-    /// What a gather thread is waiting for, in words, for warnings about stalled storage.
-    pub(crate) waiting_for: Mutex<String>,
+    /// What the gather threads are waiting for.
+    pub(crate) waits: Mutex<Waits>,
     /// Samples in whose place others stand.
     pub(crate) bad_samples: BadSamples,
     /// Why a reader could not use what it was asked to use.
     pub(crate) fallback: Mutex<Option<String>>,
+    /// Given back with the memory that it stands for: when neither the loader nor a thread of it is left.
+    pub(crate) _share: Option<registry::Share>,
 }
 
 impl Shared {
@@ -60,13 +66,18 @@ impl Shared {
 
     /// Slots of the ranks that have not said goodbye.
     pub(crate) fn active(&self) -> impl Iterator<Item = (usize, &RankSlot)> {
-        self.region.ranks().iter().enumerate().filter(|(_, slot)| slot.left.load(Ordering::Acquire) == 0)
+        self.region.ranks().iter().enumerate().filter(|(_, slot)| presence(&slot.left) == Presence::Here)
+    }
+
+    /// Slots of the ranks that may touch shared memory: those that take part, and those that storage keeps from leaving.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (usize, &RankSlot)> {
+        self.region.ranks().iter().enumerate().filter(|(_, slot)| presence(&slot.left) != Presence::Gone)
     }
 
     /// The local rank in which a reader runs in a pass: ⌊k·ranks/readers⌋, or as many places behind it as the reader was
-    /// handed on, or the next rank that is still there.
+    /// handed on, or the next rank that is still there. A rank that is leaving is there until storage has answered its reads.
     ///
-    /// All processes come to the same answer: who has left does not come back, and only the thread that runs the reader
+    /// All processes come to the same answer: who is gone does not come back, and only the thread that runs the reader
     /// hands it on.
     pub(crate) fn host(&self, reader: usize, pass: u64) -> usize {
         let ranks = self.region.layout().ranks;
@@ -75,7 +86,7 @@ impl Shared {
         let nominal = reader * ranks / self.region.layout().readers + moves;
         (0..ranks)
             .map(|step| (nominal + step) % ranks)
-            .find(|rank| self.region.ranks()[*rank].left.load(Ordering::Acquire) == 0)
+            .find(|rank| presence(&self.region.ranks()[*rank].left) != Presence::Gone)
             .unwrap_or(nominal % ranks)
     }
 
@@ -139,8 +150,45 @@ impl Shared {
         *self.fallback.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reason);
     }
 
-    pub(crate) fn waits_for(&self, what: impl FnOnce() -> String) {
-        *self.waiting_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = what();
+    /// Says that this process runs.
+    pub(crate) fn is_alive(&self) {
+        self.slot().alive.store(monotonic_ns(), Ordering::Release);
+    }
+
+    /// Notes what the thread that fills a claim waits for, or that it waits no more.
+    pub(crate) fn waits_for(&self, claim: &Claim, waiting: Option<Waiting>) {
+        let mut waits = self.waits();
+        waits.set(claim.ticket(), claim.step, waiting).publish(&self.slot().doing);
+    }
+
+    /// What the ranks and readers of the node do, as far as they say so.
+    pub(crate) fn node(&self, pass: u64, now_ns: u64) -> Node {
+        let position = |word: &AtomicU64| Position::from_word(word.load(Ordering::Acquire));
+        let rank = |slot: &RankSlot| RankFacts {
+            presence: presence(&slot.left),
+            alive_ns: slot.alive.load(Ordering::Acquire),
+            doing: Doing::load(&slot.doing),
+            gathered: position(&slot.position),
+            taken: position(&slot.taken),
+        };
+        let reader = |(number, slot): (usize, &ReaderSlot)| ReaderFacts {
+            host: self.host(number, pass),
+            doing: Doing::load(&slot.doing),
+            seeking: Doing::load(&slot.seeking),
+            found: position(&slot.found),
+        };
+        Node {
+            now_ns,
+            pass,
+            me: self.me(),
+            ranks: self.region.ranks().iter().map(rank).collect(),
+            readers: self.region.readers().iter().enumerate().map(reader).collect(),
+            roots: if self.settings.has_finds() { self.settings.finders() } else { 0 },
+        }
+    }
+
+    pub(crate) fn waits(&self) -> std::sync::MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

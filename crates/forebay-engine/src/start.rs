@@ -7,20 +7,25 @@
 //!
 //! A jump goes through three agreements: all ranks want it, all at the same place, all are at rest. A rank that has told
 //! that it is at rest keeps to that pass even when the wait for the others is interrupted.
+//!
+//! A rank that comes late is waited for and named in a warning, as everywhere (`blame.rs`). A rank is at rest when none of
+//! its threads touches shared memory: where storage keeps one, that is a wait for storage, with its limit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::blame::{Fault, Waited, Warnings, Who};
 use crate::caller::Caller;
 use crate::crew;
 use crate::engine::{Consumer, Engine};
 use crate::error::Error;
 use crate::gather::come_back;
-use crate::pass::{ATTENTION, Pass, STALL_WARNING};
+use crate::pass::{ATTENTION, Pass};
 use crate::position::Position;
 use crate::region::RankSlot;
 use crate::shuffling;
+use crate::stats::monotonic_ns;
 
 impl Engine {
     /// Begins an iteration at a step of an epoch and returns its number; all earlier iterations are stale from here on.
@@ -66,7 +71,7 @@ impl Engine {
             return Ok(());
         }
         match consumer.pass.clone() {
-            Some(pass) if target == consumer.end => self.go_on(consumer, &pass, end),
+            Some(pass) if target == consumer.end => self.go_on(consumer, &pass, end, caller),
             _ => self.new_pass(consumer, target, end, caller),
         }
     }
@@ -85,10 +90,22 @@ impl Engine {
     }
 
     /// Goes on with the next epoch of the pass.
-    fn go_on(&self, consumer: &mut Consumer, pass: &Pass, end: u64) -> Result<(), Error> {
+    fn go_on(
+        &self,
+        consumer: &mut Consumer,
+        pass: &Pass,
+        end: u64,
+        caller: &dyn Caller,
+    ) -> Result<(), Error> {
         let target = consumer.end;
         if consumer.step != target {
             self.step_aside(consumer);
+        }
+        if consumer.away {
+            // A thread that storage keeps may still copy what this rank would rely on others not to overwrite.
+            let pages =
+                || "pages of the data set that are not in memory, which a void batch still needs".into();
+            self.wait_for_storage(caller, pages, || pass.comes_back())?;
         }
         self.publish_reached(pass.number, end);
         self.went_elsewhere(consumer, pass.number, target)?;
@@ -126,11 +143,7 @@ impl Engine {
             let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
             want(slot).pass() < number && reached.pass() == current && reached.step() > own_end
         };
-        self.wait_for_ranks(
-            caller,
-            |slot| want(slot).pass() >= number || went_on(slot),
-            "to go on at the same epoch and step",
-        )?;
+        self.wait_for_others(caller, |slot| want(slot).pass() >= number || went_on(slot))?;
         // Ranks that left are compared as well: one that left because the places differ is not there any more.
         for (local, slot) in shared.region.ranks().iter().enumerate() {
             let other = want(slot);
@@ -145,11 +158,19 @@ impl Engine {
         }
         if let Some(pass) = consumer.pass.take() {
             pass.end();
+            consumer.ending = Some(pass);
         }
         consumer.passes = number;
         consumer.agreed = Some((target, end));
-        shared.slot().quiet.store(number, Ordering::SeqCst);
-        shared.ring_all();
+        let shared = Arc::clone(shared);
+        let rest = move || {
+            shared.slot().quiet.store(number, Ordering::SeqCst);
+            shared.ring_all();
+        };
+        match &consumer.ending {
+            Some(pass) => pass.when_out(Box::new(rest)),
+            None => rest(),
+        }
         self.begin_agreed(consumer, caller).map(drop)
     }
 
@@ -159,7 +180,9 @@ impl Engine {
         let number = consumer.passes;
         let agreed = consumer.agreed.expect("a pass was agreed on");
         let (target, end) = agreed;
-        self.wait_for_ranks(caller, |slot| slot.quiet.load(Ordering::Acquire) >= number, "to come to rest")?;
+        let unrested = || shared.present().find(|(_, slot)| slot.quiet.load(Ordering::Acquire) < number);
+        self.wait_for_rest(caller, || unrested().map(|(local, _)| local))?;
+        consumer.ending = None;
         self.publish_reached(number, end);
         consumer.pass = Some(crew::begin(Arc::clone(shared), number, target, end)?);
         consumer.agreed = None;
@@ -249,28 +272,103 @@ impl Engine {
         ))
     }
 
-    fn wait_for_ranks(
-        &self,
-        caller: &dyn Caller,
-        ready: impl Fn(&RankSlot) -> bool,
-        what: &str,
-    ) -> Result<(), Error> {
+    /// Waits until all ranks that take part are ready to go on; those that are late are named, and waited for.
+    fn wait_for_others(&self, caller: &dyn Caller, ready: impl Fn(&RankSlot) -> bool) -> Result<(), Error> {
         let shared = &self.shared;
         let missing = || shared.active().find(|(_, slot)| !ready(slot)).map(|(local, _)| local);
         let begun = Instant::now();
-        let mut warned = false;
+        let mut warnings = Warnings::before(self.limit());
         while let Some(local) = missing() {
-            let waited = || format!("waiting for rank {} {what}", shared.options.local_ranks[local]);
+            let waited =
+                || format!("waiting for {} to go on at the same epoch and step", self.name_of(local));
             self.look_around(caller, waited)?;
-            if begun.elapsed() > STALL_WARNING && !warned {
-                caller.warn(&format!("loader \"{}\": {}", shared.options.name, waited()));
-                warned = true;
-            }
-            if begun.elapsed().as_secs() > shared.options.timeout_s {
-                return Err(Error::Timeout { seconds: shared.options.timeout_s, what: waited() });
+            if warnings.is_due(begun.elapsed()) {
+                self.warn_of_wait(caller, begun.elapsed(), &waited());
             }
             shared.region.gathered().wait(|| missing().is_none(), ATTENTION);
         }
         Ok(())
+    }
+
+    /// Waits until all ranks are at rest. One whose threads storage keeps is waited for as storage is.
+    fn wait_for_rest(&self, caller: &dyn Caller, unrested: impl Fn() -> Option<usize>) -> Result<(), Error> {
+        let fault = |now_ns: u64| {
+            let local = unrested().unwrap_or(self.shared.me());
+            self.shared.node(0, now_ns).fault_of_rest(local)
+        };
+        self.wait_with_limit(
+            caller,
+            fault,
+            || unrested().is_none(),
+            |fault| match fault {
+                Fault::Storage { who: Who::Rank(local), .. } => {
+                    format!(
+                        "waiting for storage to answer the reads of {}, which were given up",
+                        self.name_of(local)
+                    )
+                }
+                Fault::Rank { local, .. } => format!("waiting for {} to come to rest", self.name_of(local)),
+                _ => "waiting for the other ranks to come to rest".into(),
+            },
+        )
+    }
+
+    /// Waits for something that this process's own threads do once storage answers.
+    fn wait_for_storage(
+        &self,
+        caller: &dyn Caller,
+        what: impl Fn() -> String,
+        ready: impl Fn() -> bool,
+    ) -> Result<(), Error> {
+        let who = Who::Rank(self.shared.me());
+        let fault = |until_ns: u64| Fault::Storage { who, since_ns: 0, until_ns };
+        self.wait_with_limit(caller, fault, ready, |_| format!("waiting for {}", what()))
+    }
+
+    fn wait_with_limit(
+        &self,
+        caller: &dyn Caller,
+        fault: impl Fn(u64) -> Fault,
+        ready: impl Fn() -> bool,
+        words: impl Fn(Fault) -> String,
+    ) -> Result<(), Error> {
+        let shared = &self.shared;
+        let begun = Instant::now();
+        let mut warnings = Warnings::before(self.limit());
+        let mut waited = Waited::new(monotonic_ns());
+        while !ready() {
+            // No thread of a pass says it now.
+            shared.is_alive();
+            let now_ns = monotonic_ns();
+            let fault = fault(now_ns);
+            self.look_around(caller, || words(fault))?;
+            if warnings.is_due(begun.elapsed()) {
+                self.warn_of_wait(caller, begun.elapsed(), &words(fault));
+            }
+            if waited.count(now_ns, fault) >= self.limit() {
+                return Err(Error::Timeout { seconds: shared.options.timeout_s, what: words(fault) });
+            }
+            shared.region.gathered().wait(&ready, ATTENTION);
+        }
+        Ok(())
+    }
+
+    /// How long storage may stall.
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_secs(self.shared.options.timeout_s)
+    }
+
+    pub(crate) fn warn_of_wait(&self, caller: &dyn Caller, elapsed: Duration, words: &str) {
+        let name = &self.shared.options.name;
+        caller.warn(&format!("loader \"{name}\": no batch for {} s, {words}", elapsed.as_secs()));
+    }
+
+    /// A rank of this node, as the user knows it.
+    pub(crate) fn name_of(&self, local: usize) -> String {
+        let options = &self.shared.options;
+        let peer = self.ward.membership.peers().nth(local);
+        let rank =
+            peer.map_or_else(|| format!("rank {}", options.local_ranks[local]), |peer| peer.to_string());
+        format!("{rank} on node {}", options.node)
     }
 }

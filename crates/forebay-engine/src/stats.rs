@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use crate::protocol::{Presence, presence};
 use crate::region::{ARRIVALS, COUNTERS, RankSlot};
 
 macro_rules! counters {
@@ -128,7 +129,7 @@ pub(crate) fn arrive(slots: &[RankSlot], me: usize) {
         let kept = past < handed_out && handed_out < past + ARRIVALS as u64;
         kept.then(|| slot.arrivals[(past % ARRIVALS as u64) as usize].load(Ordering::Relaxed))
     };
-    let latest = slots.iter().filter(|slot| slot.left.load(Ordering::Relaxed) == 0).map(at).max();
+    let latest = slots.iter().filter(|slot| presence(&slot.left) == Presence::Here).map(at).max();
     if slots.iter().all(|slot| at(slot).is_some())
         && let (Some(Some(latest)), Some(mine)) = (latest, at(own))
     {

@@ -2,13 +2,17 @@
 //!
 //! Every rank watches the processes of its node; its leader hears of those of other nodes. Whoever sees a loss first notes it in
 //! shared memory, and everybody raises what is noted: ranks that end because of it are not taken for the cause.
+//!
+//! A process that ends after its rank said goodbye is no loss. If storage still kept one of its threads, the end of the
+//! process is the end of that thread's system call, and so of what the kernel writes for it: the rank is gone then. Where
+//! the kernel may go on writing into memory for a process that has ended (`Ward::outlived`), it is a loss.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::error::Error;
 use crate::links::{Cause, Conflict, Loss, Nodes, Watch};
 use crate::node::Membership;
+use crate::protocol::{Presence, presence, publish_presence};
 use crate::region::Region;
 use crate::stats::{Counter, set};
 
@@ -19,6 +23,8 @@ pub(crate) struct Ward {
     /// All nodes of the job, where this one is linked to others.
     pub(crate) nodes: Option<Nodes>,
     pub(crate) loader: String,
+    /// Whether reads may outlive the process that asked for them: those around the page cache, and those of an `io_uring`.
+    pub(crate) outlived: bool,
 }
 
 impl Ward {
@@ -40,14 +46,24 @@ impl Watch for Ward {
             return Some(loss);
         }
         while let Some(peer) = self.membership.dead() {
-            if self.region.ranks()[peer.local_rank as usize].left.load(Ordering::Acquire) == 0 {
+            let left = &self.region.ranks()[peer.local_rank as usize].left;
+            let is_loss = match presence(left) {
+                Presence::Here => true,
+                Presence::Leaving => self.outlived,
+                Presence::Gone => false,
+            };
+            if is_loss {
                 return Some(self.region.note_loss(Loss {
                     cause: Cause::Died,
                     rank: peer.rank,
                     pid: peer.pid,
                 }));
             }
+            publish_presence(left, Presence::Gone);
             self.membership.forget(peer.local_rank);
+            for bell in [self.region.filled(), self.region.gathered(), self.region.planning()] {
+                bell.ring();
+            }
         }
         None
     }

@@ -4,11 +4,12 @@
 #![cfg(loom)]
 
 use forebay_engine::protocol::{
-    Filled, block_state, first_safe_step, is_behind, publish_block, publish_overwritten, publish_position,
+    Filled, Presence, block_state, first_safe_step, is_behind, presence, publish_block, publish_overwritten,
+    publish_position, publish_presence,
 };
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::thread;
 
 const PASS: u64 = 1;
@@ -93,5 +94,32 @@ fn a_rank_that_comes_back_uses_landing_bytes_only_where_none_are_overwritten() {
         }
         publish_position(&shared.position, PASS, 1);
         reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_moves_to_the_next_rank_only_when_the_read_of_a_rank_that_closed_has_returned() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let left = Arc::new(AtomicU32::new(0));
+        // A thread that storage keeps while its rank closes, whether the answer comes before or after that.
+        let kept = {
+            let (shared, left) = (Arc::clone(&shared), Arc::clone(&left));
+            thread::spawn(move || {
+                shared.memory.with_mut(|memory| unsafe { *memory = 100 });
+                publish_presence(&left, Presence::Gone);
+            })
+        };
+        publish_presence(&left, Presence::Leaving);
+        while presence(&left) != Presence::Gone {
+            thread::yield_now();
+        }
+        // The next rank fills the block again, then others get the memory for another one.
+        shared.fill(0, None);
+        assert_eq!(shared.gather(0), 100);
+        publish_position(&shared.position, PASS, 1);
+        shared.fill(1, Some(0));
+        assert_eq!(shared.gather(1), 101);
+        kept.join().unwrap();
     });
 }

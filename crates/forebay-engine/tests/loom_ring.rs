@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use forebay_engine::ring::{Ring, Taken};
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -18,8 +19,8 @@ fn batches_arrive_in_order_through_one_buffer_that_another_thread_gives_back() {
             let ring = Arc::clone(&ring);
             thread::spawn(move || {
                 for _ in 0..2 {
-                    let claim = ring.claim(FOREVER).expect("the ring is not stopped");
-                    ring.finish(&claim, Ok((claim.step, claim.buffer))).expect("nobody pauses");
+                    let claim = ring.claim(0, FOREVER).expect("the ring is not stopped");
+                    ring.finish(&claim, Ok((claim.step, claim.buffer)), |_| ()).expect("nobody pauses");
                 }
             })
         };
@@ -49,8 +50,8 @@ fn pausing_while_a_claim_is_being_filled_loses_no_buffer() {
         let gatherer = {
             let ring = Arc::clone(&ring);
             thread::spawn(move || {
-                let Some(claim) = ring.claim(FOREVER) else { return };
-                if let Err(Ok(Some(buffer))) = ring.finish(&claim, Ok(claim.buffer)) {
+                let Some(claim) = ring.claim(0, FOREVER) else { return };
+                if let Err(Ok(Some(buffer))) = ring.finish(&claim, Ok(claim.buffer), |_| ()) {
                     ring.give_back(buffer);
                 }
             })
@@ -60,11 +61,43 @@ fn pausing_while_a_claim_is_being_filled_loses_no_buffer() {
                 ring.give_back(buffer);
             }
         }
+        assert!(ring.settle(FOREVER));
         ring.stop();
         gatherer.join().unwrap();
-        ring.restart();
+        ring.restart(0);
         ring.resume(9);
-        let claim = ring.claim(FOREVER).expect("the buffer is free again");
+        let claim = ring.claim(0, FOREVER).expect("the buffer is free again");
         assert_eq!((claim.step, claim.buffer), (9, Some(0)));
+    });
+}
+
+#[test]
+fn a_thread_that_was_outside_when_the_ring_was_paused_touches_nothing_shared_again() {
+    loom::model(|| {
+        let ring: Arc<Ring<u64, ()>> = Arc::new(Ring::new(1));
+        // What others may overwrite as soon as the ring is settled: landing bytes.
+        let landing = Arc::new(UnsafeCell::new(0));
+        ring.resume(0);
+        let gatherer = {
+            let (ring, landing) = (Arc::clone(&ring), Arc::clone(&landing));
+            thread::spawn(move || {
+                let Some(claim) = ring.claim(0, FOREVER) else { return };
+                if !ring.step_out(&claim) {
+                    return ring.abandon(&claim);
+                }
+                // Here storage keeps it.
+                if !ring.step_in(&claim) {
+                    return ring.abandon(&claim);
+                }
+                let found = landing.with(|bytes| unsafe { *bytes });
+                let _ = ring.finish(&claim, Ok(found), |_| ());
+            })
+        };
+        drop(ring.pause());
+        assert!(ring.settle(FOREVER));
+        // loom fails the model when the thread reads at the same time.
+        landing.with_mut(|bytes| unsafe { *bytes = 1 });
+        ring.stop();
+        gatherer.join().unwrap();
     });
 }

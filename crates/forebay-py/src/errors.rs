@@ -85,7 +85,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         Error::Options { .. } | Error::Disagree(_) => &classes.option,
         Error::Format(..) | Error::BadSample { .. } => &classes.format,
         Error::Memory { .. } => &classes.memory,
-        Error::Storage(..) | Error::Timeout { .. } => &classes.storage,
+        Error::Storage(..) | Error::Timeout { .. } | Error::Stalled { .. } => &classes.storage,
         Error::PeerLost { .. } | Error::RemoteLost { .. } | Error::Node(..) => &classes.peer,
         _ => &classes.base,
     };

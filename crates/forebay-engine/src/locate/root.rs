@@ -11,14 +11,21 @@ use std::time::Instant;
 
 use super::walk::Walk;
 use crate::access;
+use crate::blame::Doing;
 use crate::pass::{PATIENCE, Pass};
 use crate::planner::wanted_end;
 use crate::position::Position;
 use crate::protocol::{is_behind, publish_position};
-use crate::stats::{Counter, count};
+use crate::stats::{Counter, count, monotonic_ns};
+use crate::threads::in_storage;
 
 /// Runs root `number` of a pass until the pass is stopped.
 pub(crate) fn run(pass: &Pass, number: usize) {
+    seek(pass, number);
+    Doing::Nothing.publish(&pass.shared.region.readers()[number].seeking);
+}
+
+fn seek(pass: &Pass, number: usize) {
     access::widen_affinity();
     let shared = &pass.shared;
     let finds = shared.region.finds();
@@ -29,23 +36,26 @@ pub(crate) fn run(pass: &Pass, number: usize) {
         _ => pass.start + (number as u64 + roots - pass.start % roots) % roots,
     };
     publish_position(found, pass.number, step);
-    let mut walk = Walk::new(pass);
+    let mut walk = Walk::new(pass, number);
+    let seeking = &shared.region.readers()[number].seeking;
     let mut lost = false;
     loop {
         let is_wanted = || {
             let has_room = finds.overwrites(step, pass.start).is_none_or(|last| {
-                shared.active().all(|(_, slot)| is_behind(&slot.taken, pass.number, last))
+                shared.present().all(|(_, slot)| is_behind(&slot.taken, pass.number, last))
             });
             has_room && step < wanted_end(pass)
         };
         while !is_wanted() && !pass.is_stopped() {
+            finds.overwrites(step, pass.start).map_or(Doing::Nothing, Doing::Room).publish(seeking);
             shared.region.planning().wait(|| pass.is_stopped() || is_wanted(), PATIENCE);
         }
         if pass.is_stopped() {
             return;
         }
         let begun = Instant::now();
-        if !lost && let Err(error) = walk.step(step) {
+        Doing::Reading(monotonic_ns()).publish(seeking);
+        if !lost && let Err(error) = in_storage(|| walk.step(step)) {
             let failed = "the walk through the container failed, so places come from the index";
             shared.falls_back(format!("{failed}: {error}"));
             lost = true;
@@ -56,6 +66,7 @@ pub(crate) fn run(pass: &Pass, number: usize) {
         let seek = begun.elapsed().saturating_sub(walk.take_aside());
         count(shared.slot(), Counter::SeekNs, seek.as_nanos() as u64);
         step += roots;
+        Doing::Nothing.publish(seeking);
         publish_position(found, pass.number, step);
         shared.region.planning().ring();
     }

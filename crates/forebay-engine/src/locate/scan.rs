@@ -28,7 +28,11 @@ pub(crate) fn scan(
 ) -> Result<Loaded, Error> {
     let (bytes, note) = match links {
         Some(links) if links.me() != SCANNER => {
-            let bytes = links.receive(Channel::Index, Some(SCANNER), &|| caller.interrupted())?;
+            let stop = || {
+                caller.waits_for_others();
+                caller.interrupted()
+            };
+            let bytes = links.receive(Channel::Index, Some(SCANNER), &stop)?;
             let (_, bytes) = bytes.ok_or(Error::Interrupted)?;
             let who = links.facts().leader(SCANNER);
             (

@@ -18,15 +18,19 @@ use super::Find;
 use super::guess::{Guess, PAGE_BYTES};
 use super::handoff::Handoff;
 use crate::access::{self, Mappings};
+use crate::blame::Doing;
 use crate::drill;
 use crate::error::Error;
 use crate::options::Locate;
 use crate::pass::Pass;
-use crate::stats::{Counter, count};
+use crate::stats::{Counter, count, monotonic_ns};
+use crate::threads::out_of_storage;
 
 /// Where a root stands in the container.
 pub(super) struct Walk<'a> {
     pass: &'a Pass,
+    /// Of the root.
+    number: usize,
     /// One cursor for all ranks where they go through the file together, else one for each.
     cursors: Vec<SampleCursor>,
     ids: Vec<SampleId>,
@@ -39,13 +43,14 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(pass: &'a Pass) -> Self {
+    pub(super) fn new(pass: &'a Pass, number: usize) -> Self {
         let shared = &pass.shared;
         let apart = shared.order.kind() == Kind::Contiguous;
         let cursors = if apart { shared.node_ranks.len() } else { 1 };
         let hands_over = shared.settings.locate == Locate::Handoff;
         Self {
             pass,
+            number,
             cursors: (0..cursors).map(|_| SampleCursor::default()).collect(),
             ids: Vec::new(),
             handoff: hands_over
@@ -131,7 +136,10 @@ impl<'a> Walk<'a> {
         }
         let Some((handoff, _)) = &mut self.handoff else { return Ok(()) };
         let begun = Instant::now();
-        let told = handoff.wait(self.pass, step, leg);
+        let seeking = &shared.region.readers()[self.number].seeking;
+        Doing::Turn.publish(seeking);
+        let told = out_of_storage(|| handoff.wait(self.pass, step, leg));
+        Doing::Reading(monotonic_ns()).publish(seeking);
         self.aside += begun.elapsed();
         let takes = told.is_some();
         if let Some(told) = told
