@@ -186,9 +186,11 @@ def test_a_jump_in_a_stall_waits_for_the_reads_of_the_pass_before_within_the_lim
         rank.tell("go")
         outcome = rank.hear()
         check([outcome])
-        assert outcome == {"epoch": 7, "steps": BYTES // SIZES["small"] // 4}
+        assert outcome["steps"] == BYTES // SIZES["small"] // 4
         if in_the_stall:
             assert said == "StorageError"
+            # The start that failed counts for nothing.
+            assert outcome["epoch"] == 7
             return
     pytest.fail("the error came after storage had answered, twice")
 

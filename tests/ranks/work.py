@@ -646,7 +646,7 @@ def jumps(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe:
         del iteration
         loader.set_epoch(7)
         try:
-            iter(loader)
+            next(iter(loader))
             pipe.send("nothing")
         except forebay.ForebayError as error:
             pipe.send(type(error).__name__)

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use forebay_format::OpenOptions;
 
-use crate::blame::Warnings;
 use crate::caller::Caller;
 use crate::error::Error;
+use crate::waited::Warnings;
 
 /// How often the caller is asked whether to go on.
 const ASK_EVERY: Duration = Duration::from_millis(50);

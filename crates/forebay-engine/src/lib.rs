@@ -10,7 +10,8 @@
 //!   `pace`: how many at once; `announce` and
 //!   `announced`: what the kernel is told ahead), `gather` (→ batch
 //!   buffers; `sample`, `assemble` and `decode` do one sample). `coded` decodes units for both, `skip` finds what stands in for a bad one.
-//! - `threads` ends the threads of a pass, and leaves behind those that storage keeps; `blame` finds out why a rank gets no batch.
+//! - `threads` ends the threads of a pass, and leaves behind those that storage keeps; `blame` finds out why a rank gets no batch,
+//!   `waited` which of that time counts.
 //!   `aside` makes calls that may wait for storage, for a caller who need not.
 //! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
 //! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` are its decisions (`room`: what ragged fields get),
@@ -114,6 +115,8 @@ mod telling;
 #[cfg(not(loom))]
 mod threads;
 #[cfg(not(loom))]
+mod waited;
+#[cfg(not(loom))]
 mod ward;
 
 #[cfg(not(loom))]
@@ -127,5 +130,5 @@ pub use {
     options::{AccessChoice, Options, OrderChoice},
     settings::Settings,
     shuffling::{GroupSize, ShuffleQuality},
-    source::{RecipeReport, Source},
+    source::{Loaded, RecipeReport, Source},
 };

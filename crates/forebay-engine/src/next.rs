@@ -8,7 +8,7 @@ use forebay_types::Extent;
 
 use crate::aside::aside;
 use crate::batch::Batch;
-use crate::blame::{Fault, Node, Waited, Waiting, Warnings, Who};
+use crate::blame::{Fault, Node, Waiting, Who};
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -16,6 +16,7 @@ use crate::pass::{ATTENTION, Pass};
 use crate::position::{AWAY, Position};
 use crate::ring::Taken;
 use crate::stats::{self, Counter, count, monotonic_ns};
+use crate::waited::{Waited, Warnings};
 
 /// How often `next` looks whether a peer has died when it does not wait.
 const LOOK_AROUND: Duration = Duration::from_secs(1);

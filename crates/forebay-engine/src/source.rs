@@ -33,6 +33,8 @@ pub struct Source {
     /// The index that was computed, where a loader asked for that.
     computed: OnceLock<Loaded>,
     loading: Mutex<()>,
+    /// Whether all files lie on file systems of this node.
+    local: OnceLock<bool>,
 }
 
 /// An index and the bytes it is read from.
@@ -98,12 +100,18 @@ impl Source {
             index: OnceLock::new(),
             computed: OnceLock::new(),
             loading: Mutex::new(()),
+            local: OnceLock::new(),
         })
     }
 
     /// The data set.
     pub fn dataset(&self) -> &Dataset {
         &self.dataset
+    }
+
+    /// The index, if it is there already.
+    pub fn loaded(&self) -> Option<Loaded> {
+        self.index.get().cloned()
     }
 
     /// The index; built at first need and kept in the user's cache.
@@ -257,10 +265,20 @@ impl Source {
         }
     }
 
+    /// Whether all files are known to lie on file systems of this node; asked once.
+    pub fn is_local(&self) -> bool {
+        let local = |path| file_system_at(path).is_ok_and(|kind| kind.local);
+        *self.local.get_or_init(|| self.dataset.shards().iter().all(|shard| local(&shard.path)))
+    }
+
+    /// The same without asking: false where it is not known yet.
+    pub fn is_known_local(&self) -> bool {
+        self.local.get().is_some_and(|local| *local)
+    }
+
     /// Memory for the data, if they are worth keeping.
     fn keeping(&self, budget_bytes: u64) -> Option<Arc<Keeping>> {
-        let local = |path| file_system_at(path).is_ok_and(|kind| kind.local);
-        if self.dataset.shards().iter().all(|shard| local(&shard.path)) {
+        if self.is_local() {
             return None;
         }
         Keeping::begin(&self.dataset, budget_bytes)

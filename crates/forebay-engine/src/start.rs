@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::blame::{Fault, Waited, Warnings, Who};
+use crate::blame::{Fault, Who};
 use crate::caller::Caller;
 use crate::crew;
 use crate::engine::{Consumer, Engine};
@@ -26,6 +26,7 @@ use crate::position::Position;
 use crate::region::RankSlot;
 use crate::shuffling;
 use crate::stats::monotonic_ns;
+use crate::waited::{Waited, Warnings};
 
 impl Engine {
     /// Begins an iteration at a step of an epoch and returns its number; all earlier iterations are stale from here on.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_engine::{RecipeReport, Source};
+use forebay_engine::{Caller, Error, Loaded, RecipeReport, Source, aside};
 use forebay_format::{Format, OpenOptions, Place, SampleAxis, Schema};
 use forebay_types::{Dtype, Field, Layout};
 use pyo3::exceptions::PyIndexError;
@@ -21,9 +21,25 @@ pub(crate) struct Dataset {
     source: Arc<Source>,
 }
 
+/// No limit: what a data set does by itself has no `timeout=`, but can be interrupted.
+const UNLIMITED_S: u64 = u64::MAX;
+
 impl Dataset {
     pub(crate) fn source(&self) -> Arc<Source> {
         Arc::clone(&self.source)
+    }
+
+    /// Runs a call that may wait for storage, in such a way that Ctrl-C ends it.
+    fn ask<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        progress: Option<Py<PyAny>>,
+        what: &'static str,
+        call: impl FnOnce(&Source, &dyn Caller) -> Result<T, Error> + Send + 'static,
+    ) -> PyResult<T> {
+        let source = self.source();
+        let call = move |caller: &dyn Caller| call(&source, caller);
+        detached(py, progress, |caller| aside(caller, what, UNLIMITED_S, call))
     }
 }
 
@@ -62,8 +78,8 @@ impl Dataset {
     #[new]
     #[pyo3(signature = (paths, *, database = None, schema = "auto", format = None, fields = Vec::new(), raw = None,
                         sample_axis = "auto"))]
-    // The binding hands lists over by value, and takes what `forebay.open` does.
-    #[allow(clippy::needless_pass_by_value, clippy::too_many_arguments)]
+    // The binding takes what `forebay.open` does.
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         paths: Vec<PathBuf>,
@@ -89,7 +105,8 @@ impl Dataset {
                 other => return Err(wrong_option(py, format!("there is no sample axis {other:?}"), "")),
             },
         };
-        let source = detached(py, None, |_| Source::open(&paths, &options))?;
+        let open = move |_: &dyn Caller| Source::open(&paths, &options);
+        let source = detached(py, None, |caller| aside(caller, "a data set is opened", UNLIMITED_S, open))?;
         Ok(Self { source: Arc::new(source) })
     }
 
@@ -110,7 +127,7 @@ impl Dataset {
 
     #[pyo3(signature = (*, progress = None))]
     fn load_index(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<()> {
-        detached(py, progress, |caller| self.source.index(caller).map(drop))
+        self.ask(py, progress, BUILT, |source, caller| source.index(caller).map(drop))
     }
 
     #[pyo3(signature = (*, beside = false, progress = None))]
@@ -121,7 +138,7 @@ impl Dataset {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = if beside { Place::Beside } else { Place::Cache };
-        let built = detached(py, progress, |caller| self.source.build(Some(place), caller))?;
+        let built = self.ask(py, progress, BUILT, move |source, caller| source.build(Some(place), caller))?;
         let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
         value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
         recipe_into(&mut value, None);
@@ -136,7 +153,8 @@ impl Dataset {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = if beside { Place::Beside } else { Place::Cache };
-        let recorded = detached(py, progress, |caller| self.source.build_recorded(place, caller))?;
+        let recorded =
+            self.ask(py, progress, BUILT, move |source, caller| source.build_recorded(place, caller))?;
         let mut value =
             serde_json::to_value(&recorded.built.report).expect("a report can be written as JSON");
         value["sidecar"] = recorded.built.path.map(|path| path.display().to_string()).into();
@@ -154,8 +172,9 @@ impl Dataset {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = if beside { Place::Beside } else { Place::Cache };
-        let (report, recipe) =
-            detached(py, progress, |caller| self.source.state_recipe(&path, place, caller))?;
+        let (report, recipe) = self.ask(py, progress, "a recipe is compared", move |source, caller| {
+            source.state_recipe(&path, place, caller)
+        })?;
         let mut value = serde_json::to_value(&report).expect("a report can be written as JSON");
         value["sidecar"] = serde_json::Value::Null;
         recipe_into(&mut value, Some(Ok(recipe)));
@@ -163,18 +182,26 @@ impl Dataset {
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(detached(py, None, |caller| self.source.index(caller))?.index.samples() as usize)
+        Ok(self.loaded(py)?.index.samples() as usize)
     }
 
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let loaded = detached(py, None, |caller| self.source.index(caller))?;
+        let loaded = self.loaded(py)?;
         describe_fields(py, loaded.index.fields())
     }
 
     fn sample<'py>(&self, py: Python<'py>, index: i64) -> PyResult<Bound<'py, PyDict>> {
         let sample = self.resolve(py, index)?;
-        let (fields, values) = detached(py, None, |caller| self.source.sample(sample, caller))?;
-        let loaded = detached(py, None, |caller| self.source.index(caller))?;
+        // Another thread takes longer than a read from a file system of this node, and none of those stalls for ever.
+        let (fields, values) = if self.source.is_known_local() {
+            detached(py, None, |caller| self.source.sample(sample, caller))?
+        } else {
+            self.ask(py, None, "a sample is read", move |source, caller| {
+                source.is_local();
+                source.sample(sample, caller)
+            })?
+        };
+        let loaded = self.loaded(py)?;
         let of_records =
             *loaded.index.schema() == Schema::Raw || self.source.dataset().format() == Format::Raw;
         let result = PyDict::new(py);
@@ -198,6 +225,7 @@ impl Dataset {
 
     fn extents(&self, py: Python<'_>, index: i64) -> PyResult<Vec<(OsString, u64, u64)>> {
         let sample = self.resolve(py, index)?;
+        // The index is there by now, so nothing is asked of storage.
         let extents = detached(py, None, |caller| self.source.extents(sample, caller))?;
         Ok(extents
             .into_iter()
@@ -206,7 +234,7 @@ impl Dataset {
     }
 
     fn inspect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let value = detached(py, None, |caller| self.source.inspect(caller))?;
+        let value = self.ask(py, None, "a data set is inspected", |source, caller| source.inspect(caller))?;
         json(py, &value)
     }
 
@@ -218,8 +246,9 @@ impl Dataset {
         batch_size: u64,
         epochs: Option<u64>,
     ) -> PyResult<(Bound<'py, PyAny>, Option<String>)> {
-        let (order, warning) =
-            detached(py, None, |caller| self.source.default_order(ranks, batch_size, epochs, caller))?;
+        let (order, warning) = self.ask(py, None, BUILT, move |source, caller| {
+            source.default_order(ranks, batch_size, epochs, caller)
+        })?;
         Ok((json(py, &order)?, warning))
     }
 
@@ -233,7 +262,9 @@ impl Dataset {
         if threads == 0 {
             return Err(wrong_option(py, "threads is 0", "use at least one thread"));
         }
-        let found = detached(py, progress, |caller| self.source.verify(threads, caller))?;
+        let found = self.ask(py, progress, "a data set is verified", move |source, caller| {
+            source.verify(threads, caller)
+        })?;
         let mut value =
             serde_json::to_value(&found.verification).expect("a verification can be written as JSON");
         recipe_into(&mut value, found.recipe);
@@ -241,9 +272,20 @@ impl Dataset {
     }
 }
 
+/// What an index is wanted for.
+const BUILT: &str = "an index is loaded or built";
+
 impl Dataset {
+    /// The index, at once where it is there.
+    fn loaded(&self, py: Python<'_>) -> PyResult<Loaded> {
+        match self.source.loaded() {
+            Some(loaded) => Ok(loaded),
+            None => self.ask(py, None, BUILT, |source, caller| source.index(caller)),
+        }
+    }
+
     fn resolve(&self, py: Python<'_>, index: i64) -> PyResult<u64> {
-        let samples = detached(py, None, |caller| self.source.index(caller))?.index.samples();
+        let samples = self.loaded(py)?.index.samples();
         let resolved = if index < 0 { index + samples as i64 } else { index };
         u64::try_from(resolved).ok().filter(|sample| *sample < samples).ok_or_else(|| {
             PyIndexError::new_err(format!("sample {index} of a data set of {samples} samples"))
