@@ -203,32 +203,33 @@ impl Mesh {
 
     /// Notes a loss, if it is the first one, and tells all others of it: whoever ends because of it must not be taken for the cause.
     pub(super) fn lose(&self, loss: Loss) {
-        let mut state = self.lock();
-        if state.loss.is_some() {
-            return;
-        }
-        state.loss = Some(loss);
-        // A node that gave up tells the others why, which must not be overtaken by the mere fact.
-        if loss.cause != Cause::GaveUp {
-            self.to_all(&mut state, &Frame::Lost(loss));
-        }
-        self.changed.notify_all();
-        let watch = state.watch.clone();
-        drop(state);
-        if let Some(watch) = watch {
-            watch.note(loss);
-        }
+        self.note_loss(self.lock(), loss);
     }
 
     /// The link to a node is lost.
     pub(super) fn lose_node(&self, node: usize, cause: Cause) {
-        // The cause first: whoever finds the node lost must find why.
-        self.lose(self.nodes.loss(node, cause));
         let mut state = self.lock();
         state.nodes[node].presence = Presence::Lost;
         state.nodes[node].outbox = Outbox::default();
-        drop(state);
+        // Under the same lock: a rank that finds the node lost finds why, and a rank that knows of the loss sends nothing to the node.
+        self.note_loss(state, self.nodes.loss(node, cause));
+    }
+
+    fn note_loss(&self, mut state: MutexGuard<'_, State>, loss: Loss) {
+        let mut watch = None;
+        if state.loss.is_none() {
+            state.loss = Some(loss);
+            // A node that gave up tells the others why, which must not be overtaken by the mere fact.
+            if loss.cause != Cause::GaveUp {
+                self.to_all(&mut state, &Frame::Lost(loss));
+            }
+            watch.clone_from(&state.watch);
+        }
         self.changed.notify_all();
+        drop(state);
+        if let Some(watch) = watch {
+            watch.note(loss);
+        }
     }
 
     /// Tells the ranks of this node that another one began elsewhere.

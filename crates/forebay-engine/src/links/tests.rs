@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, Weak};
 
 use super::handshake::{ANSWER_BYTES, HELLO_BYTES, hello};
 use super::wire::Decoder;
@@ -235,6 +235,39 @@ fn nodes_that_begin_elsewhere_are_told_of_each_other() {
             && theirs(1).iter().all(|one| one.1 == 60)
             && !theirs(1).is_empty()
     });
+}
+
+/// Sends to the lost node as soon as the loss is noted.
+#[derive(Default)]
+struct Sends {
+    links: OnceLock<Weak<Links>>,
+    found: Mutex<Option<Result<(), LinkError>>>,
+}
+
+impl Watch for Sends {
+    fn lost(&self) -> Option<Loss> {
+        None
+    }
+
+    fn note(&self, _loss: Loss) {
+        let links = self.links.get().and_then(Weak::upgrade).expect("the links are there");
+        *self.found.lock().unwrap() = Some(links.send(1, Channel::Turn, &b""[..]));
+    }
+
+    fn count(&self, _sent: u64, _received: u64) {}
+}
+
+#[test]
+fn a_rank_that_knows_of_a_loss_sends_nothing_to_the_lost_node() {
+    let (links, raw) = with_raw_peer();
+    let links = Arc::new(links);
+    let watch = Arc::new(Sends::default());
+    watch.links.set(Arc::downgrade(&links)).expect("set once");
+    links.attach(&(Arc::clone(&watch) as Arc<dyn Watch>));
+    drop(raw);
+    until("the loss is noted", || watch.found.lock().unwrap().is_some());
+    let found = watch.found.lock().unwrap().take().unwrap();
+    assert_eq!(loss_of(&found.unwrap_err()), Loss { cause: Cause::Died, rank: 2, pid: 1002 });
 }
 
 #[test]
