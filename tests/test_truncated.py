@@ -56,6 +56,8 @@ file = os.path.join(path, "data.mdb")
 step = 0
 faulthandler.enable()
 faulthandler.disable()
+if sys.argv[6] == "blocked":
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 try:
     with forebay.Loader(path, 20, order=order, strategy=strategy, seed=1, world="single", epochs=2, memory="4MiB") as loader:
         if sys.argv[6] == "late":
@@ -100,6 +102,12 @@ def test_a_fault_handler_that_is_enabled_after_the_loader_was_made_does_not_end_
     assert done.returncode == 0, done.stderr
     assert "the file is truncated" in done.stdout
     assert "Fatal" not in done.stderr
+
+
+def test_a_program_that_blocks_all_signals_is_not_ended(cut):
+    done = run(_TRUNCATE, cut, "mmap", "sequential", 0, support.ROOT / "tests", "blocked")
+    assert done.returncode == 0, done.stderr
+    assert "the file is truncated" in done.stdout
 
 
 def test_the_scan_of_a_file_that_is_cut_off_meanwhile_is_an_error(cut):
