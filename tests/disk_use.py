@@ -39,6 +39,8 @@ class _How(ctypes.Structure):
 def own_temporary_directory() -> Path:
     """Make a temporary directory for this session and its processes alone; its path is short enough for sockets below it."""
     path = Path(tempfile.mkdtemp(prefix="f"))
+    # Other users get through it to what a test opens to them, as in the directory above it.
+    path.chmod(0o711)
     tempfile.tempdir = os.environ["TMPDIR"] = str(path)
     return path
 
