@@ -217,6 +217,68 @@ def test_a_record_that_is_not_like_the_others_is_named(tmp_path):
     assert dataset[501]["label"] == 501
 
 
+def sequence(number):
+    """Return a message with two lists of steps, and a context as of an Example."""
+    message = example_pb2.SequenceExample()
+    message.context.feature["label"].int64_list.value.append(number)
+    for step in range(3):
+        message.feature_lists.feature_list["frames"].feature.add().bytes_list.value.append(b"frame %d" % step)
+        message.feature_lists.feature_list["times"].feature.add().float_list.value.append(step)
+    return message.SerializeToString()
+
+
+def test_sequence_examples_are_refused_by_name_and_read_as_bytes(tmp_path, capsys):
+    records = [sequence(number) for number in range(30)]
+    path = write(tmp_path / "x", records)
+    for schema in (None, "tf-example"):
+        with pytest.raises(
+            forebay.FormatError, match=r"x: sample 0, at offset 0: .*SequenceExample"
+        ) as caught:
+            len(forebay.open(path, schema=schema))
+        assert 'schema="raw"' in str(caught.value)
+        assert "frames" in str(caught.value)
+    assert cli.main(["verify", str(path)]) == 1
+    assert "SequenceExample" in capsys.readouterr().err
+    assert list(forebay.open(path, schema="raw")) == records
+
+
+def test_a_sequence_example_among_examples_is_a_bad_sample(tmp_path, capsys):
+    plain = example_pb2.SequenceExample.FromString(sequence(7))
+    plain.ClearField("feature_lists")
+    records = [plain.SerializeToString()] * 10_000
+    records[5000] = sequence(7)
+    path = write(tmp_path / "x", records)
+    dataset = forebay.open(path)
+    assert dataset.fields == {"label": ("int64", ())}
+    with pytest.raises(forebay.FormatError, match="SequenceExample"):
+        dataset[5000]
+    assert cli.main(["verify", str(path)]) == 1
+    assert "sample 5000: " in capsys.readouterr().out
+    options = {"batch_size": 100, "order": "sequential", "epochs": 1, "world": "single"}
+    with (
+        forebay.Loader(dataset, name="raise", **options) as loader,
+        pytest.raises(forebay.FormatError, match=r"sample 5000.*SequenceExample"),
+    ):
+        for _ in loader:
+            pass
+    with forebay.Loader(dataset, name="skip", bad_samples="skip", **options) as loader:
+        with pytest.warns(RuntimeWarning, match="SequenceExample"):
+            found = [number for batch in loader for number in batch.indices.tolist()]
+        assert len(found) == 10_000
+        assert 5000 not in found
+        assert [number for number, _ in loader.bad_samples()] == [5000]
+
+
+def test_a_feature_of_a_later_record_alone_is_never_dropped(tmp_path):
+    records = [message_of([[number]], [b"x"]) for number in range(1000)]
+    records[501] = message_of([[501], [3, 4]], [b"x"])
+    path = write(tmp_path / "x", records)
+    with pytest.raises(forebay.FormatError, match=r'feature "numbers1".*found another one, a list of int64'):
+        forebay.open(path)[501]
+    # Who chooses features has seen the others.
+    assert forebay.open(path, fields=["numbers0"])[501]["numbers0"] == 501
+
+
 @pytest.mark.parametrize(
     ("compress", "name"), [(gzip.compress, "gzip"), (zlib.compress, "zlib")], ids=["gzip", "zlib"]
 )

@@ -31,8 +31,8 @@ fn decode(schema: &Schema, record: &[u8]) {
 fuzz_target!(|record: &[u8]| {
     let feature = |name: &str, kind, values| Feature { name: name.to_owned(), kind, values };
     let fixed = |count, value_bytes| Values::Fixed { count, value_bytes };
-    decode(
-        &Schema::TfExample(ExampleSchema {
+    for complete in [false, true] {
+        let schema = ExampleSchema {
             features: vec![
                 feature("a", FeatureKind::Bytes, fixed(1, 4)),
                 feature("b", FeatureKind::Bytes, Values::Varying),
@@ -41,9 +41,10 @@ fuzz_target!(|record: &[u8]| {
                 feature("e", FeatureKind::Int64, fixed(3, 8)),
                 feature("f", FeatureKind::Int64, Values::Varying),
             ],
-        }),
-        record,
-    );
+            complete,
+        };
+        decode(&Schema::TfExample(schema), record);
+    }
     for labels in [Labels::One, Labels::Fixed(2), Labels::Varying] {
         for image_bytes in [None, Some(7)] {
             decode(&Schema::ImageRecord(ImageRecordSchema { labels, image_bytes }), record);

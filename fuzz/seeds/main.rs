@@ -118,7 +118,11 @@ fn main() {
         ),
     ] {
         let features = features.map(|(name, value)| [example_writer::key(name), value].concat());
-        write("example", name, &example_writer::example(&features));
+        let message = example_writer::example(&features);
+        write("example", name, &message);
+        let steps = [example_writer::packed_ints(&[1]), example_writer::plain_floats(&[2.0])];
+        let lists = example_writer::feature_lists(&[("frames", &steps), ("times", &[])]);
+        write("example", &format!("sequence-{name}"), &[message, lists].concat());
     }
     for (name, labels) in [("one", &[][..]), ("two", &[1.0, 2.0]), ("three", &[1.0, 2.0, 3.0])] {
         write("example", &format!("image-{name}"), &record_writer::image_record(labels, 1.0, 7, b"7 bytes"));

@@ -65,23 +65,54 @@ fn of_a_field_that_occurs_twice_the_last_one_counts() {
 }
 
 #[test]
-fn fields_in_any_order_and_unknown_ones_are_read_over() {
+fn fields_come_in_any_order_and_unknown_ones_that_hold_nothing_are_read_over() {
     let message = [
         number(5, 8),
-        bytes(9, b"unknown"),
-        [tag(10, 1), vec![0; 8]].concat(),
+        bytes(9, b""),
         bytes(4, b"pixels"),
-        [tag(11, 5), vec![0; 4]].concat(),
         number(3, 3),
-        number(12, -5),
+        number(12, 0),
         number(2, 2),
         // Known numbers with other types are unknown fields as well.
-        bytes(5, b"label"),
-        number(4, 77),
+        bytes(5, b""),
+        number(4, 0),
         number(1, 1),
     ]
     .concat();
     assert_eq!(decode(&TINY, &message), Ok((b"pixels".to_vec(), 8)));
+}
+
+#[test]
+fn unknown_fields_that_hold_something_are_refused_by_name() {
+    let sound = image([1, 2, 3], b"pixels", 8);
+    for (unknown, error) in [
+        (
+            bytes(9, b"mask"),
+            "Datum: field 9 at byte 16 of the record: expected nothing, as the schema has no such field, found 4 bytes",
+        ),
+        (
+            [tag(10, 1), vec![0; 8]].concat(),
+            "Datum: field 10 at byte 16 of the record: expected nothing, as the schema has no such field, found 8 bytes",
+        ),
+        ([tag(11, 5), vec![0; 4]].concat(), "found 4 bytes"),
+        (number(12, 5), "found the number 5"),
+        (bytes(5, b"label"), "Datum: field 5"),
+        (number(4, 77), "Datum: field 4"),
+    ] {
+        let message = [sound.clone(), unknown].concat();
+        let found = decode(&TINY, &message).expect_err(error).to_string();
+        assert!(found.contains(error), "{found}");
+        // Not taken for bytes either: what is there is a Datum, and more.
+        let scratch = Scratch::new();
+        for messages in [vec![message.clone(); 3], vec![sound.clone(), sound.clone(), message]] {
+            let path = scratch
+                .lmdb(&format!("data-{}", messages.iter().map(Vec::len).sum::<usize>()), &records(messages));
+            let error = open(&[&path]).build_index(1, &|_| true).expect_err("more than a Datum");
+            assert!(error.to_string().contains("Datum: field"), "{error}");
+            assert_eq!(error.hint(), Some("read the records as they are with schema=\"raw\""));
+            assert_eq!(index(&open_as(&[&path], SchemaChoice::Raw)).schema(), &Schema::Raw);
+        }
+    }
 }
 
 #[test]

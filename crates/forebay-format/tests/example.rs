@@ -5,6 +5,7 @@ mod support {
     pub mod datum;
     pub mod example_writer;
     pub mod lmdb_writer;
+    pub mod record_writer;
 }
 
 use forebay_format::{
@@ -15,9 +16,10 @@ use proptest::prelude::*;
 use support::dataset::{Scratch, index, open_as};
 use support::datum::{bytes, number, tag};
 use support::example_writer::{
-    example, key, packed_floats, packed_ints, plain_floats, plain_ints, strings, value,
+    example, feature_lists, key, packed_floats, packed_ints, plain_floats, plain_ints, strings, value,
 };
 use support::lmdb_writer::Random;
+use support::record_writer;
 
 /// Number and length of the values of a feature that has always as many \[bytes\].
 type Fixed = Option<(u64, u64)>;
@@ -28,7 +30,13 @@ fn schema(features: &[(&str, FeatureKind, Fixed)]) -> Schema {
         kind: *kind,
         values: fixed.map_or(Values::Varying, |(count, value_bytes)| Values::Fixed { count, value_bytes }),
     });
-    Schema::TfExample(ExampleSchema { features: features.collect() })
+    Schema::TfExample(ExampleSchema { features: features.collect(), complete: false })
+}
+
+/// The schema of records that have no other features.
+fn complete(schema: Schema) -> Schema {
+    let Schema::TfExample(ExampleSchema { features, .. }) = schema else { unreachable!("of examples") };
+    Schema::TfExample(ExampleSchema { features, complete: true })
 }
 
 /// The bytes of every field.
@@ -77,9 +85,8 @@ fn features_of_every_kind_come_out_in_any_writing() {
         ("label", FeatureKind::Int64, None),
     ]);
     let (boxes, labels) = ([0.5, -1.0, f32::MAX], [-1, 300, i64::MIN]);
-    let unknown =
-        [number(9, 5), bytes(8, b"skip"), [tag(7, 5), vec![0; 4]].concat(), [tag(6, 1), vec![0; 8]].concat()]
-            .concat();
+    // Fields of other messages that hold nothing.
+    let unknown = [number(9, 0), bytes(8, b""), bytes(2_000, b"")].concat();
     for boxes_value in [packed_floats(&boxes), plain_floats(&boxes)] {
         for labels_value in [packed_ints(&labels), plain_ints(&labels)] {
             let message = example(&[
@@ -100,6 +107,100 @@ fn features_of_every_kind_come_out_in_any_writing() {
     ]);
     assert_eq!(decode(&varying, &message), Ok(vec![floats(&[1.0]), b"any length".to_vec(), ints(&labels)]));
     assert_eq!(decode(&varying, &[]), Ok(vec![vec![]; 3]), "all of them absent");
+}
+
+#[test]
+fn fields_that_are_no_part_of_an_example_are_refused_if_they_hold_something() {
+    let label = schema(&[("label", FeatureKind::Int64, Some((1, 8)))]);
+    let list = number(1, 7);
+    let sound = example(&[[key("label"), value(3, &list)].concat()]);
+    for (unknown, found) in [
+        (number(9, 5), "field 9 at byte"),
+        (bytes(8, b"data"), "found 4 bytes"),
+        ([tag(7, 5), vec![0; 4]].concat(), "found 4 bytes"),
+        ([tag(6, 1), vec![0; 8]].concat(), "found 8 bytes"),
+    ] {
+        let with = |part: &[u8]| [part, &unknown].concat();
+        for (where_, message) in [
+            ("Example: field", with(&sound)),
+            (
+                "Example: features: field",
+                bytes(1, &with(&bytes(1, &[key("label"), value(3, &list)].concat()))),
+            ),
+            ("Example: feature: field", example(&[with(&[key("label"), value(3, &list)].concat())])),
+            (
+                "Example: value of a feature: field",
+                example(&[[key("label"), bytes(2, &with(&bytes(3, &list)))].concat()]),
+            ),
+            (
+                "Example: list of a feature: field",
+                example(&[[key("label"), bytes(2, &bytes(3, &with(&list)))].concat()]),
+            ),
+        ] {
+            let error = decode(&label, &message).expect_err(where_).to_string();
+            assert!(error.contains(where_) && error.contains(found), "{error}");
+        }
+    }
+}
+
+#[test]
+fn sequence_examples_are_refused_by_name_wherever_they_stand() {
+    let label = schema(&[("label", FeatureKind::Int64, Some((1, 8)))]);
+    let context = example(&[[key("label"), packed_ints(&[7])].concat()]);
+    let frames = [strings(&[b"one"]), strings(&[b"two"])];
+    let lists =
+        feature_lists(&[("frames", &frames), ("times", &[packed_floats(&[1.0]), plain_floats(&[2.0])])]);
+    let refusal = "record at byte 15 of the record: expected a tf.train.Example, found a tf.train.SequenceExample \
+                   with the feature lists \"frames\", \"times\"";
+    let at = context.len();
+    let refusal = refusal.replace("byte 15", &format!("byte {at}"));
+    let sequence = [context.clone(), lists.clone()].concat();
+    assert_eq!(decode(&label, &sequence).expect_err("a sequence").to_string(), refusal);
+    assert_eq!(decode(&label, &[context.clone(), bytes(2, b"")].concat()), Ok(vec![ints(&[7])]), "no list");
+
+    // By themselves, with a context or without one, with a later one among examples, and where they were asked for.
+    let scratch = Scratch::new();
+    for (name, records) in [
+        ("all", vec![sequence.clone(); 3]),
+        ("no-context", vec![lists.clone(); 3]),
+        ("empty-context", vec![[bytes(1, b""), lists].concat(); 3]),
+        ("last", vec![context.clone(), context.clone(), sequence.clone()]),
+    ] {
+        let path = scratch.write(name, &record_writer::tfrecords(&records).0);
+        for choice in [SchemaChoice::Auto, SchemaChoice::TfExample] {
+            let error = open_as(&[&path], choice).build_index(1, &|_| true).expect_err(name);
+            let text = error.to_string();
+            assert!(text.contains("found a tf.train.SequenceExample"), "{name}: {text}");
+            assert_eq!(error.hint(), Some("read the records as they are with schema=\"raw\""), "{name}");
+        }
+        assert_eq!(index(&open_as(&[&path], SchemaChoice::Raw)).schema(), &Schema::Raw);
+    }
+
+    // One that was not looked at.
+    let mut records = vec![context; 10_000];
+    records[5_000] = sequence;
+    let path = scratch.write("hidden", &record_writer::tfrecords(&records).0);
+    let dataset = open_as(&[&path], SchemaChoice::Auto);
+    let index = index(&dataset);
+    assert_eq!(index.schema(), &complete(label));
+    let found = dataset.verify(&index, 1, &|_| true, 10).expect("readable");
+    assert_eq!(found.bad.iter().map(|bad| bad.sample).collect::<Vec<_>>(), [5_000]);
+    assert!(found.bad[0].message.contains("tf.train.SequenceExample"), "{found:?}");
+}
+
+#[test]
+fn a_feature_that_was_in_no_record_looked_at_is_refused_unless_features_were_chosen() {
+    let chosen = schema(&[("label", FeatureKind::Int64, Some((1, 8)))]);
+    let all = complete(chosen.clone());
+    let label = [key("label"), packed_ints(&[7])].concat();
+    let with = |other: Vec<u8>| example(&[label.clone(), [key("caption"), other].concat()]);
+    let error = decode(&all, &with(strings(&[b"a cat"]))).expect_err("another feature").to_string();
+    assert!(error.contains("feature \"caption\" at byte"), "{error}");
+    assert!(error.contains("found another one, a list of bytes"), "{error}");
+    assert_eq!(decode(&chosen, &with(strings(&[b"a cat"]))), Ok(vec![ints(&[7])]));
+    for empty in [vec![], bytes(2, &[]), strings(&[])] {
+        assert_eq!(decode(&all, &with(empty)), Ok(vec![ints(&[7])]), "nothing in it");
+    }
 }
 
 #[test]
@@ -182,7 +283,8 @@ fn examples_are_found_in_any_container_that_is_said_to_hold_them() {
     });
     let path = scratch.lmdb("data", &records.collect());
     let index = index(&open_as(&[&path], SchemaChoice::TfExample));
-    let expected = schema(&[("label", FeatureKind::Int64, Some((2, 8))), ("text", FeatureKind::Bytes, None)]);
+    let expected =
+        complete(schema(&[("label", FeatureKind::Int64, Some((2, 8))), ("text", FeatureKind::Bytes, None)]));
     assert_eq!(index.schema(), &expected);
     let dataset = open_as(&[&path], SchemaChoice::TfExample);
     let record = dataset.read_columns(&index, SampleId(42)).expect("readable").remove(0);
@@ -234,9 +336,11 @@ fn damaged_messages_are_refused_or_decoded_within_bounds() {
         [key("image"), strings(&[b"abcd"])].concat(),
         [key("box"), plain_floats(&[1.0, 2.0, 3.0])].concat(),
     ]);
+    let lists = feature_lists(&[("steps", &[packed_ints(&[1]), packed_ints(&[2, 3])])]);
+    let sequence = [message.clone(), lists].concat();
     let (mut random, mut refused) = (Random(1), 0);
     for _ in 0..6000 {
-        let mut damaged = message.clone();
+        let mut damaged = if random.below(4) == 0 { sequence.clone() } else { message.clone() };
         for _ in 0..=random.below(3) {
             let at = random.below(damaged.len() as u64) as usize;
             damaged[at] =
@@ -249,7 +353,7 @@ fn damaged_messages_are_refused_or_decoded_within_bounds() {
         });
         for schema in &schemas {
             match decode(schema, &damaged) {
-                Ok(fields) => assert!(fields.iter().map(Vec::len).sum::<usize>() <= 8 * message.len()),
+                Ok(fields) => assert!(fields.iter().map(Vec::len).sum::<usize>() <= 8 * sequence.len()),
                 Err(error) => {
                     assert!(error.offset <= damaged.len() as u64, "{error}");
                     refused += 1;

@@ -51,6 +51,16 @@ fn labels_id_and_image_come_out() {
 }
 
 #[test]
+fn a_second_id_is_refused_as_no_field_would_hold_it() {
+    let mut one = record(&[], 2.5, 77, b"image");
+    one[16] = 3;
+    let error = decode(Labels::One, None, &one).expect_err("a second id").to_string();
+    let expected =
+        "IRHeader: id2 at byte 16 of the record: expected 0, as the schema has no such field, found 3";
+    assert_eq!(error, expected);
+}
+
+#[test]
 fn what_does_not_fit_is_an_error() {
     let three = record(&[1.0, 2.0, 3.0], 0.0, 1, b"image");
     for (labels, image_bytes, record, text) in [

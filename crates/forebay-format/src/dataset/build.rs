@@ -174,12 +174,13 @@ impl Dataset {
                 }
                 (Look::Fits(schema), Some(first)) if schema == first => continue,
                 (Look::Fits(schema), Some(first)) => datum::difference(&first, &schema),
-                (Look::Other(error), _) if forced => {
+                (Look::Extended(error), _) if !forced => return Err(self.misfit(probe, error)),
+                (Look::Other(error) | Look::Extended(error), _) if forced => {
                     // It may be damaged: whoever reads it will see.
                     misfit.get_or_insert_with(|| self.misfit(probe, error));
                     continue;
                 }
-                (Look::Other(_), _) => return Ok(Schema::Raw),
+                (Look::Other(_) | Look::Extended(_), _) => return Ok(Schema::Raw),
             };
             return if forced { Err(self.misfit(probe, other)) } else { Ok(Schema::Raw) };
         }

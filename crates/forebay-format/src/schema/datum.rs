@@ -2,13 +2,15 @@
 //!
 //! Fields of the message: 1 channels, 2 height, 3 width (varints), 4 data (bytes), 5 label (varint; a negative one takes
 //! ten bytes), 6 `float_data` (packed or not), 7 encoded (the data are an image file). Of a field that occurs twice the
-//! last one counts; one that is absent is zero; unknown ones are skipped. Source: observation of files written by
+//! last one counts; one that is absent is zero; one that is none of these, or of another type, is refused if it holds something. Source: observation of files written by
 //! protobuf.
+
+use std::cell::RefCell;
 
 use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
-use super::wire::{self, Message, Piece, ReadRecord, Windowed};
+use super::wire::{self, Message, Piece, ReadRecord, Unknown, Windowed};
 use super::{FieldOut, SchemaError};
 
 /// Most elements of an image.
@@ -51,10 +53,11 @@ impl Datum {
     /// Walks a message. `float` takes where a stretch of floats lies \[bytes\] and how many they are.
     fn parse(
         message: &mut impl Message,
+        unknown: &Unknown<'_>,
         mut float: impl FnMut(u64, u64) -> Result<(), SchemaError>,
     ) -> Result<Self, SchemaError> {
         let mut datum = Self::default();
-        wire::walk(message, |number, piece| {
+        wire::walk(message, |number, piece, at| {
             match (number, piece) {
                 (1..=3, Piece::Varint(extent)) => datum.shape[number as usize - 1] = extent,
                 (4, Piece::Bytes { at, length }) => (datum.data_at, datum.data_bytes) = (at, length),
@@ -72,7 +75,7 @@ impl Datum {
                     datum.floats += length / 4;
                 }
                 (7, Piece::Varint(encoded)) => datum.encoded = encoded != 0,
-                _ => {}
+                _ => unknown.meet("Datum", number, piece, at)?,
             }
             Ok(())
         })?;
@@ -182,7 +185,7 @@ impl DatumSchema {
             FieldOut::Ragged(_) => None,
         };
         let mut filled = 0;
-        let datum = Datum::parse(&mut record, |at, count| {
+        let datum = Datum::parse(&mut record, &Unknown::Refuse, |at, count| {
             // Floats go straight to their place; too many are noticed when all are counted.
             let bytes = &message[at as usize..(at + 4 * count) as usize];
             if let Some(out) = pixels.as_deref_mut().and_then(|out| out.get_mut(filled..filled + bytes.len()))
@@ -222,6 +225,8 @@ impl DatumSchema {
 pub(crate) enum Look {
     /// The record is a `Datum` of this schema.
     Fits(DatumSchema),
+    /// It is one, and holds more than the schema has.
+    Extended(SchemaError),
     /// It is not, or not a plausible one.
     Other(SchemaError),
 }
@@ -229,11 +234,14 @@ pub(crate) enum Look {
 /// Looks at a record of `bytes` bytes without reading its pixels.
 pub(crate) fn look(bytes: u64, read: ReadRecord<'_>) -> Result<Look, crate::Error> {
     let mut windowed = Windowed::new(bytes, read);
-    let parsed = Datum::parse(&mut windowed, |_, _| Ok(())).and_then(|datum| datum.schema());
-    match (windowed.failure, parsed) {
-        (Some(failure), _) => Err(failure),
-        (None, Ok(schema)) => Ok(Look::Fits(schema)),
-        (None, Err(error)) => Ok(Look::Other(error)),
+    let extension = RefCell::new(None);
+    let parsed = Datum::parse(&mut windowed, &Unknown::Note(&extension), |_, _| Ok(()));
+    let found = parsed.and_then(|datum| datum.schema());
+    match (windowed.failure, found, extension.into_inner()) {
+        (Some(failure), _, _) => Err(failure),
+        (None, Ok(_), Some(error)) => Ok(Look::Extended(error)),
+        (None, Ok(schema), None) => Ok(Look::Fits(schema)),
+        (None, Err(error), _) => Ok(Look::Other(error)),
     }
 }
 

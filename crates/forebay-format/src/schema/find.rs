@@ -1,6 +1,6 @@
 //! Finds the schema of a container whose records are nobody's business, by a look at some of them.
 
-use super::{ReadRecord, Schema, SchemaChoice, SchemaError, example, image_record};
+use super::{Misfit, ReadRecord, Schema, SchemaChoice, example, image_record};
 use crate::Error;
 use crate::container::{Column, Look, plain_schema};
 use crate::file::Input;
@@ -26,7 +26,8 @@ pub(crate) struct Wanted<'a> {
 
 /// Finds the schema of `samples` records of one opaque column.
 ///
-/// Where nothing was asked for, records that do not have the usual schema are raw.
+/// Where nothing was asked for, records that do not have the usual schema are raw; those that have it and hold more are refused,
+/// since a dataset must not become bytes for what one of its records has too much.
 pub(crate) fn find(
     input: &Input,
     wanted: Wanted<'_>,
@@ -43,7 +44,7 @@ pub(crate) fn find(
             let strict = forced || !fields.is_empty();
             let misfit = look_at(input, samples, look, |bytes, read| survey.look(bytes, read))?;
             match misfit {
-                Some(error) if strict => return Err(error),
+                Some((error, is_extended)) if strict || is_extended => return Err(error),
                 Some(_) => None,
                 None if !strict && !survey.is_uniform() => None,
                 None => match survey.schema(fields) {
@@ -57,7 +58,7 @@ pub(crate) fn find(
             let mut survey = image_record::Survey::default();
             let misfit = look_at(input, samples, look, |bytes, read| survey.look(bytes, !forced, read))?;
             match misfit {
-                Some(error) if forced => return Err(error),
+                Some((error, is_extended)) if forced || is_extended => return Err(error),
                 Some(_) => None,
                 None => survey.schema().map(Schema::ImageRecord),
             }
@@ -83,13 +84,14 @@ pub(crate) fn find(
     })
 }
 
-/// Calls `each` with the length of some records and what reads them, until one does not fit: why.
+/// Calls `each` with the length of some records and what reads them, until one does not fit: why, and whether it holds more
+/// than the schema.
 fn look_at(
     input: &Input,
     samples: u64,
     look: &mut Look<'_>,
-    mut each: impl FnMut(u64, ReadRecord<'_>) -> Result<Result<(), SchemaError>, Error>,
-) -> Result<Option<Error>, Error> {
+    mut each: impl FnMut(u64, ReadRecord<'_>) -> Result<Result<(), Misfit>, Error>,
+) -> Result<Option<(Error, bool)>, Error> {
     let (mut looks, mut number) = (samples.min(LOOKS), 0);
     while number < looks {
         let sample = (u128::from(number) * u128::from(samples - 1)).checked_div(u128::from(looks - 1));
@@ -99,9 +101,10 @@ fn look_at(
             into.copy_from_slice(&record[at as usize..at as usize + into.len()]);
             Ok(())
         };
-        if let Err(source) = each(record.len() as u64, &mut read)? {
-            let path = input.path().to_owned();
-            return Ok(Some(Error::Schema { path, sample, offset: 0, source: Box::new(source) }));
+        if let Err(misfit) = each(record.len() as u64, &mut read)? {
+            let is_extended = matches!(misfit, Misfit::Extended(_));
+            let (path, source) = (input.path().to_owned(), Box::new(misfit.into_error()));
+            return Ok(Some((Error::Schema { path, sample, offset: 0, source }, is_extended)));
         }
         if number == 0 {
             looks = looks.min((LOOK_BYTES / (record.len() as u64).max(1)).max(2));

@@ -2,17 +2,20 @@
 //!
 //! The header is `u32 flag`, `f32 label`, `u64 id`, `u64 id2`, little-endian. With flag 0 the label is that of the
 //! header; with flag *n* it is ignored and *n* labels (`f32`) follow. What is behind them is the image, delivered as it
-//! is. Fields: `label`, `id`, `data`. Source: `mxnet/recordio.py`, and observation of what it writes.
+//! is. Fields: `label`, `id`, `data`; a record whose `id2` is not 0 is refused, since no field would hold that. Source: `mxnet/recordio.py`, and observation of what it writes.
 
 use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
 use super::wire::ReadRecord;
-use super::{FieldOut, LEAST_ARRAY_BYTES, SchemaError};
+use super::{FieldOut, LEAST_ARRAY_BYTES, Misfit, SchemaError};
 use crate::Error;
 
 /// Length of the header \[bytes\].
 const HEADER_BYTES: usize = 24;
+
+/// Where the second id stands in a record \[bytes\].
+const SECOND_ID_AT: u64 = 16;
 
 /// Most labels that a guess believes in: boxes of a hundred objects are a few thousand numbers.
 const MOST_LABELS: u32 = 1 << 16;
@@ -52,6 +55,14 @@ impl Header {
         let u32_at = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         Self { flag: u32_at(0), label: f32::from_bits(u32_at(4)), id: u64_at(8), id2: u64_at(16) }
+    }
+
+    /// Refuses a second id, which no field has: writers leave it 0.
+    fn check_second_id(&self) -> Result<(), SchemaError> {
+        if self.id2 == 0 {
+            return Ok(());
+        }
+        Err(SchemaError::new("IRHeader: id2", SECOND_ID_AT, "0, as the schema has no such field", self.id2))
     }
 
     /// Number of bytes in front of the image, in a record of `bytes` bytes.
@@ -109,6 +120,7 @@ impl ImageRecordSchema {
     ) -> Result<(), SchemaError> {
         let Some(head) = record.first_chunk() else { return Err(too_short(record.len() as u64)) };
         let header = Header::parse(head);
+        header.check_second_id()?;
         let (head, data) = record.split_at(header.head_bytes(record.len() as u64)? as usize);
         let count = if self.labels == Labels::One { 0 } else { header.flag };
         if header.flag != count || matches!(self.labels, Labels::Fixed(fixed) if fixed != count) {
@@ -163,23 +175,30 @@ impl Survey {
         bytes: u64,
         doubt: bool,
         read: ReadRecord<'_>,
-    ) -> Result<Result<(), SchemaError>, Error> {
+    ) -> Result<Result<(), Misfit>, Error> {
         if bytes < HEADER_BYTES as u64 {
-            return Ok(Err(too_short(bytes)));
+            return Ok(Err(Misfit::Other(too_short(bytes))));
         }
         let mut head = [0; HEADER_BYTES];
         read(0, &mut head)?;
         let header = Header::parse(&head);
         let image_bytes = match header.head_bytes(bytes) {
             Ok(head_bytes) => bytes - head_bytes,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return Ok(Err(Misfit::Other(error))),
         };
         let likely = header.flag <= MOST_LABELS
-            && header.id2 == 0
             && header.label.is_finite()
             && (header.flag == 0 || header.label == 0.0);
         if doubt && !likely {
-            return Ok(Err(SchemaError::new("IRHeader", 0, "a likely one", format!("{header:?}"))));
+            return Ok(Err(Misfit::Other(SchemaError::new(
+                "IRHeader",
+                0,
+                "a likely one",
+                format!("{header:?}"),
+            ))));
+        }
+        if let Err(error) = header.check_second_id() {
+            return Ok(Err(Misfit::Other(error)));
         }
         let ((fewest, most), (shortest, longest)) =
             self.seen.unwrap_or(((header.flag, header.flag), (image_bytes, image_bytes)));

@@ -118,6 +118,24 @@ pub struct SchemaError {
     pub found: String,
 }
 
+/// Why a record that was looked at is not of a schema.
+#[derive(Debug)]
+pub(crate) enum Misfit {
+    /// It is something else.
+    Other(SchemaError),
+    /// It is of the schema, and holds more than the schema has: decoding would drop that, and bytes are not what was written.
+    Extended(SchemaError),
+}
+
+impl Misfit {
+    /// What does not fit.
+    pub(crate) fn into_error(self) -> SchemaError {
+        match self {
+            Self::Other(error) | Self::Extended(error) => error,
+        }
+    }
+}
+
 impl SchemaError {
     #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
     pub(crate) fn new(

@@ -4,6 +4,8 @@
 //! they lie, so that a message can be walked through a window ([`Message`]): an image in the middle need not be read.
 //! Groups, given up long ago, are refused. Source: protobuf's "Encoding" page.
 
+use std::cell::RefCell;
+
 use super::SchemaError;
 
 /// Most bytes that a tag and a number after it take \[bytes\].
@@ -45,14 +47,70 @@ pub(super) enum Piece {
     },
 }
 
-/// Calls `each` with the number and value of every field, in order.
+impl Piece {
+    /// Whether a reader that passes over the field loses something: an empty string and a zero are what an absent field is.
+    pub(super) fn holds_data(self) -> bool {
+        match self {
+            Self::Varint(value) => value != 0,
+            Self::Bytes { length, .. } => length > 0,
+            Self::Fixed32 { .. } | Self::Fixed64 => true,
+        }
+    }
+
+    /// What it holds, for messages.
+    pub(super) fn describe(self) -> String {
+        match self {
+            Self::Varint(value) => format!("the number {value}"),
+            Self::Bytes { length, .. } => format!("{length} bytes"),
+            Self::Fixed32 { .. } => "4 bytes".to_owned(),
+            Self::Fixed64 => "8 bytes".to_owned(),
+        }
+    }
+}
+
+/// What becomes of fields that a message's schema has no place for.
+pub(super) enum Unknown<'a> {
+    /// One that holds data is an error: decoding would drop it.
+    Refuse,
+    /// The first one that holds data is noted, so that the rest of the message is looked at all the same.
+    Note(&'a RefCell<Option<SchemaError>>),
+}
+
+impl Unknown<'_> {
+    /// Meets field `number` of `message`, which begins at `at`.
+    #[inline]
+    pub(super) fn meet(&self, message: &str, number: u64, piece: Piece, at: u64) -> Result<(), SchemaError> {
+        if !piece.holds_data() {
+            return Ok(());
+        }
+        self.report(SchemaError::new(
+            format!("{message}: field {number}"),
+            at,
+            "nothing, as the schema has no such field",
+            piece.describe(),
+        ))
+    }
+
+    /// Takes the error of something that would be dropped.
+    pub(super) fn report(&self, error: SchemaError) -> Result<(), SchemaError> {
+        match self {
+            Self::Refuse => Err(error),
+            Self::Note(noted) => {
+                noted.borrow_mut().get_or_insert(error);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Calls `each` with the number, the value and the place of every field, in order.
 pub(super) fn walk(
     message: &mut impl Message,
-    mut each: impl FnMut(u64, Piece) -> Result<(), SchemaError>,
+    mut each: impl FnMut(u64, Piece, u64) -> Result<(), SchemaError>,
 ) -> Result<(), SchemaError> {
     let mut fields = Fields::new(0, message.bytes());
     while let Some((number, piece)) = fields.next(message)? {
-        each(number, piece)?;
+        each(number, piece, fields.place())?;
     }
     Ok(())
 }
@@ -202,7 +260,7 @@ mod tests {
 
     fn pieces(mut message: &[u8]) -> Result<Vec<(u64, Piece)>, SchemaError> {
         let mut found = Vec::new();
-        walk(&mut message, |number, piece| {
+        walk(&mut message, |number, piece, _| {
             found.push((number, piece));
             Ok(())
         })?;

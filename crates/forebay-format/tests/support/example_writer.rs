@@ -9,6 +9,16 @@ pub fn example(features: &[Vec<u8>]) -> Vec<u8> {
     bytes(1, &features.iter().flat_map(|feature| bytes(1, feature)).collect::<Vec<u8>>())
 }
 
+/// The lists of a `tf.train.SequenceExample`: each a name and its steps, which are values as they are.
+pub fn feature_lists(lists: &[(&str, &[Vec<u8>])]) -> Vec<u8> {
+    let entry = |(name, steps): &(&str, &[Vec<u8>])| {
+        // A step is the value of a feature, in a list of its own.
+        let steps: Vec<u8> = steps.iter().flat_map(|step| [&[0x0a][..], &step[1..]].concat()).collect();
+        bytes(1, &[key(name), bytes(2, &steps)].concat())
+    };
+    bytes(2, &lists.iter().flat_map(entry).collect::<Vec<u8>>())
+}
+
 pub fn key(name: &str) -> Vec<u8> {
     bytes(1, name.as_bytes())
 }

@@ -2,10 +2,13 @@
 //!
 //! Example: field 1 is a message whose field 1 is repeated, once per feature: key 1 is the name, value 2 a message that
 //! holds one list, of bytes (1), floats (2) or integers (3), whose values are field 1. Numbers may be packed or not, the
-//! value may stand in front of the key; of a feature that is there twice the last one counts; unknown fields are skipped.
+//! value may stand in front of the key; of a feature that is there twice the last one counts. Fields that are not part of the
+//! messages are an error where they hold something: those of `tf.train.SequenceExample`, whose first field is the same and
+//! whose second one holds lists of features ([`sequence`]), and any others.
 //! What each feature is, and whether it has as many values in every record, is found by a look at some records
 //! ([`Survey`]). The rules are in `docs/formats/tfrecord.md`. Source: tensorflow's `example.proto` and `feature.proto`.
 
+mod sequence;
 mod survey;
 
 use std::collections::BTreeSet;
@@ -15,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use survey::Survey;
 
-use super::wire::{self, Fields, Message, Piece};
+use super::wire::{self, Fields, Message, Piece, Unknown};
 use super::{FieldOut, SchemaError};
 
 /// Most features of a record; more are beyond what anybody trains on, and bound the description in a sidecar.
@@ -26,6 +29,9 @@ const MOST_FEATURES: usize = 1024;
 pub struct ExampleSchema {
     /// In the order of the fields; all names differ.
     pub features: Vec<Feature>,
+    /// Whether these are all features of a record, as the caller chose none: another one that holds values is an error.
+    #[serde(default)]
+    pub complete: bool,
 }
 
 /// One feature.
@@ -88,6 +94,20 @@ impl Stretch {
         Fields::new(self.at, self.length)
     }
 
+    /// Its bytes.
+    fn read(self, message: &mut impl Message) -> Result<Vec<u8>, SchemaError> {
+        let Self { mut at, length } = self;
+        let end = at + length;
+        let mut bytes = Vec::new();
+        while at < end {
+            let window = message.window(at)?;
+            let count = window.len().min((end - at) as usize);
+            bytes.extend_from_slice(&window[..count]);
+            at += count as u64;
+        }
+        Ok(bytes)
+    }
+
     fn of_record(self, record: &[u8]) -> &[u8] {
         &record[self.at as usize..(self.at + self.length) as usize]
     }
@@ -101,19 +121,30 @@ enum Run {
     Int(u64),
 }
 
-/// Calls `each` with the name and the value of every feature, in the order of the message.
+/// Calls `each` with the name and the value of every feature, in the order of the message; returns whether there are lists of
+/// features as well, where those are passed over.
 fn entries<M: Message>(
     message: &mut M,
+    unknown: &Unknown<'_>,
     mut each: impl FnMut(&mut M, Stretch, Option<Stretch>) -> Result<(), SchemaError>,
-) -> Result<(), SchemaError> {
+) -> Result<bool, SchemaError> {
     let mut example = Fields::new(0, message.bytes());
+    let mut is_sequence = false;
     while let Some((number, piece)) = example.next(message)? {
         if number != 1 {
+            match sequence::lists_of(message, number, piece) {
+                Some(lists) => {
+                    unknown.report(sequence::refusal(example.place(), &lists))?;
+                    is_sequence = true;
+                }
+                None => unknown.meet("Example", number, piece, example.place())?,
+            }
             continue;
         }
         let mut features = Stretch::of(piece, example.place(), "Example: features")?.fields();
         while let Some((number, piece)) = features.next(message)? {
             if number != 1 {
+                unknown.meet("Example: features", number, piece, features.place())?;
                 continue;
             }
             let mut entry = Stretch::of(piece, features.place(), "Example: feature")?.fields();
@@ -122,13 +153,13 @@ fn entries<M: Message>(
                 match number {
                     1 => key = Stretch::of(piece, entry.place(), "Example: name of a feature")?,
                     2 => once(&mut value, piece, &entry, "Example: value of a feature")?,
-                    _ => {}
+                    _ => unknown.meet("Example: feature", number, piece, entry.place())?,
                 }
             }
             each(message, key, value)?;
         }
     }
-    Ok(())
+    Ok(is_sequence)
 }
 
 /// Notes a message that may be there once; what no writer makes, and readers would merge, is refused.
@@ -144,6 +175,7 @@ fn once(place: &mut Option<Stretch>, piece: Piece, fields: &Fields, what: &str) 
 fn list_of(
     message: &mut impl Message,
     value: Stretch,
+    unknown: &Unknown<'_>,
 ) -> Result<Option<(FeatureKind, Stretch)>, SchemaError> {
     let (mut kind, mut list) = (FeatureKind::Bytes, None);
     let mut fields = value.fields();
@@ -152,7 +184,10 @@ fn list_of(
             1 => FeatureKind::Bytes,
             2 => FeatureKind::Float,
             3 => FeatureKind::Int64,
-            _ => continue,
+            _ => {
+                unknown.meet("Example: value of a feature", number, piece, fields.place())?;
+                continue;
+            }
         };
         once(&mut list, piece, &fields, "Example: list of a feature")?;
     }
@@ -164,11 +199,13 @@ fn runs<M: Message>(
     message: &mut M,
     kind: FeatureKind,
     list: Stretch,
+    unknown: &Unknown<'_>,
     mut each: impl FnMut(&mut M, Run) -> Result<(), SchemaError>,
 ) -> Result<(), SchemaError> {
     let mut fields = list.fields();
     while let Some((number, piece)) = fields.next(message)? {
         if number != 1 {
+            unknown.meet("Example: list of a feature", number, piece, fields.place())?;
             continue;
         }
         let run = match (kind, piece) {
@@ -275,7 +312,7 @@ impl Feature {
             }
             (FieldOut::Ragged(take), Values::Varying) if self.kind == FeatureKind::Bytes => {
                 let mut value: Option<Stretch> = None;
-                runs(&mut &record[..], self.kind, list, |_, run| match (run, value) {
+                runs(&mut &record[..], self.kind, list, &Unknown::Refuse, |_, run| match (run, value) {
                     (Run::Bytes(bytes), None) => {
                         value = Some(bytes);
                         Ok(())
@@ -319,7 +356,7 @@ impl Feature {
         };
         if self.kind == FeatureKind::Bytes {
             let mut values = 0;
-            runs(&mut &record[..], self.kind, list, |_, run| {
+            runs(&mut &record[..], self.kind, list, &Unknown::Refuse, |_, run| {
                 let Run::Bytes(bytes) = run else { return Ok(()) };
                 if bytes.length != value_bytes {
                     let found = format!("{} bytes", bytes.length);
@@ -348,7 +385,7 @@ fn numbers(
     list: Stretch,
     mut put: impl FnMut(&[u8]),
 ) -> Result<(), SchemaError> {
-    runs(&mut &record[..], kind, list, |_, run| {
+    runs(&mut &record[..], kind, list, &Unknown::Refuse, |_, run| {
         match run {
             Run::Floats(floats) if cfg!(target_endian = "little") => put(floats.of_record(record)),
             Run::Floats(floats) => {
@@ -401,10 +438,26 @@ impl ExampleSchema {
     pub(super) fn decode(&self, record: &[u8], out: &mut [FieldOut<'_>]) -> Result<(), SchemaError> {
         let mut found = vec![None; self.features.len()];
         let mut guess = 0;
-        entries(&mut &record[..], |message, key, value| {
-            if let Some(number) = self.number_of(key.of_record(record), guess) {
-                guess = number + 1;
-                found[number] = value.map_or(Ok(None), |value| list_of(message, value))?;
+        entries(&mut &record[..], &Unknown::Refuse, |message, key, value| {
+            let known = self.number_of(key.of_record(record), guess);
+            if known.is_none() && !self.complete {
+                return Ok(());
+            }
+            let list = value.map_or(Ok(None), |value| list_of(message, value, &Unknown::Refuse))?;
+            match (known, list) {
+                (Some(number), list) => {
+                    guess = number + 1;
+                    found[number] = list;
+                }
+                // It was in none of the records that were looked at.
+                (None, Some((kind, list))) if list.length > 0 => {
+                    let name = String::from_utf8_lossy(key.of_record(record)).into_owned();
+                    let expected =
+                        "the features of the records that were looked at; fields= chooses among all";
+                    let found = format!("another one, a list of {}", kind.name());
+                    return Err(SchemaError::new(format!("feature {name:?}"), key.at, expected, found));
+                }
+                (None, _) => {}
             }
             Ok(())
         })?;

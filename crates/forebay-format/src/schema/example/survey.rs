@@ -4,10 +4,11 @@
 //! has another number then does not fit its schema, which is an error that names it, never other values. Byte strings
 //! are taken for arrays only where that is likely, since ragged fields are always right.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::super::wire::{Message, ReadRecord, Windowed};
-use super::super::{LEAST_ARRAY_BYTES, SchemaError};
+use super::super::wire::{Message, ReadRecord, Unknown, Windowed};
+use super::super::{LEAST_ARRAY_BYTES, Misfit, SchemaError};
 use super::{
     ExampleSchema, Feature, FeatureKind, MOST_FEATURES, Run, Stretch, Values, entries, list_of, runs,
 };
@@ -84,17 +85,21 @@ impl Seen {
 
 impl Survey {
     /// Looks at a record of `bytes` bytes; reads no more than the heads of its byte strings.
-    pub(crate) fn look(
-        &mut self,
-        bytes: u64,
-        read: ReadRecord<'_>,
-    ) -> Result<Result<(), SchemaError>, Error> {
+    pub(crate) fn look(&mut self, bytes: u64, read: ReadRecord<'_>) -> Result<Result<(), Misfit>, Error> {
         let mut message = Windowed::new(bytes, read);
-        let seen = look(&mut message);
+        let mut seen = look(&mut message, &Unknown::Refuse).map_err(Misfit::Other);
+        if seen.is_err() {
+            // Is it one all the same, if what the schema has no place for is passed over?
+            let extension = RefCell::new(None);
+            let lenient = look(&mut message, &Unknown::Note(&extension));
+            if let (Ok(_), Some(error)) = (lenient, extension.into_inner()) {
+                seen = Err(Misfit::Extended(error));
+            }
+        }
         if let Some(failure) = message.failure {
             return Err(failure);
         }
-        Ok(seen.and_then(|seen| self.add(seen)))
+        Ok(seen.and_then(|seen| self.add(seen).map_err(Misfit::Other)))
     }
 
     fn add(&mut self, seen: BTreeMap<String, Seen>) -> Result<(), SchemaError> {
@@ -124,6 +129,7 @@ impl Survey {
         let names: Vec<&str> = self.features.keys().map(String::as_str).collect();
         let mut features = Vec::new();
         let all = || self.features.keys().collect();
+        let complete = wanted.is_empty();
         let wanted: Vec<&String> = if wanted.is_empty() { all() } else { wanted.iter().collect() };
         for name in wanted {
             let Some(seen) = self.features.get(name) else {
@@ -154,22 +160,22 @@ impl Survey {
             };
             features.push(Feature { name: name.clone(), kind, values });
         }
-        Ok(ExampleSchema { features })
+        Ok(ExampleSchema { features, complete })
     }
 }
 
 /// Looks at one message.
-fn look(message: &mut impl Message) -> Result<BTreeMap<String, Seen>, SchemaError> {
+fn look(message: &mut impl Message, unknown: &Unknown<'_>) -> Result<BTreeMap<String, Seen>, SchemaError> {
     let mut all = BTreeMap::new();
-    entries(message, |message, key, value| {
-        let name = String::from_utf8(bytes_of(message, key)?)
+    let is_sequence = entries(message, unknown, |message, key, value| {
+        let name = String::from_utf8(key.read(message)?)
             .map_err(|error| SchemaError::new("Example: name of a feature", key.at, "UTF-8", error))?;
         let mut seen = Seen::NOTHING;
         if let Some(value) = value
-            && let Some((kind, list)) = list_of(message, value)?
+            && let Some((kind, list)) = list_of(message, value, unknown)?
         {
             seen.kind = Some(kind);
-            runs(message, kind, list, |message, run| {
+            runs(message, kind, list, unknown, |message, run| {
                 match run {
                     Run::Bytes(bytes) => seen.add(1, bytes.length),
                     Run::Floats(floats) => seen.add(floats.length / 4, 4),
@@ -182,23 +188,11 @@ fn look(message: &mut impl Message) -> Result<BTreeMap<String, Seen>, SchemaErro
         all.insert(name, seen);
         Ok(())
     })?;
-    if all.is_empty() {
+    // A record whose features all stand in lists has an empty context.
+    if all.is_empty() && !is_sequence {
         return Err(SchemaError::new("Example: features", 0, "at least one", "none"));
     }
     Ok(all)
-}
-
-/// The bytes of a stretch.
-fn bytes_of(message: &mut impl Message, Stretch { mut at, length }: Stretch) -> Result<Vec<u8>, SchemaError> {
-    let end = at + length;
-    let mut bytes = Vec::new();
-    while at < end {
-        let window = message.window(at)?;
-        let count = window.len().min((end - at) as usize);
-        bytes.extend_from_slice(&window[..count]);
-        at += count as u64;
-    }
-    Ok(bytes)
 }
 
 /// Number of packed integers: each ends with a byte whose highest bit is clear.
@@ -249,7 +243,7 @@ mod tests {
             survey
                 .look(record.len() as u64, &mut read)
                 .expect("reads do not fail")
-                .map_err(|error| error.to_string())?;
+                .map_err(|error| error.into_error().to_string())?;
         }
         Ok(survey)
     }
