@@ -302,4 +302,4 @@ def test_streams_that_the_caller_closed_are_no_trouble(tmp_path, closing, path, 
         timeout=support.DEADLINE_S,
     )
     assert (done.returncode, "Traceback" in done.stderr) == (status, False)
-    assert ("cannot open" in done.stderr) == (status == 1 and "2>&-" not in closing)
+    assert ("does not exist" in done.stderr) == (status == 1 and "2>&-" not in closing)

@@ -123,8 +123,8 @@ class Loader:
     decode : function
         Called in this process on each batch; what it returns is handed out instead.
     timeout : float
-        Seconds of stalled storage, or of waiting for other ranks to make their loader, before an error. A slow rank is waited for
-        without limit, with warnings. Default 600.
+        Seconds of stalled storage, or of waiting for other ranks to make their loader, before an error. A slow rank is
+        waited for without limit, with warnings. Default 600.
 
     Raises
     ------

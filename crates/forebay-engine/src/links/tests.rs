@@ -254,6 +254,8 @@ impl Watch for Sends {
         *self.found.lock().unwrap() = Some(links.send(1, Channel::Turn, &b""[..]));
     }
 
+    fn conflict(&self, _conflict: Conflict) {}
+
     fn count(&self, _sent: u64, _received: u64) {}
 }
 
