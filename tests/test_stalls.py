@@ -174,7 +174,7 @@ def test_a_rank_that_closes_in_a_stall_hands_its_readers_on_when_storage_has_ans
 def test_a_jump_in_a_stall_waits_for_the_reads_of_the_pass_before_within_the_limit(pool, storage):
     server, paths, stall = storage
     options = {**OPTIONS, "strategy": {"access": "pread", "readers": 2}, "epochs": None, "timeout": 1}
-    for seconds in (4.0, 16.0):
+    for seconds in (4.0, 4.0, 8.0, 16.0):
         (rank,) = pool.begin(1, work.jumps, path=paths["small"], options=options)
         assert rank.hear() == "begun"
         stall(seconds)
@@ -187,12 +187,13 @@ def test_a_jump_in_a_stall_waits_for_the_reads_of_the_pass_before_within_the_lim
         outcome = rank.hear()
         check([outcome])
         assert outcome["steps"] == BYTES // SIZES["small"] // 4
-        if in_the_stall:
-            assert said == "StorageError"
+        # Where storage keeps only a read into a batch, which nothing else touches, the jump has nothing to wait for.
+        assert said in ("StorageError", "nothing")
+        if in_the_stall and said == "StorageError":
             # The start that failed counts for nothing.
             assert outcome["epoch"] == 7
             return
-    pytest.fail("the error came after storage had answered, twice")
+    pytest.fail("no jump met a reader that storage kept, and was given up while it did")
 
 
 @pytest.mark.parametrize("kind", ["stopped", "computing", "late"])
