@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
 import tarfile
+import zipfile
 
 import h5py
 import lmdb
@@ -248,6 +250,7 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path, records):
     class Failing:
         def __init__(self, source):
             self.columns, self.samples, self.source = source.columns, source.samples, source
+            self.left_out = ()
 
         def batches(self):
             yield from self.source.batches()
@@ -321,6 +324,7 @@ def test_a_folder_has_a_file_for_each_sample_in_the_directory_of_its_class(tmp_p
     class Labelled:
         columns = (Column("jpg", np.dtype(np.uint8), None), Column("label", np.dtype(np.int64), ()))
         samples = len(values)
+        left_out = ()
 
         def batches(self):
             for part in (slice(0, 3), slice(3, 5)):
@@ -412,3 +416,179 @@ def test_the_command_converts_several_shards_and_chosen_fields(tmp_path, capsys,
     assert told.err == "forebay: the name of the field 'x' is not kept\n"
     assert forebay.cli.main(["convert", str(path), str(tmp_path / "x.npy"), "--field", "x"]) == 2
     assert "--force replaces it" in capsys.readouterr().err
+
+
+def damage(path, offset, mask=0x40):
+    """Flip a bit as storage does: the file is as old as before."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ mask]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def run(capsys, *arguments):
+    status = forebay.cli.main([*map(str, arguments)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture
+def tfrecords(tmp_path):
+    """A TFRecord file of 300 records of 100 bytes, 116 in the file."""
+    return write_tfrecords(tmp_path / "x.tfrecord", 300, 100)
+
+
+def write_tfrecords(path, samples, sample_bytes):
+    values = [record(number, sample_bytes) for number in range(samples)]
+    rows = np.frombuffer(b"".join(values), np.uint8).reshape(samples, sample_bytes)
+    convert(NumpySource({"data": rows}), path)
+    return path, values
+
+
+TARGET_NAMES = {"hdf5": "a.h5", "folder": "a"}
+
+
+def contents(path, kind, options=None):
+    """All samples of what was written, as bytes."""
+    dataset = forebay.open(path, format=kind, **(options or {}))
+    return [
+        bytes(sample) if isinstance(sample, bytes) else np.asarray(next(iter(sample.values()))).tobytes()
+        for sample in dataset
+    ]
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_record_with_a_wrong_checksum_gets_no_fresh_one(capsys, tmp_path, tfrecords, kind, monkeypatch):
+    path, values = tfrecords
+    # What the environment says of training must not replace records here.
+    monkeypatch.setenv("FOREBAY_BAD_SAMPLES", "skip")
+    for number in (7, 299):
+        damage(path, 116 * number + 12 + 50)
+    target = tmp_path / TARGET_NAMES.get(kind, f"a.{kind}")
+    status, _, err = run(capsys, "convert", path, target, "--to", kind)
+    assert status == 1
+    assert f"sample 7: {path}: TFRecord: checksum of the data of a record at offset {116 * 7 + 112}" in err
+    assert "hint: --bad-samples skip" in err
+    assert not target.exists()
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+    status, out, err = run(capsys, "convert", path, target, "--to", kind, "--bad-samples", "skip", "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert [one["sample"] for one in found["left_out"]] == [7, 299]
+    assert found["samples"] == 298
+    assert "2 of 300 samples are bad and were left out; the 298 others" in err
+    assert "left out: sample 299: " in err
+    options = {"record_bytes": 100} if kind == "raw" else {}
+    good = [value for number, value in enumerate(values) if number not in (7, 299)]
+    assert contents(target, kind, options) == good
+
+
+def test_a_wrong_checksum_of_a_length_is_an_error_whether_the_index_is_kept_or_not(
+    capsys, tmp_path, monkeypatch
+):
+    path, values = write_tfrecords(tmp_path / "x.tfrecord", 300, 4000)
+    len(forebay.open(path))
+    # Behind the first block, whose hash the index is tied to.
+    damage(path, 4016 * 290 + 8)
+    status, _, err = run(capsys, "convert", path, tmp_path / "a.tar")
+    assert status == 1
+    assert f"sample 290: {path}: TFRecord: length of a record at offset {4016 * 290}" in err
+    assert run(capsys, "convert", path, tmp_path / "a.tar", "--bad-samples", "skip")[0] == 0
+    assert contents(tmp_path / "a.tar", "tar") == values[:290] + values[291:]
+    # Without the index nothing tells where the next record is.
+    monkeypatch.setenv("FOREBAY_CACHE_DIR", str(tmp_path / "other"))
+    status, _, err = run(capsys, "convert", path, tmp_path / "b.tar", "--bad-samples", "skip")
+    assert status == 1
+    assert f"checksum of the length of a record at offset {4016 * 290}" in err
+
+
+def test_any_number_of_bad_samples_in_a_row_is_left_out(capsys, tmp_path, tfrecords):
+    path, values = tfrecords
+    for number in (*range(100, 220), 0):
+        damage(path, 116 * number + 40)
+    status, out, err = run(capsys, "convert", path, tmp_path / "a.npy", "--bad-samples", "skip")
+    assert status == 0
+    assert "left out  121" in out
+    assert "21 more" in err
+    assert contents(tmp_path / "a.npy", "npy") == values[1:100] + values[220:]
+
+
+def test_a_dataset_without_a_good_sample_is_an_error(capsys, tmp_path, tfrecords):
+    path, _ = tfrecords
+    for number in range(300):
+        damage(path, 116 * number + 40)
+    skip = ("--bad-samples", "skip", "--schema", "raw")
+    status, _, err = run(capsys, "convert", path, tmp_path / "a.npy", *skip)
+    assert status == 1
+    assert "all 300 samples are bad" in err
+    assert not (tmp_path / "a.npy").exists()
+
+
+def test_bad_samples_of_several_fields_are_left_out_of_all(capsys, tmp_path):
+    path = tmp_path / "x.h5"
+    images = np.arange(40 * 6, dtype="<f4").reshape(40, 6)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=images, chunks=(4, 6), fletcher32=True)
+        file["y"] = np.arange(40)
+        place = file["x"].id.get_chunk_info(2).byte_offset
+    len(forebay.open(path))
+    damage(path, place + 5)
+    status, _, err = run(capsys, "convert", path, tmp_path / "a.npz")
+    assert status == 1
+    assert "sample 8: " in err
+    assert f"fletcher32 of a chunk of 100 bytes: checksum at offset {place}" in err
+    assert run(capsys, "convert", path, tmp_path / "a.npz", "--bad-samples", "skip")[0] == 0
+    kept = [number for number in range(40) if not 8 <= number < 12]
+    with np.load(tmp_path / "a.npz") as found:
+        assert found["y"].tolist() == kept
+        assert np.array_equal(found["x"], images[kept])
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_wrong_checksum_of_a_member_of_an_archive_is_an_error(capsys, tmp_path, save, skip):
+    path = tmp_path / "x.npz"
+    save(path, x=np.arange(1000), y=np.arange(1000))
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("y.npy")
+    len(forebay.open(path)) if save is np.savez else None
+    damage(path, member.header_offset + member.compress_size // 2 + 40, 1)
+    options = ["--bad-samples", "skip"] if skip else []
+    status, _, err = run(capsys, "convert", path, tmp_path / "a.h5", *options)
+    assert status == 1
+    assert str(path) in err
+    assert "y.npy" in err
+    assert "at offset" in err
+    assert not (tmp_path / "a.h5").exists()
+    if save is np.savez:
+        status, _, err = run(capsys, "verify", path)
+        assert status == 1
+        assert "CRC-32 of member" in err
+        # A field that is not wanted is nobody's business.
+        assert run(capsys, "convert", path, tmp_path / "a.h5", "--field", "x")[0] == 0
+
+
+@pytest.mark.parametrize("command", ["verify", "convert"])
+def test_a_wrong_checksum_of_a_tar_header_is_an_error_though_the_index_is_kept(capsys, tmp_path, command):
+    np.save(tmp_path / "x.npy", np.zeros((5, 700), np.uint8))
+    convert(source_of(tmp_path / "x.npy"), tmp_path / "x.tar")
+    len(forebay.open(tmp_path / "x.tar"))
+    # The modification time in the third header.
+    damage(tmp_path / "x.tar", 3 * 1536 + 140, 1)
+    status, _, err = run(
+        capsys, command, tmp_path / "x.tar", *([tmp_path / "a.npy"] * (command == "convert"))
+    )
+    assert status == 1
+    assert f"x.tar: tar header checksum at offset {3 * 1536 + 148}" in err
+
+
+def test_what_delivers_fewer_samples_than_it_says_makes_no_file(tmp_path):
+    source = NumpySource({"x": np.arange(10)})
+    source.samples = 11
+    with pytest.raises(FormatError, match="expected 11 samples, read 10"):
+        convert(source, tmp_path / "a.npy")
+    assert not (tmp_path / "a.npy").exists()

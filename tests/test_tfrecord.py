@@ -217,6 +217,19 @@ def test_a_record_that_is_not_like_the_others_is_named(tmp_path):
     assert dataset[501]["label"] == 501
 
 
+def test_a_damaged_record_among_those_looked_at_does_not_hide_the_others(tmp_path, capsys):
+    records = [message_of([[number]], [b"x"]) for number in range(10)]
+    path = write(tmp_path / "x", records)
+    damaged(path, 14, b"!")
+    dataset = forebay.open(path)
+    assert len(dataset) == 10
+    assert dataset[9]["numbers0"] == 9
+    with pytest.raises(forebay.FormatError, match="checksum of the data"):
+        dataset[0]
+    assert cli.main(["verify", str(path)]) == 1
+    assert "sample 0: " in capsys.readouterr().out
+
+
 def sequence(number):
     """Return a message with two lists of steps, and a context as of an Example."""
     message = example_pb2.SequenceExample()

@@ -23,7 +23,7 @@ use crate::shuffling::{self, ShuffleQuality};
 
 /// Threads that walk a file to build its index: reads are independent and small, latency is what counts.
 const INDEX_THREADS: usize = 8;
-/// Bad samples that `verify` lists; it counts all of them.
+/// Bad samples that `verify` lists unless it is told otherwise; it counts all of them.
 const BAD_LISTED: usize = 100;
 
 /// An opened data set.
@@ -459,11 +459,24 @@ impl Source {
         Ok((told, epochs.and_then(|epochs| shuffling::warning(&order, epochs, index.unit_samples()))))
     }
 
-    /// Reads and decodes every sample, and compares a recipe that is kept with all records.
-    pub fn verify(&self, threads: usize, caller: &dyn Caller) -> Result<Verified, Error> {
+    /// Compares the checksums that stand for more than one sample with the files.
+    pub fn check_sums(&self, caller: &dyn Caller) -> Result<(), Error> {
+        Ok(self.dataset.check_sums(&|progress| tell(caller, progress))?)
+    }
+
+    /// Reads and decodes every sample, compares all checksums, and a recipe that is kept with all records. Of the bad samples,
+    /// `listed` are named.
+    pub fn verify(
+        &self,
+        threads: usize,
+        listed: Option<usize>,
+        caller: &dyn Caller,
+    ) -> Result<Verified, Error> {
+        self.check_sums(caller)?;
         let index = self.index(caller)?.index;
         let progress = |progress| tell(caller, progress);
-        let verification = self.dataset.verify(&index, threads, &progress, BAD_LISTED)?;
+        let listed = listed.unwrap_or(BAD_LISTED);
+        let verification = self.dataset.verify(&index, threads, &progress, listed)?;
         Ok(Verified { verification, recipe: self.settle(threads, caller)? })
     }
 }

@@ -252,18 +252,24 @@ impl Dataset {
         Ok((json(py, &order)?, warning))
     }
 
-    #[pyo3(signature = (*, threads = 2, progress = None))]
+    #[pyo3(signature = (*, progress = None))]
+    fn check_sums(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<()> {
+        self.ask(py, progress, "checksums are compared", |source, caller| source.check_sums(caller))
+    }
+
+    #[pyo3(signature = (*, threads = 2, listed = None, progress = None))]
     fn verify<'py>(
         &self,
         py: Python<'py>,
         threads: usize,
+        listed: Option<usize>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if threads == 0 {
             return Err(wrong_option(py, "threads is 0", "use at least one thread"));
         }
         let found = self.ask(py, progress, "a data set is verified", move |source, caller| {
-            source.verify(threads, caller)
+            source.verify(threads, listed, caller)
         })?;
         let mut value =
             serde_json::to_value(&found.verification).expect("a verification can be written as JSON");

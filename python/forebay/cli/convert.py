@@ -12,7 +12,28 @@ import click
 from forebay.cli.commands import SAMPLE_AXES, as_json, dataset_options
 
 if TYPE_CHECKING:
+    from forebay.convert import Converted
     from forebay.dataset import Dataset
+
+
+# Bad samples that are printed.
+MOST_LISTED = 100
+
+
+def _list(found: Converted) -> None:
+    """Print the samples that were left out."""
+    if not (bad := found.left_out):
+        return
+    everything = found.samples + len(bad)
+    print(
+        f"forebay: {len(bad)} of {everything} samples are bad and were left out; the {found.samples} others are "
+        f"numbered anew in {found.target}:",
+        file=sys.stderr,
+    )
+    for number, message in bad[:MOST_LISTED]:
+        print(f"forebay: left out: sample {number}: {message}", file=sys.stderr)
+    if len(bad) > MOST_LISTED:
+        print(f"forebay: left out: {len(bad) - MOST_LISTED} more", file=sys.stderr)
 
 
 @click.command()
@@ -23,13 +44,30 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="The format of TARGET. By itself its suffix tells: .lmdb, .h5, .npz and so on.",
 )
+@click.option(
+    "--bad-samples",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="What a sample does that cannot be read or decoded, or has a wrong checksum: end with an error, or be left out.",
+)
 @click.option("--force", is_flag=True, help="Replace TARGET, if it is a file or an LMDB environment.")
 @as_json
-def command(opening: Callable[[], Dataset], target: Path, to: str | None, force: bool, as_json: bool) -> None:
+def command(
+    opening: Callable[[], Dataset],
+    target: Path,
+    to: str | None,
+    bad_samples: str,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Write the samples of DATASET, in order, to TARGET in another format, with that format's own library.
 
     Written are lmdb, hdf5, tfrecord, recordio, tar, npy, npz, raw and folder. What TARGET cannot hold is refused before
     anything is written; what it does not keep as it was (a shape, a name) is told. TARGET gets its name when it is complete.
+
+    Every checksum that DATASET has is compared. A bad sample is an error that names file, sample and offset; with
+    `--bad-samples skip` it is left out, and listed.
     """
     from forebay.cli.output import bytes_text, print_json, print_pairs, progress
     from forebay.convert import convert
@@ -37,8 +75,9 @@ def command(opening: Callable[[], Dataset], target: Path, to: str | None, force:
 
     named = click.get_current_context().params
     fields = [field for field in named["field"] if ":" not in field]
-    source = open_source(opening, named["dataset"], fields, SAMPLE_AXES[named["sample_axis"]])
     with progress() as report:
+        axis = SAMPLE_AXES[named["sample_axis"]]
+        source = open_source(opening, named["dataset"], fields, axis, bad_samples, report)
         found = convert(source, target, to=to, force=force, progress=report)
     if as_json:
         print_json(
@@ -49,15 +88,19 @@ def command(opening: Callable[[], Dataset], target: Path, to: str | None, force:
                 "file_bytes": found.file_bytes,
                 "seconds": found.seconds,
                 "notes": found.notes,
+                "left_out": [{"sample": number, "message": message} for number, message in found.left_out],
             }
         )
+        _list(found)
         return
     print_pairs(
         [
             ("target", f"{found.target} ({found.format}, {bytes_text(found.file_bytes)})"),
             ("samples", found.samples),
+            *([("left out", len(found.left_out))] if found.left_out else []),
             ("seconds", f"{found.seconds:.3f}"),
         ]
     )
+    _list(found)
     for note in found.notes:
         print(f"forebay: {note}", file=sys.stderr)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from forebay._core import StorageError, option_error
+from forebay._core import FormatError, StorageError, option_error
 from forebay.convert.columns import Column
 from forebay.convert.source import Source, with_lengths
 
@@ -67,6 +67,8 @@ class Converted:
     """Time it took [s]."""
     notes: list[str]
     """What the format does not keep as it was."""
+    left_out: Sequence[tuple[int, str]] = ()
+    """Bad samples, which are not in it: number in the source and what is wrong."""
 
 
 def convert(
@@ -122,7 +124,9 @@ def convert(
         if isinstance(error, StorageError):
             raise
         raise StorageError(f"{target}: cannot be written: {error}") from error
-    return Converted(target, name, source.samples, file_bytes, time.perf_counter() - started, notes)
+    return Converted(
+        target, name, source.samples, file_bytes, time.perf_counter() - started, notes, source.left_out
+    )
 
 
 class _Told:
@@ -133,6 +137,7 @@ class _Told:
         self._progress = progress
         self.columns = source.columns
         self.samples = source.samples
+        self.left_out = source.left_out
 
     def batches(self) -> Iterator[Mapping[str, Any]]:
         done = 0
@@ -140,6 +145,9 @@ class _Told:
             yield batch
             done += len(next(iter(batch.values())))
             self._progress(self._what, done, self.samples)
+        # What was begun for so many samples would hold others, or nothing, in their place.
+        if self._what == "samples" and done != self.samples:
+            raise FormatError(f"forebay convert: expected {self.samples} samples, read {done}")
 
 
 def _format_of(target: Path) -> str:

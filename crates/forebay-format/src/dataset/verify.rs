@@ -13,7 +13,7 @@ use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId
 use serde::Serialize;
 
 use super::opened::OpenFiles;
-use super::{Dataset, Progress};
+use super::{Dataset, Files, Progress};
 use crate::threads::start_up_to;
 use crate::{Error, FieldOut, Index};
 
@@ -57,6 +57,20 @@ impl Dataset {
         let mut located = Located::default();
         index.locate(&[sample], &mut located)?;
         self.read_located(&OpenFiles::new(self, index), index, &located, 0, &mut Units::default())
+    }
+
+    /// Compares the checksums that stand for more than one sample with the files: those of tar headers and of members of npz
+    /// archives. Those of single samples are compared when a sample is read; a wrong one here is an error, since no sample can be
+    /// named.
+    pub fn check_sums(&self, progress: &dyn Fn(Progress) -> bool) -> Result<(), Error> {
+        let Files::Other(files) = &self.files else { return Ok(()) };
+        let total = self.shards.iter().map(|shard| shard.bytes).sum();
+        let mut before = 0;
+        for (file, shard) in files.iter().zip(&self.shards) {
+            file.check_sums(&|done| progress(Progress { what: "checksums", done: before + done, total }))?;
+            before += shard.bytes;
+        }
+        Ok(())
     }
 
     /// Reads and decodes every sample, with up to `threads` threads, and returns the first `limit` bad ones.

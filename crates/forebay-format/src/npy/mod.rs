@@ -43,6 +43,8 @@ pub struct Arrays {
 #[derive(Debug)]
 struct Found {
     fields: Vec<(String, Array)>,
+    /// Members of an archive that the fields are.
+    members: Vec<Member>,
     state: ShardState,
     warnings: Vec<String>,
 }
@@ -127,7 +129,12 @@ impl Found {
                 vec![format!("{}: {behind} bytes follow the array and are not read", input.path().display())]
             }
         };
-        Ok(Self { fields: vec![(name.to_owned(), array)], state: state_of(&header), warnings })
+        Ok(Self {
+            fields: vec![(name.to_owned(), array)],
+            members: Vec::new(),
+            state: state_of(&header),
+            warnings,
+        })
     }
 
     fn npz(input: &Input, fields: &[String], axis: SampleAxis) -> Result<Self, Error> {
@@ -135,11 +142,12 @@ impl Found {
         let (arrays, others): (Vec<_>, Vec<_>) =
             members.into_iter().partition(|member| member.name.strip_suffix(".npy").is_some());
         let mut found = Vec::new();
-        for member in choose(input, arrays, fields)? {
-            refuse_coded(input, &member)?;
+        let chosen = choose(input, arrays, fields)?;
+        for member in &chosen {
+            refuse_coded(input, member)?;
             let (array, header) = Array::read(input, member.place.clone(), &member.name, axis)?;
             headers.extend(header);
-            found.push((field_name(&member).to_owned(), array));
+            found.push((field_name(member).to_owned(), array));
         }
         check_equal(input, &found)?;
         let path = input.path().display();
@@ -148,7 +156,7 @@ impl Found {
             .filter(|member| !member.name.ends_with('/'))
             .map(|member| format!("{path}: member {:?} is no npy file and is not read", member.name))
             .collect();
-        Ok(Self { fields: found, state: state_of(&headers), warnings })
+        Ok(Self { fields: found, members: chosen, state: state_of(&headers), warnings })
     }
 }
 
@@ -189,6 +197,15 @@ impl Container for Arrays {
             }
         }
         Ok(Walked { warnings: self.found.warnings.clone(), ..Walked::default() })
+    }
+
+    fn check_sums(&self, progress: &dyn Fn(u64) -> bool) -> Result<(), Error> {
+        let mut before = 0;
+        for member in &self.found.members {
+            member.check_sum(&self.input, &|done| progress(before + done))?;
+            before += member.place.end - member.place.start;
+        }
+        Ok(())
     }
 
     fn check_unchanged(&self) -> Result<(), Error> {

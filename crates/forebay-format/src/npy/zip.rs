@@ -31,6 +31,9 @@ const LONGEST_COMMENT_BYTES: u64 = 0xffff;
 /// Longest central directory \[bytes\]: half a million arrays.
 const LONGEST_DIRECTORY_BYTES: u64 = 1 << 26;
 
+/// Bytes that are read at once to compute a checksum \[bytes\].
+const PIECE_BYTES: u64 = 1 << 20;
+
 /// Number of the extra field that holds 64-bit values.
 const ZIP64_EXTRA: u16 = 1;
 
@@ -45,6 +48,8 @@ pub(super) struct Member {
     pub(super) name: String,
     /// Its method of compression; 0: stored.
     pub(super) method: u16,
+    /// CRC-32 of its contents, as the central directory has it.
+    pub(super) crc32: u32,
     /// Whether it is encrypted.
     pub(super) encrypted: bool,
     /// Where its bytes are, as they stand in the file.
@@ -110,6 +115,7 @@ struct CentralEntry {
     name: String,
     flags: u16,
     method: u16,
+    crc32: u32,
     stored_bytes: u64,
     local: u64,
 }
@@ -226,7 +232,8 @@ impl Archive<'_> {
         let _decoded_bytes = value(u32_at(rest, 24))?;
         let stored_bytes = value(u32_at(rest, 20))?;
         let local = value(u32_at(rest, 42))?;
-        Ok((CentralEntry { name, flags, method: u16_at(rest, 10), stored_bytes, local }, at + end))
+        let (method, crc32) = (u16_at(rest, 10), u32_at(rest, 16));
+        Ok((CentralEntry { name, flags, method, crc32, stored_bytes, local }, at + end))
     }
 
     /// Finds the bytes of a member behind its local header; they end before `limit`.
@@ -237,7 +244,7 @@ impl Archive<'_> {
         limit: u64,
         looked_at: &mut Vec<u8>,
     ) -> Result<Member, Error> {
-        let CentralEntry { name, flags, method, stored_bytes, .. } = entry;
+        let CentralEntry { name, flags, method, crc32, stored_bytes, .. } = entry;
         let what = format!("local header of {name:?}");
         let header_end = local.saturating_add((LOCAL_BYTES + name.len()) as u64);
         let header = self.read(local..header_end, header_end.saturating_sub(local), &what)?;
@@ -258,7 +265,35 @@ impl Archive<'_> {
             return Err(self.corrupt(start, &format!("member {name:?}"), expected, found));
         };
         looked_at.extend(header);
-        Ok(Member { name, method, encrypted: flags & ENCRYPTED != 0, place: start..end })
+        Ok(Member { name, method, crc32, encrypted: flags & ENCRYPTED != 0, place: start..end })
+    }
+}
+
+impl Member {
+    /// Compares the checksum of a stored member with its bytes; `progress` is told how many of them are done.
+    pub(super) fn check_sum(&self, input: &Input, progress: &dyn Fn(u64) -> bool) -> Result<(), Error> {
+        let mut sum = flate2::Crc::new();
+        let mut piece = Vec::new();
+        let mut at = self.place.start;
+        while at < self.place.end {
+            piece.resize((self.place.end - at).min(PIECE_BYTES) as usize, 0);
+            input.read(at, &mut piece, &self.name)?;
+            sum.update(&piece);
+            at += piece.len() as u64;
+            if !progress(at - self.place.start) {
+                return Err(Error::Interrupted);
+            }
+        }
+        if sum.sum() == self.crc32 {
+            return Ok(());
+        }
+        let (expected, found) = (format!("{:#010x}", self.crc32), format!("{:#010x}", sum.sum()));
+        Err(input.corrupt(
+            self.place.start,
+            format!("zip: CRC-32 of member {:?}", self.name),
+            expected,
+            found,
+        ))
     }
 }
 

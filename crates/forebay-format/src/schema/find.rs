@@ -85,7 +85,7 @@ pub(crate) fn find(
 }
 
 /// Calls `each` with the length of some records and what reads them, until one does not fit: why, and whether it holds more
-/// than the schema.
+/// than the schema. Damaged records are passed over, unless all are.
 fn look_at(
     input: &Input,
     samples: u64,
@@ -93,10 +93,20 @@ fn look_at(
     mut each: impl FnMut(u64, ReadRecord<'_>) -> Result<Result<(), Misfit>, Error>,
 ) -> Result<Option<(Error, bool)>, Error> {
     let (mut looks, mut number) = (samples.min(LOOKS), 0);
+    let (mut readable, mut damage) = (0, None);
     while number < looks {
         let sample = (u128::from(number) * u128::from(samples - 1)).checked_div(u128::from(looks - 1));
         let sample = sample.unwrap_or(0) as u64;
-        let record = look(sample)?.swap_remove(0);
+        number += 1;
+        let record = match look(sample) {
+            Ok(mut columns) => columns.swap_remove(0),
+            // A record with a wrong checksum says nothing of the others: whoever reads it will see.
+            Err(error @ Error::Corrupt { .. }) => {
+                damage.get_or_insert(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let mut read = |at: u64, into: &mut [u8]| {
             into.copy_from_slice(&record[at as usize..at as usize + into.len()]);
             Ok(())
@@ -106,10 +116,13 @@ fn look_at(
             let (path, source) = (input.path().to_owned(), Box::new(misfit.into_error()));
             return Ok(Some((Error::Schema { path, sample, offset: 0, source }, is_extended)));
         }
-        if number == 0 {
+        if readable == 0 {
             looks = looks.min((LOOK_BYTES / (record.len() as u64).max(1)).max(2));
         }
-        number += 1;
+        readable += 1;
     }
-    Ok(None)
+    match damage {
+        Some(damage) if readable == 0 => Err(damage),
+        _ => Ok(None),
+    }
 }
