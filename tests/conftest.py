@@ -53,8 +53,10 @@ def pytest_configure(config):
 def pytest_unconfigure(config):
     disk = config.stash[disk_use.KEY]
     disk.stop()
-    # Directories of failed tests stay.
+    # Directories of failed tests stay, and with them what they lie in.
     with contextlib.suppress(OSError):
+        for users in disk.path.glob("pytest-of-*"):
+            users.rmdir()
         disk.path.rmdir()
 
 
