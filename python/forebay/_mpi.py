@@ -82,8 +82,10 @@ class Channel:
         self.size: int = duplicate.size
 
     @staticmethod
-    def of(comm: Any, deadline_s: float) -> Channel:
+    def of(comm: Any, deadline_s: float, siblings: _native.Siblings | None = None) -> Channel:
         """Return the channel of a communicator, made at the first call (then collective).
+
+        ``siblings`` are ranks of the communicator that are watched until their processes are known (`watch`).
 
         Raises
         ------
@@ -107,16 +109,17 @@ class Channel:
                 duplicate, request = comm.Idup()
             except Exception as error:
                 raise reported(comm, what, error) from error
-            Wait(comm, 0, what, deadline_s).until(request, (duplicate,))
+            Wait(comm, 0, what, deadline_s, Processes({}, siblings)).until(request, (duplicate,))
             channel = Channel(comm, duplicate)
             comm.Set_attr(_channel_key, (generation, channel))
         assert isinstance(channel, Channel)
+        channel.watch({}, siblings)
         return channel
 
-    def watch(self, pids: Mapping[int, tuple[int, int]]) -> None:
+    def watch(self, pids: Mapping[int, tuple[int, int]], siblings: _native.Siblings | None = None) -> None:
         """Watch processes of this node until `settle`: rank → process id and start. An exchange ends when one of them does."""
         self.settle()
-        self._processes = Processes(pids)
+        self._processes = Processes(pids, siblings)
 
     def settle(self) -> None:
         """Watch no processes any more: the loader is made, or will not be."""

@@ -22,6 +22,7 @@ __all__ = [
     "MemoryLimitError",
     "OptionError",
     "PeerLostError",
+    "Siblings",
     "StorageError",
     "Watchdog",
     "limit",
@@ -127,6 +128,11 @@ class Listener:
     @property
     def card(self) -> bytes: ...
     def close(self) -> None: ...
+
+@final
+class Siblings:
+    def __new__(cls, variable: str, rank: int) -> Siblings: ...
+    def ended(self) -> list[tuple[int, int]]: ...
 
 @final
 class Watchdog:

@@ -24,6 +24,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from forebay import _native
 from forebay._core import ForebayError, PeerLostError
 
 # How long ranks may keep the others waiting before these look who is missing [s].
@@ -62,10 +63,11 @@ class _Kind(IntEnum):
 
 
 class Processes:
-    """Other ranks of this node, watched by their pidfds."""
+    """Other ranks of this node, watched by their pidfds; before these are exchanged, as children of the launcher."""
 
-    def __init__(self, pids: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, pids: Mapping[int, tuple[int, int]], siblings: _native.Siblings | None = None) -> None:
         """Watch processes: rank → process id and time of its start, which tells two of one id apart."""
+        self._siblings = siblings
         self._open: dict[int, tuple[int, int]] = {}
         self._gone: dict[int, int] = {}
         self._poll = select.poll()
@@ -92,6 +94,8 @@ class Processes:
             self._gone[rank] = pid
             self._poll.unregister(descriptor)
             os.close(descriptor)
+        if self._siblings is not None:
+            self._gone.update(self._siblings.ended())
         return self._gone
 
     def close(self) -> None:
@@ -101,6 +105,7 @@ class Processes:
             os.close(descriptor)
         self._open.clear()
         self._gone.clear()
+        self._siblings = None
 
 
 def start_of(pid: int | str) -> int:

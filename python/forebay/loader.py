@@ -247,6 +247,7 @@ class Loader:
             "rank": identity.rank,
             "local_rank": identity.local_rank,
             "local_ranks": list(identity.local_ranks),
+            "launcher": identity.launcher,
             "links": links,
         }
         engine = _native.Engine(self._dataset.native, json.dumps(shared | own), listener=listener)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forebay import _mpi
+from forebay import _mpi, _native
 from forebay._core import option_error
 from forebay._waiting import start_of
 
@@ -125,6 +125,8 @@ class Identity:
     job: str
     comm: _mpi.Channel | None = field(default=None, repr=False)
     source: str
+    launcher: str | None = None
+    """Variable of the environment that holds the rank; empty where all ranks of the node are children of one process."""
 
     @property
     def local_rank(self) -> int:
@@ -262,9 +264,15 @@ def _from_world(world: World, deadline_s: float, environment: Mapping[str, str])
             f"World: local_ranks {local_ranks} does not name {local_size} different ranks with rank {world.rank} "
             f"at local_rank {local_rank}"
         )
-    job = world.job or environment.get(JOB_VARIABLE) or f"parent-{_process(os.getppid())}"
+    job = world.job or environment.get(JOB_VARIABLE)
     identity = Identity(
-        rank=world.rank, size=world.size, local_ranks=local_ranks, node=node, job=job, source="forebay.World"
+        rank=world.rank,
+        size=world.size,
+        local_ranks=local_ranks,
+        node=node,
+        job=job or f"parent-{_process(os.getppid())}",
+        source="forebay.World",
+        launcher=None if job else "",
     )
     return _alone(identity)
 
@@ -336,6 +344,7 @@ def _from_torchrun(environment: Mapping[str, str]) -> Identity | None:
         node=_host(),
         job=job,
         source=where,
+        launcher="RANK",
     )
 
 
@@ -384,6 +393,7 @@ def _from_mpi(environment: Mapping[str, str], deadline_s: float) -> Identity | N
             node=_host(),
             job=job,
             source=where,
+            launcher=names[0],
         )
     mpi = mpi or _mpi.load(f"{size} MPI ranks on several nodes", deadline_s)
     _check_library(mpi, launcher, size)
@@ -426,7 +436,9 @@ def _exchange(comm: Any, node: str, deadline_s: float, source: str, job: str | N
     """
     if not hasattr(comm, "Iallgather"):
         raise option_error(f"World(comm=): expected an mpi4py communicator, found {type(comm).__name__}")
-    channel = _mpi.Channel.of(comm, deadline_s)
+    launcher = _launcher_of(comm)
+    siblings = None if launcher is None else _native.Siblings(launcher, comm.rank)
+    channel = _mpi.Channel.of(comm, deadline_s, siblings)
     key = _node_key(node).encode()[:_TEXT_BYTES]
     token = (job or f"mpi-{secrets.token_hex(16)}").encode()[:_TEXT_BYTES]
     own = _CARD.pack(key, token, _process_namespace(), os.getpid(), start_of("self"))
@@ -449,7 +461,18 @@ def _exchange(comm: Any, node: str, deadline_s: float, source: str, job: str | N
         job=everyone[0][1].rstrip(b"\0").decode(errors="replace"),
         comm=channel,
         source=source,
+        launcher=launcher,
     )
+
+
+def _launcher_of(comm: Any) -> str | None:
+    """Return the variable in which the launcher gave this process its rank, where its numbers are those of ``comm``."""
+    mpi = _mpi.imported()
+    if mpi is None or comm != mpi.COMM_WORLD:
+        return None
+    names = [*((one[0], one[1]) for one in _MPI_VARIABLES.values()), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")]
+    own = (str(comm.rank), str(comm.size))
+    return next((rank for rank, size in names if (os.environ.get(rank), os.environ.get(size)) == own), None)
 
 
 def _process_namespace() -> int:
@@ -520,6 +543,7 @@ def _from_slurm(environment: Mapping[str, str]) -> Identity | None:
         node=_host(),
         job=environment.get(JOB_VARIABLE) or job,
         source=where,
+        launcher="SLURM_PROCID",
     )
 
 

@@ -36,9 +36,6 @@ use crate::stagger::Turns;
 use crate::stats::{Counter, EpochReads, count};
 use crate::ward::Ward;
 
-/// How long ranks of a node wait for each other to come, unless `timeout=` is shorter \[s\].
-const MEETING_S: u64 = 120;
-
 /// See the module header.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
@@ -115,7 +112,8 @@ impl Engine {
             rank: options.rank,
             local_rank: options.local_rank,
             local_ranks: options.local_ranks.clone(),
-            deadline: Duration::from_secs(MEETING_S.min(options.timeout_s)),
+            launcher: options.launcher.clone(),
+            deadline: Duration::from_secs(options.timeout_s),
         };
         let fingerprint = source.dataset().fingerprint();
         let (what, limit_s) = (format!("loader \"{}\" is made", options.name), options.timeout_s);

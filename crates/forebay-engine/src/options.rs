@@ -150,13 +150,16 @@ pub struct Options {
     pub checksums: bool,
     /// How long storage may stall before it is an error \[s\].
     pub timeout_s: u64,
+    /// How the processes of other ranks are found ([`NodeSpec::launcher`](crate::node::NodeSpec::launcher)).
+    #[serde(default)]
+    pub launcher: Option<String>,
     /// The other nodes, for the leader of a node in a job of several.
     #[serde(default)]
     pub links: Option<LinksSpec>,
 }
 
 /// What belongs to one rank alone and is left out of the comparison.
-const OWN: [&str; 3] = ["rank", "local_rank", "links"];
+const OWN: [&str; 4] = ["rank", "local_rank", "launcher", "links"];
 
 impl Options {
     /// Reads the front's JSON and checks what needs no data set.

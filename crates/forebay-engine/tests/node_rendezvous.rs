@@ -77,6 +77,7 @@ fn alone() -> NodeSpec {
         rank: 5,
         local_rank: 0,
         local_ranks: vec![5],
+        launcher: None,
         deadline: std::time::Duration::from_secs(1),
     }
 }

@@ -11,6 +11,7 @@ mod errors;
 mod limit;
 mod listener;
 mod pfs;
+mod siblings;
 mod watchdog;
 
 use forebay_format::{Format, SchemaChoice};
@@ -30,6 +31,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<batch::Lease>()?;
     module.add_class::<listener::Listener>()?;
+    module.add_class::<siblings::Siblings>()?;
     module.add_class::<watchdog::Watchdog>()?;
     module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;

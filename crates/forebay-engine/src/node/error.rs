@@ -87,6 +87,16 @@ pub enum NodeError {
         /// Job, node and loader.
         meeting: String,
     },
+    /// A rank ended before it came.
+    #[error("{peer} ended{how} before it came to make the loader ({meeting})")]
+    Ended {
+        /// Who.
+        peer: Peer,
+        /// How, in words; may be empty.
+        how: String,
+        /// Job, node and loader.
+        meeting: String,
+    },
     /// A process is alive but gave up, for example because its user interrupted it.
     #[error("{peer} gave up while the ranks of the node came together ({meeting})")]
     PeerLeft {
@@ -152,7 +162,7 @@ impl NodeError {
                 "making a loader is collective: every rank of the node makes it, with the same job, node and name; \
                  world=\"single\" is for one rank alone",
             ),
-            Self::PeerLost { .. } | Self::PeerLeft { .. } => {
+            Self::PeerLost { .. } | Self::PeerLeft { .. } | Self::Ended { .. } => {
                 Some("restart the job; the output of that rank may say why it ended")
             }
             Self::NoMemory { refusal, .. } => Some(&refusal.hint),
@@ -164,9 +174,11 @@ impl NodeError {
     /// What kind of failure it is. Only what is about other ranks is [`Class::Peers`]: a process that is alone has none.
     pub fn class(&self) -> Class {
         match self {
-            Self::NoLeader { .. } | Self::Missing { .. } | Self::PeerLost { .. } | Self::PeerLeft { .. } => {
-                Class::Peers
-            }
+            Self::NoLeader { .. }
+            | Self::Missing { .. }
+            | Self::PeerLost { .. }
+            | Self::PeerLeft { .. }
+            | Self::Ended { .. } => Class::Peers,
             Self::Usage { .. }
             | Self::Directory { .. }
             | Self::Taken { .. }

@@ -77,7 +77,11 @@ fn find_leader(
                 meeting: spec.meeting(),
             });
         }
-        patience.tell(begun, spec, || format!("local rank 0 (rank {})", spec.local_ranks[0]));
+        // The leader waits for all; it is the one that is waited for here.
+        let others: Vec<u32> =
+            (0..spec.local_ranks.len() as u32).filter(|one| *one != spec.local_rank).collect();
+        patience
+            .look(begun, spec, &others, &[0], || format!("local rank 0 (rank {})", spec.local_ranks[0]))?;
         patience.sleep(pause.min(spec.deadline.saturating_sub(begun.elapsed())))?;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -140,7 +140,8 @@ impl Leader<'_> {
         }
         let left = self.spec.deadline.saturating_sub(begun.elapsed());
         if !patience.poll(&mut polled, left)? {
-            patience.tell(begun, self.spec, || self.absent().1);
+            let (missing, who) = self.absent();
+            patience.look(begun, self.spec, &missing, &missing, || who)?;
             return if left.is_zero() { Err(self.missing()) } else { Ok(()) };
         }
         for number in 0..self.followers.len() {

@@ -7,6 +7,8 @@
 //! - [`ThreadError`] says which limit keeps a thread from being started.
 //! - [`fork`] tells a forked child from the process that made a loader.
 //!
+//! - [`Siblings`] are the ranks that the launcher started beside this one, whether they have come or not.
+//!
 //! Promises: a death while ranks come together is an error that names the dead, in all ranks that wait, without a
 //! deadline; nothing stays in any file system once all are connected, or when one of them dies; a wait lasts at most
 //! 100 ms between two calls of the caller's check.
@@ -33,6 +35,8 @@ mod peers;
 #[cfg(not(loom))]
 mod rendezvous;
 #[cfg(not(loom))]
+mod siblings;
+#[cfg(not(loom))]
 mod spec;
 mod threads;
 #[cfg(not(loom))]
@@ -48,5 +52,6 @@ pub use {
     patience::Waiting,
     peers::{Dead, Membership, Peer},
     rendezvous::join,
+    siblings::{Ended, Siblings},
     spec::NodeSpec,
 };

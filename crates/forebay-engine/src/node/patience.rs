@@ -9,6 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::error::NodeError;
+use super::peers::Peer;
+use super::siblings::Siblings;
 use super::spec::NodeSpec;
 use super::wire::{Connection, Kind, Sent};
 
@@ -18,6 +20,9 @@ const SLICE: Duration = Duration::from_millis(50);
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 /// How long ranks may keep others waiting before the user is told.
 const WARN_AFTER: Duration = Duration::from_secs(10);
+
+/// How long ranks may be missing before their processes are looked for: most come at once.
+const LOOK_AFTER: Duration = Duration::from_millis(200);
 
 /// The caller, while ranks of a node wait for each other.
 pub trait Waiting {
@@ -41,22 +46,64 @@ pub(super) struct Patience<'a> {
     caller: &'a mut dyn Waiting,
     checked: Instant,
     warned: bool,
+    /// Processes of ranks that have not come, once they are looked for.
+    siblings: Option<Siblings>,
+    looked_for: bool,
 }
 
 impl<'a> Patience<'a> {
     pub(super) fn new(caller: &'a mut dyn Waiting) -> Self {
-        Self { caller, checked: Instant::now(), warned: false }
+        Self { caller, checked: Instant::now(), warned: false, siblings: None, looked_for: false }
     }
 
-    /// Tells the user, once, whom this rank waits for, when that has lasted.
-    pub(super) fn tell(&mut self, begun: Instant, spec: &NodeSpec, who: impl FnOnce() -> String) {
+    /// Looks what has become of the local ranks that are `needed` since a wait `begun`. Tells the user, once, when it has lasted,
+    /// which of them are `missing`.
+    ///
+    /// # Errors
+    /// One of them has ended.
+    pub(super) fn look(
+        &mut self,
+        begun: Instant,
+        spec: &NodeSpec,
+        needed: &[u32],
+        missing: &[u32],
+        who: impl FnOnce() -> String,
+    ) -> Result<(), NodeError> {
         let waited = begun.elapsed();
+        if waited < LOOK_AFTER {
+            return Ok(());
+        }
+        if !self.looked_for {
+            self.looked_for = true;
+            self.siblings = spec.launcher.as_deref().and_then(|variable| {
+                Siblings::find(Some(variable).filter(|name| !name.is_empty()), spec.rank)
+            });
+        }
+        let rank_of = |local: &u32| spec.local_ranks[*local as usize];
+        let mut about = String::new();
+        if let Some(siblings) = &mut self.siblings {
+            siblings.look();
+            for local_rank in needed {
+                let rank = rank_of(local_rank);
+                if let Some(ended) = siblings.ended(rank) {
+                    let peer = Peer { rank, local_rank: *local_rank, pid: ended.pid };
+                    return Err(NodeError::Ended { peer, how: ended.how, meeting: spec.meeting() });
+                }
+            }
+            about = siblings.about(&missing.iter().map(rank_of).collect::<Vec<_>>());
+        }
+        self.tell(waited, spec, who, &about);
+        Ok(())
+    }
+
+    fn tell(&mut self, waited: Duration, spec: &NodeSpec, who: impl FnOnce() -> String, about: &str) {
         if self.warned || waited < WARN_AFTER.min(spec.deadline / 2) {
             return;
         }
         self.warned = true;
+        let about = if about.is_empty() { String::new() } else { format!("; {about}") };
         self.caller.warn(&format!(
-            "{}: this is local rank {}, and has waited for {:.0} s for {}; after {:.0} s that is an error",
+            "{}: this is local rank {}, and has waited for {:.0} s for {}{about}; after {:.0} s that is an error",
             spec.meeting(),
             spec.local_rank,
             waited.as_secs_f64(),
@@ -172,14 +219,15 @@ mod tests {
             rank: 7,
             local_rank: 1,
             local_ranks: vec![6, 7],
+            launcher: None,
             deadline: Duration::from_secs(600),
         };
         let mut told = Told(Vec::new());
         let mut patience = Patience::new(&mut told);
-        patience.tell(Instant::now(), &spec, || unreachable!("it has not lasted"));
+        patience.look(Instant::now(), &spec, &[0], &[0], || unreachable!("it has not lasted")).unwrap();
         let begun = Instant::now().checked_sub(WARN_AFTER).expect("the machine runs for longer");
         for _ in 0..3 {
-            patience.tell(begun, &spec, || "local rank 0 (rank 6)".to_owned());
+            patience.look(begun, &spec, &[0], &[0], || "local rank 0 (rank 6)".to_owned()).unwrap();
         }
         let [text] = &told.0[..] else { panic!("{:?}", told.0) };
         assert!(text.contains(" s for local rank 0 (rank 6); after 600 s that is an error"), "{text}");

@@ -26,6 +26,9 @@ pub struct NodeSpec {
     pub local_rank: u32,
     /// Ranks in the job of all ranks on the node, by local rank.
     pub local_ranks: Vec<u32>,
+    /// Variable of the environment in which a launcher gave this process its rank, to find the other ones by; empty where the
+    /// ranks are children of one process; `None` where their processes are not to be looked for.
+    pub launcher: Option<String>,
     /// How long ranks wait for each other to come.
     pub deadline: Duration,
 }

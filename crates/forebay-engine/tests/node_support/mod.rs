@@ -270,6 +270,7 @@ pub fn child_process() {
         rank: script.rank,
         local_rank: script.local_rank,
         local_ranks: script.local_ranks.clone(),
+        launcher: None,
         deadline: Duration::from_millis(script.deadline_ms),
     };
     let greeting = pattern(script.local_rank as usize, script.greeting_bytes);

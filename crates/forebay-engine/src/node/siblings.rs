@@ -1,0 +1,417 @@
+//! What became of ranks that have not come: the processes that the launcher of this one started on this node.
+//!
+//! A rank that ends before it comes to a meeting is known to nobody there. Its launcher (torchrun's agent, mpiexec's proxy,
+//! slurmstepd) started it beside this process, and wrote its rank into its environment, which processes of one user can read:
+//!
+//! 1. The launcher is the parent of the first ancestor of this process that carries this rank in `variable`.
+//! 2. Its children that carry another rank, and agree with this process on what tells jobs apart, are the *tops* of those ranks:
+//!    the ranks themselves, or a shell around them. Each is kept with a pidfd, and looked at again in every [`Siblings::look`].
+//! 3. A rank has *ended* when a top of it was seen alive and has ended since, no other top of it is there, and no process of
+//!    this machine carries it any more. To the launcher it has ended as well.
+//!
+//! That never accuses a rank that lives: one that was not seen, since it ended before the first look or has not been started, is
+//! not told from a slow one. Without a variable, as under `multiprocessing`, nobody can say which process is which rank: then the
+//! children of the parent that have ended are only mentioned.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::peers::is_dead;
+
+/// How often the processes are looked at: once takes a tenth of a millisecond per process.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// What tells jobs of one launcher apart, and restarts of one job.
+const JOB_VARIABLES: [&str; 9] = [
+    "FOREBAY_JOB",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PMIX_NAMESPACE",
+    "PMI_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+];
+/// Most ancestors between a rank and its launcher.
+const MOST_ANCESTORS: usize = 16;
+
+/// A process that the launcher started.
+#[derive(Debug)]
+struct Top {
+    /// Its rank; `None` where its environment cannot be read or does not say.
+    rank: Option<u32>,
+    started: u64,
+    pidfd: Option<OwnedFd>,
+    ended: bool,
+    how: Option<How>,
+}
+
+/// How a process ended, where its parent has not asked yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Exit(i32),
+    Signal(i32),
+}
+
+/// A rank that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its process.
+    pub pid: i32,
+    /// How, in words; may be empty.
+    pub how: String,
+}
+
+/// See the module header.
+#[derive(Debug)]
+pub struct Siblings {
+    variable: Option<String>,
+    /// Values of [`JOB_VARIABLES`] in this process.
+    job: Vec<(&'static str, Option<String>)>,
+    launcher: (i32, u64),
+    tops: BTreeMap<i32, Top>,
+    looked: Option<Instant>,
+}
+
+impl Siblings {
+    /// Finds the launcher of this process. `variable` is the variable of its environment that holds the rank.
+    ///
+    /// `None` where the launcher cannot be seen: it has ended, or lives in another process namespace.
+    pub fn find(variable: Option<&str>, rank: u32) -> Option<Self> {
+        Self::find_in(variable, rank, std::process::id().cast_signed())
+    }
+
+    fn find_in(variable: Option<&str>, rank: u32, me: i32) -> Option<Self> {
+        let own = process::environment(me)?;
+        let job = JOB_VARIABLES.map(|name| (name, own.get(name).cloned())).to_vec();
+        let rank = rank.to_string();
+        let variable = variable.filter(|name| own.get(*name) == Some(&rank));
+        let mut top = me;
+        for _ in 0..MOST_ANCESTORS {
+            let parent = process::stat(top)?.parent;
+            if parent <= 1 {
+                return None;
+            }
+            let above = variable.and_then(|name| process::environment(parent)?.get(name).cloned());
+            match above {
+                Some(found) if found == rank => top = parent,
+                // A launcher that is a rank of another one: its children look like that one until they become ours.
+                Some(_) => return None,
+                None => {
+                    let launcher = (parent, process::stat(parent)?.started);
+                    let variable = variable.map(str::to_owned);
+                    return Some(Self { variable, job, launcher, tops: BTreeMap::new(), looked: None });
+                }
+            }
+        }
+        None
+    }
+
+    /// Looks at the launcher's processes, unless it has just done so.
+    pub fn look(&mut self) {
+        if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        let (launcher, started) = self.launcher;
+        if process::stat(launcher).is_none_or(|stat| stat.started != started) {
+            return;
+        }
+        for pid in process::children(launcher) {
+            let Some(stat) = process::stat(pid).filter(|stat| stat.parent == launcher) else { continue };
+            if self.tops.get(&pid).is_some_and(|top| top.started != stat.started) {
+                self.tops.remove(&pid);
+            }
+            if stat.ended {
+                let top = self.tops.entry(pid).or_insert(Top {
+                    rank: None,
+                    started: stat.started,
+                    pidfd: None,
+                    ended: true,
+                    how: None,
+                });
+                top.how = stat.how.or(top.how);
+                continue;
+            }
+            let rank = self.rank_of(pid);
+            if let Some(top) = self.tops.get_mut(&pid) {
+                // A process that was forked and has become another program since; and one that hides its environment now.
+                top.rank = rank.or(top.rank);
+            } else if let Some(pidfd) = process::pidfd(pid, stat.started) {
+                self.tops.insert(
+                    pid,
+                    Top { rank, started: stat.started, pidfd: Some(pidfd), ended: false, how: None },
+                );
+            }
+        }
+        for (pid, top) in &mut self.tops {
+            if !top.ended && top.pidfd.as_ref().is_some_and(is_dead) {
+                top.ended = true;
+                let stat = process::stat(*pid).filter(|stat| stat.started == top.started);
+                top.how = stat.and_then(|stat| stat.how);
+            }
+        }
+    }
+
+    /// Whether a rank has ended, beyond doubt.
+    pub fn ended(&self, rank: u32) -> Option<Ended> {
+        let of_rank = || self.tops.iter().filter(move |(_, top)| top.rank == Some(rank));
+        let (pid, top) = of_rank().next_back()?;
+        let lives = of_rank().any(|(_, top)| !top.ended)
+            || process::all().into_iter().any(|pid| {
+                self.rank_of(pid) == Some(rank) && process::stat(pid).is_some_and(|stat| !stat.ended)
+            });
+        (!lives).then(|| Ended { pid: *pid, how: described(top.how) })
+    }
+
+    /// All ranks that have ended.
+    pub fn all_ended(&self) -> Vec<(u32, Ended)> {
+        let ranks: std::collections::BTreeSet<u32> = self.tops.values().filter_map(|top| top.rank).collect();
+        ranks.into_iter().filter_map(|rank| Some((rank, self.ended(rank)?))).collect()
+    }
+
+    /// What is known of ranks that have not come, in words, for a warning.
+    pub fn about(&self, ranks: &[u32]) -> String {
+        let mut facts = Vec::new();
+        if self.variable.is_some() {
+            for rank in ranks {
+                let lives = self.tops.iter().find(|(_, top)| top.rank == Some(*rank) && !top.ended);
+                facts.push(match lives {
+                    Some((pid, _)) => format!("rank {rank} is process {pid}, which runs"),
+                    None => format!(
+                        "no process of rank {rank} was seen on this node, so it has ended or was not started"
+                    ),
+                });
+            }
+        } else {
+            let mut ended: Vec<_> = self.tops.iter().filter(|(_, top)| top.ended).collect();
+            // The newest first: others may have ended long ago.
+            ended.sort_by_key(|(_, top)| std::cmp::Reverse(top.started));
+            facts.extend(ended.into_iter().map(|(pid, top)| {
+                let how = described(top.how);
+                format!("process {pid}, which the same process {} started, has ended{how}", self.launcher.0)
+            }));
+        }
+        // A job of many ranks is not to fill the screen.
+        facts.truncate(4);
+        facts.join("; ")
+    }
+
+    /// The rank that a process carries, if it belongs to this job.
+    fn rank_of(&self, pid: i32) -> Option<u32> {
+        let environment = process::environment(pid)?;
+        let same = self.job.iter().all(|(name, value)| environment.get(*name) == value.as_ref());
+        environment.get(self.variable.as_ref()?)?.parse().ok().filter(|_| same)
+    }
+}
+
+fn described(how: Option<How>) -> String {
+    match how {
+        Some(How::Exit(code)) => format!(" with exit code {code}"),
+        Some(How::Signal(number)) => format!(" by signal {number}"),
+        None => String::new(),
+    }
+}
+
+/// The process table (proc(5)).
+mod process {
+    use super::{BTreeMap, How, OsString, OsStringExt, OwnedFd, Pid, PidfdFlags, fs, pidfd_open};
+
+    pub(super) struct Stat {
+        pub(super) parent: i32,
+        /// Clock ticks since boot: tells two processes of one id apart.
+        pub(super) started: u64,
+        pub(super) ended: bool,
+        pub(super) how: Option<How>,
+    }
+
+    pub(super) fn stat(pid: i32) -> Option<Stat> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may hold anything. Behind it: state, parent; field 22 is the start, the last one the
+        // status as wait(2) gives it, 0 where this user may not know.
+        let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
+        let ended = matches!(*fields.first()?, "Z" | "X" | "x");
+        let status: i32 = fields.get(49).and_then(|field| field.parse().ok()).unwrap_or(0);
+        let how = match (status & 0x7f, status >> 8 & 0xff) {
+            _ if !ended => None,
+            // Also what is not to be known.
+            (0, 0) => None,
+            (0, code) => Some(How::Exit(code)),
+            (signal, _) => Some(How::Signal(signal)),
+        };
+        Some(Stat {
+            parent: fields.get(1)?.parse().ok()?,
+            started: fields.get(19)?.parse().ok()?,
+            ended,
+            how,
+        })
+    }
+
+    pub(super) fn environment(pid: i32) -> Option<BTreeMap<String, String>> {
+        let bytes = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let words = bytes.split(|byte| *byte == 0).filter_map(|word| {
+            let word = OsString::from_vec(word.to_vec()).into_string().ok()?;
+            word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
+        });
+        Some(words.collect())
+    }
+
+    pub(super) fn children(pid: i32) -> Vec<i32> {
+        let mut children = Vec::new();
+        let mut told = false;
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            if let Ok(text) = fs::read_to_string(task.path().join("children")) {
+                told = true;
+                children.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+            }
+        }
+        if told {
+            return children;
+        }
+        // A kernel without CONFIG_PROC_CHILDREN.
+        let mut all = all();
+        all.retain(|child| stat(*child).is_some_and(|stat| stat.parent == pid));
+        all
+    }
+
+    pub(super) fn all() -> Vec<i32> {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// A descriptor of the process that was started then.
+    pub(super) fn pidfd(pid: i32, started: u64) -> Option<OwnedFd> {
+        let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+        stat(pid).is_some_and(|stat| stat.started == started).then_some(pidfd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    const VARIABLE: &str = "FOREBAY_SIBLINGS_TEST_RANK";
+
+    /// Children of this process in the parts of ranks; killed in the end.
+    struct Ranks(Vec<Child>);
+
+    impl Ranks {
+        fn start(job: &str, commands: &[(&str, u32)]) -> Self {
+            let start = |(command, rank): &(&str, u32)| {
+                let mut program = Command::new("sh");
+                program.args(["-c", command]).env(VARIABLE, rank.to_string()).env("FOREBAY_JOB", job);
+                program.stdout(Stdio::null()).spawn().unwrap()
+            };
+            Self(commands.iter().map(start).collect())
+        }
+
+        fn pid(&self, number: usize) -> i32 {
+            self.0[number].id().cast_signed()
+        }
+
+        /// What the first of them sees, once all have become shells.
+        fn seen(&self) -> Siblings {
+            loop {
+                let found = Siblings::find_in(Some(VARIABLE), 0, self.pid(0));
+                if let Some(mut siblings) = found.filter(|one| one.variable.is_some()) {
+                    look(&mut siblings);
+                    if self.0.iter().all(|child| {
+                        let top = siblings.tops.get(&child.id().cast_signed());
+                        top.is_some_and(|top| top.rank.is_some() || top.ended)
+                    }) {
+                        return siblings;
+                    }
+                }
+            }
+        }
+    }
+
+    impl Drop for Ranks {
+        fn drop(&mut self) {
+            for child in &mut self.0 {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+
+    fn look(siblings: &mut Siblings) {
+        siblings.looked = None;
+        siblings.look();
+    }
+
+    #[test]
+    fn a_rank_that_was_seen_and_has_ended_is_told_and_nobody_else() {
+        let mut ranks =
+            Ranks::start("ended", &[("exec sleep 1000", 0), ("exec sleep 1000", 1), ("exec sleep 1000", 2)]);
+        let mut siblings = ranks.seen();
+        assert_eq!(siblings.all_ended(), []);
+        assert!(siblings.about(&[1]).contains(&format!("rank 1 is process {}, which runs", ranks.pid(1))));
+        ranks.0[1].kill().unwrap();
+        // A zombie first, then nothing at all.
+        while siblings.ended(1).is_none() {
+            look(&mut siblings);
+        }
+        let told = siblings.ended(1).unwrap();
+        assert_eq!((told.pid, told.how.as_str()), (ranks.pid(1), " by signal 9"));
+        ranks.0[1].wait().unwrap();
+        look(&mut siblings);
+        assert_eq!(siblings.all_ended(), [(1, told)]);
+        assert!(siblings.about(&[1, 7]).contains("no process of rank 7 was seen"));
+    }
+
+    #[test]
+    fn a_rank_that_goes_on_without_the_shell_around_it_has_not_ended() {
+        let mut ranks = Ranks::start("shell", &[("exec sleep 1000", 0), ("sleep 1000 & wait", 1)]);
+        let mut siblings = ranks.seen();
+        // The shell's child is there, with the same environment.
+        while process::children(ranks.pid(1)).is_empty() {}
+        let child = process::children(ranks.pid(1))[0];
+        ranks.0[1].kill().unwrap();
+        ranks.0[1].wait().unwrap();
+        look(&mut siblings);
+        assert!(siblings.tops[&ranks.pid(1)].ended);
+        assert_eq!(siblings.ended(1), None);
+        rustix::process::kill_process(Pid::from_raw(child).unwrap(), rustix::process::Signal::KILL).unwrap();
+        while siblings.ended(1).is_none() {
+            look(&mut siblings);
+        }
+    }
+
+    #[test]
+    fn ranks_of_other_jobs_and_of_no_job_are_not_told() {
+        let ranks = Ranks::start("one", &[("exec sleep 1000", 0)]);
+        let mut others = Ranks::start("another", &[("exec sleep 1000", 1)]);
+        let siblings = &mut ranks.seen();
+        others.0[0].kill().unwrap();
+        while !siblings.tops.get(&others.pid(0)).is_some_and(|top| top.ended) {
+            look(siblings);
+        }
+        assert_eq!(siblings.all_ended(), []);
+        assert!(Siblings::find_in(None, 0, ranks.pid(0)).is_some_and(|one| one.variable.is_none()));
+    }
+
+    #[test]
+    fn without_a_variable_children_that_ended_are_mentioned() {
+        let mut ranks = Ranks::start("parent", &[("exec sleep 1000", 0), ("exit 3", 1)]);
+        let mut siblings = Siblings::find_in(None, 0, ranks.pid(0)).unwrap();
+        while siblings.tops.get(&ranks.pid(1)).is_none_or(|top| top.how.is_none()) {
+            look(&mut siblings);
+        }
+        // Other tests have children, too.
+        siblings.tops.retain(|pid, _| *pid == ranks.pid(1));
+        let (pid, me) = (ranks.pid(1), std::process::id());
+        let told = format!("process {pid}, which the same process {me} started, has ended with exit code 3");
+        assert_eq!(siblings.about(&[1]), told);
+        assert_eq!(siblings.all_ended(), []);
+        ranks.0[1].wait().unwrap();
+    }
+}
