@@ -18,6 +18,9 @@ def several(request, tmp_path):
         write(tmp_path / name, request.param, shift) for name, shift in (("c", 0), ("a", 64), ("b", 128))
     ]
     more = ["--record-bytes", str(SAMPLE_BYTES)] if request.param == "raw" else []
+    if request.param in ("hdf5", "npy", "npz"):
+        # Three files of one shape without labels: nothing in them says that they are shards.
+        more = ["--sample-axis", "0"]
     return [*map(str, paths), "--format", request.param, *more], paths
 
 
