@@ -21,8 +21,8 @@ pub trait Caller: Sync {
     /// Tells that the work waits for other processes, which is no stall of storage.
     fn waits_for_others(&self) {}
 
-    /// Finds the structure of an HDF5 file, with the fields and the sample axis of `options`; `None` where the caller cannot,
-    /// or has noted why it failed.
+    /// Finds the structure of an HDF5 file, with the fields and the sample axis of `options`;
+    /// `None` where the caller cannot, or has noted why it failed.
     fn structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>>;
 
     /// Tells the user something he should know though all goes on.

@@ -464,8 +464,8 @@ impl Source {
         Ok(self.dataset.check_sums(&|progress| tell(caller, progress))?)
     }
 
-    /// Reads and decodes every sample, compares all checksums, and a recipe that is kept with all records. Of the bad samples,
-    /// `listed` are named.
+    /// Reads and decodes every sample, compares all checksums, and a recipe that is kept with all
+    /// records. Of the bad samples, `listed` are named.
     pub fn verify(
         &self,
         threads: usize,

@@ -157,8 +157,9 @@ pub(crate) trait Container: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Compares the checksums that are not those of single samples, which reading a sample compares, with the file: of headers,
-    /// and of members that hold many samples. `progress` as in [`Container::walk`].
+    /// Compares the checksums that are not those of single samples, which reading a sample
+    /// compares, with the file: of headers, and of members that hold many samples. `progress` as in
+    /// [`Container::walk`].
     fn check_sums(&self, progress: &dyn Fn(u64) -> bool) -> Result<(), Error> {
         let _ = progress;
         Ok(())

@@ -158,7 +158,8 @@ fn sequence_examples_are_refused_by_name_wherever_they_stand() {
     assert_eq!(decode(&label, &sequence).expect_err("a sequence").to_string(), refusal);
     assert_eq!(decode(&label, &[context.clone(), bytes(2, b"")].concat()), Ok(vec![ints(&[7])]), "no list");
 
-    // By themselves, with a context or without one, with a later one among examples, and where they were asked for.
+    // By themselves, with a context or without one, with a later one among examples, and where they
+    // were asked for.
     let scratch = Scratch::new();
     for (name, records) in [
         ("all", vec![sequence.clone(); 3]),

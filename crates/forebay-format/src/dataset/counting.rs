@@ -1,9 +1,10 @@
 //! What counts the samples of a file of arrays: its first axis, or the file itself.
 //!
-//! HDF5, npy and npz hold arrays, and nothing in them says whether the first axis counts samples (a shard) or belongs to the
-//! one sample that the file is. The first axis counts unless the caller says otherwise ([`SampleAxis`]). Where that was not
-//! said and the shapes give no evidence for it, [`Dataset::sample_axis_doubt`] names both readings. The rule is
-//! [`is_doubtful`], a pure function of the shapes.
+//! HDF5, npy and npz hold arrays, and nothing in them says whether the first axis counts samples (a
+//! shard) or belongs to the one sample that the file is. The first axis counts unless the caller
+//! says otherwise ([`SampleAxis`]). Where that was not said and the shapes give no evidence for it,
+//! [`Dataset::sample_axis_doubt`] names both readings. The rule is [`is_doubtful`], a pure function
+//! of the shapes.
 
 use forebay_types::{Field, Layout};
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,8 @@ const LEAST_FILES: usize = 3;
 /// Largest first extent that is doubted: larger ones are no axis of one sample.
 const MOST_DOUBTED: u64 = 1 << 14;
 
-/// How much longer than the longest other axis the first one may be to be taken for an axis of the same sample.
+/// How much longer than the longest other axis the first one may be to be taken for an axis of the
+/// same sample.
 const ALIKE: u64 = 2;
 
 /// Fields and shapes that a message names, at most.
@@ -43,7 +45,8 @@ impl SampleAxis {
         self == Self::File
     }
 
-    /// The shape of samples and their number in an array of this shape: its first axis, or a first axis of one.
+    /// The shape of samples and their number in an array of this shape: its first axis, or a first
+    /// axis of one.
     #[must_use]
     pub fn shape(self, mut shape: Vec<u64>) -> Vec<u64> {
         if self.is_file() {
@@ -64,8 +67,9 @@ struct SampleShape {
 
 /// Whether files with so many rows each, of fields of these shapes, may well be one sample each.
 ///
-/// Evidence for shards: few files, files of different numbers of rows, one row or very many, a first axis much longer than
-/// all others, elements that are records, and fields that have nothing but the first axis in common (a label per row).
+/// Evidence for shards: few files, files of different numbers of rows, one row or very many, a
+/// first axis much longer than all others, elements that are records, and fields that have nothing
+/// but the first axis in common (a label per row).
 fn is_doubtful(rows: &[u64], fields: &[SampleShape]) -> bool {
     let Some(first) = rows.first() else { return false };
     let is_uniform = rows.len() >= LEAST_FILES && rows.iter().all(|other| other == first);
@@ -90,7 +94,8 @@ fn shape_of(field: &Field) -> Option<SampleShape> {
     let Layout::Dense(shape) = &field.layout else { return None };
     // The last axis of another type of numpy's is the bytes of an item.
     let axes = if field.numpy.is_some() { &shape[..shape.len().saturating_sub(1)] } else { &shape[..] };
-    // Numbers in the other byte order and complex ones are numbers: their description is one word, such as >f4.
+    // Numbers in the other byte order and complex ones are numbers: their description is one word,
+    // such as >f4.
     let kind = field.numpy.as_deref().map(|text| text.trim_start_matches(['<', '>', '|', '=']));
     let is_number = kind.is_none_or(|kind| kind.starts_with(['i', 'u', 'f', 'c', 'b']));
     Some(SampleShape { axes: axes.to_vec(), is_number })
@@ -138,7 +143,8 @@ impl Dataset {
         })
     }
 
-    /// Both readings of the files, where their shapes leave open whether each is one sample and the caller did not say.
+    /// Both readings of the files, where their shapes leave open whether each is one sample and the
+    /// caller did not say.
     #[must_use]
     pub fn sample_axis_doubt(&self, index: &Index) -> Option<String> {
         if self.options.sample_axis != SampleAxis::Auto || !self.format.has_axes() {

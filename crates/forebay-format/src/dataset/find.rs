@@ -49,8 +49,8 @@ impl Dataset {
         }
     }
 
-    /// Calls `look` with the length of each record and what reads it, until one does not fit: why, where it is, and whether it
-    /// holds more than the schema.
+    /// Calls `look` with the length of each record and what reads it, until one does not fit: why,
+    /// where it is, and whether it holds more than the schema.
     fn look_at(
         &self,
         probes: &[Probe],

@@ -59,9 +59,9 @@ impl Dataset {
         self.read_located(&OpenFiles::new(self, index), index, &located, 0, &mut Units::default())
     }
 
-    /// Compares the checksums that stand for more than one sample with the files: those of tar headers and of members of npz
-    /// archives. Those of single samples are compared when a sample is read; a wrong one here is an error, since no sample can be
-    /// named.
+    /// Compares the checksums that stand for more than one sample with the files: those of tar
+    /// headers and of members of npz archives. Those of single samples are compared when a sample
+    /// is read; a wrong one here is an error, since no sample can be named.
     pub fn check_sums(&self, progress: &dyn Fn(Progress) -> bool) -> Result<(), Error> {
         let Files::Other(files) = &self.files else { return Ok(()) };
         let total = self.shards.iter().map(|shard| shard.bytes).sum();

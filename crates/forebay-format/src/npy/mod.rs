@@ -1,9 +1,10 @@
 //! Arrays of numpy: npy, one array, and npz, several in a zip archive.
 //!
-//! The first axis of an array counts the samples, so a sample is a row of bytes whose place is arithmetic; or each file is
-//! one sample ([`SampleAxis`]). An npy file
-//! has one field, an npz archive one for each member; members are stored, not compressed, and have the same first
-//! extent. Read are the headers, nothing else. The layouts to the byte, and what is refused: `docs/formats/npy.md`.
+//! The first axis of an array counts the samples, so a sample is a row of bytes whose place is
+//! arithmetic; or each file is one sample ([`SampleAxis`]). An npy file has one field, an npz
+//! archive one for each member; members are stored, not compressed, and have the same first extent.
+//! Read are the headers, nothing else. The layouts to the byte, and what is refused:
+//! `docs/formats/npy.md`.
 
 mod header;
 mod item;

@@ -270,7 +270,8 @@ impl Archive<'_> {
 }
 
 impl Member {
-    /// Compares the checksum of a stored member with its bytes; `progress` is told how many of them are done.
+    /// Compares the checksum of a stored member with its bytes; `progress` is told how many of them
+    /// are done.
     pub(super) fn check_sum(&self, input: &Input, progress: &dyn Fn(u64) -> bool) -> Result<(), Error> {
         let mut sum = flate2::Crc::new();
         let mut piece = Vec::new();

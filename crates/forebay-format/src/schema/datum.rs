@@ -1,9 +1,10 @@
 //! Caffe's `Datum` message: an image of channels x height x width, and a label.
 //!
-//! Fields of the message: 1 channels, 2 height, 3 width (varints), 4 data (bytes), 5 label (varint; a negative one takes
-//! ten bytes), 6 `float_data` (packed or not), 7 encoded (the data are an image file). Of a field that occurs twice the
-//! last one counts; one that is absent is zero; one that is none of these, or of another type, is refused if it holds something. Source: observation of files written by
-//! protobuf.
+//! Fields of the message: 1 channels, 2 height, 3 width (varints), 4 data (bytes), 5 label (varint;
+//! a negative one takes ten bytes), 6 `float_data` (packed or not), 7 encoded (the data are an
+//! image file). Of a field that occurs twice the last one counts; one that is absent is zero; one
+//! that is none of these, or of another type, is refused if it holds something. Source: observation
+//! of files written by protobuf.
 
 use std::cell::RefCell;
 

@@ -26,8 +26,9 @@ pub(crate) struct Wanted<'a> {
 
 /// Finds the schema of `samples` records of one opaque column.
 ///
-/// Where nothing was asked for, records that do not have the usual schema are raw; those that have it and hold more are refused,
-/// since a dataset must not become bytes for what one of its records has too much.
+/// Where nothing was asked for, records that do not have the usual schema are raw; those that have
+/// it and hold more are refused, since a dataset must not become bytes for what one of its records
+/// has too much.
 pub(crate) fn find(
     input: &Input,
     wanted: Wanted<'_>,
@@ -84,8 +85,8 @@ pub(crate) fn find(
     })
 }
 
-/// Calls `each` with the length of some records and what reads them, until one does not fit: why, and whether it holds more
-/// than the schema. Damaged records are passed over, unless all are.
+/// Calls `each` with the length of some records and what reads them, until one does not fit: why,
+/// and whether it holds more than the schema. Damaged records are passed over, unless all are.
 fn look_at(
     input: &Input,
     samples: u64,

@@ -1,8 +1,10 @@
 //! `MXNet`'s image records: a header with label and id in front of the image, as `im2rec` and `recordio.pack` write them.
 //!
-//! The header is `u32 flag`, `f32 label`, `u64 id`, `u64 id2`, little-endian. With flag 0 the label is that of the
-//! header; with flag *n* it is ignored and *n* labels (`f32`) follow. What is behind them is the image, delivered as it
-//! is. Fields: `label`, `id`, `data`; a record whose `id2` is not 0 is refused, since no field would hold that. Source: `mxnet/recordio.py`, and observation of what it writes.
+//! The header is `u32 flag`, `f32 label`, `u64 id`, `u64 id2`, little-endian. With flag 0 the label
+//! is that of the header; with flag *n* it is ignored and *n* labels (`f32`) follow. What is behind
+//! them is the image, delivered as it is. Fields: `label`, `id`, `data`; a record whose `id2` is
+//! not 0 is refused, since no field would hold that. Source: `mxnet/recordio.py`, and observation
+//! of what it writes.
 
 use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};

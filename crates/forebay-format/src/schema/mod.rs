@@ -123,7 +123,8 @@ pub struct SchemaError {
 pub(crate) enum Misfit {
     /// It is something else.
     Other(SchemaError),
-    /// It is of the schema, and holds more than the schema has: decoding would drop that, and bytes are not what was written.
+    /// It is of the schema, and holds more than the schema has: decoding would drop that, and bytes
+    /// are not what was written.
     Extended(SchemaError),
 }
 

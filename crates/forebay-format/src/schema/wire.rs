@@ -48,7 +48,8 @@ pub(super) enum Piece {
 }
 
 impl Piece {
-    /// Whether a reader that passes over the field loses something: an empty string and a zero are what an absent field is.
+    /// Whether a reader that passes over the field loses something: an empty string and a zero are
+    /// what an absent field is.
     pub(super) fn holds_data(self) -> bool {
         match self {
             Self::Varint(value) => value != 0,
@@ -72,7 +73,8 @@ impl Piece {
 pub(super) enum Unknown<'a> {
     /// One that holds data is an error: decoding would drop it.
     Refuse,
-    /// The first one that holds data is noted, so that the rest of the message is looked at all the same.
+    /// The first one that holds data is noted, so that the rest of the message is looked at all the
+    /// same.
     Note(&'a RefCell<Option<SchemaError>>),
 }
 

@@ -9,7 +9,8 @@ pub fn example(features: &[Vec<u8>]) -> Vec<u8> {
     bytes(1, &features.iter().flat_map(|feature| bytes(1, feature)).collect::<Vec<u8>>())
 }
 
-/// The lists of a `tf.train.SequenceExample`: each a name and its steps, which are values as they are.
+/// The lists of a `tf.train.SequenceExample`: each a name and its steps, which are values as they
+/// are.
 pub fn feature_lists(lists: &[(&str, &[Vec<u8>])]) -> Vec<u8> {
     let entry = |(name, steps): &(&str, &[Vec<u8>])| {
         // A step is the value of a feature, in a list of its own.

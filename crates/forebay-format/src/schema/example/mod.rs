@@ -1,12 +1,14 @@
 //! `TensorFlow`'s `tf.train.Example`: features by name, each a list of byte strings, of floats or of integers.
 //!
-//! Example: field 1 is a message whose field 1 is repeated, once per feature: key 1 is the name, value 2 a message that
-//! holds one list, of bytes (1), floats (2) or integers (3), whose values are field 1. Numbers may be packed or not, the
-//! value may stand in front of the key; of a feature that is there twice the last one counts. Fields that are not part of the
-//! messages are an error where they hold something: those of `tf.train.SequenceExample`, whose first field is the same and
-//! whose second one holds lists of features ([`sequence`]), and any others.
-//! What each feature is, and whether it has as many values in every record, is found by a look at some records
-//! ([`Survey`]). The rules are in `docs/formats/tfrecord.md`. Source: tensorflow's `example.proto` and `feature.proto`.
+//! Example: field 1 is a message whose field 1 is repeated, once per feature: key 1 is the name,
+//! value 2 a message that holds one list, of bytes (1), floats (2) or integers (3), whose values
+//! are field 1. Numbers may be packed or not, the value may stand in front of the key; of a feature
+//! that is there twice the last one counts. Fields that are not part of the messages are an error
+//! where they hold something: those of `tf.train.SequenceExample`, whose first field is the same
+//! and whose second one holds lists of features ([`sequence`]), and any others. What each feature
+//! is, and whether it has as many values in every record, is found by a look at some records
+//! ([`Survey`]). The rules are in `docs/formats/tfrecord.md`. Source: tensorflow's `example.proto`
+//! and `feature.proto`.
 
 mod sequence;
 mod survey;
@@ -29,7 +31,8 @@ const MOST_FEATURES: usize = 1024;
 pub struct ExampleSchema {
     /// In the order of the fields; all names differ.
     pub features: Vec<Feature>,
-    /// Whether these are all features of a record, as the caller chose none: another one that holds values is an error.
+    /// Whether these are all features of a record, as the caller chose none: another one that holds
+    /// values is an error.
     #[serde(default)]
     pub complete: bool,
 }
@@ -121,8 +124,8 @@ enum Run {
     Int(u64),
 }
 
-/// Calls `each` with the name and the value of every feature, in the order of the message; returns whether there are lists of
-/// features as well, where those are passed over.
+/// Calls `each` with the name and the value of every feature, in the order of the message; returns
+/// whether there are lists of features as well, where those are passed over.
 fn entries<M: Message>(
     message: &mut M,
     unknown: &Unknown<'_>,

@@ -1,8 +1,9 @@
 //! `TensorFlow`'s `tf.train.SequenceExample`, which is refused by name.
 //!
-//! Its field 1 is the context, laid out like the features of an Example, so that a reader of Examples that passes over what it
-//! does not know drops all else: field 2, a message whose field 1 is repeated, once per list: key 1 is the name, value 2 a
-//! message whose field 1 is repeated, a feature for each step. Source: tensorflow's `example.proto` and `feature.proto`.
+//! Its field 1 is the context, laid out like the features of an Example, so that a reader of
+//! Examples that passes over what it does not know drops all else: field 2, a message whose field 1
+//! is repeated, once per list: key 1 is the name, value 2 a message whose field 1 is repeated, a
+//! feature for each step. Source: tensorflow's `example.proto` and `feature.proto`.
 
 use super::super::SchemaError;
 use super::super::wire::{Fields, Message, Piece, Unknown};
