@@ -1,4 +1,4 @@
-"""A rank that ends before it makes its loader is told where its launcher's processes show it; elsewhere it is named as missing."""
+"""A rank that ends before it makes its loader is told where its launcher shows it; elsewhere it is named as missing."""
 
 from __future__ import annotations
 

@@ -6,6 +6,12 @@ use serde::Serialize;
 
 use crate::error::Error;
 
+/// Samples and bytes of records below both of which nobody is warned: test runs and examples. An epoch of so little takes
+/// seconds, training goes on for few of them, and the smallest data sets on which orders are compared have 50,000 samples.
+const SMALL_SAMPLES: u64 = 10_000;
+/// See [`SMALL_SAMPLES`].
+const SMALL_BYTES: u64 = 1 << 30;
+
 /// An order's shuffle quality with all its numbers; keys as in docs/metrics.md.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ShuffleQuality {
@@ -100,17 +106,34 @@ pub(crate) fn lines(order: &Order, epochs: Option<u64>, unit_samples: u64) -> Ve
     lines
 }
 
-/// What to tell a user whose order fails the condition where groups would do; in a data set that is too small for them `lines` says
-/// so, and nobody is bothered.
-pub(crate) fn warning(order: &Order, epochs: u64, unit_samples: u64) -> Option<String> {
+/// What to tell a user whose order fails the condition where groups would do. In a data set that is too small for them, and in a
+/// small one ([`SMALL_SAMPLES`]), only `lines` says so.
+pub(crate) fn warning(order: &Order, epochs: u64, index: &Index) -> Option<String> {
+    let summary = index.summary();
+    warning_of(order, epochs, index.unit_samples(), summary.record_bytes)
+}
+
+fn warning_of(order: &Order, epochs: u64, unit_samples: u64, record_bytes: u64) -> Option<String> {
     let bound = order.convergence(epochs, unit_samples)?;
-    bound.would_do?;
+    let (samples, window) = bound.would_do?;
+    if bound.samples < SMALL_SAMPLES && record_bytes < SMALL_BYTES {
+        return None;
+    }
+    let Kind::Group { samples: group, window: groups } = order.kind() else { return None };
+    let memory = if samples * window > group * groups {
+        let times = (samples * window) as f64 / (group * groups) as f64;
+        format!("about {times:.1} times the memory for its windows")
+    } else {
+        "no more memory".into()
+    };
     Some(format!(
-        "{epochs} epochs are too many for the proof that {} does no harm to convergence, which takes fewer than {} ({}): {}",
+        "training may converge more slowly than with a full shuffle: order {} is proven harmless for fewer than {} epochs, and \
+         this is a training of {epochs} ({})\nhint: order=forebay.Group(samples={samples}, window={window}) is proven for \
+         {epochs} epochs and takes {memory}; order=\"shuffle\" is a full shuffle and reads every sample by itself; to keep \
+         the order as it is, ignore this (docs/orders.md)",
         order.kind(),
         bound.proven_epochs(),
         condition(&bound),
-        remedy(&bound),
     ))
 }
 
@@ -146,14 +169,17 @@ mod tests {
     #[test]
     fn a_failing_condition_is_told_with_its_numbers_and_what_would_do() {
         let order = order(1_281_167, 32);
-        assert_eq!(warning(&order, 31, 1), None);
-        let text = warning(&order, 90, 1).unwrap();
-        assert!(
-            text.contains("90 epochs are too many") && text.contains("which takes fewer than 32"),
-            "{text}"
-        );
-        assert!(text.contains("N/G = 1281167 samples / 40037 groups = 32.0"), "{text}");
-        assert!(text.contains("forebay.Group(samples=91, window=4) would do"), "{text}");
+        assert_eq!(warning_of(&order, 31, 1, 0), None);
+        let text = warning_of(&order, 90, 1, 0).unwrap();
+        for fact in [
+            "fewer than 32 epochs",
+            "N/G = 1281167 samples / 40037 groups = 32.0",
+            "order=forebay.Group(samples=91, window=4)",
+            "2.8 times the memory",
+            "order=\"shuffle\"",
+        ] {
+            assert!(text.contains(fact), "{fact}: {text}");
+        }
         let told = lines(&order, Some(90), 1);
         assert!(
             told[1].contains("it fails for 90 epoch(s): order=forebay.Group(samples=91, window=4)"),
@@ -166,12 +192,20 @@ mod tests {
     #[test]
     fn in_a_small_data_set_explain_says_so_and_nobody_is_warned() {
         let order = order(1000, 2);
-        assert_eq!(warning(&order, 90, 1), None);
+        assert_eq!(warning_of(&order, 90, 1, u64::MAX), None);
         let told = lines(&order, Some(90), 1);
         assert!(
             told[1].contains("the data set is too small for groups that would do; order=\"shuffle\""),
             "{told:?}"
         );
+    }
+
+    #[test]
+    fn nobody_is_warned_of_a_test_run() {
+        let warned = |samples, bytes| warning_of(&order(samples, 4), 20, 1, bytes).is_some();
+        assert!(!warned(SMALL_SAMPLES - 1, SMALL_BYTES - 1));
+        assert!(warned(SMALL_SAMPLES, 0) && warned(SMALL_SAMPLES - 1, SMALL_BYTES));
+        assert!(lines(&order(9000, 4), Some(20), 1)[1].contains("it fails for 20 epoch(s)"));
     }
 
     #[test]

@@ -456,7 +456,7 @@ impl Source {
             "lanes": order.lanes(),
             "shuffle_quality": ShuffleQuality::of(&order, epochs, index.unit_samples()),
         });
-        Ok((told, epochs.and_then(|epochs| shuffling::warning(&order, epochs, index.unit_samples()))))
+        Ok((told, epochs.and_then(|epochs| shuffling::warning(&order, epochs, &index))))
     }
 
     /// Compares the checksums that stand for more than one sample with the files.

@@ -84,7 +84,7 @@ impl Engine {
         if consumer.warned_shuffle || shared.options.rank != 0 {
             return;
         }
-        if let Some(text) = shuffling::warning(&shared.order, epochs, shared.index.unit_samples()) {
+        if let Some(text) = shuffling::warning(&shared.order, epochs, &shared.index) {
             consumer.warned_shuffle = true;
             caller.warn(&format!("loader \"{}\": {text}", shared.options.name));
         }
