@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import forebay
+import support
 from forebay import OptionError, StorageError
 from forebay._braces import braces
 
@@ -226,3 +227,20 @@ def test_text_that_utf8_cannot_hold_is_refused_by_the_name_of_its_option(tmp_pat
         forebay.open(tmp_path / "x.npy", fields=["\udcff"])
     with pytest.raises(OptionError, match="database="):
         forebay.open(small_lmdb, database="\udcff")
+
+
+def test_a_path_below_a_working_directory_that_was_removed_is_missing(tmp_path):
+    code = """
+import os, sys, forebay
+os.chdir(sys.argv[1])
+os.rmdir(sys.argv[1])
+try:
+    forebay.open("train.lmdb")
+except forebay.StorageError as error:
+    print(error)
+"""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = support.run_python(code, gone)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "train.lmdb does not exist" in done.stdout

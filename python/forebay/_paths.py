@@ -142,12 +142,19 @@ def _is_gone(path: str) -> bool:
     return False
 
 
+def _working_directory() -> str:
+    try:
+        return f" {Path.cwd()}"
+    except OSError:  # it was removed
+        return ""
+
+
 def _surroundings(path: Path) -> tuple[str, str]:
     """Tell which directory above a path that is not there exists and what it holds; advise the name that may be meant."""
     missing_part, above = path.name, path.parent
     while _is_gone(str(above)):
         missing_part, above = above.name, above.parent
-    shown = f"the working directory {Path.cwd()}" if above == Path() else f"the directory {above}"
+    shown = f"the directory {above}" if above != Path() else f"the working directory{_working_directory()}"
     if not above.is_dir():
         return f"{above} is a file, not a directory", ""
     try:
