@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use forebay_format::OpenOptions;
 
+use crate::access;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::waited::Warnings;
@@ -122,17 +123,25 @@ pub fn aside<T: Send + 'static>(
         changed: Condvar::new(),
     });
     let relay = Relay(Arc::clone(&desk));
+    let work = Arc::new(Mutex::new(Some(work)));
+    let taken = Arc::clone(&work);
     let run = move || {
+        access::unblock();
+        let Some(work) = take(&taken) else { return };
         let outcome = catch_unwind(AssertUnwindSafe(|| work(&relay)));
         let outcome = outcome.unwrap_or_else(|_| Err(Error::panicked()));
         relay.0.lock().outcome = Some(outcome);
         relay.0.changed.notify_all();
     };
-    std::thread::Builder::new()
-        .name("forebay-aside".into())
-        .spawn(run)
-        .map_err(Error::threads("thread that waits for storage"))?;
-    wait(&desk, caller, what, limit_s)
+    match std::thread::Builder::new().name("forebay-aside".into()).spawn(run) {
+        Ok(_) => wait(&desk, caller, what, limit_s),
+        // At a limit of threads the caller does the work: slow storage then keeps it, which is better than no work.
+        Err(_) => take(&work).map_or_else(|| Err(Error::panicked()), |work| work(caller)),
+    }
+}
+
+fn take<T>(work: &Mutex<Option<T>>) -> Option<T> {
+    work.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 fn wait<T>(desk: &Desk<T>, caller: &dyn Caller, what: &str, limit_s: u64) -> Result<T, Error> {
