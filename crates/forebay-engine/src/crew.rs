@@ -2,6 +2,7 @@
 //! rank gets its samples alone there is nothing to plan or to read for others, and the gather threads do it all.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::access;
 use crate::error::Error;
@@ -56,7 +57,7 @@ fn start_threads(pass: &Arc<Pass>, number: u64) -> Result<(), Error> {
         }
     }
     let reads = (0..shared.region.layout().readers).any(|reader| shared.host(reader, number) == shared.me());
-    if number == 1 && !shared.settings.warm && reads {
+    if shared.untouched.swap(false, Ordering::AcqRel) && !shared.settings.warm && reads {
         // Only saves time.
         if let Err(error) = pass.spawn("touch", Kind::Shares, |pass| touch_landing(pass)) {
             shared.falls_back(format!("memory is not touched ahead of the readers: {error}"));

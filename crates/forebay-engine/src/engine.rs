@@ -42,10 +42,10 @@ pub struct Engine {
     pub(crate) ward: Arc<Ward>,
     /// Of a leader, where nodes take turns.
     turns: Option<Turns>,
-    consumer: Mutex<Consumer>,
+    pub(crate) consumer: Arc<Mutex<Consumer>>,
     /// Epochs that the user has told of, or begun where these are more; 0 before either.
     pub(crate) epochs: AtomicU64,
-    generation: u64,
+    pub(crate) generation: u64,
     pub(crate) huge_pages: bool,
     /// `close` was called: waits end, so that the consumer is free for it.
     closing: AtomicBool,
@@ -236,7 +236,8 @@ impl Engine {
             waits: Mutex::default(),
             bad_samples: BadSamples::default(),
             fallback: Mutex::new(fallback),
-            _share: share,
+            share,
+            untouched: AtomicBool::new(true),
             options,
             settings,
             order,
@@ -248,11 +249,11 @@ impl Engine {
             region,
             links,
         });
-        Ok(Self {
+        let engine = Self {
             shared,
             ward,
             turns,
-            consumer: Mutex::new(Consumer {
+            consumer: Arc::new(Mutex::new(Consumer {
                 pass: None,
                 ending: None,
                 passes: 0,
@@ -270,12 +271,14 @@ impl Engine {
                 warned_shuffle: false,
                 closed: false,
                 failed: None,
-            }),
+            })),
             epochs: AtomicU64::new(epochs),
             generation: fork::generation(),
             huge_pages,
             closing: AtomicBool::new(false),
-        })
+        };
+        engine.lend_memory();
+        Ok(engine)
     }
 
     /// Steps per epoch.
@@ -358,17 +361,7 @@ impl Engine {
     }
 
     pub(crate) fn step_aside(&self, consumer: &mut Consumer) {
-        consumer.last_return = None;
-        if consumer.away {
-            return;
-        }
-        consumer.away = true;
-        let unused = self.shared.buffers.ring.pause();
-        if let Some(pass) = &consumer.pass {
-            pass.go_away();
-        }
-        drop(unused);
-        self.shared.ring_all();
+        self.shared.step_aside(consumer);
     }
 
     /// Says goodbye: ends this rank's threads; the others go on without it. Batches that were handed out stay valid.

@@ -209,7 +209,8 @@ impl From<forebay_format::Error> for Error {
 
 impl From<ThreadError> for Error {
     fn from(error: ThreadError) -> Self {
-        Self::Threads(error.to_string(), error.hint().to_owned())
+        let (message, hint) = (error.to_string(), error.hint().to_owned());
+        if error.lacks_memory() { Self::Memory { message, hint } } else { Self::Threads(message, hint) }
     }
 }
 

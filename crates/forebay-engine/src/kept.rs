@@ -40,7 +40,7 @@ impl Kept {
         if shares.iter().any(|share| share.owner() == owner) {
             return 0;
         }
-        shares.push(registry::take(owner, self.bytes));
+        shares.push(registry::take(owner, "kept data", self.bytes, 0, true));
         self.bytes
     }
 

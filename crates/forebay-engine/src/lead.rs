@@ -79,7 +79,9 @@ pub(crate) fn lead(
              memory and read from there",
             kept.bytes() >> 20
         ));
-        budget.held_bytes += kept.take_from(options.budget_owner());
+        let taken = kept.take_from(options.budget_owner());
+        budget.held_bytes += taken;
+        budget.lendable_bytes = budget.lendable_bytes.saturating_sub(taken);
     }
     let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
     let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
@@ -93,9 +95,10 @@ pub(crate) fn lead(
         }
     };
     let growth = room::growth(source, &index);
+    let budget_bytes = budget.asked_bytes;
     let settings = settings::decide(options, &index, &files, mappings.as_ref(), growth, budget)?;
     let total = settings.region.total_bytes();
-    let share = registry::take(options.budget_owner(), total);
+    let share = registry::take(options.budget_owner(), &options.name, total, budget_bytes, !settings.on_loan);
     let region = memory::sealed_memfd("forebay-region", total as usize)?;
     let index = memory::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());

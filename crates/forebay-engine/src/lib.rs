@@ -56,6 +56,8 @@ mod gather;
 #[cfg(not(loom))]
 mod given;
 #[cfg(not(loom))]
+mod idle;
+#[cfg(not(loom))]
 mod kept;
 #[cfg(not(loom))]
 mod lead;

@@ -7,7 +7,7 @@
 //! All of it begins as zeros. The control part holds atomics only; landing bytes and batch buffers are plain memory
 //! whose owner at any time follows from the protocol (`protocol.rs`) and from the batch ring (`batch.rs`).
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::flight::Flight;
 use crate::links::{Conflict, Loss};
 use crate::locate::Finds;
-use crate::node::{Bell, Map};
+use crate::node::{Bell, Map, NodeError};
 use crate::stagger::Gate;
 
 /// Alignment of everything that is read into or handed out \[bytes\]: a page, which `O_DIRECT` needs.
@@ -206,6 +206,8 @@ impl RegionLayout {
 /// The mapped region.
 pub struct Region {
     map: Map,
+    /// The memory itself, which tells how much of it is there.
+    fd: OwnedFd,
     layout: RegionLayout,
     at: Offsets,
 }
@@ -215,8 +217,9 @@ impl Region {
     pub fn map(fd: impl AsFd, layout: RegionLayout) -> Result<Self, Error> {
         assert!(layout.landing_bytes.is_multiple_of(ALIGN) && layout.buffer_bytes.is_multiple_of(ALIGN));
         let map = Map::shared(fd.as_fd(), layout.total_bytes() as usize)?;
+        let fd = fd.as_fd().try_clone_to_owned().map_err(NodeError::system("keep shared memory"))?;
         let at = layout.offsets();
-        Ok(Self { map, layout, at })
+        Ok(Self { map, fd, layout, at })
     }
 
     /// The sizes.
@@ -315,6 +318,24 @@ impl Region {
         let words =
             unsafe { std::slice::from_raw_parts(self.pointer(self.at.finds), self.layout.find_words()) };
         Finds::new(words, self.layout.find_steps, self.layout.step_needs)
+    }
+
+    /// Gives the pages of the landing ring and of some batch buffers of a rank back to the system:
+    /// they are zeros from now on.
+    ///
+    /// Nobody may use them meanwhile; what is in them is lost.
+    pub fn release(&self, rank: usize, buffers: &[usize]) -> Result<(), Error> {
+        self.map.release(self.landing_range())?;
+        for number in buffers {
+            let start = self.buffer(rank, *number) as usize - self.map.as_ptr() as usize;
+            self.map.release(start..start + self.layout.buffer_bytes as usize)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the region that take memory: those that anybody has touched.
+    pub fn touched_bytes(&self) -> u64 {
+        rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks as u64 * 512)
     }
 
     /// Where the landing ring lies in the mapping \[bytes\].

@@ -300,6 +300,11 @@ impl<T, E> Ring<T, E> {
         self.lock().keeps_all
     }
 
+    /// Buffers that nobody has.
+    pub fn free_buffers(&self) -> Vec<usize> {
+        self.lock().free.clone()
+    }
+
     /// Gives a buffer back.
     pub fn give_back(&self, buffer: usize) {
         let mut state = self.lock();

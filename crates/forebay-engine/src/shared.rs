@@ -1,7 +1,7 @@
 //! What the threads of one process share for one loader.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use forebay_types::{Extent, Rank, ShardId};
 use crate::access::{Failing, Mappings, ReadError, ShardFiles};
 use crate::batch::{BatchLayout, Buffers};
 use crate::blame::{Doing, Node, RankFacts, ReaderFacts, Waiting, Waits};
+use crate::engine::Consumer;
 use crate::links::Links;
 use crate::options::{AccessChoice, Options};
 use crate::position::Position;
@@ -51,10 +52,27 @@ pub(crate) struct Shared {
     /// Why a reader could not use what it was asked to use.
     pub(crate) fallback: Mutex<Option<String>>,
     /// Given back with the memory that it stands for: when neither the loader nor a thread of it is left.
-    pub(crate) _share: Option<registry::Share>,
+    pub(crate) share: Option<registry::Share>,
+    /// Nobody has touched the landing ring, or its pages were given up since.
+    pub(crate) untouched: AtomicBool,
 }
 
 impl Shared {
+    /// Leaves the iteration: the node goes on without this rank.
+    pub(crate) fn step_aside(&self, consumer: &mut Consumer) {
+        consumer.last_return = None;
+        if consumer.away {
+            return;
+        }
+        consumer.away = true;
+        let unused = self.buffers.ring.pause();
+        if let Some(pass) = &consumer.pass {
+            pass.go_away();
+        }
+        drop(unused);
+        self.ring_all();
+    }
+
     pub(crate) fn me(&self) -> usize {
         self.options.local_rank as usize
     }

@@ -57,6 +57,7 @@ impl Engine {
         let target = end - steps + step;
         self.look_around(caller, || "found before an iteration".into())?;
         self.warn_of_epochs(consumer, epoch + 1, caller);
+        self.hold_memory()?;
         consumer.last_return = None;
         consumer.failed = None;
         // The rest of a start that was interrupted.

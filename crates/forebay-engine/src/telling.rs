@@ -65,6 +65,10 @@ impl Engine {
         if let Some(nodes) = &self.ward.nodes {
             lines.push(format!("nodes: {}, linked by their leaders", nodes.0.len()));
         }
+        lines.push(format!(
+            "memory now: {} MiB of the shared memory are touched, which is what it costs",
+            shared.region.touched_bytes().div_ceil(1 << 20)
+        ));
         if shared.buffers.ring.keeps_all() {
             lines.push(
                 "batches: the user keeps all buffers, so batches are copied into private memory".into(),

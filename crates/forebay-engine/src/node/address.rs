@@ -1,8 +1,9 @@
 //! The limits of this process on memory: how much they leave, and which of them refused some.
 //!
-//! `RLIMIT_AS` (`ulimit -v`) counts address space, touched or not, in each process by itself: `VmSize` of `/proc/self/status`.
-//! `RLIMIT_DATA` (`ulimit -d`) counts private writable memory, `VmData`: the heap and the stacks of threads, and no shared
-//! mapping. The kernel answers both, a lack of memory and too many mappings (`vm.max_map_count`) with the same ENOMEM, so
+//! `RLIMIT_AS` (`ulimit -v`) counts address space, touched or not, in each process by itself:
+//! `VmSize` of `/proc/self/status`. `RLIMIT_DATA` (`ulimit -d`) counts private writable memory,
+//! `VmData`: the heap and the stacks of threads, and no shared mapping. The kernel answers both, a
+//! lack of memory and too many mappings (`vm.max_map_count`) with the same ENOMEM, so
 //! [`Refusal::of`] reads them afterwards and names the one that is reached, with its figure.
 
 use std::fs;
@@ -23,7 +24,8 @@ pub fn address_left_bytes() -> Option<u64> {
 /// Why the system gave no memory, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The limit that is reached, with its figure; the least that can be said is how much memory is free.
+    /// The limit that is reached, with its figure; the least that can be said is how much memory is
+    /// free.
     pub cause: String,
     /// The way out.
     pub hint: String,

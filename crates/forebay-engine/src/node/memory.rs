@@ -210,8 +210,24 @@ impl Map {
     }
 
     fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the callers' ranges lie inside the mapping, and the advices used here do not change content.
+        // SAFETY: the callers' ranges lie inside the mapping. Of the advices used here only that of
+        // `release` changes content, which is what it is for: bytes of a shared mapping may change at
+        // any time, and who reads them says why it is sound.
         unsafe { rustix::mm::madvise(self.start.as_ptr().add(range.start).cast(), range.len(), advice) }
+    }
+
+    /// Gives the pages of `range` \[bytes\], whole ones, back to the system: they are zeros for
+    /// every process from now on.
+    ///
+    /// # Panics
+    /// When `range` is not inside the map or not made of pages, or the map is read-only.
+    pub fn release(&self, range: Range<usize>) -> Result<(), NodeError> {
+        assert!(!self.frozen && range.start <= range.end && range.end <= self.length, "{range:?}");
+        assert!(range.start.is_multiple_of(PAGE_BYTES) && range.end.is_multiple_of(PAGE_BYTES), "{range:?}");
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.advise(range, Advice::LinuxRemove).map_err(NodeError::system("give shared memory back"))
     }
 
     /// Writes to each page without changing it.
@@ -361,6 +377,21 @@ mod tests {
         assert!(blocks() >= bytes);
         // SAFETY: as above.
         assert_eq!(unsafe { map.as_ptr().add(bytes - 1).read_volatile() }, 9);
+    }
+
+    #[test]
+    fn released_pages_are_zeros_again_and_cost_nothing() {
+        let fd = sealed_memfd("forebay-test", 40_960).unwrap();
+        let map = Map::shared(&fd, 40_960).unwrap();
+        // SAFETY: inside the mapping, used by this test alone.
+        unsafe { std::slice::from_raw_parts_mut(map.as_ptr(), 40_960) }.fill(7);
+        map.release(8192..32_768).unwrap();
+        map.release(4096..4096).unwrap();
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks * 512, 16_384);
+        // SAFETY: as above.
+        let bytes = unsafe { std::slice::from_raw_parts(map.as_ptr(), 40_960) };
+        assert!(bytes[8192..32_768].iter().all(|byte| *byte == 0));
+        assert!(bytes[..8192].iter().chain(&bytes[32_768..]).all(|byte| *byte == 7));
     }
 
     #[test]

@@ -1,17 +1,23 @@
-//! What became of ranks that have not come: the processes that the launcher of this one started on this node.
+//! What became of ranks that have not come: the processes that the launcher of this one started on
+//! this node.
 //!
-//! A rank that ends before it comes to a meeting is known to nobody there. Its launcher (torchrun's agent, mpiexec's proxy,
-//! slurmstepd) started it beside this process, and wrote its rank into its environment, which processes of one user can read:
+//! A rank that ends before it comes to a meeting is known to nobody there. Its launcher (torchrun's
+//! agent, mpiexec's proxy, slurmstepd) started it beside this process, and wrote its rank into its
+//! environment, which processes of one user can read:
 //!
-//! 1. The launcher is the parent of the first ancestor of this process that carries this rank in `variable`.
-//! 2. Its children that carry another rank, and agree with this process on what tells jobs apart, are the *tops* of those ranks:
-//!    the ranks themselves, or a shell around them. Each is kept with a pidfd, and looked at again in every [`Siblings::look`].
-//! 3. A rank has *ended* when a top of it was seen alive and has ended since, no other top of it is there, and no process of
-//!    this machine carries it any more. To the launcher it has ended as well.
+//! 1. The launcher is the parent of the first ancestor of this process that carries this rank in
+//!    `variable`.
+//! 2. Its children that carry another rank, and agree with this process on what tells jobs apart,
+//!    are the *tops* of those ranks: the ranks themselves, or a shell around them. Each is kept
+//!    with a pidfd, and looked at again in every [`Siblings::look`].
+//! 3. A rank has *ended* when a top of it was seen alive and has ended since, no other top of it is
+//!    there, and no process of this machine carries it any more. To the launcher it has ended as
+//!    well.
 //!
-//! That never accuses a rank that lives: one that was not seen, since it ended before the first look or has not been started, is
-//! not told from a slow one. Without a variable, as under `multiprocessing`, nobody can say which process is which rank: then the
-//! children of the parent that have ended are only mentioned.
+//! That never accuses a rank that lives: one that was not seen, since it ended before the first
+//! look or has not been started, is not told from a slow one. Without a variable, as under
+//! `multiprocessing`, nobody can say which process is which rank: then the children of the parent
+//! that have ended are only mentioned.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -80,9 +86,11 @@ pub struct Siblings {
 }
 
 impl Siblings {
-    /// Finds the launcher of this process. `variable` is the variable of its environment that holds the rank.
+    /// Finds the launcher of this process. `variable` is the variable of its environment that holds
+    /// the rank.
     ///
-    /// `None` where the launcher cannot be seen: it has ended, or lives in another process namespace.
+    /// `None` where the launcher cannot be seen: it has ended, or lives in another process
+    /// namespace.
     pub fn find(variable: Option<&str>, rank: u32) -> Option<Self> {
         Self::find_in(variable, rank, std::process::id().cast_signed())
     }
@@ -101,7 +109,8 @@ impl Siblings {
             let above = variable.and_then(|name| process::environment(parent)?.get(name).cloned());
             match above {
                 Some(found) if found == rank => top = parent,
-                // A launcher that is a rank of another one: its children look like that one until they become ours.
+                // A launcher that is a rank of another one: its children look like that one until
+                // they become ours.
                 Some(_) => return None,
                 None => {
                     let launcher = (parent, process::stat(parent)?.started);
@@ -141,7 +150,8 @@ impl Siblings {
             }
             let rank = self.rank_of(pid);
             if let Some(top) = self.tops.get_mut(&pid) {
-                // A process that was forked and has become another program since; and one that hides its environment now.
+                // A process that was forked and has become another program since; and one that
+                // hides its environment now.
                 top.rank = rank.or(top.rank);
             } else if let Some(pidfd) = process::pidfd(pid, stat.started) {
                 self.tops.insert(
@@ -233,8 +243,8 @@ mod process {
 
     pub(super) fn stat(pid: i32) -> Option<Stat> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold anything. Behind it: state, parent; field 22 is the start, the last one the
-        // status as wait(2) gives it, 0 where this user may not know.
+        // The name, in parentheses, may hold anything. Behind it: state, parent; field 22 is the
+        // start, the last one the status as wait(2) gives it, 0 where this user may not know.
         let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
         let ended = matches!(*fields.first()?, "Z" | "X" | "x");
         let status: i32 = fields.get(49).and_then(|field| field.parse().ok()).unwrap_or(0);

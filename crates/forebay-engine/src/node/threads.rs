@@ -2,7 +2,7 @@
 //!
 //! clone(2) answers EAGAIN for every limit alike, and the C library turns a stack that finds no memory into the same number. So
 //! the limits are read afterwards and compared with what is in use: `pids.max` of the control groups above this process,
-//! `RLIMIT_NPROC` of the user, `RLIMIT_AS` of the process, `threads-max` of the machine. The first one that is reached is
+//! `RLIMIT_NPROC` of the user, `RLIMIT_AS` and `RLIMIT_DATA` of the process, `threads-max` of the machine. The first one that is reached is
 //! named with its figure; where none is, because the use has fallen meanwhile or is hidden, the message lists those that are set.
 
 use std::fmt;
@@ -23,6 +23,7 @@ pub struct ThreadError {
     what: String,
     cause: String,
     hint: String,
+    lacks_memory: bool,
 }
 
 impl ThreadError {
@@ -30,7 +31,14 @@ impl ThreadError {
     pub fn new(what: impl fmt::Display, error: &io::Error) -> Self {
         let limits = Limits::read(&Machine::this());
         let (cause, hint) = limits.explain(error);
-        Self { what: what.to_string(), cause, hint }
+        let lacks_memory = limits.have_threads_left() && limits.lacks_memory().is_some();
+        Self { what: what.to_string(), cause, hint, lacks_memory }
+    }
+
+    /// Whether a limit on memory leaves no room for its stack.
+    #[must_use]
+    pub fn lacks_memory(&self) -> bool {
+        self.lacks_memory
     }
 
     /// Advice that goes below the message.
@@ -62,6 +70,8 @@ struct Limits {
     user: Option<(u32, Use)>,
     /// `RLIMIT_AS` \[bytes\].
     space: Option<Use>,
+    /// `RLIMIT_DATA` \[bytes\].
+    data: Option<Use>,
     /// `kernel.threads-max`.
     machine: Option<Use>,
 }
@@ -77,17 +87,34 @@ impl Limits {
         let user = getrlimit(Resource::Nproc).current.filter(|_| !uid.is_root());
         let user =
             user.map(|limit| (uid.as_raw(), Use { limit, used: tasks_of_user(machine, uid.as_raw()) }));
-        let space = getrlimit(Resource::As).current.map(|limit| Use {
-            limit,
-            used: kib_after(&machine.read("proc/self/status"), "VmSize:").unwrap_or(0),
-        });
+        let status = machine.read("proc/self/status");
+        let of_process = |resource, field| {
+            let used = kib_after(&status, field).unwrap_or(0);
+            getrlimit(resource).current.map(|limit| Use { limit, used })
+        };
+        let space = of_process(Resource::As, "VmSize:");
+        let data = of_process(Resource::Data, "VmData:");
         // 0.20 0.18 0.12 1/80 11206: tasks that run and tasks there are.
         let load = machine.read("proc/loadavg");
         let tasks =
             load.split_ascii_whitespace().nth(3).and_then(|both| both.split_once('/')?.1.parse().ok());
         let most = machine.read("proc/sys/kernel/threads-max").trim().parse().ok();
         let machine = most.zip(tasks).map(|(limit, used)| Use { limit, used });
-        Self { groups: groups.collect(), user, space, machine }
+        Self { groups: groups.collect(), user, space, data, machine }
+    }
+
+    /// Whether no limit on threads of the group or the user is reached.
+    fn have_threads_left(&self) -> bool {
+        let of_groups = self.groups.iter().map(|(_, found)| found);
+        !of_groups.chain(self.user.iter().map(|(_, found)| found)).any(|found| found.is_reached(1))
+    }
+
+    /// The limit on memory of the process that leaves no room for a stack: its name, and the option of ulimit.
+    fn lacks_memory(&self) -> Option<(&'static str, &'static str, &Use)> {
+        let both = [("RLIMIT_AS", "-v", &self.space), ("RLIMIT_DATA", "-d", &self.data)];
+        both.into_iter().find_map(|(name, flag, found)| {
+            found.as_ref().filter(|found| found.is_reached(STACK_BYTES)).map(|found| (name, flag, found))
+        })
     }
 
     /// The cause, and advice.
@@ -109,16 +136,20 @@ impl Limits {
                 "raise `ulimit -u`, or run fewer processes and threads of this user".into(),
             );
         }
-        if let Some(Use { limit, used }) = self.space.as_ref().filter(|found| found.is_reached(STACK_BYTES)) {
+        if let Some((name, flag, Use { limit, used })) = self.lacks_memory() {
+            let less = if name == "RLIMIT_AS" {
+                "; memory= and strategy=\"pread\" make a loader take less address space"
+            } else {
+                ""
+            };
             return (
                 format!(
-                    "RLIMIT_AS leaves no room for its stack of {} MiB (limit {} MiB, in use {} MiB)",
+                    "{name} leaves no room for its stack of {} MiB (limit {} MiB, in use {} MiB)",
                     STACK_BYTES >> 20,
                     limit >> 20,
                     used >> 20
                 ),
-                "raise `ulimit -v`; memory= and strategy=\"pread\" make a loader take less address space"
-                    .into(),
+                format!("raise `ulimit {flag}`{less}"),
             );
         }
         if let Some(Use { limit, used }) = self.machine.as_ref().filter(|found| found.is_reached(1)) {
@@ -198,6 +229,11 @@ mod tests {
                 "ulimit -v",
             ),
             (
+                Limits { space: mib(1000, 9), data: mib(500, 499), ..Limits::default() },
+                "RLIMIT_DATA leaves no room for its stack of 2 MiB (limit 500 MiB, in use 499 MiB)",
+                "ulimit -d",
+            ),
+            (
                 Limits { space: mib(1000, 998), machine: Some(full.clone()), ..Limits::default() },
                 "threads-max of this machine is reached (limit 100, in use 100)",
                 "kernel.threads-max",
@@ -216,6 +252,8 @@ mod tests {
         for (limits, cause, hint) in table {
             let found = limits.explain(&again());
             assert!(found.0.contains(cause) && found.1.contains(hint), "{found:?}");
+            let lacks_memory = limits.have_threads_left() && limits.lacks_memory().is_some();
+            assert_eq!(lacks_memory, cause.contains("for its stack"), "{found:?}");
         }
     }
 

@@ -1,14 +1,19 @@
 //! How much memory a loader may use on its node.
 //!
-//! What was asked for by `memory=`, or the default, less what other loaders of the job hold. A control group and the free
-//! memory bound both. `RLIMIT_AS` bounds both, too: the region is mapped by every rank, so the one with the least address
-//! space left decides. Of that the default takes up to half; a mapping of the data set gets up to a quarter; the rest is
-//! for the stacks of threads, the allocator's arenas, which reserve 64 MiB a thread where they can, and the script.
+//! What was asked for by `memory=`, or the default, less what other loaders of the job hold. A
+//! control group and the free memory bound both. `RLIMIT_AS` bounds both, too: the region is mapped
+//! by every rank, so the one with the least address space left decides. Of that the default takes
+//! up to half; a mapping of the data set gets up to a quarter; the rest is for the stacks of
+//! threads, the allocator's arenas, which reserve 64 MiB a thread where they can, and the script.
+//!
+//! Where other loaders of the process reserved so much that nothing works with the rest, a loader
+//! with the default memory is made on loan (`registry.rs`).
 
 use super::MIB;
 use crate::error::Error;
 use crate::node::memory;
 use crate::options::Options;
+use crate::registry;
 
 /// Part of the address space that is left which the default budget takes: one in this many.
 const DEFAULT_ADDRESS_PART: u64 = 2;
@@ -24,6 +29,9 @@ pub struct Budget {
     pub is_default: bool,
     /// What other loaders and kept data hold of it \[bytes\].
     pub held_bytes: u64,
+    /// What a loader may take on loan where nothing that works is left (`registry.rs`): all but
+    /// what nobody gives up \[bytes\].
+    pub lendable_bytes: u64,
     /// The most that `memory=` could ask for now \[bytes\].
     pub most_bytes: u64,
     /// Whether the default is less than it would be without a limit of this process or group.
@@ -35,21 +43,29 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What is left for this loader \[bytes\]: nothing where others, which were given more, hold more than was asked for.
+    /// What is left for this loader \[bytes\]: nothing where others, which were given more, hold
+    /// more than was asked for.
     pub fn left_bytes(&self) -> u64 {
         self.asked_bytes.saturating_sub(self.held_bytes)
     }
 }
 
-/// What a loader may use. `address_left` is the address space left to the rank that has the least \[bytes\], where one has a
-/// limit.
+/// What a loader may use. `address_left` is the address space left to the rank that has the least
+/// \[bytes\], where one has a limit.
 ///
 /// # Errors
 /// More was asked for than there is.
 pub fn budget(options: &Options, address_left: Option<u64>) -> Result<Budget, Error> {
     let free = (memory::available_bytes(), address_left);
-    let taken = crate::registry::taken_bytes(options.budget_owner());
-    decide(options.memory_bytes, memory::default_memory_bytes(), free, taken)
+    let owner = options.budget_owner();
+    let taken = registry::taken_bytes(owner);
+    let mut budget = decide(options.memory_bytes, memory::default_memory_bytes(), free, taken)?;
+    // Ranks would have to agree on who is idle; and who says how much a loader may use is not given
+    // something else.
+    if options.size == 1 && budget.is_default {
+        budget.lendable_bytes = budget.asked_bytes.saturating_sub(registry::fixed_bytes(owner));
+    }
+    Ok(budget)
 }
 
 /// Whether a data set of so many bytes is to be mapped by every rank; else why not.
@@ -111,7 +127,17 @@ fn decide(
         reasons.push(format!("memory: other loaders of this job hold {} MiB of the budget", taken / MIB));
     }
     let is_default = asked.is_none();
-    Ok(Budget { asked_bytes, is_default, held_bytes: taken, most_bytes, is_cut, bound, reasons })
+    let lendable_bytes = 0;
+    Ok(Budget {
+        asked_bytes,
+        is_default,
+        lendable_bytes,
+        held_bytes: taken,
+        most_bytes,
+        is_cut,
+        bound,
+        reasons,
+    })
 }
 
 #[cfg(test)]

@@ -87,6 +87,8 @@ pub struct Settings {
     pub ragged_bytes: u64,
     /// Bytes that the loader may use on this node.
     pub memory_bytes: u64,
+    /// Whether it reserves none of them, but takes them while it is iterated (`registry.rs`).
+    pub on_loan: bool,
     /// Why, in words.
     pub reasons: Vec<String>,
 }
@@ -199,7 +201,7 @@ pub fn decide(
         Kind::Group { samples, window } => (samples, window),
         _ => (group_samples, group_window),
     };
-    let Sizes { region, first_tranche_steps, tranche_steps, ragged_bytes, .. } = sizes;
+    let Sizes { region, memory_bytes, on_loan, first_tranche_steps, tranche_steps, ragged_bytes, .. } = sizes;
     let Approach { warm, access, direct, roots, coalesces, alone, paced, gap_bytes, read_bytes, .. } =
         approach;
     Ok(Settings {
@@ -228,7 +230,8 @@ pub fn decide(
             .then_some(IN_PLACE_BYTES),
         checksums: options.checksums && index.has_checksums(),
         ragged_bytes,
-        memory_bytes: budget.left_bytes(),
+        memory_bytes,
+        on_loan,
         reasons,
     })
 }

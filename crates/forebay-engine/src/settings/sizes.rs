@@ -2,6 +2,7 @@
 
 use forebay_format::Index;
 use forebay_plan::{Kind, Order};
+use forebay_types::Layout;
 
 use super::approach::Approach;
 use super::budget::Budget;
@@ -27,8 +28,16 @@ const TRANCHES: u64 = 4;
 /// The landing ring is a multiple of this \[bytes\]; as many blocks of this size are alive at most.
 const LANDING_STEP_BYTES: u64 = 64 * KIB;
 
+/// Part of what may be lent that a loader on loan takes: one in this many, so that as many are
+/// iterated at once.
+const LOAN_PART: u64 = 8;
+
 /// See the module header.
 pub(super) struct Sizes {
+    /// What the loader may use \[bytes\].
+    pub(super) memory_bytes: u64,
+    /// Whether it reserves nothing of it.
+    pub(super) on_loan: bool,
     pub(super) region: RegionLayout,
     /// Steps that are read together at the beginning, for step-wise orders.
     pub(super) first_tranche_steps: u64,
@@ -62,9 +71,14 @@ impl Load<'_> {
     pub(super) fn fit(&self, budget: &Budget, reasons: &mut Vec<String>) -> Result<Sizes, Error> {
         let Self { options, index, order, kind, approach, landed_bytes, step_bytes, ragged_growth } = *self;
         let Approach { alone, read_bytes, tranche_bytes, .. } = *approach;
-        let memory_bytes = budget.left_bytes();
+        let (mut memory_bytes, mut on_loan) = (budget.left_bytes(), false);
         let (samples, ranks) = (index.samples(), options.local_ranks.len());
-        let ragged_bytes = ragged_bytes(options.batch_size, index.summary(), samples, ragged_growth);
+        let is_ragged = index.fields().iter().any(|field| field.layout == Layout::Ragged);
+        let ragged_bytes = if is_ragged {
+            ragged_bytes(options.batch_size, index.summary(), samples, ragged_growth)
+        } else {
+            0
+        };
         let layout = BatchLayout::new(index.fields(), options.batch_size, ragged_bytes).ok_or_else(|| {
             Error::Options {
                 message: format!("a batch of {} samples is larger than 64 bits can say", options.batch_size),
@@ -127,6 +141,14 @@ impl Load<'_> {
         }
         if !fits {
             let least = size(&mut region, least_landing);
+            if least > memory_bytes && least <= budget.lendable_bytes {
+                (memory_bytes, on_loan) = (least.max(budget.lendable_bytes / LOAN_PART), true);
+                reasons.push(format!(
+                    "memory: other loaders of this process have reserved the {} MiB that they share, so this one is made on loan: it \
+                     takes memory while it is iterated, from loaders that are between epochs or not iterated",
+                    budget.asked_bytes / MIB
+                ));
+            }
             if least > memory_bytes {
                 let held = match budget.held_bytes {
                     0 => String::new(),
@@ -178,6 +200,8 @@ impl Load<'_> {
         region.buffer_bytes / KIB,
     ));
         Ok(Sizes {
+            memory_bytes,
+            on_loan,
             first_tranche_steps: tranche_steps(region.landing_bytes, FIRST_TRANCHE_BYTES.min(tranche_bytes)),
             tranche_steps: tranche_steps(region.landing_bytes, tranche_bytes),
             ragged_bytes,
