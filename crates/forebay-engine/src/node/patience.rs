@@ -103,7 +103,7 @@ impl<'a> Patience<'a> {
         self.warned = true;
         let about = if about.is_empty() { String::new() } else { format!("; {about}") };
         self.caller.warn(&format!(
-            "{}: this is local rank {}, and has waited for {:.0} s for {}{about}; after {:.0} s that is an error",
+            "{}: this is local rank {}, and has waited for {:.0} s for {}; after {:.0} s that is an error{about}",
             spec.meeting(),
             spec.local_rank,
             waited.as_secs_f64(),
