@@ -49,7 +49,7 @@ def own_temporary_directory() -> Path:
 def _directory(parent: int, name: str) -> Iterator[int | None]:
     """Open a directory unless something is mounted on it."""
     how = _How(_FLAGS, 0, _RESOLVE_NO_XDEV)
-    opened = _libc.syscall(_OPENAT2, parent, name.encode(), ctypes.byref(how), ctypes.sizeof(how))
+    opened = _libc.syscall(_OPENAT2, parent, os.fsencode(name), ctypes.byref(how), ctypes.sizeof(how))
     if opened < 0:
         yield None
         return
