@@ -31,6 +31,9 @@ ROOT = Path(__file__).resolve().parent.parent
 LONG = {"FOREBAY_LONG_TESTS": "1", "PROPTEST_CASES": "10000"}
 # Models take seconds, however they are compiled: 57 CPU seconds in all, against 268 optimised.
 UNOPTIMISED = {"CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_PROFILE_DEV_DEBUG": "0"}
+# Tests wait more than they compute: three processes take 4 min 20 s on two cores, one takes 13 min. The tests of a file stay
+# together, because they share fixtures.
+PARALLEL = ["--numprocesses", str(min(1 + (os.cpu_count() or 1), 8)), "--dist", "loadfile"]
 SUITES = ("rust", "loom", "python", "frameworks")
 # Exit status of scripts/frameworks.py where its packages cannot be had.
 UNAVAILABLE = 69
@@ -181,7 +184,7 @@ def main() -> int:
         flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom".strip()
         counts += rust("loom", command, {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(target), **UNOPTIMISED})
     if "python" in suites:
-        counts += pytest("python", sys.executable, [], LONG if options.long else {})
+        counts += pytest("python", sys.executable, PARALLEL, LONG if options.long else {})
     if "frameworks" in suites or options.frameworks:
         found, note = frameworks(optional="frameworks" not in suites)
         counts += found

@@ -46,18 +46,37 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
-    config.stash[disk_use.KEY] = disk_use.DiskUse(disk_use.own_temporary_directory())
+    # Parallel workers share the directory of the process that started them.
+    shared = (
+        Path(tempfile.gettempdir()) if hasattr(config, "workerinput") else disk_use.own_temporary_directory()
+    )
+    config.stash[disk_use.KEY] = disk_use.DiskUse(shared)
     config.stash[disk_use.KEY].start()
 
 
 def pytest_unconfigure(config):
     disk = config.stash[disk_use.KEY]
     disk.stop()
+    if hasattr(config, "workerinput"):
+        return
     # Directories of failed tests stay, and with them what they lie in.
     with contextlib.suppress(OSError):
         for users in disk.path.glob("pytest-of-*"):
             users.rmdir()
         disk.path.rmdir()
+
+
+def pytest_sessionfinish(session):
+    """Send what a parallel worker has seen to the process that started it."""
+    if hasattr(session.config, "workerinput"):
+        session.config.workeroutput["disk"] = session.config.stash[disk_use.KEY].seen()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Take what a parallel worker has seen; one that crashed has sent nothing."""
+    if seen := getattr(node, "workeroutput", {}).get("disk"):
+        node.config.stash[disk_use.KEY].take(seen)
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -1,7 +1,8 @@
 """How much disk the tests take, at most, at any moment: watched while they run, and held against a limit.
 
 What a test or a process of it writes goes to the temporary directory of the session, :func:`own_temporary_directory`. A thread
-adds up the blocks of the files there, so that sparse files count as what they take. It never looks beyond a mount point: a look
+adds up the blocks of the files there, so that sparse files count as what they take. Where tests run in several processes, each
+of these watches the directory of all. It never looks beyond a mount point: a look
 would be a request to the emulated file system, which counts them.
 """
 
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,6 +132,15 @@ class DiskUse(threading.Thread):
         """End the thread."""
         self._ended.set()
         self.join()
+
+    def seen(self) -> dict[str, list[object] | dict[str, int]]:
+        """Return what `take` of another watch takes, in plain types."""
+        return {"most": list(self.most), "by_test": self.by_test}
+
+    def take(self, seen: dict[str, Any]) -> None:
+        """Add what a watch of the same directory in another process has seen."""
+        self.most = max(self.most, tuple(seen["most"]))
+        self.by_test |= seen["by_test"]
 
     def report(self, count: int) -> Iterator[str]:
         """Say what the most was, and which tests took most."""
