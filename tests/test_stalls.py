@@ -27,7 +27,7 @@ HOUR_S = 3600.0
 # Records that are read straight into the batch, and records that are read through landing blocks.
 SIZES = {"large": 20_000, "small": 3000}
 BYTES = 12_000_000
-TIMEOUT_S = 2
+TIMEOUT_S = 3
 OPTIONS = {"batch_size": 4, "order": "shuffle", "memory": "8MiB", "timeout": TIMEOUT_S, "epochs": 1}
 
 
@@ -52,6 +52,14 @@ def storage(backing, points, tmp_path):
         server.end()
 
 
+def go(begun, said):
+    """Hear a word from all ranks, and let them go on."""
+    for rank in begun:
+        assert rank.hear() == said
+    for rank in begun:
+        rank.tell("go")
+
+
 def check(outcomes):
     for outcome in outcomes:
         assert not isinstance(outcome, Raised), outcome.trace
@@ -65,6 +73,7 @@ def check(outcomes):
 def test_a_stall_is_an_error_and_the_loader_closes_while_it_lasts(pool, storage, ranks, size):
     _, paths, stall = storage
     begun = pool.begin(ranks, work.stalled, path=paths[size], options=OPTIONS)
+    go(begun, "here")
     for rank in begun:
         assert rank.hear() == "begun"
     stall(HOUR_S)
@@ -139,7 +148,7 @@ def test_a_loader_is_not_made_while_storage_stalls_and_all_ranks_are_told(pool, 
     outcomes = pool.outcomes(begun)
     check(outcomes)
     assert [outcome["kind"] for outcome in outcomes] == ["StorageError"] * 4
-    assert all("nothing has moved for 2 s" in outcome["message"] for outcome in outcomes)
+    assert all(f"nothing has moved for {TIMEOUT_S} s" in outcome["message"] for outcome in outcomes)
 
 
 def stalled(server) -> int:
@@ -160,6 +169,7 @@ def test_a_rank_that_closes_in_a_stall_hands_its_readers_on_when_storage_has_ans
         begun = pool.begin(
             4, work.stalled, lambda rank: {"leaves": rank == 1}, path=paths["small"], options=options
         )
+        go(begun, "here")
         for rank in begun:
             assert rank.hear() == "begun"
         stall(seconds)
@@ -220,6 +230,7 @@ def test_a_rank_that_keeps_the_others_waiting_is_named_in_warnings_and_nobody_ra
         path=path,
         options=options,
     )
+    go(begun, "here")
     for rank in begun:
         assert rank.hear() == "begun"
     if kind == "stopped":

@@ -587,6 +587,8 @@ def stalled(
 ) -> dict[str, Any]:
     """Take a batch, say "begun", wait until told to go, and take the others; return the error that ends it, and warnings.
 
+    Before that, say "here" and wait until told to make the loader: ranks make it within the timeout of the options.
+
     With ``leaves``, take none but wait a little, and close.
     """
     with warnings.catch_warnings(record=True) as caught:
@@ -594,6 +596,8 @@ def stalled(
         outcome = {"kind": "", "message": ""}
         # Read while storage answers.
         records(path)
+        pipe.send("here")
+        pipe.recv()
         loader = make(path, world, options)
         iteration = iter(loader)
         check(path, next(iteration))
@@ -661,8 +665,8 @@ def paced(
 ) -> dict[str, int]:
     """Go through three epochs, the last two after a jump, and say each warning of a wait.
 
-    Says "begun" at the third step, and goes on when told to. One that is "computing" says "resting" there, one that is "late"
-    before the jump; it goes on when told to.
+    Says "here" before the loader is made and "begun" at the third step, and goes on when told to. One that is "computing" says
+    "resting" there, one that is "late" before the jump; it goes on when told to.
     """
 
     def say(message: Warning | str, *_: object, **__: object) -> None:
@@ -673,6 +677,8 @@ def paced(
         pipe.send("resting")
         pipe.recv()
 
+    pipe.send("here")
+    pipe.recv()
     with warnings.catch_warnings(), make(path, world, options) as loader:
         warnings.simplefilter("always")
         warnings.showwarning = say

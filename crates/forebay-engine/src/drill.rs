@@ -12,8 +12,6 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::process::{Signal, getpid, kill_process};
-
 use crate::error::Error;
 
 const VARIABLE: &str = "FOREBAY_DRILL";
@@ -91,8 +89,9 @@ pub(crate) fn at(here: Place) {
         && left.fetch_sub(1, Ordering::Relaxed) == 1
     {
         eprintln!("forebay: {VARIABLE}: process {} stops at {here:?}", std::process::id());
-        // A signal to oneself is always allowed.
-        let _ = kill_process(getpid(), Signal::STOP);
+        // To this thread, not to the process: another thread could take it while this one goes on.
+        // SAFETY: raise(3) has no preconditions.
+        unsafe { libc::raise(libc::SIGSTOP) };
     }
 }
 
