@@ -133,9 +133,12 @@ def frameworks(optional: bool) -> tuple[Counts, str]:
     return pytest("frameworks", interpreter, ["tests/frameworks"], {}), ""
 
 
-def loom_tests() -> list[str]:
-    """Names of the engine's loom test files; they compile to nothing without `--cfg loom`."""
-    return sorted(path.stem for path in (ROOT / "crates/forebay-engine/tests").glob("loom_*.rs"))
+def loom_tests() -> dict[str, list[str]]:
+    """Names of the loom test files by crate; they compile to nothing without `--cfg loom`."""
+    tests: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "crates").glob("*/tests/loom_*.rs")):
+        tests.setdefault(path.parent.parent.name, []).append(path.stem)
+    return tests
 
 
 def main() -> int:
@@ -168,17 +171,12 @@ def main() -> int:
         if options.long:
             command += ["--release", "--", "--include-ignored"]
         counts += rust("rust", command, LONG if options.long else {})
-    if "loom" in suites and (names := loom_tests()):
-        command = [
-            "cargo",
-            "test",
-            "-p",
-            "forebay-engine",
-            "--no-fail-fast",
-            f"-j{options.jobs}",
-        ]
-        for name in names:
-            command += ["--test", name]
+    if "loom" in suites:
+        command = ["cargo", "test", "--no-fail-fast", f"-j{options.jobs}"]
+        for crate, names in loom_tests().items():
+            command += ["-p", crate]
+            for name in names:
+                command += ["--test", name]
         # Its own target directory: the flag changes every crate, the ordinary build would be thrown away each time.
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "loom"
         flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom".strip()

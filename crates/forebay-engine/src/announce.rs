@@ -54,7 +54,7 @@ pub(crate) fn announce(pass: &Pass, planned: &Planned, block: &Block, width: u64
         if announced.take(taken, pass.number, sequence) {
             tell(pass, &next, place);
             announced.tell(pass.number, sequence);
-            shared.region.filled().ring();
+            shared.region.filled().notify();
         }
     }
 }

@@ -14,10 +14,10 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use forebay_host::fork;
 use forebay_types::{Field, Layout};
 
 use crate::error::Error;
-use crate::node::fork;
 use crate::region::{ALIGN, Region};
 use crate::ring::Ring;
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_format::Index;
+use forebay_host::{self as host, Map, fork};
 use forebay_plan::Order;
 use forebay_types::{Field, Rank};
 
@@ -21,12 +22,12 @@ use crate::error::Error;
 use crate::lead::{Reply, lead, open_files, open_mappings};
 use crate::links::{Listener, Watch};
 use crate::making::{Attentive, Making};
-use crate::node::{self, Dead, Map, NodeSpec, fork, memory};
 use crate::options::{AccessChoice, Options, compare_greetings, least_address_left};
 use crate::pass::Pass;
 use crate::position::AWAY;
 use crate::protocol::{Presence, publish_presence};
 use crate::region::Region;
+use crate::rendezvous::{self, Dead, NodeSpec};
 use crate::settings::{self, Settings};
 use crate::shared::{GivenOrders, Shared};
 use crate::shuffling::ShuffleQuality;
@@ -146,8 +147,8 @@ impl Engine {
                 })
         };
         let joined = {
-            let greeting = options.greeting(fingerprint, memory::address_left_bytes());
-            node::join(&spec, &greeting, lead, &mut Asked(caller))
+            let greeting = options.greeting(fingerprint, host::address_left_bytes());
+            rendezvous::join(&spec, &greeting, lead, &mut Asked(caller))
         };
         // The leader raises what went wrong as what it is, not as a refusal by itself.
         if let Some(error) = failure {
@@ -424,7 +425,7 @@ impl Engine {
         }
         let gate = self.shared.region.gate();
         gate.wanted_groups.store(u64::from(groups.unwrap_or(0)) + 1, Ordering::Release);
-        gate.bell.ring();
+        gate.changes.notify();
         Ok(())
     }
 
@@ -452,7 +453,7 @@ impl AsRef<[u8]> for IndexBytes {
 /// The caller, as the node's meeting asks it.
 struct Asked<'a>(&'a dyn Caller);
 
-impl node::Waiting for Asked<'_> {
+impl rendezvous::Waiting for Asked<'_> {
     fn go_on(&mut self) -> bool {
         !self.0.interrupted()
     }

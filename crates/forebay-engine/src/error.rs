@@ -3,9 +3,11 @@
 use std::fmt;
 use std::io;
 
+use forebay_host::{HostError, MemoryRefusal, ThreadError};
+
 use crate::access::ReadError;
 use crate::links::Loss;
-use crate::node::{Class, NodeError, Refusal, ThreadError};
+use crate::rendezvous::{Class, RendezvousError};
 
 /// Failure of a loader.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -220,7 +222,7 @@ impl From<ReadError> for Error {
             return error.into();
         }
         if let ReadError::Map { path, bytes, source } = &error
-            && let Some(Refusal { cause, hint }) = Refusal::of(*bytes, source)
+            && let Some(MemoryRefusal { cause, hint }) = MemoryRefusal::of(*bytes, source)
         {
             let message = format!("{}: cannot map {bytes} bytes: {cause}", path.display());
             return Self::Memory { message, hint: format!("{hint}; access=\"pread\" needs no mapping") };
@@ -229,11 +231,17 @@ impl From<ReadError> for Error {
     }
 }
 
-impl From<NodeError> for Error {
-    fn from(error: NodeError) -> Self {
+impl From<HostError> for Error {
+    fn from(error: HostError) -> Self {
+        RendezvousError::from(error).into()
+    }
+}
+
+impl From<RendezvousError> for Error {
+    fn from(error: RendezvousError) -> Self {
         match error {
-            NodeError::Interrupted => Self::Interrupted,
-            NodeError::Refused(text) => Self::from_wire(&text),
+            RendezvousError::Interrupted => Self::Interrupted,
+            RendezvousError::Refused(text) => Self::from_wire(&text),
             error => {
                 let (message, hint) = (error.to_string(), error.hint().map(str::to_owned));
                 match error.class() {

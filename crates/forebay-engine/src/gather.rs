@@ -35,7 +35,7 @@ pub(crate) fn run(pass: &Pass) {
     while !pass.is_stopped() {
         let Some(claim) = ring.claim(pass.number, PATIENCE) else { continue };
         if !shared.settings.alone && !pass.plans.covers(claim.step) {
-            shared.region.planning().ring();
+            shared.region.planning().notify();
         }
         let mut buffer = claim.buffer;
         // A claim that is never answered would be waited for.
@@ -58,7 +58,7 @@ pub(crate) fn run(pass: &Pass) {
 fn finish(pass: &Pass, claim: &Claim, item: Result<Batch, Error>) {
     let finished = pass.shared.buffers.ring.finish(claim, item, |gathered| pass.note_gathered(gathered));
     if finished.is_ok() {
-        pass.shared.region.gathered().ring();
+        pass.shared.region.gathered().notify();
     } else {
         // A void batch is dropped without the ring's lock.
         drop(finished);

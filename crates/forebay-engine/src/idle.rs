@@ -10,9 +10,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use forebay_host::fork;
+
 use crate::engine::{Consumer, Engine};
 use crate::error::Error;
-use crate::node::fork;
 use crate::registry::{Busy, Idle};
 use crate::shared::Shared;
 

@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_format::{Dataset, Keep};
+use forebay_host::{Draft, HostError};
 
-use crate::node::NodeError;
-use crate::node::memory::Draft;
 use crate::registry;
 
 /// Most shards that are kept: their descriptors travel in one message, which holds 253.
@@ -45,9 +44,9 @@ impl Kept {
     }
 
     /// Descriptors of the shards, new ones.
-    pub fn share(&self) -> Result<Vec<OwnedFd>, NodeError> {
+    pub fn share(&self) -> Result<Vec<OwnedFd>, HostError> {
         let shared = self.shards.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
-        shared.map_err(|error: std::io::Error| NodeError::system("share the memory of kept data")(error))
+        shared.map_err(|error: std::io::Error| HostError::system("share the memory of kept data")(error))
     }
 }
 

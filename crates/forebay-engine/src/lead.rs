@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_format::Index;
+use forebay_host as host;
 use serde::{Deserialize, Serialize};
 
 use crate::access::{Mappings, ShardFiles};
@@ -13,7 +14,6 @@ use crate::caller::Caller;
 use crate::error::Error;
 use crate::links::{Links, Nodes};
 use crate::locate::scan;
-use crate::node::memory;
 use crate::options::{AccessChoice, Locate, Options};
 use crate::registry;
 use crate::room;
@@ -99,8 +99,8 @@ pub(crate) fn lead(
     let settings = settings::decide(options, &index, &files, mappings.as_ref(), growth, budget)?;
     let total = settings.region.total_bytes();
     let share = registry::take(options.budget_owner(), &options.name, total, budget_bytes, !settings.on_loan);
-    let region = memory::sealed_memfd("forebay-region", total as usize)?;
-    let index = memory::sealed_copy("forebay-index", &bytes)?;
+    let region = host::sealed_memfd("forebay-region", total as usize)?;
+    let index = host::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());
     let reply = Reply { settings, kept: kept.is_some(), nodes };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");

@@ -4,7 +4,7 @@
 //!
 //! - [`Source`] is an opened data set with its index (and, in `kept`, data that came with it); [`Engine`] is a loader of one rank; `start` is where its iterations begin,
 //!   `next` hands out its batches, `given` takes orders of the user's own, `telling` is what a loader tells of itself.
-//! - `node` brings the ranks of a node together, `links` the leaders of the nodes of a job (`making` uses both, `ward` knows who is lost);
+//! - `rendezvous` brings the ranks of a node together, `links` the leaders of the nodes of a job (`making` uses both, `ward` knows who is lost);
 //!   `region` is the memory they share; `protocol` says who may touch it when.
 //! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks; `flight` and
 //!   `pace`: how many at once; `announce` and
@@ -69,7 +69,6 @@ pub mod locate;
 mod making;
 #[cfg(not(loom))]
 mod next;
-pub mod node;
 #[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]
@@ -89,6 +88,8 @@ mod reader;
 mod region;
 #[cfg(not(loom))]
 mod registry;
+#[cfg(not(loom))]
+pub mod rendezvous;
 #[doc(hidden)]
 pub mod ring;
 #[cfg(not(loom))]
@@ -111,7 +112,6 @@ pub mod stagger;
 mod start;
 #[cfg(not(loom))]
 mod stats;
-pub mod sync;
 #[cfg(not(loom))]
 mod telling;
 #[cfg(not(loom))]

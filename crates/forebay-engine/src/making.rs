@@ -13,9 +13,9 @@ use forebay_format::OpenOptions;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::links::{LinkError, Links, Listener};
-use crate::node::Dead;
 use crate::options::Options;
 use crate::pass::STALL_WARNING;
+use crate::rendezvous::Dead;
 
 /// How often a caller that is asked all the time looks around.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -137,7 +137,7 @@ impl Engine {
                 stopped += round;
             }
             // Processes that run say so when they are rung for.
-            shared.region.planning().ring();
+            shared.region.planning().notify();
             let now_ns = monotonic_ns();
             let (node, fault) = self.fault_of_step(pass, step, now_ns);
             let words = || self.words_of_fault(pass, step, &node, fault);

@@ -150,7 +150,7 @@ pub struct Options {
     pub checksums: bool,
     /// How long storage may stall before it is an error \[s\].
     pub timeout_s: u64,
-    /// How the processes of other ranks are found ([`NodeSpec::launcher`](crate::node::NodeSpec::launcher)).
+    /// How the processes of other ranks are found ([`NodeSpec::launcher`](crate::rendezvous::NodeSpec::launcher)).
     #[serde(default)]
     pub launcher: Option<String>,
     /// The other nodes, for the leader of a node in a job of several.

@@ -28,7 +28,7 @@ pub(crate) fn run(pass: &Pass, host_readers: &dyn Fn()) {
     }
     // Roots may write over all that they found for it.
     publish_position(&pass.shared.slot().taken, pass.number, AWAY);
-    pass.shared.region.planning().ring();
+    pass.shared.region.planning().notify();
 }
 
 fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
@@ -63,7 +63,7 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
                 }
             }
             pass.plans.lack(lacking);
-            region.filled().ring();
+            region.filled().notify();
         }
         let ready = |tranche: &Tranche| is_wanted(pass, tranche) && locate::is_found(pass, tranche);
         if !waiting.as_ref().is_some_and(ready) {

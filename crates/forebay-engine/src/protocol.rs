@@ -26,8 +26,9 @@
 //!
 //! The loom tests (`tests/loom_protocol.rs`, `tests/loom_ring.rs`) check these rules.
 
+use forebay_host::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
 use crate::position::{AWAY, Position};
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Whether a rank takes part in a loader; it never goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -94,7 +94,7 @@ fn read_blocks(pass: &Pass, number: usize) {
         let slot = &shared.region.readers()[number];
         slot.begun.store(Position::new(pass.number, block.sequence + 1).word(), Ordering::Release);
         if place < readers as usize {
-            shared.region.planning().ring(); // the first of its blocks in this tranche
+            shared.region.planning().notify(); // the first of its blocks in this tranche
         }
         if !wait_for_pace(pass, number, block.sequence, &mut turn) {
             return;
@@ -129,7 +129,7 @@ fn read_blocks(pass: &Pass, number: usize) {
         count(shared.slot(), Counter::IoNs, now.io_ns - counted.io_ns);
         counted = now;
         publish_block(shared.region.block_word(block.sequence), pass.number, block.sequence, filled);
-        shared.region.filled().ring();
+        shared.region.filled().notify();
         if read_bytes > 0 && shared.settings.paced {
             shared.region.flight().landed(read_bytes, widths(pass), monotonic_ns);
         }

@@ -10,6 +10,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use forebay_host::{EventCount, HostError, Map};
 use serde::{Deserialize, Serialize};
 
 use crate::announced::Announced;
@@ -17,7 +18,6 @@ use crate::error::Error;
 use crate::flight::Flight;
 use crate::links::{Conflict, Loss};
 use crate::locate::Finds;
-use crate::node::{Bell, Map, NodeError};
 use crate::stagger::Gate;
 
 /// Alignment of everything that is read into or handed out \[bytes\]: a page, which `O_DIRECT` needs.
@@ -51,13 +51,13 @@ pub struct RegionLayout {
 #[repr(C, align(128))]
 struct Header {
     /// Rung when a block is filled or a plan grows: gatherers wait here.
-    filled: Bell,
+    filled: EventCount,
     _apart: [u8; 56],
     /// Rung when a position grows, a plan grows, a rank leaves or wants another pass: readers wait here.
-    gathered: Bell,
+    gathered: EventCount,
     _far_apart: [u8; 56],
     /// Rung when a reader begins another tranche or a gatherer lacks one: planners wait here.
-    planning: Bell,
+    planning: EventCount,
     /// Which blocks may be read now.
     flight: Flight,
     /// Which blocks the kernel was told of.
@@ -217,7 +217,7 @@ impl Region {
     pub fn map(fd: impl AsFd, layout: RegionLayout) -> Result<Self, Error> {
         assert!(layout.landing_bytes.is_multiple_of(ALIGN) && layout.buffer_bytes.is_multiple_of(ALIGN));
         let map = Map::shared(fd.as_fd(), layout.total_bytes() as usize)?;
-        let fd = fd.as_fd().try_clone_to_owned().map_err(NodeError::system("keep shared memory"))?;
+        let fd = fd.as_fd().try_clone_to_owned().map_err(HostError::system("keep shared memory"))?;
         let at = layout.offsets();
         Ok(Self { map, fd, layout, at })
     }
@@ -244,17 +244,17 @@ impl Region {
     }
 
     /// Where gatherers wait for blocks and plans.
-    pub fn filled(&self) -> &Bell {
+    pub fn filled(&self) -> &EventCount {
         &self.header().filled
     }
 
     /// Where readers wait for positions.
-    pub fn gathered(&self) -> &Bell {
+    pub fn gathered(&self) -> &EventCount {
         &self.header().gathered
     }
 
     /// Where planners wait for readers and gatherers to need more.
-    pub fn planning(&self) -> &Bell {
+    pub fn planning(&self) -> &EventCount {
         &self.header().planning
     }
 

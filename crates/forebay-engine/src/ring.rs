@@ -20,7 +20,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::sync::{Condvar, Mutex};
+use forebay_host::sync::{Condvar, Mutex};
 
 /// A step that a gather thread is filling.
 #[derive(Debug, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl<T, E> Ring<T, E> {
         }
     }
 
-    fn lock(&self) -> crate::sync::MutexGuard<'_, State<T, E>> {
+    fn lock(&self) -> forebay_host::sync::MutexGuard<'_, State<T, E>> {
         self.state.lock().expect("no thread panics while it holds the ring")
     }
 
@@ -174,7 +174,7 @@ impl<T, E> Ring<T, E> {
                 return Some(claim);
             }
             state.claimers += 1;
-            let (guard, late) = crate::sync::wait_timeout(&self.room, state, timeout);
+            let (guard, late) = forebay_host::sync::wait_timeout(&self.room, state, timeout);
             state = guard;
             state.claimers -= 1;
             if late {
@@ -290,7 +290,7 @@ impl<T, E> Ring<T, E> {
             state.starving = true;
             self.offer(&state);
             state.takers += 1;
-            (state, late) = crate::sync::wait_timeout(&self.filled, state, timeout);
+            (state, late) = forebay_host::sync::wait_timeout(&self.filled, state, timeout);
             state.takers -= 1;
         }
     }
@@ -333,7 +333,7 @@ impl<T, E> Ring<T, E> {
         let mut late = timeout.is_zero();
         while state.unsettled > 0 && !late {
             state.takers += 1;
-            (state, late) = crate::sync::wait_timeout(&self.filled, state, timeout);
+            (state, late) = forebay_host::sync::wait_timeout(&self.filled, state, timeout);
             state.takers -= 1;
         }
         state.unsettled == 0

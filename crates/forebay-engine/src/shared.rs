@@ -127,9 +127,9 @@ impl Shared {
 
     /// Wakes everyone on the node who waits for anything.
     pub(crate) fn ring_all(&self) {
-        self.region.filled().ring();
-        self.region.gathered().ring();
-        self.region.planning().ring();
+        self.region.filled().notify();
+        self.region.gathered().notify();
+        self.region.planning().notify();
     }
 
     /// Fetches the pages of a record that a walk has come to, where it is to be copied from a mapping, and tells how long that

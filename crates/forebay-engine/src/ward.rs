@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::links::{Cause, Conflict, Loss, Nodes, Watch};
-use crate::node::Membership;
 use crate::protocol::{Presence, presence, publish_presence};
 use crate::region::Region;
+use crate::rendezvous::Membership;
 use crate::stats::{Counter, set};
 
 /// See the module header.
@@ -62,7 +62,7 @@ impl Watch for Ward {
             publish_presence(left, Presence::Gone);
             self.membership.forget(peer.local_rank);
             for bell in [self.region.filled(), self.region.gathered(), self.region.planning()] {
-                bell.ring();
+                bell.notify();
             }
         }
         None
@@ -71,14 +71,14 @@ impl Watch for Ward {
     fn note(&self, loss: Loss) {
         self.region.note_loss(loss);
         // Whoever waits looks around now.
-        self.region.filled().ring();
-        self.region.gathered().ring();
+        self.region.filled().notify();
+        self.region.gathered().notify();
     }
 
     fn conflict(&self, conflict: Conflict) {
         self.region.conflict().set(conflict);
-        self.region.filled().ring();
-        self.region.gathered().ring();
+        self.region.filled().notify();
+        self.region.gathered().notify();
     }
 
     fn count(&self, sent: u64, received: u64) {

@@ -1,6 +1,6 @@
 //! `forebay._native.pfs_*`: the emulated parallel file system. Configurations and answers are JSON; python/forebay/pfs makes them.
 
-use forebay_engine::node::ThreadError;
+use forebay_host::ThreadError;
 use forebay_pfs::emulator::{Configuration, EmulatorError};
 use forebay_pfs::virtual_time::{self, Scenario};
 use forebay_pfs::{Error, Spec};

@@ -2,21 +2,21 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use forebay_engine::node;
+use forebay_host as host;
 use pyo3::prelude::*;
 
 /// See `python/forebay/_native.pyi`.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Siblings {
     /// `None` where the launcher cannot be seen.
-    siblings: Mutex<Option<node::Siblings>>,
+    siblings: Mutex<Option<host::Siblings>>,
 }
 
 #[pymethods]
 impl Siblings {
     #[new]
     fn new(variable: &str, rank: u32) -> Self {
-        Self { siblings: Mutex::new(node::Siblings::find(Some(variable), rank)) }
+        Self { siblings: Mutex::new(host::Siblings::find(Some(variable), rank)) }
     }
 
     /// Ranks that were seen alive and have ended since, each with its process.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::node::ThreadError;
+use forebay_host::ThreadError;
 
 /// Failure of opening, mapping or reading a shard.
 #[derive(Debug, thiserror::Error)]

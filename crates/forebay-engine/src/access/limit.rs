@@ -17,6 +17,7 @@ use std::sync::{Barrier, PoisonError, RwLock};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+use forebay_host::ThreadError;
 use memmap2::{Mmap, MmapMut, MmapOptions};
 use rustix::fs::{Advice, FileType, Mode, OFlags};
 
@@ -24,7 +25,6 @@ use super::error::ReadError;
 use super::guard::{self, Watch};
 use super::mappings::copy_in_order;
 use super::open::DIRECT_ALIGN_BYTES;
-use crate::node::ThreadError;
 
 /// How to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

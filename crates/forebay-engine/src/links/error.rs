@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io;
 
+use forebay_host::ThreadError;
+
 use super::loss::Loss;
-use crate::node::ThreadError;
 
 /// Failure of a link, or of making the links.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::node::{ThreadError, fork};
+use forebay_host::{ThreadError, fork};
 use mesh::{Mesh, Presence, State};
 use wire::Frame;
 

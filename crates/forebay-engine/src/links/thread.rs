@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use forebay_host::fork;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
@@ -21,7 +22,6 @@ use super::loss::Cause;
 use super::mesh::{Mesh, Outbox, Presence};
 use super::wire::{ACKNOWLEDGE_BYTES, Broken, CHANNELS, Channel, Decoder, Frame, MESSAGE_BYTES};
 use crate::drill;
-use crate::node::fork;
 
 /// How often the processes of this node are looked at.
 const ROUND: Duration = Duration::from_millis(200);

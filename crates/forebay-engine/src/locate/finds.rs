@@ -12,7 +12,7 @@
 //! A root that moves to another process goes on at its `found`: a step that was written but not published is written again,
 //! the same. `tests/loom_finds.rs` checks this in every interleaving.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use forebay_host::sync::atomic::{AtomicU64, Ordering};
 
 /// Words of a find.
 const WORDS: usize = 4;

@@ -68,6 +68,6 @@ fn seek(pass: &Pass, number: usize) {
         step += roots;
         Doing::Nothing.publish(seeking);
         publish_position(found, pass.number, step);
-        shared.region.planning().ring();
+        shared.region.planning().notify();
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn locate(
     if shared.settings.has_finds() {
         let taken = take(pass, tranche, out);
         publish_position(&shared.slot().taken, pass.number, tranche.last_step + 1);
-        shared.region.planning().ring();
+        shared.region.planning().notify();
         if taken {
             return Ok(());
         }

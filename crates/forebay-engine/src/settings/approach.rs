@@ -1,12 +1,12 @@
 //! How a node goes about reading: what touches storage, in requests of which size, by how many readers.
 
 use forebay_format::Index;
+use forebay_host as host;
 use forebay_plan::Kind;
 use forebay_types::ShardId;
 
 use super::{KIB, MIB};
 use crate::access::{Mappings, ShardFiles};
-use crate::node::memory;
 use crate::options::{AccessChoice, Locate, MOST_READERS, Options};
 
 /// Readers per node on a local disk: one fills storage up to 0.8 GB/s, two give 1.5 times that on warm data (facts: readers).
@@ -88,7 +88,7 @@ impl Approach {
         let file_bytes: u64 = index.shards().iter().map(|shard| shard.bytes).sum();
         let ranks = options.local_ranks.len();
         let warm = mappings.is_some_and(|mappings| mostly_resident(mappings, index));
-        let memory_total = memory::limit_bytes();
+        let memory_total = host::limit_bytes();
         let direct = options.access != AccessChoice::Mmap
             && options.direct.unwrap_or(!warm && file_bytes > memory_total / 2)
             && files.direct_works();

@@ -9,9 +9,10 @@
 //! Where other loaders of the process reserved so much that nothing works with the rest, a loader
 //! with the default memory is made on loan (`registry.rs`).
 
+use forebay_host as host;
+
 use super::MIB;
 use crate::error::Error;
-use crate::node::memory;
 use crate::options::Options;
 use crate::registry;
 
@@ -56,10 +57,10 @@ impl Budget {
 /// # Errors
 /// More was asked for than there is.
 pub fn budget(options: &Options, address_left: Option<u64>) -> Result<Budget, Error> {
-    let free = (memory::available_bytes(), address_left);
+    let free = (host::available_bytes(), address_left);
     let owner = options.budget_owner();
     let taken = registry::taken_bytes(owner);
-    let mut budget = decide(options.memory_bytes, memory::default_memory_bytes(), free, taken)?;
+    let mut budget = decide(options.memory_bytes, host::default_memory_bytes(), free, taken)?;
     // Ranks would have to agree on who is idle; and who says how much a loader may use is not given
     // something else.
     if options.size == 1 && budget.is_default {

@@ -13,8 +13,8 @@
 
 use std::time::Duration;
 
-use crate::node::Bell;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use forebay_host::EventCount;
+use forebay_host::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// What came of asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Gate {
     /// What a rank of this node wants that number to be, plus 1 (1: to be measured), and 0 once that was passed on.
     pub(crate) wanted_groups: AtomicU64,
     /// Rung when anything of it changes.
-    pub(crate) bell: Bell,
+    pub(crate) changes: EventCount,
 }
 
 impl Gate {
@@ -52,9 +52,9 @@ impl Gate {
             return Entry::Free;
         }
         self.asking.fetch_add(1, Ordering::SeqCst);
-        self.bell.ring();
+        self.changes.notify();
         let entry = loop {
-            self.bell.wait(|| stop() || self.is_free() || self.is_open(), patience);
+            self.changes.wait(|| stop() || self.is_free() || self.is_open(), patience);
             if stop() {
                 break Entry::Stopped;
             }
@@ -68,10 +68,10 @@ impl Gate {
                 break Entry::Inside;
             }
             self.inside.fetch_sub(1, Ordering::SeqCst);
-            self.bell.ring();
+            self.changes.notify();
         };
         self.asking.fetch_sub(1, Ordering::SeqCst);
-        self.bell.ring();
+        self.changes.notify();
         entry
     }
 
@@ -79,7 +79,7 @@ impl Gate {
     pub fn leave(&self) {
         self.open.store(0, Ordering::SeqCst);
         self.inside.fetch_sub(1, Ordering::SeqCst);
-        self.bell.ring();
+        self.changes.notify();
     }
 
     /// Counts bytes that were read inside.
@@ -95,13 +95,13 @@ impl Gate {
     /// Opens the gate; the caller has the token.
     pub fn open(&self) {
         self.open.store(1, Ordering::SeqCst);
-        self.bell.ring();
+        self.changes.notify();
     }
 
     /// Lets everybody pass from now on.
     pub fn set_free(&self) {
         self.free.store(1, Ordering::SeqCst);
-        self.bell.ring();
+        self.changes.notify();
     }
 
     /// Whether anybody asks to go inside.

@@ -5,7 +5,7 @@
 //! kind (1 byte): 1 ask | 2 grant | 3 give back | 4 set | a number (8): groups, or bytes read
 //! ```
 //!
-//! Two threads, because one cannot wait for the bell of the shared memory and for a message at once. They live as long as the loader,
+//! Two threads, because one cannot wait for an event count in the shared memory and for a message at once. They live as long as the loader,
 //! for a node that rests may be the keeper of those that read. When the links end (this leader or the keeper says
 //! goodbye) the gate is free from then on. A node that says goodbye gives its token up; one that dies ends the job.
 
@@ -87,7 +87,7 @@ impl Turns {
     /// Ends the threads; readers that are left on this node read whenever they like.
     pub(crate) fn end(&self) {
         self.node.ending.store(true, Ordering::Release);
-        self.node.region.gate().bell.ring();
+        self.node.region.gate().changes.notify();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A thread that panicked has printed why.
@@ -168,7 +168,7 @@ impl Node {
         gate.open();
         self.token.store(HELD, Ordering::Release);
         drill::at(drill::Place::Token);
-        gate.bell.ring();
+        gate.changes.notify();
     }
 
     /// Attends to the gate until the links end.
@@ -181,7 +181,7 @@ impl Node {
                 _ => false,
             };
             let is_wanted = || gate.wanted_groups.load(Ordering::Acquire) > 0;
-            gate.bell.wait(|| self.is_ending() || has_work() || is_wanted(), PATIENCE);
+            gate.changes.wait(|| self.is_ending() || has_work() || is_wanted(), PATIENCE);
             if is_wanted() {
                 let wanted = gate.wanted_groups.swap(0, Ordering::AcqRel) - 1;
                 self.to_keeper(SET, wanted, |keeper| keeper.set((wanted > 0).then_some(wanted as usize)));

@@ -1,14 +1,15 @@
-//! Where the ranks of a node meet: a directory of the user's own, and in it the socket of one rendezvous.
+//! Where the processes of a node meet: a private directory of the user, and in it one socket per name.
 //!
 //! The directory is `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay` where that place exists (schedulers hand
 //! the login node's value on to nodes that have no such directory), else `/tmp/forebay-UID`. `$TMPDIR` is not asked: it
 //! often differs between ranks, and they must agree. It is made with mode 0700; one that is there must be a real
 //! directory, ours, and closed to everybody else.
 //!
-//! A rendezvous has two files, named by a hash of (job, node, loader): the socket, and a lock file that its leader keeps
-//! locked as long as the socket is there. The lock is one of `fcntl`, which ends with the process and is not inherited
-//! by its forked children. So whoever gets the lock knows that a socket beside it is stale, and may remove both:
-//! the next leader, a follower whose leader died, and every leader for all other names in the directory.
+//! A name has two files, called by its hash: the socket, and a lock file that the listening process keeps locked as long
+//! as the socket is there. The lock is one of `fcntl`, which ends with the process and is not inherited by its forked
+//! children. So a process that gets the lock knows that a socket beside it is stale, and may remove both: the next
+//! listener, a process whose listener died ([`SocketPath::remove_if_stale`]), and every listener for all other names in
+//! the directory ([`remove_stale_sockets`]).
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,8 +21,9 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fcntl_lock, fstat, open
 use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::error::{LOCK as LOCK_ACTION, NodeError};
-use super::fork;
+use crate::error::{HostError, LOCK as LOCK_ACTION};
+use crate::fork;
+use crate::packet_socket::PacketListener;
 
 const VARIABLE: &str = "FOREBAY_RUNTIME_DIR";
 const SOCKET: &str = "sock";
@@ -30,20 +32,20 @@ const LOCK: &str = "lock";
 const SOCKET_PATH_BYTES: usize = 107;
 
 /// The runtime directory of this user, made if need be.
-pub fn runtime_directory() -> Result<PathBuf, NodeError> {
+pub fn runtime_directory() -> Result<PathBuf, HostError> {
     let uid = rustix::process::geteuid().as_raw();
     let path = choose(|name| std::env::var_os(name), uid)?;
     prepare(&path, uid)?;
     Ok(path)
 }
 
-fn choose(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> Result<PathBuf, NodeError> {
+fn choose(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> Result<PathBuf, HostError> {
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = variable(VARIABLE) {
         if path.is_absolute() {
             return Ok(path);
         }
-        return Err(NodeError::Directory {
+        return Err(HostError::Directory {
             path,
             problem: format!("${VARIABLE} is not an absolute path"),
             hint: "ranks may have different working directories; give a path that starts with \"/\"".into(),
@@ -61,8 +63,8 @@ fn choose(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> Result<PathB
 }
 
 /// Makes the directory if it is not there, and checks that nobody else can put anything into it.
-fn prepare(path: &Path, uid: u32) -> Result<(), NodeError> {
-    let refuse = |problem: String, hint: String| NodeError::Directory { path: path.into(), problem, hint };
+fn prepare(path: &Path, uid: u32) -> Result<(), HostError> {
+    let refuse = |problem: String, hint: String| HostError::Directory { path: path.into(), problem, hint };
     let elsewhere =
         || format!("set {VARIABLE} to a directory of your own on this node, the same for all ranks");
     let unusable = |action: &str, error: Errno| refuse(format!("cannot {action} it: {error}"), elsewhere());
@@ -101,18 +103,18 @@ fn describe(kind: FileType) -> &'static str {
     }
 }
 
-/// The two files of a rendezvous.
+/// The two files of a name.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub(super) socket: PathBuf,
+pub struct SocketPath {
+    socket: PathBuf,
     lock: PathBuf,
 }
 
-impl Place {
-    /// The place of a loader `name` of `job` on `node` in `directory`.
-    pub(super) fn new(directory: &Path, job: &str, node: &str, name: &str) -> Result<Self, NodeError> {
+impl SocketPath {
+    /// The files in `directory` of the name that these words make together.
+    pub fn new(directory: &Path, name: &[&str]) -> Result<Self, HostError> {
         let mut hash = Xxh3::new();
-        for word in [job, node, name] {
+        for word in name {
             // The length first, so that ("ab", "c") and ("a", "bc") differ.
             hash.update(&(word.len() as u64).to_le_bytes());
             hash.update(word.as_bytes());
@@ -122,7 +124,7 @@ impl Place {
         let length = socket.as_os_str().len();
         if length > SOCKET_PATH_BYTES {
             let most = SOCKET_PATH_BYTES - (length - directory.as_os_str().len());
-            return Err(NodeError::Directory {
+            return Err(HostError::Directory {
                 path: directory.into(),
                 problem: format!(
                     "its path is too long for a socket: expected at most {most} bytes, found {}",
@@ -134,19 +136,25 @@ impl Place {
         Ok(Self { socket, lock })
     }
 
-    /// Locks the place, for a leader; `None` while somebody else has it.
-    pub(super) fn take(&self) -> Result<Option<PlaceLock>, NodeError> {
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Locks the name, for a listener; `None` while another one has it.
+    pub fn try_lock(&self) -> Result<Option<SocketLock>, HostError> {
         self.lock(OFlags::CREATE)
     }
 
-    /// Removes what a dead leader left here, if anything.
-    pub(super) fn clean(&self) {
-        // Whoever removes it first is as good as we; errors are left to the next leader.
+    /// Removes what a dead listener left here, if anything.
+    pub fn remove_if_stale(&self) {
+        // Any process may remove it first; errors are left to the next listener.
         drop(self.lock(OFlags::empty()));
     }
 
-    fn lock(&self, create: OFlags) -> Result<Option<PlaceLock>, NodeError> {
-        let fail = || NodeError::system(format!("{LOCK_ACTION}{}", self.lock.display()));
+    fn lock(&self, create: OFlags) -> Result<Option<SocketLock>, HostError> {
+        let fail = || HostError::system(format!("{LOCK_ACTION}{}", self.lock.display()));
         let Some(held) = Held::reserve(&self.lock) else { return Ok(None) };
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | create;
         loop {
@@ -166,7 +174,7 @@ impl Place {
             let ours = fstat(&file).map_err(fail())?;
             match stat(&self.lock) {
                 Ok(named) if (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino) => {
-                    return Ok(Some(PlaceLock { place: self.clone(), _file: file, held }));
+                    return Ok(Some(SocketLock { path: self.clone(), _file: file, held }));
                 }
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(fail()(error)),
@@ -175,53 +183,56 @@ impl Place {
     }
 }
 
-/// Removes what dead leaders left behind under any name.
-pub(super) fn sweep(directory: &Path) {
+/// Removes what dead listeners left behind under any name.
+pub fn remove_stale_sockets(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let lock = entry.path();
         let is_ours = lock.extension().is_some_and(|extension| extension == LOCK)
             && lock.file_stem().is_some_and(|stem| stem.len() == 32);
         if is_ours {
-            Place { socket: lock.with_extension(SOCKET), lock }.clean();
+            SocketPath { socket: lock.with_extension(SOCKET), lock }.remove_if_stale();
         }
     }
 }
 
-/// A locked place; dropping it removes its files and unlocks it.
+/// A locked name; dropping it removes its files and unlocks it.
 #[derive(Debug)]
-pub(super) struct PlaceLock {
-    place: Place,
+pub struct SocketLock {
+    path: SocketPath,
     // Fields are dropped in this order: the lock ends before the process may ask for it again.
     _file: OwnedFd,
     held: Held,
 }
 
-impl PlaceLock {
-    /// Removes the socket of a leader that died here.
-    pub(super) fn remove_socket(&self) -> Result<(), NodeError> {
-        match fs::remove_file(&self.place.socket) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(NodeError::system(format!(
-                "remove the stale socket {}",
-                self.place.socket.display()
-            ))(error)),
-            _ => Ok(()),
+impl SocketLock {
+    /// Removes the socket of a listener that died here, and listens.
+    pub fn listen(&self, backlog: i32) -> Result<PacketListener, HostError> {
+        let socket = self.path.socket();
+        match fs::remove_file(socket) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(HostError::system(format!("remove the stale socket {}", socket.display()))(
+                    error,
+                ));
+            }
+            _ => {}
         }
+        PacketListener::bind(socket, backlog)
     }
 }
 
-impl Drop for PlaceLock {
+impl Drop for SocketLock {
     fn drop(&mut self) {
         if fork::in_forked_child(self.held.generation) {
             return;
         }
-        // The socket first: as long as the lock file is there, somebody can find and remove both.
-        let _ = fs::remove_file(&self.place.socket);
-        let _ = fs::remove_file(&self.place.lock);
+        // The socket first: as long as the lock file is there, another process can find and remove both.
+        let _ = fs::remove_file(&self.path.socket);
+        let _ = fs::remove_file(&self.path.lock);
     }
 }
 
-/// The places that this process has locked, or is about to.
+/// The names that this process has locked, or is about to.
 ///
 /// `fcntl` locks do not keep threads of one process apart, and closing any descriptor of a file ends all of the
 /// process's locks on it. So a lock file is opened only by the thread that has its path in here. A forked child has none
@@ -330,8 +341,8 @@ mod tests {
     }
 
     #[test]
-    fn different_meetings_have_different_places() {
-        let place = |job, node, name| Place::new(Path::new("/run"), job, node, name).unwrap().socket;
+    fn different_names_have_different_sockets() {
+        let place = |job, node, name| SocketPath::new(Path::new("/run"), &[job, node, name]).unwrap().socket;
         assert_ne!(place("ab", "c", "d"), place("a", "bc", "d"));
         assert_ne!(place("a", "b", "train"), place("a", "b", "test"));
         assert_eq!(place("a", "b", "train"), place("a", "b", "train"));
@@ -341,9 +352,9 @@ mod tests {
     #[test]
     fn a_path_that_is_too_long_for_a_socket_is_refused() {
         let longest = PathBuf::from(format!("/{}", "x".repeat(68)));
-        let place = Place::new(&longest, "j", "n", "l").unwrap();
+        let place = SocketPath::new(&longest, &["j", "n", "l"]).unwrap();
         rustix::net::SocketAddrUnix::new(&place.socket).unwrap();
-        let error = Place::new(&longest.join("y"), "j", "n", "l").unwrap_err();
+        let error = SocketPath::new(&longest.join("y"), &["j", "n", "l"]).unwrap_err();
         assert!(error.to_string().contains("expected at most 69 bytes, found 71"), "{error}");
     }
 
@@ -351,27 +362,27 @@ mod tests {
     fn one_at_a_time_has_a_place_and_leaves_it_empty() {
         let (_outer, path) = directory();
         prepare(&path, uid()).unwrap();
-        let place = Place::new(&path, "j", "n", "l").unwrap();
-        let lock = place.take().unwrap().expect("nobody is here");
-        assert!(place.take().unwrap().is_none());
-        place.clean();
-        sweep(&path);
+        let place = SocketPath::new(&path, &["j", "n", "l"]).unwrap();
+        let lock = place.try_lock().unwrap().expect("nobody is here");
+        assert!(place.try_lock().unwrap().is_none());
+        place.remove_if_stale();
+        remove_stale_sockets(&path);
         assert_eq!(names(&path), 1, "what is locked stays");
         fs::write(&place.socket, "").unwrap();
         drop(lock);
         assert_eq!(names(&path), 0);
-        drop(place.take().unwrap().expect("free again"));
+        drop(place.try_lock().unwrap().expect("free again"));
     }
 
     #[test]
     fn what_the_dead_left_is_swept_up() {
         let (_outer, path) = directory();
         prepare(&path, uid()).unwrap();
-        let place = Place::new(&path, "j", "n", "l").unwrap();
+        let place = SocketPath::new(&path, &["j", "n", "l"]).unwrap();
         fs::write(&place.socket, "").unwrap();
         fs::write(&place.lock, "").unwrap();
         fs::write(path.join("notes.lock"), "").unwrap();
-        sweep(&path);
+        remove_stale_sockets(&path);
         assert_eq!(names(&path), 1, "only files that are named like ours");
     }
 }

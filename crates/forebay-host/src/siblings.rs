@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::peers::is_dead;
+use crate::pidfd::has_exited;
 
 /// How often the processes are looked at: once takes a tenth of a millisecond per process.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -161,7 +161,7 @@ impl Siblings {
             }
         }
         for (pid, top) in &mut self.tops {
-            if !top.ended && top.pidfd.as_ref().is_some_and(is_dead) {
+            if !top.ended && top.pidfd.as_ref().is_some_and(has_exited) {
                 top.ended = true;
                 let stat = process::stat(*pid).filter(|stat| stat.started == top.started);
                 top.how = stat.and_then(|stat| stat.how);

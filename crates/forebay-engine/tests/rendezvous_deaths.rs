@@ -1,20 +1,20 @@
 //! Ranks of a node die, by SIGKILL, at every stage: everybody who waits is told who it was, and nothing stays.
 #![cfg(not(loom))]
 
-mod node_support;
+mod rendezvous_support;
 
 use std::path::Path;
 use std::process::Command;
 
-use forebay_engine::node::Peer;
-use node_support::{
+use forebay_engine::rendezvous::Peer;
+use rendezvous_support::{
     Lead, Rank, Script, directory, kill_orphan, left_in, pidfds_of, socket_in, sockets_of, start_all, until,
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, send, socket};
 
 #[test]
 fn child_process() {
-    node_support::child_process();
+    rendezvous_support::child_process();
 }
 
 fn expect_lost(rank: &mut Rank, local_rank: u32, pid: i32) {

@@ -4,14 +4,14 @@
 //! `VmSize` of `/proc/self/status`. `RLIMIT_DATA` (`ulimit -d`) counts private writable memory,
 //! `VmData`: the heap and the stacks of threads, and no shared mapping. The kernel answers both, a
 //! lack of memory and too many mappings (`vm.max_map_count`) with the same ENOMEM, so
-//! [`Refusal::of`] reads them afterwards and names the one that is reached, with its figure.
+//! [`MemoryRefusal::of`] reads them afterwards and names the one that is reached, with its figure.
 
 use std::fs;
 use std::io;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::budget::{available_bytes, kib_after};
+use crate::memory_limits::{available_bytes, kib_after};
 
 const MIB: u64 = 1 << 20;
 
@@ -23,7 +23,7 @@ pub fn address_left_bytes() -> Option<u64> {
 
 /// Why the system gave no memory, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct MemoryRefusal {
     /// The limit that is reached, with its figure; the least that can be said is how much memory is
     /// free.
     pub cause: String,
@@ -31,7 +31,7 @@ pub struct Refusal {
     pub hint: String,
 }
 
-impl Refusal {
+impl MemoryRefusal {
     /// Of an attempt to take `bytes`; `None` where the system's answer is about something else.
     pub fn of(bytes: u64, source: &io::Error) -> Option<Self> {
         match source.raw_os_error()? {
@@ -69,7 +69,7 @@ impl Process {
         }
     }
 
-    fn refusal(&self, bytes: u64) -> Refusal {
+    fn refusal(&self, bytes: u64) -> MemoryRefusal {
         for (name, limit, field, what, flag) in [
             ("RLIMIT_AS", self.address_limit, "VmSize:", "address space", "-v"),
             ("RLIMIT_DATA", self.data_limit, "VmData:", "private memory", "-d"),
@@ -77,7 +77,7 @@ impl Process {
             let Some(limit) = limit else { continue };
             let used = used_bytes(&self.status, field);
             if used.saturating_add(bytes) > limit {
-                return Refusal {
+                return MemoryRefusal {
                     cause: format!(
                         "{name} allows this process {} MiB of {what}, of which {} MiB are in use",
                         limit / MIB,
@@ -88,12 +88,12 @@ impl Process {
             }
         }
         if self.maps >= self.most_maps {
-            return Refusal {
+            return MemoryRefusal {
                 cause: format!("the process has {} mappings, as many as vm.max_map_count allows", self.maps),
                 hint: "raise vm.max_map_count (sysctl), or open fewer files at once".into(),
             };
         }
-        Refusal {
+        MemoryRefusal {
             cause: format!("{} MiB of memory are free on this node for this job", self.available_bytes / MIB),
             hint: "give memory= less, or ask the scheduler for more memory".into(),
         }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn only_a_lack_of_memory_is_a_refusal() {
-        let of = |code| Refusal::of(1 << 60, &io::Error::from_raw_os_error(code));
+        let of = |code| MemoryRefusal::of(1 << 60, &io::Error::from_raw_os_error(code));
         assert!(of(libc::ENOMEM).is_some() && of(libc::EFBIG).unwrap().hint.contains("ulimit -f"));
         assert_eq!(of(libc::EMFILE), None);
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::process::getpid;
 
-use super::error::NodeError;
-use super::peers::Peer;
+use super::error::RendezvousError;
+use super::membership::Peer;
 
 /// Longest greeting \[bytes\].
 pub(super) const GREETING_BYTES: usize = 64 << 20;
@@ -34,7 +34,7 @@ pub struct NodeSpec {
 }
 
 impl NodeSpec {
-    pub(super) fn check(&self) -> Result<(), NodeError> {
+    pub(super) fn check(&self) -> Result<(), RendezvousError> {
         let (local_rank, local_size) = (self.local_rank, self.local_ranks.len());
         let message = match self.local_ranks.get(local_rank as usize) {
             None => format!("local rank {local_rank} is not below the local size {local_size}"),
@@ -46,7 +46,7 @@ impl NodeSpec {
             }
             Some(_) => return Ok(()),
         };
-        Err(NodeError::Usage { message })
+        Err(RendezvousError::Usage { message })
     }
 
     pub(super) fn peer(&self) -> Peer {

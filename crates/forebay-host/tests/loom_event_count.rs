@@ -1,14 +1,14 @@
-//! No ring is lost, in every interleaving.
+//! No notification is lost, in every interleaving.
 //!
-//!     RUSTFLAGS="--cfg loom" cargo test -p forebay-engine --test loom_bell --release
+//!     RUSTFLAGS="--cfg loom" cargo test -p forebay-host --test loom_event_count --release
 //!
-//! Under loom a wait never ends by its time limit, so a waiter that sleeps through its ring is a dead-lock, which loom
+//! Under loom a wait never ends by its time limit, so a waiter that sleeps through its notification is a dead-lock, which loom
 //! reports.
 #![cfg(loom)]
 
 use std::time::Duration;
 
-use forebay_engine::node::Bell;
+use forebay_host::EventCount;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
 struct Shared {
-    bell: Bell,
+    events: EventCount,
     word: AtomicU64,
     other: AtomicU64,
 }
@@ -31,21 +31,21 @@ fn bounded(test: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn a_waiter_sees_what_was_published_before_the_ring() {
+fn a_waiter_sees_what_was_published_before_the_notification() {
     loom::model(|| {
         let shared = Arc::new(Shared::default());
-        let ringer = {
+        let notifier = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 shared.other.store(41, Ordering::Relaxed);
                 shared.word.store(1, Ordering::Release);
-                shared.bell.ring();
+                shared.events.notify();
             })
         };
-        assert!(shared.bell.wait(|| shared.word.load(Ordering::Acquire) == 1, LIMIT));
+        assert!(shared.events.wait(|| shared.word.load(Ordering::Acquire) == 1, LIMIT));
         assert_eq!(shared.other.load(Ordering::Relaxed), 41);
-        ringer.join().unwrap();
-        assert_eq!(shared.bell.waiting(), 0);
+        notifier.join().unwrap();
+        assert_eq!(shared.events.waiters(), 0);
     });
 }
 
@@ -55,36 +55,36 @@ fn every_waiter_is_woken() {
         let shared = Arc::new(Shared::default());
         let waiter = {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.bell.wait(|| shared.word.load(Ordering::Acquire) == 1, LIMIT))
+            thread::spawn(move || shared.events.wait(|| shared.word.load(Ordering::Acquire) == 1, LIMIT))
         };
-        let ringer = {
+        let notifier = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 shared.word.store(1, Ordering::Release);
-                shared.bell.ring();
+                shared.events.notify();
             })
         };
-        assert!(shared.bell.wait(|| shared.word.load(Ordering::Acquire) == 1, LIMIT));
+        assert!(shared.events.wait(|| shared.word.load(Ordering::Acquire) == 1, LIMIT));
         assert!(waiter.join().unwrap());
-        ringer.join().unwrap();
+        notifier.join().unwrap();
     });
 }
 
 #[test]
-fn a_waiter_for_two_words_hears_both_rings() {
+fn a_waiter_for_two_words_sees_both_notifications() {
     bounded(|| {
         let shared = Arc::new(Shared::default());
-        let ring = |publish: fn(&Shared)| {
+        let notify = |publish: fn(&Shared)| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 publish(&shared);
-                shared.bell.ring();
+                shared.events.notify();
             })
         };
-        let one = ring(|shared| shared.word.store(1, Ordering::Release));
-        let two = ring(|shared| shared.other.store(1, Ordering::Release));
+        let one = notify(|shared| shared.word.store(1, Ordering::Release));
+        let two = notify(|shared| shared.other.store(1, Ordering::Release));
         let both = || shared.word.load(Ordering::Acquire) + shared.other.load(Ordering::Acquire) == 2;
-        assert!(shared.bell.wait(both, LIMIT));
+        assert!(shared.events.wait(both, LIMIT));
         one.join().unwrap();
         two.join().unwrap();
     });
@@ -97,14 +97,14 @@ fn two_processes_pass_a_word_to_and_fro() {
         let echo = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                assert!(shared.bell.wait(|| shared.word.load(Ordering::Acquire) == 1, LIMIT));
+                assert!(shared.events.wait(|| shared.word.load(Ordering::Acquire) == 1, LIMIT));
                 shared.other.store(1, Ordering::Release);
-                shared.bell.ring();
+                shared.events.notify();
             })
         };
         shared.word.store(1, Ordering::Release);
-        shared.bell.ring();
-        assert!(shared.bell.wait(|| shared.other.load(Ordering::Acquire) == 1, LIMIT));
+        shared.events.notify();
+        assert!(shared.events.wait(|| shared.other.load(Ordering::Acquire) == 1, LIMIT));
         echo.join().unwrap();
     });
 }
@@ -112,15 +112,15 @@ fn two_processes_pass_a_word_to_and_fro() {
 /// The model finds what it is there to find.
 #[test]
 #[should_panic(expected = "deadlock")]
-fn ringing_before_publishing_is_caught() {
+fn notifying_before_publishing_is_caught() {
     loom::model(|| {
         // Leaked, because loom's own reference counts cannot be dropped once it has found the dead-lock.
         let shared: &'static Shared = Box::leak(Box::default());
-        let ringer = thread::spawn(|| {
-            shared.bell.ring();
+        let notifier = thread::spawn(|| {
+            shared.events.notify();
             shared.word.store(1, Ordering::Release);
         });
-        shared.bell.wait(|| shared.word.load(Ordering::Acquire) == 1, LIMIT);
-        ringer.join().unwrap();
+        shared.events.wait(|| shared.word.load(Ordering::Acquire) == 1, LIMIT);
+        notifier.join().unwrap();
     });
 }

@@ -35,14 +35,14 @@ pub fn default_memory_bytes() -> u64 {
 }
 
 /// Where the kernel tells these things; tests make their own.
-pub(super) struct Machine {
-    pub(super) root: PathBuf,
+pub(crate) struct Machine {
+    pub(crate) root: PathBuf,
 }
 
 /// The directory of a control group, and whether it is of version 2.
-pub(super) struct GroupDirectory {
-    pub(super) path: PathBuf,
-    pub(super) unified: bool,
+pub(crate) struct GroupDirectory {
+    pub(crate) path: PathBuf,
+    pub(crate) unified: bool,
 }
 
 struct Group {
@@ -51,11 +51,11 @@ struct Group {
 }
 
 impl Machine {
-    pub(super) fn this() -> Self {
+    pub(crate) fn this() -> Self {
         Self { root: PathBuf::from("/") }
     }
 
-    pub(super) fn read(&self, path: &str) -> String {
+    pub(crate) fn read(&self, path: &str) -> String {
         fs::read_to_string(self.root.join(path)).unwrap_or_default()
     }
 
@@ -85,7 +85,7 @@ impl Machine {
     }
 
     /// The directories of the groups above this process that a controller of version 1 or version 2 may limit, its own first.
-    pub(super) fn directories(&self, controller: &str) -> Vec<GroupDirectory> {
+    pub(crate) fn directories(&self, controller: &str) -> Vec<GroupDirectory> {
         let (memberships, mounts) = (self.read("proc/self/cgroup"), self.read("proc/self/mountinfo"));
         let mut directories = Vec::new();
         for line in memberships.lines() {
@@ -190,18 +190,18 @@ fn version_1_group(directory: &Path) -> Option<Group> {
 }
 
 /// The number in a file; `None` also for "max".
-pub(super) fn number(path: &Path) -> Option<u64> {
+pub(crate) fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-pub(super) fn value_after(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn value_after(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();
         (words.next() == Some(name)).then(|| words.next()?.parse().ok()).flatten()
     })
 }
 
-pub(super) fn kib_after(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn kib_after(text: &str, name: &str) -> Option<u64> {
     value_after(text, name)?.checked_mul(1024)
 }
 

@@ -1,17 +1,17 @@
 //! Ranks of a node come together: who does, who must not, and what everybody has afterwards.
 #![cfg(not(loom))]
 
-mod node_support;
+mod rendezvous_support;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use forebay_engine::node::{Dead, NodeError, NodeSpec, Peer, join};
-use node_support::{Lead, Rank, Script, directory, left_in, pidfds_of, start_all, until};
+use forebay_engine::rendezvous::{Dead, NodeSpec, Peer, RendezvousError, join};
+use rendezvous_support::{Lead, Rank, Script, directory, left_in, pidfds_of, start_all, until};
 
 #[test]
 fn child_process() {
-    node_support::child_process();
+    rendezvous_support::child_process();
 }
 
 /// All of them join, and know each other.
@@ -89,14 +89,14 @@ fn a_rank_alone_needs_no_socket_and_no_file() {
     assert_eq!(membership.reply, b"hello");
     assert_eq!((membership.dead(), membership.peers().len()), (None, 1));
     let error = join(&alone(), b"", |_, _| Err("no data".into()), &mut || true).unwrap_err();
-    assert!(matches!(&error, NodeError::Refused(words) if words == "no data"));
+    assert!(matches!(&error, RendezvousError::Refused(words) if words == "no data"));
 }
 
 #[test]
 fn a_description_that_contradicts_itself_is_refused_at_once() {
     let refuse = |spec: NodeSpec| {
         let error = join(&spec, b"", |_, _| unreachable!(), &mut || true).unwrap_err();
-        assert!(matches!(error, NodeError::Usage { .. }), "{error:?}");
+        assert!(matches!(error, RendezvousError::Usage { .. }), "{error:?}");
         error.to_string()
     };
     assert_eq!(refuse(NodeSpec { local_rank: 1, ..alone() }), "local rank 1 is not below the local size 1");
@@ -147,7 +147,7 @@ fn a_refusal_reaches_every_rank_in_the_leaders_words() {
 }
 
 /// Starts ranks whose meeting fails, and returns what each says.
-fn all_fail(directory: &Path, scripts: &[Script]) -> Vec<node_support::Failure> {
+fn all_fail(directory: &Path, scripts: &[Script]) -> Vec<rendezvous_support::Failure> {
     let mut ranks: Vec<Rank> = scripts.iter().map(|script| Rank::start(directory, script)).collect();
     let failures = ranks.iter_mut().map(Rank::expect_failure).collect();
     assert!(left_in(directory).is_empty(), "{:?}", left_in(directory));

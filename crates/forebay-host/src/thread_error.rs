@@ -11,7 +11,7 @@ use std::io;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::budget::{Machine, kib_after, number, value_after};
+use crate::memory_limits::{Machine, kib_after, number, value_after};
 
 /// Address space that a thread takes \[bytes\]: the stack that Rust gives it.
 const STACK_BYTES: u64 = 2 << 20;

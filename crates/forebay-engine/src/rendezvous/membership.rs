@@ -1,19 +1,14 @@
 //! The processes of one loader on this node, and which of them died.
 //!
-//! A process is known by its pidfd, which its owner made and sent itself: a number could mean another process by now,
-//! or in another pid namespace, and a socket stays open in forked children; a pidfd does neither. It becomes readable
-//! when the last thread of the process is gone, however it went. A rank that said goodbye is taken off the list by
+//! A process is known by its pidfd, which it made and sent itself. A rank that said goodbye is taken off the list by
 //! [`Membership::forget`]: its process may end or live on.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use forebay_host::first_exited;
 use serde::{Deserialize, Serialize};
-
-use super::error::{NodeError, WATCH};
 
 /// A process of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -91,33 +86,16 @@ impl Membership {
 
 /// The first process of the list that ended and was not forgotten.
 pub(super) fn first_dead(watched: &[Watched]) -> Option<Peer> {
-    let (peers, mut polled): (Vec<Peer>, Vec<PollFd<'_>>) = watched
+    let (peers, pidfds): (Vec<Peer>, Vec<BorrowedFd<'_>>) = watched
         .iter()
         .filter(|watched| !watched.forgotten.load(Ordering::Relaxed))
-        .filter_map(|watched| Some((watched.peer, PollFd::new(watched.pidfd.as_ref()?, PollFlags::IN))))
+        .filter_map(|watched| Some((watched.peer, watched.pidfd.as_ref()?.as_fd())))
         .unzip();
-    if polled.is_empty() {
-        return None;
-    }
-    // A signal or a lack of kernel memory is no news of anybody; the next call asks again.
-    poll(&mut polled, Some(&Timespec::default())).ok()?;
-    let place = polled.iter().position(|polled| !polled.revents().is_empty())?;
-    Some(peers[place])
-}
-
-/// This process's own pidfd, for others to watch.
-pub(super) fn own_pidfd() -> Result<OwnedFd, NodeError> {
-    pidfd_open(getpid(), PidfdFlags::empty()).map_err(NodeError::system(WATCH))
+    first_exited(&pidfds).map(|place| peers[place])
 }
 
 /// Answers which of the followers has died, if one has.
 pub type Dead<'a> = &'a (dyn Fn() -> Option<Peer> + Sync);
-
-/// Whether a process has ended, by its pidfd.
-pub(super) fn is_dead(pidfd: &OwnedFd) -> bool {
-    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
-    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-}
 
 #[cfg(test)]
 mod tests {

@@ -4,20 +4,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use forebay_host::{
+    MAX_FDS, PacketListener, SocketLock, SocketPath, has_exited, own_pidfd, remove_stale_sockets,
+};
 use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
-};
 
-use super::directory::{Place, PlaceLock, sweep};
-use super::error::{LISTEN, NodeError};
-use super::patience::Patience;
-use super::peers::{Dead, Membership, Peer, Watched, is_dead, own_pidfd};
+use super::error::RendezvousError;
+use super::membership::{Dead, Membership, Peer, Watched};
+use super::messages::{Connection, Failure, Hello, Kind, Message, Outcome, Parts, Received, broken, written};
+use super::poll_loop::PollLoop;
 use super::spec::{GREETING_BYTES, NodeSpec};
-use super::wire::{
-    Connection, FDS_PER_MESSAGE, Failure, Hello, Kind, Message, Outcome, Parts, Received, broken, written,
-};
 
 /// How long a place may stay locked by somebody who only cleans it; a leader keeps it for longer.
 const TAKEN_AFTER: Duration = Duration::from_secs(1);
@@ -34,21 +30,21 @@ struct Follower {
 
 /// The socket that followers connect to, and the lock that says it is not stale; both go when it is dropped.
 struct Door {
-    socket: OwnedFd,
-    _lock: PlaceLock,
+    listener: PacketListener,
+    _lock: SocketLock,
 }
 
 pub(super) fn join(
     spec: &NodeSpec,
     directory: &Path,
-    place: &Place,
+    path: &SocketPath,
     greeting: &[u8],
     lead: impl FnOnce(&[Vec<u8>], Dead<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
-    patience: &mut Patience<'_>,
-) -> Result<Membership, NodeError> {
-    sweep(directory);
+    polling: &mut PollLoop<'_>,
+) -> Result<Membership, RendezvousError> {
+    remove_stale_sockets(directory);
     let mut leader = Leader { spec, pidfd: own_pidfd()?, strangers: Vec::new(), followers: Vec::new() };
-    let result = leader.lead(place, greeting, lead, patience);
+    let result = leader.lead(path, greeting, lead, polling);
     match result {
         Ok((reply, fds)) => Ok(Membership::new(reply, fds, 0, leader.into_watched())),
         Err(error) => {
@@ -69,60 +65,56 @@ struct Leader<'a> {
 impl Leader<'_> {
     fn lead(
         &mut self,
-        place: &Place,
+        path: &SocketPath,
         greeting: &[u8],
         lead: impl FnOnce(&[Vec<u8>], Dead<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
-        patience: &mut Patience<'_>,
-    ) -> Result<(Vec<u8>, Vec<OwnedFd>), NodeError> {
-        let door = self.open(place, patience)?;
+        polling: &mut PollLoop<'_>,
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), RendezvousError> {
+        let door = self.open(path, polling)?;
         let begun = Instant::now();
         while !self.is_complete() {
-            self.gather(&door, begun, patience)?;
+            self.gather(&door, begun, polling)?;
         }
         drop(door);
         self.strangers.clear();
         self.followers.sort_by_key(|follower| follower.peer.local_rank);
-        self.send_roster(patience)?;
+        self.send_roster(polling)?;
 
         let mut greetings = vec![greeting.to_vec()];
         greetings.extend(self.followers.iter_mut().map(|follower| follower.greeting.take()));
         let followers = &self.followers;
-        let dead = || followers.iter().find(|follower| is_dead(&follower.pidfd)).map(|dead| dead.peer);
+        let dead = || followers.iter().find(|follower| has_exited(&follower.pidfd)).map(|dead| dead.peer);
         let (refused, bytes, fds) = match lead(&greetings, &dead) {
             Ok((reply, fds)) => (false, reply, fds),
             Err(words) => (true, words.into_bytes(), Vec::new()),
         };
-        self.send_outcome(refused, &bytes, &fds, patience)?;
+        self.send_outcome(refused, &bytes, &fds, polling)?;
         while !self.followers.iter().all(|follower| follower.received) {
-            self.await_received(patience)?;
+            self.await_received(polling)?;
         }
-        self.to_all(Kind::Go, &[], &[], patience)?;
+        self.to_all(Kind::Go, &[], &[], polling)?;
         if refused {
-            return Err(NodeError::Refused(String::from_utf8(bytes).expect("these bytes were a string")));
+            return Err(RendezvousError::Refused(
+                String::from_utf8(bytes).expect("these bytes were a string"),
+            ));
         }
         Ok((bytes, fds))
     }
 
     /// Locks the place, removes what a dead leader left there, and listens.
-    fn open(&self, place: &Place, patience: &mut Patience<'_>) -> Result<Door, NodeError> {
+    fn open(&self, path: &SocketPath, polling: &mut PollLoop<'_>) -> Result<Door, RendezvousError> {
         let begun = Instant::now();
         let lock = loop {
-            if let Some(lock) = place.take()? {
+            if let Some(lock) = path.try_lock()? {
                 break lock;
             }
             if begun.elapsed() > TAKEN_AFTER {
-                return Err(NodeError::Taken { meeting: self.spec.meeting() });
+                return Err(RendezvousError::Taken { meeting: self.spec.meeting() });
             }
-            patience.sleep(RETRY_EVERY)?;
+            polling.sleep(RETRY_EVERY)?;
         };
-        lock.remove_socket()?;
-        let fail = || NodeError::system(format!("{LISTEN}{}", place.socket.display()));
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(fail())?;
-        let address = SocketAddrUnix::new(&place.socket).map_err(fail())?;
-        bind(&socket, &address).map_err(fail())?;
-        listen(&socket, self.spec.local_ranks.len() as i32).map_err(fail())?;
-        Ok(Door { socket, _lock: lock })
+        let listener = lock.listen(self.spec.local_ranks.len() as i32)?;
+        Ok(Door { listener, _lock: lock })
     }
 
     fn is_complete(&self) -> bool {
@@ -131,21 +123,26 @@ impl Leader<'_> {
     }
 
     /// Waits once for connections, messages and deaths, and deals with them.
-    fn gather(&mut self, door: &Door, begun: Instant, patience: &mut Patience<'_>) -> Result<(), NodeError> {
-        let mut polled = vec![PollFd::new(&door.socket, PollFlags::IN)];
+    fn gather(
+        &mut self,
+        door: &Door,
+        begun: Instant,
+        polling: &mut PollLoop<'_>,
+    ) -> Result<(), RendezvousError> {
+        let mut polled = vec![PollFd::new(&door.listener, PollFlags::IN)];
         polled.extend(self.strangers.iter().map(|stranger| PollFd::new(stranger, PollFlags::IN)));
         for follower in &self.followers {
             polled.push(PollFd::new(&follower.connection, PollFlags::IN));
             polled.push(PollFd::new(&follower.pidfd, PollFlags::IN));
         }
         let left = self.spec.deadline.saturating_sub(begun.elapsed());
-        if !patience.poll(&mut polled, left)? {
+        if !polling.poll(&mut polled, left)? {
             let (missing, who) = self.absent();
-            patience.look(begun, self.spec, &missing, &missing, || who)?;
+            polling.look(begun, self.spec, &missing, &missing, || who)?;
             return if left.is_zero() { Err(self.missing()) } else { Ok(()) };
         }
         for number in 0..self.followers.len() {
-            while let Some(message) = self.receive(number, patience)? {
+            while let Some(message) = self.receive(number, polling)? {
                 if message.kind != Kind::Part {
                     return Err(message.unexpected());
                 }
@@ -155,56 +152,55 @@ impl Leader<'_> {
         for stranger in std::mem::take(&mut self.strangers) {
             self.meet(stranger)?;
         }
-        self.accept(door, patience)
+        self.accept(door, polling)
     }
 
     /// The next message of a follower; an error if it is dead or gone.
-    fn receive(&mut self, number: usize, patience: &mut Patience<'_>) -> Result<Option<Message>, NodeError> {
+    fn receive(
+        &mut self,
+        number: usize,
+        polling: &mut PollLoop<'_>,
+    ) -> Result<Option<Message>, RendezvousError> {
         let follower = &self.followers[number];
         match follower.connection.try_receive()? {
             Received::Message(message) => return Ok(Some(message)),
-            Received::Closed => Err(self.gone(number, patience)?),
+            Received::Closed => Err(self.gone(number, polling)?),
             Received::Nothing => Ok(()),
         }?;
-        if is_dead(&follower.pidfd) { Err(self.gone(number, patience)?) } else { Ok(None) }
+        if has_exited(&follower.pidfd) { Err(self.gone(number, polling)?) } else { Ok(None) }
     }
 
     /// What to say about a follower whose socket is closed, or whose process ended.
-    fn gone(&self, number: usize, patience: &mut Patience<'_>) -> Result<NodeError, NodeError> {
+    fn gone(&self, number: usize, polling: &mut PollLoop<'_>) -> Result<RendezvousError, RendezvousError> {
         let meeting = self.spec.meeting();
         // It may have left because another one died.
-        if let Some(dead) = self.followers.iter().find(|follower| is_dead(&follower.pidfd)) {
-            return Ok(NodeError::PeerLost { peer: dead.peer, meeting });
+        if let Some(dead) = self.followers.iter().find(|follower| has_exited(&follower.pidfd)) {
+            return Ok(RendezvousError::PeerLost { peer: dead.peer, meeting });
         }
         let Follower { peer, pidfd, .. } = &self.followers[number];
-        Ok(if patience.is_dead_soon(pidfd)? {
-            NodeError::PeerLost { peer: *peer, meeting }
+        Ok(if polling.is_dead_soon(pidfd)? {
+            RendezvousError::PeerLost { peer: *peer, meeting }
         } else {
-            NodeError::PeerLeft { peer: *peer, meeting }
+            RendezvousError::PeerLeft { peer: *peer, meeting }
         })
     }
 
-    fn accept(&mut self, door: &Door, patience: &mut Patience<'_>) -> Result<(), NodeError> {
-        loop {
-            let socket = match accept_with(&door.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => return Err(NodeError::system("accept a process of this node")(error)),
-            };
+    fn accept(&mut self, door: &Door, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
+        while let Some(socket) = door.listener.accept()? {
             let connection = Connection::new(socket);
             // In a directory of mode 0700 only root could be somebody else; it is not meant here.
             if connection.other_side()?.0 != rustix::process::geteuid().as_raw() {
                 continue;
             }
-            if patience.send(&connection, None, Kind::Welcome, &[], &[self.pidfd.as_fd()])? {
+            if polling.send(&connection, None, Kind::Welcome, &[], &[self.pidfd.as_fd()])? {
                 self.meet(connection)?;
             }
         }
+        Ok(())
     }
 
     /// Takes the hello of a connection, if it is there already. One that goes without a hello is forgotten.
-    fn meet(&mut self, connection: Connection) -> Result<(), NodeError> {
+    fn meet(&mut self, connection: Connection) -> Result<(), RendezvousError> {
         let mut message = match connection.try_receive()? {
             Received::Message(message) => message,
             Received::Nothing => {
@@ -229,7 +225,7 @@ impl Leader<'_> {
         self.judge(&hello, peer, known)
     }
 
-    fn judge(&self, hello: &Hello, peer: Peer, known: Option<Peer>) -> Result<(), NodeError> {
+    fn judge(&self, hello: &Hello, peer: Peer, known: Option<Peer>) -> Result<(), RendezvousError> {
         let me = self.spec.peer();
         let (ours, theirs) = (&self.spec.local_ranks, &hello.local_ranks);
         let message = if ours.len() != theirs.len() {
@@ -250,13 +246,13 @@ impl Leader<'_> {
         };
         let hint = "every rank of the node needs the same list of ranks and its own place in it; two jobs at once need \
                     different names: give World(job=)";
-        Err(NodeError::Mismatch { message: format!("{message} ({})", self.spec), hint: hint.into() })
+        Err(RendezvousError::Mismatch { message: format!("{message} ({})", self.spec), hint: hint.into() })
     }
 
-    fn missing(&self) -> NodeError {
+    fn missing(&self) -> RendezvousError {
         let (local_ranks, who) = self.absent();
         let seconds = self.spec.deadline.as_secs();
-        NodeError::Missing { local_ranks, who, seconds, meeting: self.spec.meeting() }
+        RendezvousError::Missing { local_ranks, who, seconds, meeting: self.spec.meeting() }
     }
 
     /// The local ranks that have not come, and the same in words.
@@ -275,15 +271,15 @@ impl Leader<'_> {
         (local_ranks, format!("rank{plural} {ranks} (local rank{plural} {local})"))
     }
 
-    fn send_roster(&self, patience: &mut Patience<'_>) -> Result<(), NodeError> {
+    fn send_roster(&self, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
         let me = (self.spec.peer(), &self.pidfd);
         let all: Vec<(Peer, &OwnedFd)> = std::iter::once(me)
             .chain(self.followers.iter().map(|follower| (follower.peer, &follower.pidfd)))
             .collect();
-        for some in all.chunks(FDS_PER_MESSAGE) {
+        for some in all.chunks(MAX_FDS) {
             let peers: Vec<Peer> = some.iter().map(|(peer, _)| *peer).collect();
             let fds: Vec<BorrowedFd<'_>> = some.iter().map(|(_, pidfd)| pidfd.as_fd()).collect();
-            self.to_all(Kind::Roster, &written(&peers), &fds, patience)?;
+            self.to_all(Kind::Roster, &written(&peers), &fds, polling)?;
         }
         Ok(())
     }
@@ -293,17 +289,17 @@ impl Leader<'_> {
         refused: bool,
         bytes: &[u8],
         fds: &[OwnedFd],
-        patience: &mut Patience<'_>,
-    ) -> Result<(), NodeError> {
+        polling: &mut PollLoop<'_>,
+    ) -> Result<(), RendezvousError> {
         let outcome = Outcome { refused, bytes: bytes.len() as u64, fds: fds.len() as u32 };
-        self.to_all(Kind::Outcome, &written(&outcome), &[], patience)?;
-        for some in fds.chunks(FDS_PER_MESSAGE) {
+        self.to_all(Kind::Outcome, &written(&outcome), &[], polling)?;
+        for some in fds.chunks(MAX_FDS) {
             let fds: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
-            self.to_all(Kind::Descriptors, &[], &fds, patience)?;
+            self.to_all(Kind::Descriptors, &[], &fds, polling)?;
         }
         for number in 0..self.followers.len() {
             for part in self.followers[number].connection.parts(bytes) {
-                self.to_one(number, Kind::Part, part, &[], patience)?;
+                self.to_one(number, Kind::Part, part, &[], polling)?;
             }
         }
         Ok(())
@@ -314,9 +310,9 @@ impl Leader<'_> {
         kind: Kind,
         body: &[u8],
         fds: &[BorrowedFd<'_>],
-        patience: &mut Patience<'_>,
-    ) -> Result<(), NodeError> {
-        (0..self.followers.len()).try_for_each(|number| self.to_one(number, kind, body, fds, patience))
+        polling: &mut PollLoop<'_>,
+    ) -> Result<(), RendezvousError> {
+        (0..self.followers.len()).try_for_each(|number| self.to_one(number, kind, body, fds, polling))
     }
 
     fn to_one(
@@ -325,17 +321,17 @@ impl Leader<'_> {
         kind: Kind,
         body: &[u8],
         fds: &[BorrowedFd<'_>],
-        patience: &mut Patience<'_>,
-    ) -> Result<(), NodeError> {
+        polling: &mut PollLoop<'_>,
+    ) -> Result<(), RendezvousError> {
         let follower = &self.followers[number];
-        if patience.send(&follower.connection, Some(&follower.pidfd), kind, body, fds)? {
+        if polling.send(&follower.connection, Some(&follower.pidfd), kind, body, fds)? {
             return Ok(());
         }
-        Err(self.gone(number, patience)?)
+        Err(self.gone(number, polling)?)
     }
 
     /// Waits once for followers to say that they have everything.
-    fn await_received(&mut self, patience: &mut Patience<'_>) -> Result<(), NodeError> {
+    fn await_received(&mut self, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
         let mut polled = Vec::new();
         for follower in &self.followers {
             if !follower.received {
@@ -343,11 +339,11 @@ impl Leader<'_> {
             }
             polled.push(PollFd::new(&follower.pidfd, PollFlags::IN));
         }
-        if !patience.poll(&mut polled, Duration::MAX)? {
+        if !polling.poll(&mut polled, Duration::MAX)? {
             return Ok(());
         }
         for number in 0..self.followers.len() {
-            if let Some(message) = self.receive(number, patience)? {
+            if let Some(message) = self.receive(number, polling)? {
                 if message.kind != Kind::Received {
                     return Err(message.unexpected());
                 }
@@ -358,13 +354,13 @@ impl Leader<'_> {
     }
 
     /// Tells the followers why there is no loader; whoever cannot hear it sees the socket close.
-    fn tell(&self, error: &NodeError) {
+    fn tell(&self, error: &RendezvousError) {
         let failure = match error {
             // It was the outcome, and all have it.
-            NodeError::Refused(_) => return,
-            NodeError::PeerLost { peer, .. } => Failure::Lost(*peer),
-            NodeError::PeerLeft { peer, .. } => Failure::Left(*peer),
-            NodeError::Interrupted => Failure::Left(self.spec.peer()),
+            RendezvousError::Refused(_) => return,
+            RendezvousError::PeerLost { peer, .. } => Failure::Lost(*peer),
+            RendezvousError::PeerLeft { peer, .. } => Failure::Left(*peer),
+            RendezvousError::Interrupted => Failure::Left(self.spec.peer()),
             other => Failure::Other {
                 class: other.class(),
                 message: other.to_string(),

@@ -5,14 +5,14 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use forebay_host::{HostError, Sent, Siblings};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::error::NodeError;
-use super::peers::Peer;
-use super::siblings::Siblings;
+use super::error::RendezvousError;
+use super::membership::Peer;
+use super::messages::{Connection, Kind};
 use super::spec::NodeSpec;
-use super::wire::{Connection, Kind, Sent};
 
 /// Longest time between two questions to the caller.
 const SLICE: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ impl<F: FnMut() -> bool> Waiting for F {
 }
 
 /// Waiting, with an ear for the caller.
-pub(super) struct Patience<'a> {
+pub(super) struct PollLoop<'a> {
     caller: &'a mut dyn Waiting,
     checked: Instant,
     warned: bool,
@@ -51,7 +51,7 @@ pub(super) struct Patience<'a> {
     looked_for: bool,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> PollLoop<'a> {
     pub(super) fn new(caller: &'a mut dyn Waiting) -> Self {
         Self { caller, checked: Instant::now(), warned: false, siblings: None, looked_for: false }
     }
@@ -68,7 +68,7 @@ impl<'a> Patience<'a> {
         needed: &[u32],
         missing: &[u32],
         who: impl FnOnce() -> String,
-    ) -> Result<(), NodeError> {
+    ) -> Result<(), RendezvousError> {
         let waited = begun.elapsed();
         if waited < LOOK_AFTER {
             return Ok(());
@@ -87,7 +87,7 @@ impl<'a> Patience<'a> {
                 let rank = rank_of(local_rank);
                 if let Some(ended) = siblings.ended(rank) {
                     let peer = Peer { rank, local_rank: *local_rank, pid: ended.pid };
-                    return Err(NodeError::Ended { peer, how: ended.how, meeting: spec.meeting() });
+                    return Err(RendezvousError::Ended { peer, how: ended.how, meeting: spec.meeting() });
                 }
             }
             about = siblings.about(&missing.iter().map(rank_of).collect::<Vec<_>>());
@@ -112,19 +112,23 @@ impl<'a> Patience<'a> {
         ));
     }
 
-    fn ask(&mut self, now: bool) -> Result<(), NodeError> {
+    fn ask(&mut self, now: bool) -> Result<(), RendezvousError> {
         if now || self.checked.elapsed() >= CHECK_EVERY {
             let go_on = self.caller.go_on();
             self.checked = Instant::now();
             if !go_on {
-                return Err(NodeError::Interrupted);
+                return Err(RendezvousError::Interrupted);
             }
         }
         Ok(())
     }
 
     /// Waits until something is ready or one slice (or `limit`, if shorter) is over; says whether something is ready.
-    pub(super) fn poll(&mut self, polled: &mut [PollFd<'_>], limit: Duration) -> Result<bool, NodeError> {
+    pub(super) fn poll(
+        &mut self,
+        polled: &mut [PollFd<'_>],
+        limit: Duration,
+    ) -> Result<bool, RendezvousError> {
         self.ask(false)?;
         let limit = limit.min(SLICE);
         let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
@@ -135,12 +139,12 @@ impl<'a> Patience<'a> {
                 self.ask(true)?;
                 Ok(false)
             }
-            Err(error) => Err(NodeError::system("wait for processes of this node")(error)),
+            Err(error) => Err(HostError::system("wait for processes of this node")(error).into()),
         }
     }
 
     /// Sleeps for at most a slice.
-    pub(super) fn sleep(&mut self, limit: Duration) -> Result<(), NodeError> {
+    pub(super) fn sleep(&mut self, limit: Duration) -> Result<(), RendezvousError> {
         self.poll(&mut [], limit).map(|_| ())
     }
 
@@ -152,7 +156,7 @@ impl<'a> Patience<'a> {
         kind: Kind,
         body: &[u8],
         fds: &[BorrowedFd<'_>],
-    ) -> Result<bool, NodeError> {
+    ) -> Result<bool, RendezvousError> {
         loop {
             match to.try_send(kind, body, fds)? {
                 Sent::Yes => return Ok(true),
@@ -169,7 +173,7 @@ impl<'a> Patience<'a> {
     }
 
     /// Waits a little until `pidfd` says that its process ended: a dying process closes its sockets first.
-    pub(super) fn is_dead_soon(&mut self, pidfd: &OwnedFd) -> Result<bool, NodeError> {
+    pub(super) fn is_dead_soon(&mut self, pidfd: &OwnedFd) -> Result<bool, RendezvousError> {
         const ENOUGH: Duration = Duration::from_secs(1);
         let begun = Instant::now();
         while begun.elapsed() < ENOUGH {
@@ -192,9 +196,9 @@ mod tests {
             calls += 1;
             calls < 3
         };
-        let mut patience = Patience::new(&mut check);
-        let result = (0..1000).try_for_each(|_| patience.sleep(Duration::from_millis(10)));
-        assert!(matches!(result, Err(NodeError::Interrupted)));
+        let mut polling = PollLoop::new(&mut check);
+        let result = (0..1000).try_for_each(|_| polling.sleep(Duration::from_millis(10)));
+        assert!(matches!(result, Err(RendezvousError::Interrupted)));
         assert_eq!(calls, 3);
     }
 
@@ -223,11 +227,11 @@ mod tests {
             deadline: Duration::from_secs(600),
         };
         let mut told = Told(Vec::new());
-        let mut patience = Patience::new(&mut told);
-        patience.look(Instant::now(), &spec, &[0], &[0], || unreachable!("it has not lasted")).unwrap();
+        let mut polling = PollLoop::new(&mut told);
+        polling.look(Instant::now(), &spec, &[0], &[0], || unreachable!("it has not lasted")).unwrap();
         let begun = Instant::now().checked_sub(WARN_AFTER).expect("the machine runs for longer");
         for _ in 0..3 {
-            patience.look(begun, &spec, &[0], &[0], || "local rank 0 (rank 6)".to_owned()).unwrap();
+            polling.look(begun, &spec, &[0], &[0], || "local rank 0 (rank 6)".to_owned()).unwrap();
         }
         let [text] = &told.0[..] else { panic!("{:?}", told.0) };
         assert!(text.contains(" s for local rank 0 (rank 6); after 600 s that is an error"), "{text}");

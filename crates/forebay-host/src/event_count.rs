@@ -1,20 +1,21 @@
-//! A bell in shared memory: waking processes that wait for a word to change, at no cost when nobody does.
+//! An event count in shared memory: wakes processes that wait for a word to change, and costs one fence when no process
+//! waits.
 //!
-//! The word is anything else in shared memory. Who changes it rings afterwards; who waits for it gives [`Bell::wait`] a
-//! condition that reads it. In order:
+//! The word is any other word in shared memory. A process that changes it calls [`EventCount::notify`] afterwards; a
+//! process that waits for it passes a condition that reads it to [`EventCount::wait`]. In order:
 //!
-//! 1. ring: *publish the word* (before), full fence, look at `waiting`; only when somebody waits, count `rings` up and
-//!    wake everybody by a futex (not a private one, for the memory is shared);
-//! 2. wait: count `waiting` up, then in a loop: remember `rings`, full fence, *look at the condition*, and sleep as long
-//!    as `rings` is what was remembered.
+//! 1. notify: *publish the word* (before), full fence, load `waiters`; if there are any, increment `sequence` and wake
+//!    all by a futex (not a private one, because the memory is shared);
+//! 2. wait: increment `waiters`, then in a loop: load `sequence`, full fence, *evaluate the condition*, and sleep while
+//!    `sequence` is unchanged.
 //!
-//! The two fences make it impossible that the ringer misses the waiter *and* the waiter misses the word. A ring that
-//! comes between the look and the sleep changes `rings`, so the sleep does not begin. `tests/loom_bell.rs` checks this
-//! in every interleaving; there a futex is a lock and a condition variable.
+//! With the two fences it cannot happen that the notifier misses the waiter *and* the waiter misses the word. A
+//! notification between the evaluation and the sleep changes `sequence`, so the sleep does not begin.
+//! `tests/loom_event_count.rs` checks this in every interleaving; there a futex is a lock and a condition variable.
 //!
-//! A process that is killed while it waits leaves `waiting` one too high: rings stay right and cost a system call.
-//! All zeros is a valid bell. Waits end early only when the condition holds or the time is over, but the condition is
-//! looked at on every ring, whatever it was for.
+//! A process that is killed while it waits leaves `waiters` one too high: notifications stay correct and cost a system
+//! call. All zeros is a valid event count. A wait ends only when the condition holds or the time is over; each
+//! notification re-evaluates the condition, whatever it was for.
 
 use std::time::{Duration, Instant};
 
@@ -23,15 +24,15 @@ use crate::sync::atomic::{AtomicU32, Ordering, fence};
 /// See the module header.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct Bell {
-    rings: AtomicU32,
-    waiting: AtomicU32,
+pub struct EventCount {
+    sequence: AtomicU32,
+    waiters: AtomicU32,
     #[cfg(loom)]
     model: model::Futex,
 }
 
-impl Bell {
-    /// A bell that nobody waits for.
+impl EventCount {
+    /// An event count without waiters.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -39,25 +40,25 @@ impl Bell {
 
     /// Wakes everybody whose condition may hold now. To be called after the word was published.
     #[inline]
-    pub fn ring(&self) {
-        // SYNC: bell-published. Orders the caller's publishing store before the load of `waiting`; pairs with the fence
-        // in `wait`, which orders the count of `waiting` before the look at the condition.
+    pub fn notify(&self) {
+        // SYNC: event-published. Orders the caller's publishing store before the load of `waiters`; pairs with the fence
+        // in `wait`, which orders the count of `waiters` before the look at the condition.
         fence(Ordering::SeqCst);
-        if self.waiting.load(Ordering::Relaxed) != 0 {
+        if self.waiters.load(Ordering::Relaxed) != 0 {
             self.wake();
         }
     }
 
     #[cold]
     fn wake(&self) {
-        // SYNC: bell-rings (release) pairs with the acquire in `wait`: who sees the new count sees the word.
-        self.rings.fetch_add(1, Ordering::Release);
+        // SYNC: event-sequence (release) pairs with the acquire in `wait`: who sees the new count sees the word.
+        self.sequence.fetch_add(1, Ordering::Release);
         self.futex_wake();
     }
 
     /// Waits until `condition` holds or `timeout` is over; returns whether it holds.
     ///
-    /// The condition runs on this thread at the start and after every ring. It reads what other processes publish by an
+    /// The condition runs on this thread at the start and after each notification. It reads what other processes publish by an
     /// acquire load.
     pub fn wait(&self, mut condition: impl FnMut() -> bool, timeout: Duration) -> bool {
         if condition() {
@@ -65,11 +66,11 @@ impl Bell {
         }
         // `None`: so far away that the clock cannot say it.
         let end = Instant::now().checked_add(timeout);
-        let _waiter = Waiter::new(&self.waiting);
+        let _waiter = Waiter::new(&self.waiters);
         loop {
-            // SYNC: bell-rings (acquire) pairs with the release in `wake`.
-            let remembered = self.rings.load(Ordering::Acquire);
-            // SYNC: bell-published. Pairs with the fence in `ring`.
+            // SYNC: event-sequence (acquire) pairs with the release in `wake`.
+            let remembered = self.sequence.load(Ordering::Acquire);
+            // SYNC: event-published. Pairs with the fence in `ring`.
             fence(Ordering::SeqCst);
             if condition() {
                 return true;
@@ -83,15 +84,15 @@ impl Bell {
     }
 
     /// Processes that wait now, and processes that were killed while they waited.
-    pub fn waiting(&self) -> u32 {
-        self.waiting.load(Ordering::Relaxed)
+    pub fn waiters(&self) -> u32 {
+        self.waiters.load(Ordering::Relaxed)
     }
 
     #[cfg(not(loom))]
     fn futex_wake(&self) {
         use rustix::thread::futex;
         // Waking fails only for addresses that are not mapped, which a reference rules out.
-        let _ = futex::wake(&self.rings, futex::Flags::empty(), i32::MAX as u32);
+        let _ = futex::wake(&self.sequence, futex::Flags::empty(), i32::MAX as u32);
     }
 
     #[cfg(not(loom))]
@@ -102,7 +103,7 @@ impl Bell {
             tv_nsec: limit.subsec_nanos().into(),
         };
         // Woken, changed meanwhile, interrupted by a signal, time over: `wait` looks again in all of them.
-        let _ = futex::wait(&self.rings, futex::Flags::empty(), remembered, Some(&limit));
+        let _ = futex::wait(&self.sequence, futex::Flags::empty(), remembered, Some(&limit));
     }
 
     #[cfg(loom)]
@@ -112,7 +113,7 @@ impl Bell {
 
     #[cfg(loom)]
     fn futex_wait(&self, remembered: u32, _limit: Duration) {
-        self.model.wait(|| self.rings.load(Ordering::Relaxed) == remembered);
+        self.model.wait(|| self.sequence.load(Ordering::Relaxed) == remembered);
     }
 }
 
@@ -120,9 +121,9 @@ impl Bell {
 struct Waiter<'a>(&'a AtomicU32);
 
 impl<'a> Waiter<'a> {
-    fn new(waiting: &'a AtomicU32) -> Self {
-        waiting.fetch_add(1, Ordering::Relaxed);
-        Self(waiting)
+    fn new(waiters: &'a AtomicU32) -> Self {
+        waiters.fetch_add(1, Ordering::Relaxed);
+        Self(waiters)
     }
 }
 
@@ -176,47 +177,47 @@ mod tests {
 
     #[test]
     fn a_condition_that_holds_is_not_waited_for() {
-        let bell = Bell::new();
-        assert!(bell.wait(|| true, Duration::ZERO));
-        assert_eq!(bell.waiting(), 0);
+        let events = EventCount::new();
+        assert!(events.wait(|| true, Duration::ZERO));
+        assert_eq!(events.waiters(), 0);
     }
 
     #[test]
     fn the_wait_ends_when_the_time_is_over() {
-        let bell = Bell::new();
-        assert!(!bell.wait(|| false, Duration::from_millis(3)));
-        assert_eq!(bell.waiting(), 0);
+        let events = EventCount::new();
+        assert!(!events.wait(|| false, Duration::from_millis(3)));
+        assert_eq!(events.waiters(), 0);
     }
 
     #[test]
     fn every_published_value_is_seen_without_a_time_limit() {
-        let bells = Arc::new((Bell::new(), Bell::new(), AtomicU64::new(0), AtomicU64::new(0)));
-        let other = Arc::clone(&bells);
+        let both = Arc::new((EventCount::new(), EventCount::new(), AtomicU64::new(0), AtomicU64::new(0)));
+        let other = Arc::clone(&both);
         let never = Duration::from_secs(3600);
         let echo = std::thread::spawn(move || {
             let (there, back, ball, answer) = &*other;
             for turn in 1..=20_000 {
                 there.wait(|| ball.load(Ordering::Acquire) == turn, never);
                 answer.store(turn, Ordering::Release);
-                back.ring();
+                back.notify();
             }
         });
-        let (there, back, ball, answer) = &*bells;
+        let (there, back, ball, answer) = &*both;
         for turn in 1..=20_000 {
             ball.store(turn, Ordering::Release);
-            there.ring();
+            there.notify();
             back.wait(|| answer.load(Ordering::Acquire) == turn, never);
         }
         echo.join().unwrap();
-        assert_eq!((there.waiting(), back.waiting()), (0, 0));
+        assert_eq!((there.waiters(), back.waiters()), (0, 0));
     }
 
     #[test]
     fn a_panic_in_the_condition_leaves_no_waiter() {
-        let bell = Bell::new();
+        let events = EventCount::new();
         let mut looks = 0;
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            bell.wait(
+            events.wait(
                 || {
                     looks += 1;
                     assert!(looks < 2, "on purpose");
@@ -226,6 +227,6 @@ mod tests {
             )
         }));
         assert!(result.is_err());
-        assert_eq!(bell.waiting(), 0);
+        assert_eq!(events.waiters(), 0);
     }
 }

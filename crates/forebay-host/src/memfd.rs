@@ -8,8 +8,8 @@
 //!   Pages are charged to the control group of whoever touches them first, so the leader does it, in the background.
 //! - [`Map::ask_for_huge_pages`] asks; most systems say no to shared memory, silently, so [`Map::huge_bytes`] counts.
 //!
-//! How much may be taken is answered by [`available_bytes`] and its neighbours (`budget.rs`): a process that takes more
-//! is killed, not told.
+//! How much may be taken is answered by [`available_bytes`](crate::available_bytes) and its neighbours: a process that
+//! takes more is killed without an error.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,9 +20,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-pub use super::address::address_left_bytes;
-pub use super::budget::{available_bytes, default_memory_bytes, limit_bytes, physical_bytes};
-use super::error::NodeError;
+use crate::error::HostError;
 
 /// Bytes that are touched between two looks at whether to stop \[bytes\]: about 3 ms of work.
 const POPULATE_STEP_BYTES: usize = 4 << 20;
@@ -34,9 +32,9 @@ fn fixed_size() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW
 }
 
-fn memfd(name: &str, bytes: u64) -> Result<OwnedFd, NodeError> {
+fn memfd(name: &str, bytes: u64) -> Result<OwnedFd, HostError> {
     let fail = |action: &str| {
-        NodeError::taking(format!("{action} {bytes} bytes of shared memory \"{name}\""), bytes)
+        HostError::taking(format!("{action} {bytes} bytes of shared memory \"{name}\""), bytes)
     };
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(fail("make"))?;
@@ -45,15 +43,15 @@ fn memfd(name: &str, bytes: u64) -> Result<OwnedFd, NodeError> {
 }
 
 /// Makes `bytes` bytes of zeros whose size is sealed. `name` appears in `/proc/PID/maps` only.
-pub fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, NodeError> {
+pub fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, HostError> {
     let fd = memfd(name, bytes as u64)?;
     rustix::fs::fcntl_add_seals(&fd, fixed_size() | SealFlags::SEAL)
-        .map_err(NodeError::system(format!("seal shared memory \"{name}\"")))?;
+        .map_err(HostError::system(format!("seal shared memory \"{name}\"")))?;
     Ok(fd)
 }
 
 /// Makes memory that holds `bytes` and can never change again.
-pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, NodeError> {
+pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, HostError> {
     let draft = Draft::new(name, bytes.len() as u64)?;
     draft.write(0, bytes)?;
     draft.seal()
@@ -68,13 +66,13 @@ pub struct Draft {
 
 impl Draft {
     /// Makes `bytes` bytes of zeros.
-    pub fn new(name: &str, bytes: u64) -> Result<Self, NodeError> {
+    pub fn new(name: &str, bytes: u64) -> Result<Self, HostError> {
         Ok(Self { name: name.to_owned(), fd: memfd(name, bytes)? })
     }
 
     /// Writes `bytes` at `offset` \[bytes\].
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), NodeError> {
-        let fail = NodeError::taking(format!("fill shared memory \"{}\"", self.name), bytes.len() as u64);
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), HostError> {
+        let fail = HostError::taking(format!("fill shared memory \"{}\"", self.name), bytes.len() as u64);
         let mut done = 0;
         while done < bytes.len() {
             match rustix::io::pwrite(&self.fd, &bytes[done..], offset + done as u64) {
@@ -88,9 +86,9 @@ impl Draft {
     }
 
     /// Ends the writing: from now on nobody, the maker included, can change it.
-    pub fn seal(self) -> Result<OwnedFd, NodeError> {
+    pub fn seal(self) -> Result<OwnedFd, HostError> {
         rustix::fs::fcntl_add_seals(&self.fd, fixed_size() | SealFlags::WRITE | SealFlags::SEAL)
-            .map_err(NodeError::system(format!("seal shared memory \"{}\"", self.name)))?;
+            .map_err(HostError::system(format!("seal shared memory \"{}\"", self.name)))?;
         Ok(self.fd)
     }
 }
@@ -112,33 +110,33 @@ unsafe impl Sync for Map {}
 
 impl Map {
     /// Maps all of `fd` to read and write, after checking that it is `length` bytes long and cannot change its size.
-    pub fn shared(fd: impl AsFd, length: usize) -> Result<Self, NodeError> {
+    pub fn shared(fd: impl AsFd, length: usize) -> Result<Self, HostError> {
         let (found, seals) = examine(&fd)?;
         if found != length as u64 {
-            return Err(NodeError::memory(format!("{length} bytes"), format!("{found} bytes")));
+            return Err(HostError::memory(format!("{length} bytes"), format!("{found} bytes")));
         }
         if !seals.contains(fixed_size()) || seals.contains(SealFlags::WRITE) {
-            return Err(NodeError::memory("writable memory of a sealed size", format!("seals {seals:?}")));
+            return Err(HostError::memory("writable memory of a sealed size", format!("seals {seals:?}")));
         }
         Self::new(fd, length, ProtFlags::READ | ProtFlags::WRITE, false)
     }
 
     /// Maps all of `fd` to read, after checking that its content is sealed.
-    pub fn read_only(fd: impl AsFd) -> Result<Self, NodeError> {
+    pub fn read_only(fd: impl AsFd) -> Result<Self, HostError> {
         let (length, seals) = examine(&fd)?;
         if !seals.contains(fixed_size() | SealFlags::WRITE) {
-            return Err(NodeError::memory("memory of sealed content", format!("seals {seals:?}")));
+            return Err(HostError::memory("memory of sealed content", format!("seals {seals:?}")));
         }
         Self::new(fd, length as usize, ProtFlags::READ, true)
     }
 
-    fn new(fd: impl AsFd, length: usize, protection: ProtFlags, frozen: bool) -> Result<Self, NodeError> {
+    fn new(fd: impl AsFd, length: usize, protection: ProtFlags, frozen: bool) -> Result<Self, HostError> {
         if length == 0 {
             return Ok(Self { start: NonNull::dangling(), length, frozen });
         }
         // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists.
         let start = unsafe { rustix::mm::mmap(null_mut(), length, protection, MapFlags::SHARED, fd, 0) }
-            .map_err(NodeError::taking(format!("map {length} bytes of shared memory"), length as u64))?;
+            .map_err(HostError::taking(format!("map {length} bytes of shared memory"), length as u64))?;
         let start = NonNull::new(start.cast()).expect("a mapping does not start at address 0");
         Ok(Self { start, length, frozen })
     }
@@ -176,7 +174,7 @@ impl Map {
     ///
     /// # Panics
     /// When `range` is not inside the map, or the map is read-only.
-    pub fn populate(&self, range: Range<usize>, mut stop: impl FnMut() -> bool) -> Result<bool, NodeError> {
+    pub fn populate(&self, range: Range<usize>, mut stop: impl FnMut() -> bool) -> Result<bool, HostError> {
         assert!(!self.frozen && range.start <= range.end && range.end <= self.length, "{range:?}");
         let mut at = range.start / PAGE_BYTES * PAGE_BYTES;
         let mut kernel_can = true;
@@ -197,7 +195,7 @@ impl Map {
                     Err(error) => {
                         let bytes = (end - at) as u64;
                         return Err(
-                            NodeError::taking(format!("take {bytes} bytes of shared memory"), bytes)(error),
+                            HostError::taking(format!("take {bytes} bytes of shared memory"), bytes)(error),
                         );
                     }
                 }
@@ -221,13 +219,13 @@ impl Map {
     ///
     /// # Panics
     /// When `range` is not inside the map or not made of pages, or the map is read-only.
-    pub fn release(&self, range: Range<usize>) -> Result<(), NodeError> {
+    pub fn release(&self, range: Range<usize>) -> Result<(), HostError> {
         assert!(!self.frozen && range.start <= range.end && range.end <= self.length, "{range:?}");
         assert!(range.start.is_multiple_of(PAGE_BYTES) && range.end.is_multiple_of(PAGE_BYTES), "{range:?}");
         if range.is_empty() {
             return Ok(());
         }
-        self.advise(range, Advice::LinuxRemove).map_err(NodeError::system("give shared memory back"))
+        self.advise(range, Advice::LinuxRemove).map_err(HostError::system("give shared memory back"))
     }
 
     /// Writes to each page without changing it.
@@ -268,12 +266,12 @@ impl Drop for Map {
     }
 }
 
-fn examine(fd: impl AsFd) -> Result<(u64, SealFlags), NodeError> {
-    let size = rustix::fs::fstat(&fd).map_err(NodeError::system("examine shared memory"))?.st_size;
+fn examine(fd: impl AsFd) -> Result<(u64, SealFlags), HostError> {
+    let size = rustix::fs::fstat(&fd).map_err(HostError::system("examine shared memory"))?.st_size;
     match rustix::fs::fcntl_get_seals(&fd) {
         Ok(seals) => Ok((size as u64, seals)),
-        Err(Errno::INVAL) => Err(NodeError::memory("sealed memory", "a descriptor that cannot be sealed")),
-        Err(error) => Err(NodeError::system("examine shared memory")(error)),
+        Err(Errno::INVAL) => Err(HostError::memory("sealed memory", "a descriptor that cannot be sealed")),
+        Err(error) => Err(HostError::system("examine shared memory")(error)),
     }
 }
 

@@ -1,12 +1,9 @@
 //! What can go wrong when the ranks of a node come together.
 
-use std::io;
-use std::path::PathBuf;
-
+use forebay_host::HostError;
 use serde::{Deserialize, Serialize};
 
-use super::address::Refusal;
-use super::peers::Peer;
+use super::membership::Peer;
 
 /// Whose fault a failure is: what callers tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,25 +18,15 @@ pub enum Class {
     System,
 }
 
-/// Failure of the rendezvous or of shared memory.
+/// Failure of the rendezvous.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NodeError {
+pub enum RendezvousError {
     /// The caller's description of the node contradicts itself.
     #[error("{message}")]
     Usage {
         /// What is wrong, with the values.
         message: String,
-    },
-    /// The directory for sockets cannot be used.
-    #[error("runtime directory {}: {problem}", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// What was expected and found.
-        problem: String,
-        /// The way out.
-        hint: String,
     },
     /// Another leader is bringing ranks together under the same name.
     #[error("another job is forming under the same name on this node ({meeting})")]
@@ -121,42 +108,17 @@ pub enum NodeError {
     /// The caller's `check` said so.
     #[error("interrupted")]
     Interrupted,
-    /// Shared memory is not what it should be.
-    #[error("shared memory: expected {expected}, found {found}")]
-    Memory {
-        /// What was asked for.
-        expected: String,
-        /// What is there.
-        found: String,
-    },
-    /// The system gave no memory.
-    #[error("cannot {action}: {}", refusal.cause)]
-    NoMemory {
-        /// What was attempted.
-        action: String,
-        /// Which limit is reached, and the way out.
-        refusal: Refusal,
-    },
-    /// The operating system refused.
-    #[error("cannot {action}: {source}")]
-    System {
-        /// What was attempted.
-        action: String,
-        /// The system's answer.
-        source: io::Error,
-    },
+    /// A socket, the runtime directory, shared memory or a pidfd.
+    #[error(transparent)]
+    Host(#[from] HostError),
 }
 
-impl NodeError {
+impl RendezvousError {
     /// Advice that goes below the message, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Directory { hint, .. } | Self::Mismatch { hint, .. } | Self::Told { hint, .. }
-                if !hint.is_empty() =>
-            {
-                Some(hint)
-            }
+            Self::Mismatch { hint, .. } | Self::Told { hint, .. } if !hint.is_empty() => Some(hint),
             Self::Taken { .. } => Some("give World(job=) or name= to tell the two apart"),
             Self::NoLeader { .. } | Self::Missing { .. } => Some(
                 "making a loader is collective: every rank of the node makes it, with the same job, node and name; \
@@ -165,8 +127,7 @@ impl NodeError {
             Self::PeerLost { .. } | Self::PeerLeft { .. } | Self::Ended { .. } => {
                 Some("restart the job; the output of that rank may say why it ended")
             }
-            Self::NoMemory { refusal, .. } => Some(&refusal.hint),
-            Self::System { action, source } => system_hint(action, source),
+            Self::Host(error) => error.hint(),
             _ => None,
         }
     }
@@ -180,77 +141,13 @@ impl NodeError {
             | Self::PeerLeft { .. }
             | Self::Ended { .. } => Class::Peers,
             Self::Usage { .. }
-            | Self::Directory { .. }
             | Self::Taken { .. }
             | Self::Mismatch { .. }
-            | Self::Refused(_) => Class::Options,
-            Self::NoMemory { .. } => Class::Memory,
-            Self::Interrupted | Self::Memory { .. } | Self::System { .. } => Class::System,
+            | Self::Refused(_)
+            | Self::Host(HostError::Directory { .. }) => Class::Options,
+            Self::Host(HostError::NoMemory { .. }) => Class::Memory,
+            Self::Interrupted | Self::Host(_) => Class::System,
             Self::Told { class, .. } => *class,
         }
-    }
-
-    pub(crate) fn system<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
-        let action = action.into();
-        move |source| Self::System { action, source: source.into() }
-    }
-
-    /// Like [`NodeError::system`], of an attempt to take `bytes` of memory.
-    pub(super) fn taking<E: Into<io::Error>>(
-        action: impl Into<String>,
-        bytes: u64,
-    ) -> impl FnOnce(E) -> Self {
-        let action = action.into();
-        move |source| {
-            let source = source.into();
-            match Refusal::of(bytes, &source) {
-                Some(refusal) => Self::NoMemory { action, refusal },
-                None => Self::System { action, source },
-            }
-        }
-    }
-
-    pub(super) fn memory(expected: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::Memory { expected: expected.into(), found: found.into() }
-    }
-}
-
-/// What the action of watching a process is called in messages.
-pub(super) const WATCH: &str = "watch a process (pidfd_open)";
-
-/// How the actions on the two files of a rendezvous begin in messages.
-pub(super) const LOCK: &str = "lock ";
-pub(super) const LISTEN: &str = "listen at ";
-
-fn system_hint(action: &str, source: &io::Error) -> Option<&'static str> {
-    match source.raw_os_error()? {
-        libc::EMFILE | libc::ENFILE => Some("raise the limit on open files: ulimit -n"),
-        libc::ENOSYS | libc::EPERM if action == WATCH => Some(
-            "Forebay needs Linux 5.3 or newer, and a container whose system call filter allows pidfd_open",
-        ),
-        _ if action.starts_with(LOCK) || action.starts_with(LISTEN) => Some(
-            "set FOREBAY_RUNTIME_DIR to a directory of your own on a local file system, the same for all ranks",
-        ),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_system_refuses_comes_with_a_way_out() {
-        let hint = |action: &str, code| {
-            let error = NodeError::system(action)(io::Error::from_raw_os_error(code));
-            assert!(error.to_string().starts_with(&format!("cannot {action}: ")));
-            error.hint().unwrap_or_default().to_owned()
-        };
-        assert!(hint("receive all descriptors", libc::EMFILE).contains("ulimit -n"));
-        assert!(hint(WATCH, libc::ENOSYS).contains("Linux 5.3"));
-        assert!(hint("lock /lustre/run/x.lock", libc::ENOLCK).contains("FOREBAY_RUNTIME_DIR"));
-        let refused = NodeError::taking("map 5 bytes", u64::MAX)(io::Error::from_raw_os_error(libc::ENOMEM));
-        assert!(refused.to_string().starts_with("cannot map 5 bytes: ") && refused.hint().is_some());
-        assert_eq!(hint("send to a process of this node", libc::EIO), "");
     }
 }

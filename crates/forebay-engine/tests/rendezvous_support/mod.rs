@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use forebay_engine::node::{Bell, Map, Membership, NodeError, NodeSpec, fork, join, memory};
+use forebay_engine::rendezvous::{Membership, NodeSpec, RendezvousError, join};
+use forebay_host::{EventCount, HostError, Map, fork, sealed_copy, sealed_memfd};
 use serde::{Deserialize, Serialize};
 
 /// Longest time without news from a child before a test is taken for hung.
@@ -255,7 +256,7 @@ fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
 /// What everybody finds in the region.
 #[repr(C)]
 struct Board {
-    bell: Bell,
+    events: EventCount,
     arrived: AtomicU32,
 }
 
@@ -288,12 +289,16 @@ pub fn child_process() {
         let joined = join(&spec, &greeting, |greetings, _| lead(&script, greetings), &mut check);
         match joined {
             Err(error) => {
+                let named = match &error {
+                    RendezvousError::Host(error @ HostError::Directory { .. }) => format!("{error:?}"),
+                    error => format!("{error:?}"),
+                };
                 let text = Failure {
-                    kind: format!("{error:?}").split(['(', ' ', '{']).next().unwrap().to_owned(),
+                    kind: named.split(['(', ' ', '{']).next().unwrap().to_owned(),
                     message: error.to_string(),
                     hint: error.hint().map(str::to_owned),
                     about: match &error {
-                        NodeError::PeerLost { peer, .. } | NodeError::PeerLeft { peer, .. } => {
+                        RendezvousError::PeerLost { peer, .. } | RendezvousError::PeerLeft { peer, .. } => {
                             Some(peer.local_rank)
                         }
                         _ => None,
@@ -366,10 +371,8 @@ fn lead(script: &Script, greetings: &[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>
     }
     // The name lets the parent find out who still holds this memory.
     let name = format!("fb-{}-{}", script.job, script.name);
-    let mut fds = vec![memory::sealed_memfd(&name, size_of::<Board>()).unwrap()];
-    fds.extend(
-        (0..others).map(|number| memory::sealed_copy(&name, &pattern(number as usize, 5000)).unwrap()),
-    );
+    let mut fds = vec![sealed_memfd(&name, size_of::<Board>()).unwrap()];
+    fds.extend((0..others).map(|number| sealed_copy(&name, &pattern(number as usize, 5000)).unwrap()));
     Ok((pattern(77, bytes), fds))
 }
 
@@ -388,8 +391,8 @@ fn meet(script: &Script, membership: &Membership) -> Map {
     let board = unsafe { &*map.as_ptr().cast::<Board>() };
     let all = script.local_ranks.len() as u32;
     board.arrived.fetch_add(1, Ordering::AcqRel);
-    board.bell.ring();
-    assert!(board.bell.wait(|| board.arrived.load(Ordering::Acquire) == all, WATCHDOG), "not all arrived");
+    board.events.notify();
+    assert!(board.events.wait(|| board.arrived.load(Ordering::Acquire) == all, WATCHDOG), "not all arrived");
     map
 }
 

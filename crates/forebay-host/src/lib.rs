@@ -1,0 +1,43 @@
+//! The processes of one node: what they share, how they wake and find each other, and what the system lets them take.
+//!
+//! - [`sealed_memfd`], [`sealed_copy`] and [`Draft`] create memory without a name; [`Map`] maps it.
+//! - [`EventCount`] wakes processes that wait for a word in shared memory. [`sync`] holds the atomics and locks that loom
+//!   replaces.
+//! - [`runtime_directory`] is the user's private directory on the node; [`SocketPath`] is a socket in it with its lock,
+//!   and [`PacketSocket`] carries packets with descriptors.
+//! - [`own_pidfd`] and [`first_exited`] detect the end of a process; [`Siblings`] are the processes that the same launcher
+//!   started; [`fork`] distinguishes a forked child from its parent.
+//! - [`available_bytes`] and its neighbours answer how much memory may be taken. [`MemoryRefusal`] and [`ThreadError`] name the
+//!   limit that the system enforced.
+//!
+//! Promises: nothing here has a name in a file system but the two files of a [`SocketPath`], which its lock removes; no
+//! call waits for another process but [`EventCount::wait`]; what arrives over a socket is checked before it is used.
+//!
+//! Not done here: who joins whom, what the messages say, and when to give up. The crate starts no threads.
+
+// A test may panic where there are no threads.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+mod error;
+mod event_count;
+pub mod fork;
+mod memfd;
+mod memory_limits;
+mod memory_refusal;
+mod packet_socket;
+mod pidfd;
+mod runtime_directory;
+mod siblings;
+pub mod sync;
+mod thread_error;
+
+pub use error::HostError;
+pub use event_count::EventCount;
+pub use memfd::{Draft, Map, sealed_copy, sealed_memfd};
+pub use memory_limits::{available_bytes, default_memory_bytes, limit_bytes, physical_bytes};
+pub use memory_refusal::{MemoryRefusal, address_left_bytes};
+pub use packet_socket::{MAX_FDS, Packet, PacketListener, PacketSocket, Received, Sent};
+pub use pidfd::{first_exited, has_exited, own_pidfd};
+pub use runtime_directory::{SocketLock, SocketPath, remove_stale_sockets, runtime_directory};
+pub use siblings::{Ended, Siblings};
+pub use thread_error::ThreadError;
