@@ -43,7 +43,15 @@ def test_a_crate_depends_on_nothing_that_the_design_does_not_allow():
 
 def test_arrows_between_rooms_run_one_way():
     allowed = allowed_dependencies()
-    order = ["forebay-types", "forebay-host", "forebay-format", "forebay-plan", "forebay-engine", "forebay-py"]
+    order = [
+        "forebay-types",
+        "forebay-host",
+        "forebay-io",
+        "forebay-format",
+        "forebay-plan",
+        "forebay-engine",
+        "forebay-py",
+    ]
     for place, crate in enumerate(order):
         later = set(order[place:])
         assert not allowed[crate] & later

@@ -13,8 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_format::OpenOptions;
+use forebay_io::guard;
 
-use crate::access;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::waited::Warnings;
@@ -126,7 +126,7 @@ pub fn aside<T: Send + 'static>(
     let work = Arc::new(Mutex::new(Some(work)));
     let taken = Arc::clone(&work);
     let run = move || {
-        access::unblock();
+        guard::unblock();
         let Some(work) = take(&taken) else { return };
         let outcome = catch_unwind(AssertUnwindSafe(|| work(&relay)));
         let outcome = outcome.unwrap_or_else(|_| Err(Error::panicked()));

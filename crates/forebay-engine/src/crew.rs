@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::access;
+use forebay_io::guard;
+
 use crate::error::Error;
 use crate::locate::run_root;
 use crate::pass::Pass;
@@ -20,7 +21,7 @@ const GATHER_THREADS: usize = 4;
 pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> Result<Arc<Pass>, Error> {
     let pass = Arc::new(Pass::new(shared, number, start));
     let shared = &pass.shared;
-    access::keep_now();
+    guard::keep_now();
     publish_position(&shared.slot().position, number, start);
     shared.buffers.ring.restart(number);
     shared.buffers.ring.claim_up_to(shared.wanted_end(end));

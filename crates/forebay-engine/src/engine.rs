@@ -246,7 +246,7 @@ impl Engine {
             index,
             files,
             mappings,
-            failing: crate::access::Failing::default(),
+            failing: forebay_io::Failing::default(),
             region,
             links,
         });

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 
 use forebay_host::{HostError, MemoryRefusal, ThreadError};
+use forebay_io::ReadError;
 
-use crate::access::ReadError;
 use crate::links::Loss;
 use crate::rendezvous::{Class, RendezvousError};
 

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_io::{Mappings, guard};
 use forebay_plan::{Need, Plan, Tranche};
 use forebay_types::{Located, Rank, SampleId};
 
-use crate::access::{self, Mappings};
 use crate::batch::{Batch, BatchLayout};
 use crate::blame::Waiting;
 use crate::error::Error;
@@ -94,10 +94,10 @@ fn fill(
     };
     let mut stand_ins: Vec<StandIn<'_>> = Vec::new();
     let batch = loop {
-        access::keep();
-        let faults = access::faults();
+        guard::keep();
+        let faults = guard::faults();
         let gathered = gather(&step, &tranches, &stand_ins, buffer, scratch);
-        if shared.mappings.is_some() && access::faults() != faults {
+        if shared.mappings.is_some() && guard::faults() != faults {
             // Lost pages read as zeros. From now on their file is read, and what is wrong with it met there.
             drop(gathered);
             step.mapped_bytes.set(0);
@@ -227,11 +227,11 @@ fn plain(pass: &Pass, step: u64) -> Result<Planned, Error> {
     let Some(mappings) = shared.mappings.as_ref().filter(|_| shared.settings.walks_alone()) else {
         return located_alone(pass, step, &ids);
     };
-    access::keep();
-    let faults = access::faults();
+    guard::keep();
+    let faults = guard::faults();
     let walked = walked_alone(pass, mappings, step, &ids);
     // A walk through lost pages found zeros; reading the samples tells what became of them.
-    if access::faults() != 0 && (access::faults() != faults || walked.is_err()) && mappings.is_any_lost() {
+    if guard::faults() != 0 && (guard::faults() != faults || walked.is_err()) && mappings.is_any_lost() {
         return located_alone(pass, step, &ids);
     }
     walked

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use forebay_format::Index;
 use forebay_host as host;
+use forebay_io::{Mappings, ReadError, ShardFiles};
 use serde::{Deserialize, Serialize};
 
-use crate::access::{Mappings, ShardFiles};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::links::{Links, Nodes};
@@ -118,13 +118,26 @@ pub(crate) fn open_files(
 ) -> Result<Arc<ShardFiles>, Error> {
     let paths = source.dataset().shards().iter().map(|shard| shard.path.clone());
     Ok(Arc::new(match kept {
-        None => ShardFiles::of_index(index, paths.collect(), direct)?,
+        None => open_indexed(index, paths.collect(), direct)?,
         Some(memory) => {
             let shards: Vec<(PathBuf, u64)> =
                 paths.zip(index.shards()).map(|(path, shard)| (path, shard.bytes)).collect();
             ShardFiles::kept(&shards, memory)?
         }
     }))
+}
+
+/// Opens what an index leads to: the shards at `paths`, or, where samples have files of their own, the folders.
+pub(crate) fn open_indexed(
+    index: &Arc<Index>,
+    paths: Vec<PathBuf>,
+    direct: bool,
+) -> Result<ShardFiles, ReadError> {
+    if index.has_sample_files() {
+        return ShardFiles::of_samples(Arc::clone(index) as _, &paths);
+    }
+    let shards: Vec<_> = paths.into_iter().zip(index.shards().iter().map(|shard| shard.bytes)).collect();
+    ShardFiles::open(&shards, direct)
 }
 
 /// Maps the shards where `access` may use that. Samples in files of their own are too many to be mapped, which is no failure.

@@ -13,7 +13,7 @@
 //! - `threads` ends the threads of a pass, and leaves behind those that storage keeps; `blame` finds out why a rank gets no batch,
 //!   `waited` which of that time counts.
 //!   `aside` makes calls that may wait for storage, for a caller who need not.
-//! - `ring` and `batch` are the batch buffers and their leases; `access` touches storage.
+//! - `ring` and `batch` are the batch buffers and their leases; the crate `forebay-io` touches storage.
 //! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` are its decisions (`room`: what ragged fields get),
 //!   `shuffling` words how well the order shuffles; `stats` what is counted.
 
@@ -22,7 +22,6 @@
 // A test may panic where there are no threads.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-pub mod access;
 #[cfg(not(loom))]
 mod announce;
 #[cfg(not(loom))]

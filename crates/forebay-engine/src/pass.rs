@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_format::SampleCursor;
+use forebay_io::guard;
 
-use crate::access;
 use crate::error::Error;
 use crate::plans::Plans;
 use crate::position::{AWAY, Position};
@@ -78,7 +78,7 @@ impl Pass {
     ) -> Result<(), Error> {
         let pass = Arc::clone(self);
         let run = move || {
-            access::unblock();
+            guard::unblock();
             // A panic has printed where; without this the consumer would wait for a batch that never comes.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&pass))).is_err() {
                 pass.fail(Error::panicked());

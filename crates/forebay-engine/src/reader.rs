@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use forebay_io::{Mappings, ReadCounters, Reader, Transfer, guard};
 use forebay_plan::{Block, Read};
 
-use crate::access::{self, Mappings, ReadCounters, Reader, Transfer};
 use crate::announce::announce;
 use crate::blame::Doing;
 use crate::coded::{Fetched, decode_block};
@@ -47,12 +47,12 @@ fn reading<T>(pass: &Pass, number: usize, call: impl FnOnce() -> T) -> T {
 }
 
 fn read_blocks(pass: &Pass, number: usize) {
-    access::widen_affinity();
+    forebay_io::widen_affinity();
     let shared = &pass.shared;
     let readers = shared.region.layout().readers as u64;
     let choice = match shared.settings.access {
-        AccessChoice::IoUring => access::Access::IoUring,
-        AccessChoice::Auto | AccessChoice::Pread | AccessChoice::Mmap => access::Access::Pread,
+        AccessChoice::IoUring => forebay_io::Access::IoUring,
+        AccessChoice::Auto | AccessChoice::Pread | AccessChoice::Mmap => forebay_io::Access::Pread,
     };
     let (mut reader, fallback) = Reader::new(
         Arc::clone(&shared.files),
@@ -269,13 +269,13 @@ fn fetch(pass: &Pass, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) ->
 /// Copies from the mappings, so that missing pages are faults of this thread alone; false where the file has shrunk or a page was
 /// lost.
 fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
-    access::keep();
-    let faults = access::faults();
+    guard::keep();
+    let faults = guard::faults();
     let copied = transfers.iter_mut().all(|transfer| {
         let bytes = mappings.bytes(transfer.shard, transfer.offset, transfer.into.len() as u64);
-        bytes.map(|bytes| access::copy_in_order(bytes, transfer.into)).is_some()
+        bytes.map(|bytes| forebay_io::copy_in_order(bytes, transfer.into)).is_some()
     });
-    copied && access::faults() == faults
+    copied && guard::faults() == faults
 }
 
 fn is_mapped(pass: &Pass, reads: &[Read]) -> bool {

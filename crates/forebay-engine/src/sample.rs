@@ -9,10 +9,10 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use forebay_io::ReadError;
 use forebay_plan::Part;
 use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
 
-use crate::access::ReadError;
 use crate::batch::{Batch, BatchLayout, Place};
 use crate::blame::Waiting;
 use crate::coded::LastUnit;

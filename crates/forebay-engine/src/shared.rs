@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_format::Index;
+use forebay_io::{Failing, Mappings, ReadError, ShardFiles};
 use forebay_plan::{Kind, Order, Traits};
 use forebay_types::{Extent, Rank, ShardId};
 
-use crate::access::{Failing, Mappings, ReadError, ShardFiles};
 use crate::batch::{BatchLayout, Buffers};
 use crate::blame::{Doing, Node, RankFacts, ReaderFacts, Waiting, Waits};
 use crate::engine::Consumer;

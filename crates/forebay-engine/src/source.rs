@@ -12,13 +12,14 @@ use forebay_format::{
     CachePolicy, Dataset, FieldOut, FoundRecipe, Index, IndexReport, OpenOptions, Place, Progress,
     Verification,
 };
+use forebay_io::file_system_at;
 use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
 use serde::Serialize;
 
-use crate::access::{ShardFiles, file_system_at};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::kept::{Keeping, Kept};
+use crate::lead::open_indexed;
 use crate::shuffling::{self, ShuffleQuality};
 
 /// Threads that walk a file to build its index: reads are independent and small, latency is what counts.
@@ -424,7 +425,7 @@ impl Source {
         let loaded = self.index(caller)?;
         let mut value = self.dataset.inspect(Some(&loaded.index), &CachePolicy::from_environment());
         let paths = self.dataset.shards().iter().map(|shard| shard.path.clone());
-        let files = ShardFiles::of_index(&loaded.index, paths.collect(), false)?;
+        let files = open_indexed(&loaded.index, paths.collect(), false)?;
         let found = self.dataset.find_recipe(&CachePolicy::from_environment()).found;
         let report = found.map(|found| report_of(&found.recipe, found.path));
         value["recipe"] = serde_json::to_value(report).unwrap_or_default();

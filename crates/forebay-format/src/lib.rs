@@ -56,8 +56,7 @@ pub use dataset::{
     Verification,
 };
 pub use error::Error;
-pub use folder::open_below;
-pub use index::{Index, SampleFile};
+pub use index::Index;
 pub use raw::RawLayout;
 pub use schema::{
     DatumSchema, ExampleSchema, Feature, FeatureKind, FieldOut, ImageRecordSchema, Labels, Pixels, Schema,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use forebay_engine::access::{Limit, LimitKind, measure};
+use forebay_io::{Limit, LimitKind, measure};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::walk::Walk;
-use crate::access;
 use crate::blame::Doing;
 use crate::pass::{PATIENCE, Pass};
 use crate::planner::wanted_end;
@@ -26,7 +25,7 @@ pub(crate) fn run(pass: &Pass, number: usize) {
 }
 
 fn seek(pass: &Pass, number: usize) {
-    access::widen_affinity();
+    forebay_io::widen_affinity();
     let shared = &pass.shared;
     let finds = shared.region.finds();
     let roots = shared.settings.finders() as u64;

@@ -8,7 +8,8 @@
 
 use std::sync::Arc;
 
-use crate::access::{Mappings, ShardFiles};
+use forebay_io::{Mappings, ShardFiles};
+
 use crate::caller::Caller;
 use crate::drill;
 use crate::error::Error;

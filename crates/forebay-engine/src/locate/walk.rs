@@ -11,13 +11,13 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use forebay_format::{SampleCursor, SamplePlace};
+use forebay_io::{Mappings, guard};
 use forebay_plan::Kind;
 use forebay_types::{Extent, Located, Piece, Rank, SampleId, ShardId};
 
 use super::Find;
 use super::guess::{Guess, PAGE_BYTES};
 use super::handoff::Handoff;
-use crate::access::{self, Mappings};
 use crate::blame::Doing;
 use crate::drill;
 use crate::error::Error;
@@ -82,10 +82,10 @@ impl<'a> Walk<'a> {
         let Some(mappings) = &self.pass.shared.mappings else {
             return Err(Error::Local("the data set cannot be mapped".into(), None));
         };
-        access::keep();
-        let faults = access::faults();
+        guard::keep();
+        let faults = guard::faults();
         let walked = self.legs(mappings, step);
-        if access::faults() != faults {
+        if guard::faults() != faults {
             // A walk through lost pages found zeros.
             mappings.check()?;
         }

@@ -2,11 +2,11 @@
 
 use forebay_format::Index;
 use forebay_host as host;
+use forebay_io::{Mappings, ShardFiles};
 use forebay_plan::Kind;
 use forebay_types::ShardId;
 
 use super::{KIB, MIB};
-use crate::access::{Mappings, ShardFiles};
 use crate::options::{AccessChoice, Locate, MOST_READERS, Options};
 
 /// Readers per node on a local disk: one fills storage up to 0.8 GB/s, two give 1.5 times that on warm data (facts: readers).
@@ -97,7 +97,7 @@ impl Approach {
             reasons.push(format!("direct: {why}; reads go through the page cache"));
         }
         let access = match options.access {
-            AccessChoice::Auto if direct && crate::access::probe_io_uring().is_ok() => AccessChoice::IoUring,
+            AccessChoice::Auto if direct && forebay_io::probe_io_uring().is_ok() => AccessChoice::IoUring,
             choice => choice,
         };
         reasons.push(match (options.access, warm) {

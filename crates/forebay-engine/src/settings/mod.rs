@@ -12,13 +12,13 @@ mod sizes;
 mod words;
 
 use forebay_format::Index;
+use forebay_io::{Mappings, ShardFiles};
 use forebay_plan::{Kind, Order, OrderSpec, Traits};
 use serde::{Deserialize, Serialize};
 
 use self::approach::Approach;
 pub use self::budget::{Budget, budget, may_map};
 use self::sizes::{Load, Sizes};
-use crate::access::{Mappings, ShardFiles};
 use crate::error::Error;
 use crate::options::{AccessChoice, Locate, Options};
 use crate::region::{ALIGN, RegionLayout};

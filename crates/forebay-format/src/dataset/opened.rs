@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use forebay_io::open_beneath;
 use forebay_types::{Extent, ShardId, Unit};
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -88,7 +89,7 @@ impl<'a> OpenFiles<'a> {
             Kind::Folders(folders) => {
                 let file = self.index.sample_file(shard)?;
                 let path = self.dataset.shards[file.shard].path.join(&file.name);
-                let fd = folder::open_below(self.folder(folders, file.shard)?, &file.name, OFlags::empty())
+                let fd = open_beneath(self.folder(folders, file.shard)?, &file.name, OFlags::empty())
                     .map_err(|errno| folder::failed("open for reading", &path, errno))?;
                 let input = Input::from_source(&path, Arc::new(DataFile::of(fd, &path)?))?;
                 if input.bytes() != file.bytes {

@@ -7,7 +7,6 @@
 //!
 //! Memory depends on the largest directory, not on the number of files. No symbolic link is followed.
 
-mod below;
 mod list;
 
 use std::collections::BTreeMap;
@@ -17,11 +16,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_io::open_beneath;
 use forebay_types::{Dtype, Field, Layout};
 use rustix::fs::{CWD, Mode, OFlags};
 use serde_json::json;
-
-pub use below::open_below;
 
 use crate::container::{Column, Container, Walked, state_of};
 use crate::file::Input;
@@ -84,7 +82,7 @@ impl Folder {
     /// The directory of this name, which is empty for the folder itself.
     fn directory(&self, name: &Path) -> Result<OwnedFd, Error> {
         let name_or_self = if name.as_os_str().is_empty() { Path::new(".") } else { name };
-        open_below(&self.root, name_or_self, OFlags::DIRECTORY)
+        open_beneath(&self.root, name_or_self, OFlags::DIRECTORY)
             .map_err(|errno| failed("open the directory", &self.input.path().join(name), errno))
     }
 }
@@ -95,7 +93,7 @@ fn state(root: &OwnedFd, path: &Path, classes: &[Vec<u8>]) -> Result<ShardState,
     let mut text = own_ns.to_le_bytes().to_vec();
     let times = ask_all(classes.len(), &|class| {
         let name = Path::new(OsStr::from_bytes(&classes[class]));
-        open_below(root, name, OFlags::DIRECTORY).and_then(modified_ns)
+        open_beneath(root, name, OFlags::DIRECTORY).and_then(modified_ns)
     });
     for (name, time) in classes.iter().zip(times) {
         let path = || path.join(OsStr::from_bytes(name));

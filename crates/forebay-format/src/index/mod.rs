@@ -24,7 +24,6 @@ use crate::sidecar::{
 use crate::{Error, Format, tfrecord};
 use cache::{Cache, Held};
 use names::Names;
-pub use names::SampleFile;
 use tiles::{TileWork, TiledColumn};
 
 /// Memory for expanded blocks \[bytes\]: 2 M records, a quarter of what a budget of 128 MiB leaves per process.

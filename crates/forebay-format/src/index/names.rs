@@ -1,9 +1,11 @@
 //! Which file a sample has, where samples have files of their own.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use forebay_io::{SampleFile, SampleFileTable};
 use forebay_types::{SampleId, ShardId};
 
 use super::Index;
@@ -33,17 +35,6 @@ impl Held for FileNames {
     fn bytes(&self) -> u64 {
         self.bytes()
     }
-}
-
-/// The file of a sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SampleFile {
-    /// The folder that it is in.
-    pub shard: usize,
-    /// Its name, with the directories between the folder and it.
-    pub name: PathBuf,
-    /// Its size \[bytes\].
-    pub bytes: u64,
 }
 
 impl Names {
@@ -129,6 +120,20 @@ impl Index {
             .iter()
             .enumerate()
             .map(|(number, directory)| (path_of(directories, number as u32), directory.modified_ns))
+    }
+}
+
+impl SampleFileTable for Index {
+    fn len(&self) -> usize {
+        self.samples() as usize
+    }
+
+    fn file(&self, file: ShardId) -> io::Result<SampleFile> {
+        self.sample_file(file).map_err(io::Error::other)
+    }
+
+    fn file_bytes(&self, file: ShardId) -> io::Result<u64> {
+        Index::file_bytes(self, file).map_err(io::Error::other)
     }
 }
 

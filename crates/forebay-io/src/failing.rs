@@ -1,7 +1,7 @@
 //! Where storage fails: parts of files of which a read failed after all its attempts.
 //!
 //! A bad stretch of a disk holds hundreds of samples. The first read that fails there has waited for the storage to
-//! recover (policy.rs); the others are tried once each, without a pause, so that those that can be read are delivered and
+//! recover (`retry.rs`); the others are tried once each, without a pause, so that those that can be read are delivered and
 //! the rest costs no more than its requests. A part is remembered for a minute: then the storage is given the time to
 //! recover again.
 
@@ -12,9 +12,9 @@ use std::time::Instant;
 
 use forebay_types::ShardId;
 
-use super::error::ReadError;
-use super::io::{At, FileIo};
-use super::policy::{Job, Patience, ReadCounters, read_through};
+use crate::error::ReadError;
+use crate::retry::{Job, Patience, ReadCounters, read_through};
+use crate::syscalls::{At, FileIo};
 
 /// Length of a part \[bytes\]: the usual read of a reader.
 const PART_BYTES: u64 = 1 << 20;
@@ -42,13 +42,13 @@ impl Default for Failing {
 
 impl Failing {
     /// Reads a header and a payload that follow each other in a file to two places, in one request where that works, under
-    /// the policy of all reads (policy.rs); `head` may be empty. Returns what it cost.
+    /// the policy of all reads (`retry.rs`); `head` may be empty. Returns what it cost.
     ///
     /// It is tried once, without a pause, where `failed` says that its block was tried in vain, and where a read
     /// nearby was.
     ///
     /// # Errors
-    /// Like [`super::Reader::fill`].
+    /// Like [`crate::Reader::fill`].
     pub fn read(
         &self,
         io: &dyn FileIo,

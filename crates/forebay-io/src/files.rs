@@ -19,15 +19,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_format::Index;
 use forebay_types::ShardId;
 use rustix::fs::Advice;
 
-use super::error::ReadError;
-use super::file_system::FileSystem;
-use super::open::{file_bytes, file_system, modified_ns, open_buffered, open_direct, open_error, replace};
-use super::sample_files::SampleFiles;
-use super::window::{PAGE_BYTES, announced_bytes};
+use crate::error::ReadError;
+use crate::file_system::FileSystem;
+use crate::open::{file_bytes, file_system, modified_ns, open_buffered, open_direct, open_error, replace};
+use crate::readahead_window::{PAGE_BYTES, announced_bytes};
+use crate::sample_files::{SampleFileTable, SampleFiles};
 
 /// One file.
 #[derive(Debug)]
@@ -51,7 +50,7 @@ pub struct ShardFiles {
 }
 
 /// A descriptor that stays valid while this is kept.
-pub(super) enum Descriptor<'a> {
+pub(crate) enum Descriptor<'a> {
     Lent(BorrowedFd<'a>),
     Shared(Arc<OwnedFd>),
 }
@@ -110,18 +109,12 @@ impl ShardFiles {
         Ok(Self { shards: opened, samples: None, direct_refused: refused })
     }
 
-    /// Opens what `index` leads to: the shards at `paths`, or, where samples have files of their own, the folders.
+    /// Opens the folders at `paths`, in which each sample has a file of its own; `table` knows these files.
     ///
     /// # Errors
-    /// As for [`ShardFiles::open`], or a folder that cannot be opened. What is wrong with a sample's file, its first read
-    /// tells.
-    pub fn of_index(index: &Arc<Index>, paths: Vec<PathBuf>, direct: bool) -> Result<Self, ReadError> {
-        if !index.has_sample_files() {
-            let shards: Vec<_> =
-                paths.into_iter().zip(index.shards().iter().map(|shard| shard.bytes)).collect();
-            return Self::open(&shards, direct);
-        }
-        let samples = Some(SampleFiles::new(index, &paths)?);
+    /// A folder that cannot be opened. The first read of a file reports what is wrong with it.
+    pub fn of_samples(table: Arc<dyn SampleFileTable>, paths: &[PathBuf]) -> Result<Self, ReadError> {
+        let samples = Some(SampleFiles::new(table, paths)?);
         let refused = "the files of a folder are read through the page cache".to_owned();
         Ok(Self { shards: Vec::new(), samples, direct_refused: Some(refused) })
     }
@@ -227,7 +220,7 @@ impl ShardFiles {
     }
 
     /// Whether these serve where reads around the page cache are wanted, or not wanted; the files of samples hold on to an index of their own.
-    pub(crate) fn serves(&self, direct: bool) -> bool {
+    pub fn serves(&self, direct: bool) -> bool {
         self.samples.is_none() && (!direct || self.is_direct())
     }
 
@@ -236,7 +229,7 @@ impl ShardFiles {
         self.samples.is_none() && self.shards.iter().all(|shard| shard.direct.is_some())
     }
 
-    pub(super) fn is_shard_local(&self, shard: ShardId) -> bool {
+    pub(crate) fn is_shard_local(&self, shard: ShardId) -> bool {
         self.samples.is_none() && self.shard(shard).file_system.local
     }
 
@@ -244,7 +237,7 @@ impl ShardFiles {
     ///
     /// Fails only where the file of a sample cannot be opened: with the system's error where that may pass, else with a
     /// [`ReadError`] inside.
-    pub(super) fn descriptor(&self, shard: ShardId, direct: bool) -> io::Result<Descriptor<'_>> {
+    pub(crate) fn descriptor(&self, shard: ShardId, direct: bool) -> io::Result<Descriptor<'_>> {
         if let Some(samples) = &self.samples {
             return Ok(Descriptor::Shared(samples.descriptor(shard)?));
         }
@@ -256,14 +249,14 @@ impl ShardFiles {
     }
 
     /// Asks the kernel to fetch what is asked for and nothing beyond it. May do nothing.
-    pub(crate) fn without_read_ahead(&self) {
+    pub fn without_read_ahead(&self) {
         for shard in &self.shards {
             let _ = rustix::fs::fadvise(&shard.buffered, 0, None, Advice::Random);
         }
     }
 
     /// The descriptor of a shard that is open for good.
-    pub(super) fn lent(&self, shard: ShardId) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn lent(&self, shard: ShardId) -> Option<BorrowedFd<'_>> {
         match self.descriptor(shard, false) {
             Ok(Descriptor::Lent(descriptor)) => Some(descriptor),
             _ => None,
@@ -271,7 +264,7 @@ impl ShardFiles {
     }
 
     /// Asks the kernel to fetch a range into the page cache. May do nothing.
-    pub(crate) fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
+    pub fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
         let Ok(file) = self.descriptor(shard, false) else { return };
         // A file of one sample is fetched by one call, as far as that goes.
         let piece = if self.samples.is_some() { u64::MAX } else { self.shard(shard).announced_bytes };
@@ -287,12 +280,12 @@ impl ShardFiles {
     }
 
     /// Present size \[bytes\].
-    pub(super) fn present_bytes(&self, shard: ShardId) -> io::Result<u64> {
+    pub(crate) fn present_bytes(&self, shard: ShardId) -> io::Result<u64> {
         Ok(file_bytes(&rustix::fs::fstat(self.descriptor(shard, false)?)?))
     }
 
     /// Opens the path again under the same descriptor numbers; it must lead to a file of the same size and time.
-    pub(super) fn reopen(&self, shard: ShardId) -> Result<(), ReadError> {
+    pub(crate) fn reopen(&self, shard: ShardId) -> Result<(), ReadError> {
         if let Some(samples) = &self.samples {
             samples.forget(shard);
             return Ok(());

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering,
 
 use memmap2::Mmap;
 
-use super::residency::coarse_ms;
+use crate::residency::coarse_ms;
 
 /// How long a handler of somebody else may stand before ours until that is noticed \[ms\].
 const LOOK_MS: u64 = 250;
@@ -67,10 +67,10 @@ static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
 unsafe impl Sync for Range {}
 
 /// Watches over a mapping, as long as this lives: it must go before the mapping does.
-pub(super) struct Watch(&'static Range);
+pub(crate) struct Watch(&'static Range);
 
 impl Watch {
-    pub(super) fn new(memory: &Mmap) -> Self {
+    pub(crate) fn new(memory: &Mmap) -> Self {
         keep_now();
         // Whoever forked while the lock was held finds it held for good, and goes on with a new range.
         let free = FREE.try_lock().ok().and_then(|mut free| free.pop());
@@ -83,18 +83,18 @@ impl Watch {
     }
 
     /// Whether bytes of the mapping were replaced by zeros, or it was given up ([`Watch::give_up`]).
-    pub(super) fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::Relaxed)
     }
 
     /// Offset of the page whose loss was seen first; `None` where the mapping was given up without a fault.
-    pub(super) fn lost_at(&self) -> Option<u64> {
+    pub(crate) fn lost_at(&self) -> Option<u64> {
         let at = self.0.lost_at.load(Ordering::Relaxed);
         (at != usize::MAX).then_some(at as u64)
     }
 
     /// The file has shrunk: the mapping is not used any more.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.0.lost.store(true, Ordering::Relaxed);
     }
 }
@@ -132,13 +132,13 @@ impl Range {
 /// Number of faults so far, of all mappings: read before and after mapped bytes are looked at.
 ///
 /// SYNC: lost page: the bytes are loaded before the fence, and zeros appear only after the count in [`lose`].
-pub(crate) fn faults() -> u64 {
+pub fn faults() -> u64 {
     fence(Ordering::Acquire);
     FAULTS.load(Ordering::Relaxed)
 }
 
 /// Lets this thread take SIGBUS: where it is blocked, a fault ends the process.
-pub(crate) fn unblock() {
+pub fn unblock() {
     // SAFETY: an empty set is a valid one, and the call only reads it.
     unsafe {
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
@@ -149,7 +149,7 @@ pub(crate) fn unblock() {
 }
 
 /// Sees to it, every [`LOOK_MS`], that the handler is the first one.
-pub(crate) fn keep() {
+pub fn keep() {
     static LOOKED_MS: AtomicU64 = AtomicU64::new(0);
     let now = coarse_ms();
     if now.wrapping_sub(LOOKED_MS.load(Ordering::Relaxed)) >= LOOK_MS {
@@ -175,7 +175,7 @@ const HANDLERS: [Handler; LEVELS] =
     [handle::<0>, handle::<1>, handle::<2>, handle::<3>, handle::<4>, handle::<5>, handle::<6>, handle::<7>];
 
 /// Installs the handler, unless it is the first one already.
-pub(crate) fn keep_now() {
+pub fn keep_now() {
     // Another thread is at it, or was when this process forked; then the handler came along.
     let Ok(mut installed) = INSTALLED.try_lock() else { return };
     PAGE_BYTES.store(rustix::param::page_size(), Ordering::Relaxed);
@@ -268,7 +268,7 @@ unsafe fn step_aside(level: usize, signal: c_int, info: *mut libc::siginfo_t, is
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::os::fd::AsRawFd;

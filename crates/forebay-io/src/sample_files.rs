@@ -1,6 +1,6 @@
 //! Files that hold one sample each: far too many to keep open, so they are opened when they are read.
 //!
-//! The index knows their names and sizes. A file is opened below its folder, without following a symbolic link, and must be
+//! A [`SampleFileTable`] knows their names and sizes. A file is opened beneath its folder, without following a symbolic link, and must be
 //! a regular file of the size that the index says. The last few stay open: a read that is repeated or cut in pieces, and one
 //! that was announced, find them again.
 
@@ -10,22 +10,50 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_format::{Index, open_below};
 use forebay_types::ShardId;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::error::ReadError;
-use super::file_system::FileSystem;
-use super::open::{file_bytes, file_system, open_error};
+use crate::error::ReadError;
+use crate::file_system::FileSystem;
+use crate::open::{file_bytes, file_system, open_error};
+use crate::open_beneath::open_beneath;
 
 /// Files that stay open: more than all threads of a process read at once, and few beside the 1,024 that a process may have
 /// open by default.
 const MOST_OPEN: usize = 128;
 
+/// The file of one sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleFile {
+    /// Number of the folder that it is in.
+    pub shard: usize,
+    /// Its name, with the directories between the folder and it.
+    pub name: PathBuf,
+    /// Its size \[bytes\].
+    pub bytes: u64,
+}
+
+/// Knows the files of a data set that has one for each sample; an index does.
+pub trait SampleFileTable: Send + Sync {
+    /// Number of files.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One of them.
+    fn file(&self, file: ShardId) -> io::Result<SampleFile>;
+
+    /// Size of one of them \[bytes\].
+    fn file_bytes(&self, file: ShardId) -> io::Result<u64>;
+}
+
 /// The files of the samples of a data set.
-pub(super) struct SampleFiles {
-    index: Arc<Index>,
+pub(crate) struct SampleFiles {
+    table: Arc<dyn SampleFileTable>,
     folders: Vec<Folder>,
     /// The file that was opened last is at the back.
     open: Mutex<VecDeque<(ShardId, Arc<OwnedFd>)>>,
@@ -38,8 +66,8 @@ struct Folder {
 }
 
 impl SampleFiles {
-    /// Opens the folders; `index` knows what is in them.
-    pub(super) fn new(index: &Arc<Index>, folders: &[PathBuf]) -> Result<Self, ReadError> {
+    /// Opens the folders; `table` knows what is in them.
+    pub(crate) fn new(table: Arc<dyn SampleFileTable>, folders: &[PathBuf]) -> Result<Self, ReadError> {
         let open = |path: &PathBuf| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty())
@@ -49,35 +77,35 @@ impl SampleFiles {
             Ok(Folder { path: path.clone(), descriptor, file_system })
         };
         let folders = folders.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Self { index: Arc::clone(index), folders, open: Mutex::default() })
+        Ok(Self { table, folders, open: Mutex::default() })
     }
 
     /// Number of files.
-    pub(super) fn len(&self) -> usize {
-        self.index.samples() as usize
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
     }
 
-    /// Size of a file \[bytes\]; 0 for one that the index cannot tell.
-    pub(super) fn bytes(&self, file: ShardId) -> u64 {
-        // Whoever asks has its place from the same block of the index.
-        self.index.file_bytes(file).unwrap_or(0)
+    /// Size of a file \[bytes\]; 0 for one that the table cannot tell.
+    pub(crate) fn bytes(&self, file: ShardId) -> u64 {
+        // The caller has its place from the same block of the index.
+        self.table.file_bytes(file).unwrap_or(0)
     }
 
     /// Path of a file.
-    pub(super) fn path(&self, file: ShardId) -> PathBuf {
-        match self.index.sample_file(file) {
+    pub(crate) fn path(&self, file: ShardId) -> PathBuf {
+        match self.table.file(file) {
             Ok(found) => self.folders[found.shard].path.join(found.name),
             Err(_) => self.folders.first().map_or_else(PathBuf::new, |folder| folder.path.clone()),
         }
     }
 
     /// Kinds of the file systems of the folders.
-    pub(super) fn file_systems(&self) -> impl Iterator<Item = &FileSystem> {
+    pub(crate) fn file_systems(&self) -> impl Iterator<Item = &FileSystem> {
         self.folders.iter().map(|folder| &folder.file_system)
     }
 
     /// The descriptor of a file, opened if it is not open.
-    pub(super) fn descriptor(&self, file: ShardId) -> io::Result<Arc<OwnedFd>> {
+    pub(crate) fn descriptor(&self, file: ShardId) -> io::Result<Arc<OwnedFd>> {
         let held = self.lock().iter().find(|(number, _)| *number == file).map(|(_, held)| Arc::clone(held));
         if let Some(held) = held {
             return Ok(held);
@@ -93,15 +121,15 @@ impl SampleFiles {
     }
 
     /// Forgets a descriptor that went stale, so that the next read opens the file again.
-    pub(super) fn forget(&self, file: ShardId) {
+    pub(crate) fn forget(&self, file: ShardId) {
         self.lock().retain(|(number, _)| *number != file);
     }
 
     fn open(&self, file: ShardId) -> io::Result<OwnedFd> {
-        let found = self.index.sample_file(file).map_err(io::Error::other)?;
+        let found = self.table.file(file)?;
         let folder = &self.folders[found.shard];
         let path = || folder.path.join(&found.name);
-        let descriptor = open_below(&folder.descriptor, &found.name, OFlags::empty())
+        let descriptor = open_beneath(&folder.descriptor, &found.name, OFlags::empty())
             .map_err(|errno| lasting(&path(), "open for reading", errno))?;
         let stat = rustix::fs::fstat(&descriptor).map_err(|errno| lasting(&path(), "inspect", errno))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

@@ -6,17 +6,17 @@
 
 use rustix::fs::Stat;
 
-use super::file_system::{FUSE, FileSystem};
+use crate::file_system::{FUSE, FileSystem};
 
 /// At most the page size of the machine \[bytes\].
-pub(super) const PAGE_BYTES: u64 = 4 << 10;
+pub(crate) const PAGE_BYTES: u64 = 4 << 10;
 /// The longest announcement \[bytes\]: file systems of other nodes take no more in one request.
 const MOST_BYTES: u64 = 1 << 20;
 /// The window that a mount has by default \[bytes\].
 const DEFAULT_BYTES: u64 = 128 << 10;
 
 /// Length up to which an announcement of a file does something \[bytes\].
-pub(super) fn announced_bytes(file_system: &FileSystem, stat: &Stat) -> u64 {
+pub(crate) fn announced_bytes(file_system: &FileSystem, stat: &Stat) -> u64 {
     if file_system.magic != FUSE {
         return MOST_BYTES;
     }

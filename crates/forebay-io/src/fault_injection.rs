@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use forebay_types::ShardId;
 
-use super::error::ReadError;
-use super::files::ShardFiles;
-use super::io::{At, Fault, FileIo};
+use crate::error::ReadError;
+use crate::files::ShardFiles;
+use crate::syscalls::{At, Fault, FileIo};
 
 type Rule = dyn Fn(At, usize) -> Option<Fault> + Send + Sync;
 

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use forebay_types::ShardId;
 
-use super::error::ReadError;
-use super::files::ShardFiles;
-use super::io::{At, FileIo};
-use super::policy::{Job, ReadCounters, read_through};
-use super::probe::ring_refused;
-use super::ring::{Ring, Trouble};
+use crate::error::ReadError;
+use crate::files::ShardFiles;
+use crate::probe::ring_refused;
+use crate::retry::{Job, ReadCounters, read_through};
+use crate::syscalls::{At, FileIo};
+use crate::uring::{Ring, Trouble};
 
 /// How files are touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Reader {
     /// Completes all transfers, or fails with the first error; then the contents of all of them are unspecified.
     ///
     /// # Errors
-    /// After the retries of the policy (policy.rs): what was attempted, with file, offset and length.
+    /// After the retries of the policy (`retry.rs`): what was attempted, with file, offset and length.
     pub fn fill(&mut self, transfers: &mut [Transfer<'_>]) -> Result<(), ReadError> {
         let begun = Instant::now();
         let answer = self.fill_all(transfers);

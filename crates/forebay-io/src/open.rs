@@ -8,19 +8,19 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags};
 use rustix::io::DupFlags;
 
-use super::error::ReadError;
-use super::file_system::FileSystem;
+use crate::error::ReadError;
+use crate::file_system::FileSystem;
 
 /// Alignment of offsets, lengths and memory for reads around the page cache \[bytes\].
 ///
 /// Every disk and file system of the facts accepts it; what wants more is treated as if it refused `O_DIRECT`.
 pub const DIRECT_ALIGN_BYTES: u64 = 4096;
 
-pub(super) fn open_error(path: &Path, action: &'static str) -> impl Fn(rustix::io::Errno) -> ReadError {
+pub(crate) fn open_error(path: &Path, action: &'static str) -> impl Fn(rustix::io::Errno) -> ReadError {
     move |errno| ReadError::Open { path: path.to_owned(), action, source: errno.into() }
 }
 
-pub(super) fn open_buffered(path: &Path) -> Result<(OwnedFd, Stat), ReadError> {
+pub(crate) fn open_buffered(path: &Path) -> Result<(OwnedFd, Stat), ReadError> {
     // NONBLOCK: a FIFO of that name must not hang the open; it means nothing for regular files.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let descriptor =
@@ -34,7 +34,7 @@ pub(super) fn open_buffered(path: &Path) -> Result<(OwnedFd, Stat), ReadError> {
 }
 
 /// Opens a file for reads around the page cache, or says why not.
-pub(super) fn open_direct(path: &Path, file_system: &FileSystem) -> Result<OwnedFd, String> {
+pub(crate) fn open_direct(path: &Path, file_system: &FileSystem) -> Result<OwnedFd, String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::DIRECT;
     let descriptor = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
         let source = io::Error::from(errno);
@@ -60,20 +60,20 @@ pub(super) fn open_direct(path: &Path, file_system: &FileSystem) -> Result<Owned
 }
 
 /// Kind of the file system that a descriptor's file lies on.
-pub(super) fn file_system(descriptor: impl AsFd) -> rustix::io::Result<FileSystem> {
+pub(crate) fn file_system(descriptor: impl AsFd) -> rustix::io::Result<FileSystem> {
     // The type of f_type differs between architectures; the numbers have 32 bits.
     let magic = u64::from(rustix::fs::fstatfs(descriptor)?.f_type as u32);
     Ok(FileSystem::from_magic(magic))
 }
 
 /// Kind of the file system at a path.
-pub(crate) fn file_system_at(path: &Path) -> Result<FileSystem, ReadError> {
+pub fn file_system_at(path: &Path) -> Result<FileSystem, ReadError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(open_error(path, "open"))?;
     file_system(descriptor).map_err(open_error(path, "inspect the file system"))
 }
 
-pub(super) fn replace(new: &OwnedFd, old: &OwnedFd) -> rustix::io::Result<()> {
+pub(crate) fn replace(new: &OwnedFd, old: &OwnedFd) -> rustix::io::Result<()> {
     use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
     // SAFETY: the number is owned by `old`, which stays its owner; the temporary gives it back below unclosed.
     let mut target = unsafe { OwnedFd::from_raw_fd(old.as_raw_fd()) };
@@ -82,10 +82,10 @@ pub(super) fn replace(new: &OwnedFd, old: &OwnedFd) -> rustix::io::Result<()> {
     answer
 }
 
-pub(super) fn file_bytes(stat: &Stat) -> u64 {
+pub(crate) fn file_bytes(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
 
-pub(super) fn modified_ns(stat: &Stat) -> i128 {
+pub(crate) fn modified_ns(stat: &Stat) -> i128 {
     i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
 }

@@ -2,14 +2,14 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
-mod access_support;
+mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use access_support::{Shards, drop_from_cache};
-use forebay_engine::access::{Mappings, ShardFiles};
+use forebay_io::{Mappings, ShardFiles};
 use forebay_types::ShardId;
+use support::{Shards, drop_from_cache};
 
 const SHARD: ShardId = ShardId(0);
 const BYTES: usize = (5 << 20) + 123;

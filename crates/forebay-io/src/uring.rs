@@ -1,6 +1,6 @@
 //! Reading through an `io_uring`.
 //!
-//! Up to `depth` requests are under way; an answer is handed to the policy (policy.rs), which asks for the next request
+//! Up to `depth` requests are under way; an answer is handed to the policy (`retry.rs`), which asks for the next request
 //! or ends the transfer. [`Ring::fill`] returns only when the kernel has let go of every buffer, whatever happens:
 //! the buffers are the caller's.
 //!
@@ -13,20 +13,20 @@ use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, types};
 
-use super::Transfer;
-use super::error::ReadError;
-use super::files::Descriptor;
-use super::io::{Fault, FileIo};
-use super::policy::{Job, Next, ReadCounters};
+use crate::Transfer;
+use crate::error::ReadError;
+use crate::files::Descriptor;
+use crate::retry::{Job, Next, ReadCounters};
+use crate::syscalls::{Fault, FileIo};
 
 /// An `io_uring` that one thread uses.
-pub(super) struct Ring {
+pub(crate) struct Ring {
     ring: IoUring,
     depth: usize,
 }
 
 /// How [`Ring::fill`] ended short of success.
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// A transfer failed.
     Read(ReadError),
     /// The kernel refuses to be asked; nothing is under way, and the jobs say how far they came.
@@ -45,7 +45,7 @@ enum Asked<'a> {
 
 impl Ring {
     /// Makes a ring for `depth` requests at once.
-    pub(super) fn new(depth: usize) -> io::Result<Self> {
+    pub(crate) fn new(depth: usize) -> io::Result<Self> {
         let depth = depth.clamp(1, 1024);
         let ring = build(depth as u32)?;
         let mut probe = Probe::new();
@@ -57,7 +57,7 @@ impl Ring {
     }
 
     /// Completes the transfers, each described by the job of the same place.
-    pub(super) fn fill(
+    pub(crate) fn fill(
         &mut self,
         io: &dyn FileIo,
         transfers: &mut [Transfer<'_>],

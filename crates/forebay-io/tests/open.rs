@@ -1,9 +1,9 @@
 //! Opening shards: what is checked, and what is said.
 
-mod access_support;
+mod support;
 
-use access_support::Shards;
-use forebay_engine::access::{Probe, ReadError, ShardFiles};
+use forebay_io::{Probe, ReadError, ShardFiles};
+use support::Shards;
 
 #[test]
 fn a_file_of_another_size_than_indexed_is_refused() {

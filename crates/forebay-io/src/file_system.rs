@@ -16,7 +16,7 @@ pub struct FileSystem {
 }
 
 /// `f_type` of FUSE.
-pub(super) const FUSE: u64 = 0x6573_5546;
+pub(crate) const FUSE: u64 = 0x6573_5546;
 
 /// Magic number, name, whether local.
 const KINDS: &[(u64, &str, bool)] = &[

@@ -1,13 +1,13 @@
 //! All accesses deliver the same bytes.
 
-mod access_support;
+mod support;
 
 use std::sync::{Arc, OnceLock};
 
-use access_support::{Aligned, Shards, requesting};
-use forebay_engine::access::{Failing, Mappings, Reader, ShardFiles, Transfer};
+use forebay_io::{Failing, Mappings, Reader, ShardFiles, Transfer};
 use forebay_types::ShardId;
 use proptest::prelude::*;
+use support::{Aligned, Shards, requesting};
 
 /// The last byte of each stands elsewhere in its page.
 const SIZES: [usize; 4] = [1, 4096, 70_001, 3 << 20 | 5];
@@ -124,8 +124,8 @@ fn an_empty_shard_is_read_and_mapped_without_complaint() {
     let files = shards.open(true);
     for access in requesting() {
         let (mut reader, _) = Reader::new(Arc::clone(&files), access, false, 8);
-        reader.fill(&mut [access_support::transfer(0, &mut [])]).expect("nothing to read");
+        reader.fill(&mut [support::transfer(0, &mut [])]).expect("nothing to read");
         reader.fill(&mut []).expect("no transfers");
-        assert!(reader.fill(&mut [access_support::transfer(0, &mut [0])]).is_err());
+        assert!(reader.fill(&mut [support::transfer(0, &mut [0])]).is_err());
     }
 }

@@ -2,14 +2,14 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
-mod access_support;
+mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use access_support::{Aligned, Shards, reader, requesting, transfer};
-use forebay_engine::access::{Access, Failing, Fault, FaultyIo, ReadError};
+use forebay_io::{Access, Failing, Fault, FaultyIo, ReadError};
 use forebay_types::ShardId;
+use support::{Aligned, Shards, reader, requesting, transfer};
 
 const BYTES: usize = 300_000;
 const SPAN: std::ops::Range<usize> = 1234..201_234;
@@ -235,8 +235,7 @@ fn a_stalled_read_is_waited_for() {
 fn one_failing_transfer_of_many_fails_them_and_leaves_nothing_under_way() {
     for access in requesting() {
         let shards = Shards::new(&[BYTES]);
-        let rule =
-            |at: forebay_engine::access::At, _| (at.offset == 120_000).then_some(Fault::Errno(libc::EPERM));
+        let rule = |at: forebay_io::At, _| (at.offset == 120_000).then_some(Fault::Errno(libc::EPERM));
         let io = Arc::new(FaultyIo::new(shards.open(false)).with_rule(rule));
         let mut reader = reader(&io, access, false);
         for _ in 0..20 {
@@ -290,7 +289,7 @@ fn of_many_samples_in_a_part_that_fails_one_is_retried_and_those_that_can_be_rea
     let shards = Shards::new(&[3 * PART as usize]);
     // The second mebibyte cannot be read, but for every tenth stretch of 4096 bytes.
     let is_bad = |offset: u64| offset / PART == 1 && !(offset / 4096).is_multiple_of(10);
-    let rule = move |at: forebay_engine::access::At, _| is_bad(at.offset).then_some(Fault::Errno(libc::EIO));
+    let rule = move |at: forebay_io::At, _| is_bad(at.offset).then_some(Fault::Errno(libc::EIO));
     let io = FaultyIo::new(shards.open(false)).with_rule(rule);
     let failing = Failing::default();
     let mut messages = Vec::new();
@@ -344,7 +343,7 @@ fn a_ring_that_is_refused_falls_back_to_pread_and_says_why() {
         let shards = Shards::new(&[BYTES]);
         let io = Arc::new(FaultyIo::new(shards.open(false)).without_ring(number));
         let (mut reader, fallback) =
-            forebay_engine::access::Reader::with_io(Arc::clone(&io) as _, Access::IoUring, false, 8);
+            forebay_io::Reader::with_io(Arc::clone(&io) as _, Access::IoUring, false, 8);
         let fallback = fallback.expect("a reason");
         assert!(fallback.contains(reason) && fallback.ends_with("reading with pread"), "{fallback}");
         assert_eq!((reader.access(), reader.fallback()), (Access::Pread, Some(fallback.as_str())));
@@ -363,7 +362,7 @@ fn a_refused_direct_read_goes_through_the_page_cache_from_then_on() {
             eprintln!("skipped: {}", files.direct_refused().unwrap_or("no reason"));
             return;
         }
-        let rule = |at: forebay_engine::access::At, _| at.direct.then_some(Fault::Errno(libc::EINVAL));
+        let rule = |at: forebay_io::At, _| at.direct.then_some(Fault::Errno(libc::EINVAL));
         let io = Arc::new(FaultyIo::new(files).with_rule(rule));
         let mut reader = reader(&io, access, true);
         let mut memory = Aligned::new(BYTES.next_multiple_of(4096));

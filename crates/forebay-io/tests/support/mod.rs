@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_engine::access::{Access, FaultyIo, Reader, ShardFiles, Transfer, probe_io_uring};
+use forebay_io::{Access, FaultyIo, Reader, ShardFiles, Transfer, probe_io_uring};
 use forebay_types::ShardId;
 use tempfile::TempDir;
 

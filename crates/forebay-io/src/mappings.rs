@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_types::ShardId;
 use memmap2::{Mmap, MmapOptions};
 
-use super::error::ReadError;
-use super::files::ShardFiles;
-use super::guard::Watch;
-use super::io::FileIo;
-use super::residency::{Oracle, Residency, coarse_ms};
-use super::window::PAGE_BYTES;
+use crate::error::ReadError;
+use crate::files::ShardFiles;
+use crate::guard::Watch;
+use crate::readahead_window::PAGE_BYTES;
+use crate::residency::{Oracle, Residency, coarse_ms};
+use crate::syscalls::FileIo;
 
 /// How long the size of a file is believed \[ms\].
 const SIZE_LIFE_MS: u64 = 1000;
@@ -33,7 +33,7 @@ const SIZE_LIFE_MS: u64 = 1000;
 const COPY_BYTES: usize = 128 << 10;
 
 /// Copies from a mapping whose pages may be missing, in the order of the file.
-pub(crate) fn copy_in_order(from: &[u8], into: &mut [u8]) {
+pub fn copy_in_order(from: &[u8], into: &mut [u8]) {
     for (from, into) in from.chunks(COPY_BYTES).zip(into.chunks_mut(COPY_BYTES)) {
         into.copy_from_slice(from);
     }
@@ -98,7 +98,7 @@ impl Mappings {
     }
 
     /// Tells the kernel that pages are touched here and there, so that a page fault fetches that page and no other.
-    pub(crate) fn without_read_ahead(&self) {
+    pub fn without_read_ahead(&self) {
         for (_, memory) in self.shards.iter().filter_map(|map| map.memory.as_ref()) {
             // Advice: a kernel that does not take it reads more.
             let _ = memory.advise(memmap2::Advice::Random);
@@ -141,7 +141,7 @@ impl Mappings {
     }
 
     /// Touches a byte of every page of a range, in order, so that what is missing is fetched now.
-    pub(crate) fn touch(&self, shard: ShardId, offset: u64, length: u64) {
+    pub fn touch(&self, shard: ShardId, offset: u64, length: u64) {
         // From the start of the first page, as it is one page that holds the range's first byte and what lies before.
         let start = offset - offset % PAGE_BYTES;
         let bytes = self.bytes(shard, start, offset.saturating_add(length).saturating_sub(start));
@@ -151,12 +151,12 @@ impl Mappings {
     }
 
     /// Whether a mapping is lost: its file has shrunk, or a page of it could not be had.
-    pub(crate) fn is_any_lost(&self) -> bool {
+    pub fn is_any_lost(&self) -> bool {
         self.shards.iter().filter_map(|map| map.memory.as_ref()).any(|(watch, _)| watch.is_lost())
     }
 
     /// Why the first mapping that is lost is.
-    pub(crate) fn check(&self) -> Result<(), ReadError> {
+    pub fn check(&self) -> Result<(), ReadError> {
         for (number, map) in self.shards.iter().enumerate() {
             let Some((watch, _)) = map.memory.as_ref().filter(|(watch, _)| watch.is_lost()) else { continue };
             let (shard, files) = (ShardId(number as u32), self.io.files());

@@ -1,9 +1,9 @@
 //! Measuring the limit of a storage.
 
-mod access_support;
+mod support;
 
-use access_support::Shards;
-use forebay_engine::access::{Limit, LimitKind, measure};
+use forebay_io::{Limit, LimitKind, measure};
+use support::Shards;
 
 const BYTES: usize = (3 << 20) + 777;
 

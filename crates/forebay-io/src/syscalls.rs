@@ -1,6 +1,6 @@
 //! The read seam: everything that asks the kernel for bytes goes through [`FileIo`], one system call at a time.
 //!
-//! [`ShardFiles`] is the real one; `FaultyIo` (fault.rs) stands between in tests.
+//! [`ShardFiles`] is the real one; `FaultyIo` (`fault_injection.rs`) stands between in tests.
 
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use forebay_types::ShardId;
 
-use super::error::ReadError;
-use super::files::ShardFiles;
+use crate::error::ReadError;
+use crate::files::ShardFiles;
 
 /// Where a read starts, and by which way it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Fault {
 
 /// One system call.
 ///
-/// Short and interrupted answers are passed on as they are: `policy.rs` decides what follows.
+/// Short and interrupted answers are passed on as they are: `retry.rs` decides what follows.
 pub trait FileIo: Send + Sync {
     /// The files.
     fn files(&self) -> &ShardFiles;

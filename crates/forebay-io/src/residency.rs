@@ -44,7 +44,7 @@ const SOME: u64 = 3;
 
 /// Whom to ask about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Oracle {
+pub(crate) enum Oracle {
     /// mincore(2), helped by cachestat(2).
     Mincore,
     /// cachestat(2) alone.
@@ -55,7 +55,7 @@ pub(super) enum Oracle {
 
 impl Oracle {
     /// Who tells the truth about this file to this process.
-    pub(super) fn for_file(descriptor: BorrowedFd<'_>) -> Self {
+    pub(crate) fn for_file(descriptor: BorrowedFd<'_>) -> Self {
         if mincore_is_honest(descriptor) {
             Self::Mincore
         } else if count_cached(descriptor, 0, CHUNK_BYTES).is_some() {
@@ -77,7 +77,7 @@ fn mincore_is_honest(descriptor: BorrowedFd<'_>) -> bool {
 }
 
 /// What is known of one file.
-pub(super) struct Residency {
+pub(crate) struct Residency {
     oracle: Oracle,
     bytes: u64,
     page_bytes: u64,
@@ -90,7 +90,7 @@ pub(super) struct Residency {
 
 impl Residency {
     /// Nothing is known of a file of so many bytes.
-    pub(super) fn new(bytes: u64, oracle: Oracle) -> Self {
+    pub(crate) fn new(bytes: u64, oracle: Oracle) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
         let bit_words = CHUNK_BYTES.div_ceil(page_bytes).div_ceil(64) as usize;
         let chunks = if oracle == Oracle::Silent { 0 } else { bytes.div_ceil(CHUNK_BYTES) as usize };
@@ -99,7 +99,7 @@ impl Residency {
 
     /// Whether the pages of `from .. end` are all cached. `memory` is the mapping of the whole file; its descriptor is
     /// asked for before each question to the kernel, and without one the answer is no.
-    pub(super) fn covers<'a>(
+    pub(crate) fn covers<'a>(
         &self,
         from: u64,
         end: u64,
@@ -195,7 +195,7 @@ fn zeros(length: usize) -> Box<[AtomicU64]> {
 }
 
 /// Time of a coarse clock that needs no system call \[ms\]; never 0.
-pub(super) fn coarse_ms() -> u64 {
+pub(crate) fn coarse_ms() -> u64 {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000 + 1
 }

@@ -21,10 +21,10 @@ use forebay_host::ThreadError;
 use memmap2::{Mmap, MmapMut, MmapOptions};
 use rustix::fs::{Advice, FileType, Mode, OFlags};
 
-use super::error::ReadError;
-use super::guard::{self, Watch};
-use super::mappings::copy_in_order;
-use super::open::DIRECT_ALIGN_BYTES;
+use crate::error::ReadError;
+use crate::guard::{self, Watch};
+use crate::mappings::copy_in_order;
+use crate::open::DIRECT_ALIGN_BYTES;
 
 /// How to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

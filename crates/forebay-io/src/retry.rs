@@ -12,15 +12,15 @@
 //! | anything else | error |
 //!
 //! Any progress makes the count of failures start again. What lies where a read was tried in vain is tried once, without a
-//! pause (failing.rs): the storage has had its time to recover.
+//! pause (`failing.rs`): the storage has had its time to recover.
 
 use std::io;
 use std::time::Duration;
 
-use super::error::ReadError;
-use super::files::ShardFiles;
-use super::io::{At, FileIo};
-use super::open::DIRECT_ALIGN_BYTES;
+use crate::error::ReadError;
+use crate::files::ShardFiles;
+use crate::open::DIRECT_ALIGN_BYTES;
+use crate::syscalls::{At, FileIo};
 
 /// Pauses before another attempt after a failure: a path that fails over needs a moment, a broken disk will not heal.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
@@ -37,13 +37,13 @@ pub struct ReadCounters {
     pub read_bytes: u64,
     /// Requests that had to be made again or continued, for whatever reason.
     pub retries: u64,
-    /// Time inside [`super::Reader::fill`] \[ns\].
+    /// Time inside [`crate::Reader::fill`] \[ns\].
     pub io_ns: u64,
 }
 
 /// How often a transfer is tried that meets EIO or EAGAIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(crate) enum Patience {
     /// After each of the pauses.
     All,
     /// Once: what lies around it was tried in vain.
@@ -52,7 +52,7 @@ pub(super) enum Patience {
 
 /// What to do next about a transfer.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// It is complete.
     Done,
     /// Make another request.
@@ -65,7 +65,7 @@ pub(super) enum Next {
 
 /// A transfer under way.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(crate) struct Job {
     start: At,
     /// Bytes that must come \[bytes\].
     wanted: usize,
@@ -82,7 +82,7 @@ pub(super) struct Job {
 impl Job {
     /// Starts a transfer of `room` bytes; `padded` allows the last of them to lie behind the end of the file, up to the
     /// next aligned offset.
-    pub(super) fn new(files: &ShardFiles, start: At, room: usize, padded: bool) -> Result<Self, ReadError> {
+    pub(crate) fn new(files: &ShardFiles, start: At, room: usize, padded: bool) -> Result<Self, ReadError> {
         let bytes = files.bytes(start.shard);
         let limit = if padded { bytes.next_multiple_of(DIRECT_ALIGN_BYTES) } else { bytes };
         if start.offset.checked_add(room as u64).is_none_or(|end| end > limit) || start.offset > bytes {
@@ -108,32 +108,32 @@ impl Job {
     }
 
     /// The same with this patience.
-    pub(super) fn with(self, patience: Patience) -> Self {
+    pub(crate) fn with(self, patience: Patience) -> Self {
         Self { patience, ..self }
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.done >= self.wanted
     }
 
     /// Where the next request starts.
-    pub(super) fn at(&self) -> At {
+    pub(crate) fn at(&self) -> At {
         At { offset: self.start.offset + self.done as u64, ..self.start }
     }
 
     /// The part of the memory that the next request fills: first byte, and the one behind its last.
-    pub(super) fn range(&self) -> (usize, usize) {
+    pub(crate) fn range(&self) -> (usize, usize) {
         let end = if self.start.direct { self.room } else { self.wanted };
         (self.done, end.min(self.done + MAX_REQUEST_BYTES))
     }
 
     /// Whether the file system refused to read around the page cache.
-    pub(super) fn was_refused(&self) -> bool {
+    pub(crate) fn was_refused(&self) -> bool {
         self.refused
     }
 
     /// Takes the kernel's answer to a request for [`Job::range`] at [`Job::at`].
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &mut self,
         io: &dyn FileIo,
         answer: io::Result<usize>,
@@ -216,7 +216,7 @@ impl Job {
 }
 
 /// Reads a transfer to its end with system calls: first into `head`, then into `into`.
-pub(super) fn read_through(
+pub(crate) fn read_through(
     io: &dyn FileIo,
     job: &mut Job,
     head: &mut [u8],

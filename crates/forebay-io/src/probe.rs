@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::open::{file_system_at, open_direct};
-use super::ring::Ring;
-use super::{FileSystem, ReadError};
+use crate::open::{file_system_at, open_direct};
+use crate::uring::Ring;
+use crate::{FileSystem, ReadError};
 
 /// Which accesses work at a path; what does not work comes with its reason.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub fn probe_io_uring() -> Result<(), String> {
 }
 
 /// Why there is no `io_uring`, in words.
-pub(super) fn ring_refused(error: &io::Error) -> String {
+pub(crate) fn ring_refused(error: &io::Error) -> String {
     let reason = match error.raw_os_error() {
         Some(libc::ENOSYS) => "this kernel has none".to_owned(),
         Some(libc::EPERM | libc::EACCES) => {

@@ -1,0 +1,55 @@
+//! Files to bytes: opening, reading with one retry policy, mapping, and what is known of a file system.
+//!
+//! - [`ShardFiles`] are the files of a data set, opened and checked once; where each sample has a file of its own, a
+//!   [`SampleFileTable`] names them. [`open_beneath`] opens what lies beneath a folder, without following links.
+//! - [`FileIo`] is the seam at which a read is one system call; [`FaultyIo`] injects faults there, in tests.
+//! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2) or `io_uring`, with or without `O_DIRECT`.
+//!   [`Failing::read`] is the same for one small read, and remembers where storage has failed.
+//! - `retry.rs` decides what follows an error or a short answer: one policy for all of them.
+//! - [`Mappings`] map the files, and answer whether touching bytes would wait for storage ([`Mappings::resident`]). [`guard`]
+//!   makes a lost page an error that a reader can handle, where it would end the process.
+//! - [`Probe`] reports what works at a path, [`measure`] how fast, and [`FileSystem`] what kind of file system it is.
+//!
+//! Promises: no byte outside the caller's buffers is written; after an error no request is under way; no file is ever
+//! written; a read from a shard takes no lock.
+//!
+//! Not done here: deciding what to read when (the plan), and checking what was read (the format).
+
+// A test may panic where there are no threads.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+mod affinity;
+mod bandwidth;
+mod error;
+mod failing;
+mod fault_injection;
+mod file_system;
+mod files;
+pub mod guard;
+mod mappings;
+mod open;
+mod open_beneath;
+mod probe;
+mod readahead_window;
+mod reader;
+mod residency;
+mod retry;
+mod sample_files;
+mod syscalls;
+mod uring;
+
+pub use affinity::widen_affinity;
+pub use bandwidth::{Limit, LimitKind, Measurement, measure};
+pub use error::ReadError;
+pub use failing::Failing;
+pub use fault_injection::FaultyIo;
+pub use file_system::FileSystem;
+pub use files::ShardFiles;
+pub use mappings::{Mappings, copy_in_order};
+pub use open::{DIRECT_ALIGN_BYTES, file_system_at};
+pub use open_beneath::open_beneath;
+pub use probe::{Probe, probe_io_uring};
+pub use reader::{Access, Reader, Transfer};
+pub use retry::ReadCounters;
+pub use sample_files::{SampleFile, SampleFileTable};
+pub use syscalls::{At, Fault, FileIo};
