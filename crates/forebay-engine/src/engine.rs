@@ -228,7 +228,7 @@ impl Engine {
         };
         let epochs = options.epochs.unwrap_or(0);
         let shared = Arc::new(Shared {
-            traits: settings.traits(),
+            io_limits: settings.io_limits(),
             node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
             buffers: Buffers::new(Arc::clone(&region), options.local_rank as usize),
             layout: Arc::new(layout),

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_io::{Mappings, guard};
-use forebay_plan::{Need, Plan, Tranche};
+use forebay_plan::{Demand, Plan, Segment};
 use forebay_types::{Located, Rank, SampleId};
 
 use crate::batch::{Batch, BatchLayout};
@@ -140,7 +140,7 @@ fn picks_of<'a>(
     for planned in tranches {
         picks.extend(planned.needs_at(step).iter().map(|need| {
             let need = *need as usize;
-            (planned.tranche.needs[need].slot, Pick { planned, need })
+            (planned.tranche.demands[need].slot, Pick { planned, need })
         }));
     }
     if tranches.len() > 1 {
@@ -185,7 +185,7 @@ fn replace<'a>(
     let shared = &pass.shared;
     let known = stand_ins.iter_mut().find(|one| one.place == place);
     let (slot, pick) = picks_of(step, tranches, &[])[place];
-    let bad = known.as_ref().map_or(pick.sample(), |one| one.planned.tranche.needs[0].sample);
+    let bad = known.as_ref().map_or(pick.sample(), |one| one.planned.tranche.demands[0].sample);
     shared.bad_samples.add(bad, &error);
     let find = |others: &mut StandIns<'_>| match others
         .find(|sample| *sample != bad && !shared.bad_samples.knows(*sample))
@@ -267,14 +267,14 @@ fn located_alone(pass: &Pass, step: u64, ids: &[SampleId]) -> Result<Planned, Er
 }
 
 fn planned_alone(shared: &Shared, step: u64, ids: &[SampleId], located: Located) -> Planned {
-    let need = |(slot, sample): (usize, &SampleId)| Need {
+    let need = |(slot, sample): (usize, &SampleId)| Demand {
         sample: *sample,
         local_rank: shared.options.local_rank,
         step: 0,
         slot: slot as u32,
     };
-    let needs = ids.iter().enumerate().map(need).collect();
-    let tranche = Tranche { first_step: step, last_step: step, needs };
+    let demands = ids.iter().enumerate().map(need).collect();
+    let tranche = Segment { first_step: step, last_step: step, demands };
     let plan = Plan::in_place(&located);
     Planned::new(tranche, located, plan, shared.options.local_rank)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use forebay_plan::{Landing, Next, Plan, Schedule, Tranche, plan_into};
+use forebay_plan::{Next, Plan, Schedule, Segment, StagingRing, plan_into};
 use forebay_types::{Located, SampleId};
 
 use crate::error::Error;
@@ -36,11 +36,11 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
     let region = &shared.region;
     let tranche_steps = shared.settings.first_tranche_steps..=shared.settings.tranche_steps;
     let mut schedule = Schedule::new(&shared.order, &shared.node_ranks, pass.start, tranche_steps);
-    let mut landing = Landing::new(region.layout().landing_bytes, region.layout().blocks as u64);
+    let mut staging = StagingRing::new(region.layout().landing_bytes, region.layout().blocks as u64);
     // Where samples have files of their own, there are too many of them for a list.
     let shards = if shared.index.has_sample_files() { &[] } else { shared.index.shards() };
     let shard_bytes: Vec<u64> = shards.iter().map(|shard| shard.bytes).collect();
-    let mut waiting: Option<Tranche> = None;
+    let mut waiting: Option<Segment> = None;
     let mut ids: Vec<SampleId> = Vec::new();
     let mut spare: Vec<(Located, Plan)> = Vec::new();
     loop {
@@ -53,11 +53,11 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
         let mut lacking = None;
         if waiting.is_none() {
             match schedule.next(|epoch| shared.given.get(epoch)) {
-                Next::Tranche(tranche) => {
+                Next::Segment(tranche) => {
                     pass.plans.cover(tranche.first_step);
                     waiting = Some(tranche);
                 }
-                Next::NeedsGiven(epoch) => {
+                Next::AwaitingOrder(epoch) => {
                     pass.plans.cover(epoch * shared.order.steps_per_epoch());
                     lacking = Some(epoch);
                 }
@@ -65,7 +65,7 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
             pass.plans.lack(lacking);
             region.filled().notify();
         }
-        let ready = |tranche: &Tranche| is_wanted(pass, tranche) && locate::is_found(pass, tranche);
+        let ready = |tranche: &Segment| is_wanted(pass, tranche) && locate::is_found(pass, tranche);
         if !waiting.as_ref().is_some_and(ready) {
             region.planning().wait(
                 || {
@@ -83,7 +83,7 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
         let (mut located, mut plan) = spare.pop().unwrap_or_default();
         locate::locate(pass, &tranche, &mut ids, &mut located)?;
         let begun = count_since(shared.slot(), Counter::SeekNs, begun);
-        plan_into(&tranche, &located, &shard_bytes, &shared.traits, &mut landing, &mut plan);
+        plan_into(&tranche, &located, &shard_bytes, &shared.io_limits, &mut staging, &mut plan);
         pass.plans.push(Planned::new(tranche, located, plan, shared.options.local_rank));
         count_since(shared.slot(), Counter::PlanNs, begun);
         shared.ring_all();
@@ -91,7 +91,7 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
 }
 
 /// Whether a tranche should be planned now: the gatherers need it, or the readers are about to run out.
-fn is_wanted(pass: &Pass, tranche: &Tranche) -> bool {
+fn is_wanted(pass: &Pass, tranche: &Segment) -> bool {
     if tranche.first_step >= wanted_end(pass) {
         return false;
     }

@@ -7,15 +7,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_plan::{Plan, Tranche};
+use forebay_plan::{Plan, Segment};
 use forebay_types::Located;
 
 /// A planned tranche.
 pub(crate) struct Planned {
-    pub(crate) tranche: Tranche,
+    pub(crate) tranche: Segment,
     pub(crate) located: Located,
     pub(crate) plan: Plan,
-    /// Positions in `tranche.needs` of this rank, by step (relative) and slot.
+    /// Positions in `tranche.demands` of this rank, by step (relative) and slot.
     own: Vec<u32>,
     /// For each step of the tranche, where its needs begin in `own`.
     own_starts: Vec<u32>,
@@ -23,19 +23,19 @@ pub(crate) struct Planned {
 
 impl Planned {
     /// Sorts out what belongs to `local_rank`.
-    pub(crate) fn new(tranche: Tranche, located: Located, plan: Plan, local_rank: u32) -> Self {
+    pub(crate) fn new(tranche: Segment, located: Located, plan: Plan, local_rank: u32) -> Self {
         let steps = (tranche.last_step - tranche.first_step + 1) as usize;
-        let mut own: Vec<u32> = (0..tranche.needs.len() as u32)
-            .filter(|need| tranche.needs[*need as usize].local_rank == local_rank)
+        let mut own: Vec<u32> = (0..tranche.demands.len() as u32)
+            .filter(|need| tranche.demands[*need as usize].local_rank == local_rank)
             .collect();
         own.sort_unstable_by_key(|need| {
-            let need = &tranche.needs[*need as usize];
+            let need = &tranche.demands[*need as usize];
             (need.step, need.slot)
         });
         let mut own_starts = Vec::with_capacity(steps + 1);
         let mut at = 0;
         for step in 0..=steps as u32 {
-            while at < own.len() && tranche.needs[own[at] as usize].step < step {
+            while at < own.len() && tranche.demands[own[at] as usize].step < step {
                 at += 1;
             }
             own_starts.push(at as u32);
@@ -43,7 +43,7 @@ impl Planned {
         Self { tranche, located, plan, own, own_starts }
     }
 
-    /// This rank's needs at an absolute step: positions in `tranche.needs`, by slot.
+    /// This rank's needs at an absolute step: positions in `tranche.demands`, by slot.
     pub(crate) fn needs_at(&self, step: u64) -> &[u32] {
         if step < self.tranche.first_step || step > self.tranche.last_step {
             return &[];

@@ -42,7 +42,7 @@ pub(crate) struct Pick<'a> {
 
 impl Pick<'_> {
     pub(crate) fn sample(&self) -> SampleId {
-        self.planned.tranche.needs[self.need].sample
+        self.planned.tranche.demands[self.need].sample
     }
 
     fn column_bytes(&self, column: usize) -> u64 {

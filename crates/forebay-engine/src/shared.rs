@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_format::Index;
 use forebay_io::{Failing, Mappings, ReadError, ShardFiles};
-use forebay_plan::{Kind, Order, Traits};
+use forebay_plan::{IoLimits, Kind, Order};
 use forebay_types::{Extent, Rank, ShardId};
 
 use crate::batch::{BatchLayout, Buffers};
@@ -29,7 +29,7 @@ use crate::stats::{Counter, EpochReads, count, monotonic_ns};
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) settings: Settings,
-    pub(crate) traits: Traits,
+    pub(crate) io_limits: IoLimits,
     pub(crate) order: Order,
     pub(crate) node_ranks: Vec<Rank>,
     pub(crate) source: Arc<Source>,

@@ -1,8 +1,8 @@
-//! Runs: the extents of a tranche in file order, joined where one read is better than two.
+//! Runs: the extents of a segment in file order, joined where one read is better than two.
 
 use forebay_types::{CodecChain, Extent, Located, Piece};
 
-use crate::read::Traits;
+use crate::plan::IoLimits;
 
 /// A stretch of one file that becomes one or more reads.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +53,8 @@ pub(crate) fn stored_pieces(located: &Located) -> Vec<bool> {
 }
 
 /// Marks the pieces that may be read in place: the only piece of a stored unit that one slice of one sample uses.
-pub(crate) fn lonely_pieces(located: &Located, traits: &Traits) -> Vec<bool> {
-    let Some(least) = traits.in_place_bytes else { return Vec::new() };
+pub(crate) fn lonely_pieces(located: &Located, limits: &IoLimits) -> Vec<bool> {
+    let Some(least) = limits.in_place_bytes else { return Vec::new() };
     if located.units().iter().all(|unit| unit.decoded_bytes < least) {
         return Vec::new();
     }
@@ -84,8 +84,8 @@ pub(crate) fn align_down(value: u64, align: u64) -> u64 {
 }
 
 /// Joins sorted extents into runs.
-pub(crate) fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], traits: &Traits) -> Vec<Run> {
-    let align = traits.align_bytes.max(1);
+pub(crate) fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], limits: &IoLimits) -> Vec<Run> {
+    let align = limits.align_bytes.max(1);
     let mut runs: Vec<Run> = Vec::new();
     for (number, (extent, _)) in sorted.iter().enumerate() {
         debug_assert!(
@@ -102,8 +102,8 @@ pub(crate) fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], traits: &T
             // What overlaps must be read once, however long it gets; it is cut again later.
             let overlaps = start < run_end;
             // Where reads end at boundaries a run is cut there later, however long it gets.
-            let fits = traits.boundary_bytes.is_some() || joined <= traits.max_read_bytes;
-            if overlaps || (start - run_end <= traits.gap_bytes && fits) {
+            let fits = limits.boundary_bytes.is_some() || joined <= limits.max_read_bytes;
+            if overlaps || (start - run_end <= limits.gap_bytes && fits) {
                 run.extent.length = joined;
                 run.pieces += 1;
                 continue;
@@ -119,9 +119,9 @@ pub(crate) fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], traits: &T
 }
 
 /// Cuts a run into what may be read at once: at the boundaries, and no longer than the storage likes.
-pub(crate) fn cut(run: Extent, traits: &Traits) -> impl Iterator<Item = Extent> {
-    let most = traits.max_read_bytes.max(1);
-    let boundary_bytes = traits.boundary_bytes;
+pub(crate) fn cut(run: Extent, limits: &IoLimits) -> impl Iterator<Item = Extent> {
+    let most = limits.max_read_bytes.max(1);
+    let boundary_bytes = limits.boundary_bytes;
     let mut start = run.offset;
     std::iter::from_fn(move || {
         let left = run.end().checked_sub(start).filter(|left| *left > 0)?;

@@ -1,17 +1,17 @@
 //! The schedule: what a node reads together, and when.
 //!
-//! A [`Tranche`] is the set of samples that are located, planned and read at once. How a schedule makes them, in order:
-//! - Orders without lanes: a tranche is a number of consecutive steps of all ranks of the node, cut at the end of an epoch;
+//! A [`Segment`] is the set of samples that are located, planned and read at once. How a schedule makes them, in order:
+//! - Orders without lanes: a segment is a number of consecutive steps of all ranks of the node, cut at the end of an epoch;
 //!   the number doubles from a small one, so that the first steps are there soon, up to a largest one.
-//! - `group`: a tranche is one window of one lane that the node serves, cut to what is delivered. The lanes' windows are
+//! - `group`: a segment is one window of one lane that the node serves, cut to what is delivered. The lanes' windows are
 //!   merged by (first step, last step, lane). A window whose samples are repeated at the end of an epoch (`wrap`) is a
-//!   second, small tranche.
+//!   second, small segment.
 //!
 //! Promises:
-//! 1. Every (local rank, step, slot) from the start on is in exactly one tranche, with the sample of [`Order::batch`].
-//! 2. First steps never fall, so all needs of step a come before the first tranche with `first_step` > a.
-//! 3. Last steps never fall either, so landing memory that is given back in the order of tranches is never held up.
-//! 4. A tranche never spans two epochs. It may be empty (a short last step), so that the schedule never stalls.
+//! 1. Every (local rank, step, slot) from the start on is in exactly one segment, with the sample of [`Order::batch`].
+//! 2. First steps never fall, so all demands of step a come before the first segment with `first_step` > a.
+//! 3. Last steps never fall either, so staging memory that is given back in the order of segments is never held up.
+//! 4. A segment never spans two epochs. It may be empty (a short last step), so that the schedule never stalls.
 //!
 //! Endless: one epoch flows into the next. Nothing is kept but the permutations of the epochs under way.
 
@@ -28,12 +28,12 @@ use crate::permutation::Permutation;
 
 /// One sample, and where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct Demand {
     /// The sample.
     pub sample: SampleId,
     /// Which rank of the node: an index into the ranks that the schedule was made for.
     pub local_rank: u32,
-    /// Step, relative to the tranche's first.
+    /// Step, relative to the segment's first.
     pub step: u32,
     /// Slot in the batch of that rank and step.
     pub slot: u32,
@@ -41,25 +41,25 @@ pub struct Need {
 
 /// Samples that are read together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tranche {
+pub struct Segment {
     /// First absolute step (epoch·T + step) that needs one of them.
     pub first_step: u64,
     /// Last absolute step that may need one of them, inclusive.
     pub last_step: u64,
     /// The samples, by step.
-    pub needs: Vec<Need>,
+    pub demands: Vec<Demand>,
 }
 
 /// What comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A tranche.
-    Tranche(Tranche),
+    /// A segment.
+    Segment(Segment),
     /// Order `given` needs the sample ids of this epoch first; ask again when they are there.
-    NeedsGiven(u64),
+    AwaitingOrder(u64),
 }
 
-/// The endless sequence of tranches of a node.
+/// The endless sequence of segments of a node.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     order: Order,
@@ -69,27 +69,27 @@ pub struct Schedule {
 
 #[derive(Clone, Debug)]
 enum Flow {
-    Steps { next_step: u64, tranche_steps: u64, most_steps: u64, shuffle: Option<(u64, Permutation)> },
+    Steps { next_step: u64, segment_steps: u64, most_steps: u64, shuffle: Option<(u64, Permutation)> },
     Lanes(Lanes),
 }
 
 impl Schedule {
-    /// The tranches of the ranks `node_ranks` from absolute step `start` on. `tranche_steps` (both at
+    /// The segments of the ranks `node_ranks` from absolute step `start` on. `segment_steps` (both at
     /// least 1) is how many steps orders without lanes read together at the beginning, and later.
     ///
     /// # Panics
     /// Where one of the ranks does not exist.
     #[must_use]
-    pub fn new(order: &Order, node_ranks: &[Rank], start: u64, tranche_steps: RangeInclusive<u64>) -> Self {
+    pub fn new(order: &Order, node_ranks: &[Rank], start: u64, segment_steps: RangeInclusive<u64>) -> Self {
         let ranks = order.spec().ranks;
         assert!(node_ranks.iter().all(|rank| u64::from(rank.0) < ranks), "ranks {node_ranks:?} of {ranks}");
-        let most_steps = (*tranche_steps.end()).clamp(1, u64::from(u32::MAX));
+        let most_steps = (*segment_steps.end()).clamp(1, u64::from(u32::MAX));
         // A node without ranks has no lanes, but its steps pass all the same.
         let flow = match order.shape().filter(|_| !node_ranks.is_empty()) {
-            // Steps within a tranche are 32-bit words.
+            // Steps within a segment are 32-bit words.
             None => Flow::Steps {
                 next_step: start,
-                tranche_steps: (*tranche_steps.start()).clamp(1, most_steps),
+                segment_steps: (*segment_steps.start()).clamp(1, most_steps),
                 most_steps,
                 shuffle: None,
             },
@@ -98,18 +98,18 @@ impl Schedule {
         Self { order: *order, node_ranks: node_ranks.to_vec(), flow }
     }
 
-    /// The next tranche. `given` gives the sample ids of an epoch of order `given`; other orders do not call it.
+    /// The next segment. `given` gives the sample ids of an epoch of order `given`; other orders do not call it.
     pub fn next(&mut self, given: impl Fn(u64) -> Option<Arc<[u64]>>) -> Next {
         let Self { order, node_ranks, flow } = self;
         match flow {
-            Flow::Lanes(lanes) => Next::Tranche(lanes.next(order)),
-            Flow::Steps { next_step, tranche_steps, most_steps, shuffle } => {
+            Flow::Lanes(lanes) => Next::Segment(lanes.next(order)),
+            Flow::Steps { next_step, segment_steps, most_steps, shuffle } => {
                 let steps = order.steps_per_epoch();
                 let epoch = *next_step / steps;
                 let ids = match order.kind() {
                     Kind::Given => match given(epoch) {
                         Some(ids) => Some(ids),
-                        None => return Next::NeedsGiven(epoch),
+                        None => return Next::AwaitingOrder(epoch),
                     },
                     _ => None,
                 };
@@ -118,42 +118,49 @@ impl Schedule {
                 }
                 let permutation = shuffle.as_ref().map(|(_, permutation)| permutation);
                 let first_step = *next_step;
-                let last_step = first_step.saturating_add(*tranche_steps - 1).min((epoch + 1) * steps - 1);
+                let last_step = first_step.saturating_add(*segment_steps - 1).min((epoch + 1) * steps - 1);
                 *next_step = last_step + 1;
-                *tranche_steps = (*tranche_steps * 2).min(*most_steps);
+                *segment_steps = (*segment_steps * 2).min(*most_steps);
                 let steps = first_step..=last_step;
-                let needs = match (ids, permutation) {
-                    (Some(ids), _) => step_needs(order, node_ranks, steps, |position| ids[position as usize]),
+                let demands = match (ids, permutation) {
+                    (Some(ids), _) => {
+                        step_demands(order, node_ranks, steps, |position| ids[position as usize])
+                    }
                     (None, Some(Permutation::Table(table))) => {
-                        step_needs(order, node_ranks, steps, |position| u64::from(table[position as usize]))
+                        step_demands(order, node_ranks, steps, |position| u64::from(table[position as usize]))
                     }
                     (None, Some(Permutation::Network(network))) => {
-                        step_needs(order, node_ranks, steps, |position| network.at(position))
+                        step_demands(order, node_ranks, steps, |position| network.at(position))
                     }
-                    (None, None) => step_needs(order, node_ranks, steps, |position| position),
+                    (None, None) => step_demands(order, node_ranks, steps, |position| position),
                 };
-                Next::Tranche(Tranche { first_step, last_step, needs })
+                Next::Segment(Segment { first_step, last_step, demands })
             }
         }
     }
 }
 
-/// The needs of consecutive steps of one epoch.
-fn step_needs(
+/// The demands of consecutive steps of one epoch.
+fn step_demands(
     order: &Order,
     node_ranks: &[Rank],
     steps: RangeInclusive<u64>,
     sample_at: impl Fn(u64) -> u64,
-) -> Vec<Need> {
+) -> Vec<Demand> {
     let per_epoch = order.steps_per_epoch();
     let count = (steps.end() - steps.start() + 1) * node_ranks.len() as u64 * order.spec().batch;
-    let mut needs = Vec::with_capacity(count.min(order.spec().samples.saturating_mul(2)) as usize);
+    let mut demands = Vec::with_capacity(count.min(order.spec().samples.saturating_mul(2)) as usize);
     for (step, absolute) in (0..).zip(steps) {
         for (local_rank, rank) in (0..).zip(node_ranks) {
             let run = order.run(absolute / per_epoch, absolute % per_epoch, *rank);
             let mut position = if run.count == 0 { 0 } else { run.first % run.modulus };
             for slot in 0..run.count as u32 {
-                needs.push(Need { sample: SampleId(sample_at(run.base + position)), local_rank, step, slot });
+                demands.push(Demand {
+                    sample: SampleId(sample_at(run.base + position)),
+                    local_rank,
+                    step,
+                    slot,
+                });
                 position += 1;
                 if position == run.modulus {
                     position = 0;
@@ -161,7 +168,7 @@ fn step_needs(
             }
         }
     }
-    needs
+    demands
 }
 
 /// The lanes of a node in a group order.
@@ -222,7 +229,7 @@ impl Cursor {
         let base = self.epoch * order.steps_per_epoch();
         let window = self.window(shape);
         if window.count == 0 {
-            // A lane without samples: an empty tranche for the whole epoch.
+            // A lane without samples: an empty segment for the whole epoch.
             return (base, base + order.steps_per_epoch() - 1);
         }
         let each = order.lane_batch();
@@ -268,23 +275,23 @@ impl Lanes {
         Self { next: next.collect(), shape, cursors, sequences: Vec::new(), samples: Vec::new() }
     }
 
-    fn next(&mut self, order: &Order) -> Tranche {
+    fn next(&mut self, order: &Order) -> Segment {
         let Reverse((first_step, last_step, place)) =
             self.next.pop().expect("every rank serves a lane, and lanes never end");
         let cursor = self.cursors[place];
-        let needs = self.needs(order, &cursor);
+        let demands = self.demands(order, &cursor);
         let advanced = &mut self.cursors[place];
-        advanced.position += needs.len() as u64;
+        advanced.position += demands.len() as u64;
         if advanced.position >= advanced.delivered {
             (advanced.epoch, advanced.position) = (advanced.epoch + 1, 0);
         }
         let (first, last) = advanced.steps(order, &self.shape);
         self.next.push(Reverse((first, last, place)));
-        Tranche { first_step, last_step, needs }
+        Segment { first_step, last_step, demands }
     }
 
-    /// The needs of a cursor's next window.
-    fn needs(&mut self, order: &Order, cursor: &Cursor) -> Vec<Need> {
+    /// The demands of a cursor's next window.
+    fn demands(&mut self, order: &Order, cursor: &Cursor) -> Vec<Demand> {
         let window = cursor.window(&self.shape);
         if window.count == 0 {
             return Vec::new();
@@ -306,9 +313,9 @@ impl Lanes {
         let first_step = step;
         let first_slot = |step| if step == last_step { cursor.last_slot } else { cursor.slot };
         let mut lane_slot = first_slot(step);
-        let mut needs = Vec::with_capacity(window.count as usize);
+        let mut demands = Vec::with_capacity(window.count as usize);
         for sample in &self.samples[skipped..skipped + window.count as usize] {
-            needs.push(Need {
+            demands.push(Demand {
                 sample: SampleId(*sample),
                 local_rank: cursor.local_rank,
                 step: (step - first_step) as u32,
@@ -321,6 +328,6 @@ impl Lanes {
                 lane_slot = first_slot(step);
             }
         }
-        needs
+        demands
     }
 }

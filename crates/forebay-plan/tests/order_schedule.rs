@@ -4,9 +4,9 @@ mod order_common;
 
 use std::sync::Arc;
 
-use forebay_plan::{Kind, Last, Next, Order, OrderSpec, Schedule, Tranche};
+use forebay_plan::{Kind, Last, Next, Order, OrderSpec, Schedule, Segment};
 use forebay_types::Rank;
-use order_common::{batch, cases, deliveries, given, orders, tranches};
+use order_common::{batch, cases, deliveries, given, orders, segments};
 use proptest::prelude::*;
 
 /// What the definition delivers to `ranks` in the absolute steps `start..=end`, in the form of [`deliveries`].
@@ -22,25 +22,28 @@ fn expected(order: &Order, ranks: &[Rank], start: u64, end: u64) -> Vec<(u64, u3
     found
 }
 
-fn check_promises(order: &Order, tranches: &[Tranche], start: u64) {
+fn check_promises(order: &Order, segments: &[Segment], start: u64) {
     let steps = order.steps_per_epoch();
-    for tranche in tranches {
-        assert!(tranche.first_step >= start && tranche.first_step <= tranche.last_step);
-        assert_eq!(tranche.first_step / steps, tranche.last_step / steps, "a tranche spans two epochs");
-        assert!(tranche.needs.is_sorted_by_key(|need| need.step));
+    for segment in segments {
+        assert!(segment.first_step >= start && segment.first_step <= segment.last_step);
+        assert_eq!(segment.first_step / steps, segment.last_step / steps, "a segment spans two epochs");
+        assert!(segment.demands.is_sorted_by_key(|demand| demand.step));
         assert!(
-            tranche.needs.iter().all(|need| tranche.first_step + u64::from(need.step) <= tranche.last_step)
+            segment
+                .demands
+                .iter()
+                .all(|demand| segment.first_step + u64::from(demand.step) <= segment.last_step)
         );
         if let (Some(first), Some(last), Kind::Group { .. }) =
-            (tranche.needs.first(), tranche.needs.last(), order.kind())
+            (segment.demands.first(), segment.demands.last(), order.kind())
         {
             assert_eq!(first.step, 0);
-            let kept = tranche.last_step - (tranche.first_step + u64::from(last.step));
-            assert!(kept == 0 || kept == 1 && (tranche.last_step + 1) % steps == 0, "kept for {kept} steps");
+            let kept = segment.last_step - (segment.first_step + u64::from(last.step));
+            assert!(kept == 0 || kept == 1 && (segment.last_step + 1) % steps == 0, "kept for {kept} steps");
         }
     }
-    assert!(tranches.is_sorted_by_key(|tranche| tranche.first_step));
-    assert!(tranches.is_sorted_by_key(|tranche| tranche.last_step), "landing memory would be held up");
+    assert!(segments.is_sorted_by_key(|segment| segment.first_step));
+    assert!(segments.is_sorted_by_key(|segment| segment.last_step), "staging memory would be held up");
 }
 
 prop_compose! {
@@ -62,18 +65,18 @@ proptest! {
 
     #[test]
     fn a_schedule_delivers_what_the_definition_says((order, ranks, start, end, cut) in nodes()) {
-        let tranches = tranches(&order, &ranks, start, end, cut);
-        prop_assert_eq!(deliveries(&tranches, end), expected(&order, &ranks, start, end));
-        check_promises(&order, &tranches, start);
+        let segments = segments(&order, &ranks, start, end, cut);
+        prop_assert_eq!(deliveries(&segments, end), expected(&order, &ranks, start, end));
+        check_promises(&order, &segments, start);
     }
 
     #[test]
-    fn the_least_landing_memory_holds_every_step((order, ranks, start, end, _) in nodes()) {
-        let least = order.least_landing_bytes(1.0, ranks.len());
-        let tranches = tranches(&order, &ranks, start, end, 1);
+    fn the_least_staging_memory_holds_every_step((order, ranks, start, end, _) in nodes()) {
+        let least = order.least_staging_bytes(1.0, ranks.len());
+        let segments = segments(&order, &ranks, start, end, 1);
         for step in start..=end {
-            let alive = tranches.iter().filter(|tranche| tranche.first_step <= step && step <= tranche.last_step);
-            let bytes: usize = alive.map(|tranche| tranche.needs.len()).sum();
+            let alive = segments.iter().filter(|segment| segment.first_step <= step && step <= segment.last_step);
+            let bytes: usize = alive.map(|segment| segment.demands.len()).sum();
             prop_assert!(bytes as u64 <= least, "step {}: {} alive, least {}", step, bytes, least);
         }
     }
@@ -88,7 +91,7 @@ fn a_schedule_beyond_the_table_delivers_what_the_definition_says() {
             let spec = OrderSpec { kind, last, seed: 11, samples: 40_001, batch: 96, ranks: 2, lanes: None };
             let order = Order::new(spec).unwrap();
             let (ranks, end) = ([Rank(1), Rank(0)], order.steps_per_epoch() + 2);
-            let found = tranches(&order, &ranks, 190, end, 4);
+            let found = segments(&order, &ranks, 190, end, 4);
             assert_eq!(deliveries(&found, end), expected(&order, &ranks, 190, end), "{kind} {}", last.name());
             check_promises(&order, &found, 190);
         }
@@ -101,12 +104,12 @@ fn a_group_order_is_read_a_window_at_a_time() {
     let spec =
         OrderSpec { kind, last: Last::Drop, seed: 1, samples: 4000, batch: 16, ranks: 2, lanes: Some(8) };
     let order = Order::new(spec).unwrap();
-    let found = tranches(&order, &[Rank(0), Rank(1)], 0, order.steps_per_epoch() - 1, 3);
+    let found = segments(&order, &[Rank(0), Rank(1)], 0, order.steps_per_epoch() - 1, 3);
     // Every lane owns 500 positions: a first window of 40 - 5·lane positions, then windows of 40.
     assert_eq!(found.len(), (0..8_usize).map(|lane| 1 + (500 - (40 - 5 * lane)).div_ceil(40)).sum::<usize>());
-    let firsts: Vec<usize> = found[..8].iter().map(|tranche| tranche.needs.len()).collect();
+    let firsts: Vec<usize> = found[..8].iter().map(|segment| segment.demands.len()).collect();
     assert_eq!(firsts, [5, 10, 15, 20, 25, 30, 35, 40], "what is given back first stands first");
-    let begun = |step| found.iter().filter(|tranche| tranche.first_step == step).count();
+    let begun = |step| found.iter().filter(|segment| segment.first_step == step).count();
     assert!(
         (1..order.steps_per_epoch()).all(|step| begun(step) <= 2),
         "window edges are spread over the steps"
@@ -127,14 +130,14 @@ fn order_given_waits_for_its_ids_without_losing_a_step() {
     let order = Order::new(spec).unwrap();
     let mut schedule = Schedule::new(&order, &[Rank(0)], 1, 9..=9);
     let only_first = |epoch: u64| -> Option<Arc<[u64]>> { (epoch == 0).then(|| given(&order, 0)) };
-    let Next::Tranche(tranche) = schedule.next(only_first) else { panic!("the ids of epoch 0 are there") };
-    assert_eq!((tranche.first_step, tranche.last_step, tranche.needs.len()), (1, 1, 5));
-    assert_eq!(schedule.next(only_first), Next::NeedsGiven(1));
-    assert_eq!(schedule.next(only_first), Next::NeedsGiven(1));
-    let Next::Tranche(tranche) = schedule.next(|epoch| Some(given(&order, epoch))) else {
+    let Next::Segment(segment) = schedule.next(only_first) else { panic!("the ids of epoch 0 are there") };
+    assert_eq!((segment.first_step, segment.last_step, segment.demands.len()), (1, 1, 5));
+    assert_eq!(schedule.next(only_first), Next::AwaitingOrder(1));
+    assert_eq!(schedule.next(only_first), Next::AwaitingOrder(1));
+    let Next::Segment(segment) = schedule.next(|epoch| Some(given(&order, epoch))) else {
         panic!("all ids are there")
     };
-    assert_eq!((tranche.first_step, tranche.last_step, tranche.needs.len()), (2, 3, 10));
+    assert_eq!((segment.first_step, segment.last_step, segment.demands.len()), (2, 3, 10));
 }
 
 #[test]
@@ -145,9 +148,9 @@ fn a_node_that_gets_no_samples_still_passes_every_epoch() {
             OrderSpec { kind, last: Last::Short, seed: 0, samples: 2, batch: 2, ranks: 4, lanes: None };
         let order = Order::new(spec).unwrap();
         for ranks in [vec![], vec![Rank(0)], vec![Rank(3)], vec![Rank(1), Rank(2)]] {
-            let found = tranches(&order, &ranks, 2, 7, 1);
+            let found = segments(&order, &ranks, 2, 7, 1);
             assert_eq!(deliveries(&found, 7), expected(&order, &ranks, 2, 7), "{kind} {ranks:?}");
-            assert_eq!(found.last().map(|tranche| tranche.last_step), Some(7), "{kind} {ranks:?}");
+            assert_eq!(found.last().map(|segment| segment.last_step), Some(7), "{kind} {ranks:?}");
         }
     }
 }

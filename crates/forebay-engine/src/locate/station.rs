@@ -1,7 +1,7 @@
 //! What a planner asks: whether the samples of a tranche are found, and where they lie.
 
 use forebay_format::SamplePlace;
-use forebay_plan::Tranche;
+use forebay_plan::Segment;
 use forebay_types::{Extent, Located, SampleId, ShardId};
 
 use crate::error::Error;
@@ -11,7 +11,7 @@ use crate::protocol::{is_behind, publish_position};
 use super::Find;
 
 /// Whether the samples of a tranche can be located without waiting.
-pub(crate) fn is_found(pass: &Pass, tranche: &Tranche) -> bool {
+pub(crate) fn is_found(pass: &Pass, tranche: &Segment) -> bool {
     let shared = &pass.shared;
     !shared.settings.has_finds()
         || shared.region.readers()[..shared.settings.finders()]
@@ -22,7 +22,7 @@ pub(crate) fn is_found(pass: &Pass, tranche: &Tranche) -> bool {
 /// Locates the samples of a tranche of which [`is_found`] is true; `ids` is memory that is used again.
 pub(crate) fn locate(
     pass: &Pass,
-    tranche: &Tranche,
+    tranche: &Segment,
     ids: &mut Vec<SampleId>,
     out: &mut Located,
 ) -> Result<(), Error> {
@@ -36,16 +36,16 @@ pub(crate) fn locate(
         }
     }
     ids.clear();
-    ids.extend(tranche.needs.iter().map(|need| need.sample));
+    ids.extend(tranche.demands.iter().map(|need| need.sample));
     Ok(shared.index.locate(ids, out)?)
 }
 
 /// Takes the finds of a tranche; false where one of them is missing.
-fn take(pass: &Pass, tranche: &Tranche, out: &mut Located) -> bool {
+fn take(pass: &Pass, tranche: &Segment, out: &mut Located) -> bool {
     let finds = pass.shared.region.finds();
     let batch = pass.shared.options.batch_size;
     out.clear(1);
-    tranche.needs.iter().all(|need| {
+    tranche.demands.iter().all(|need| {
         let number = u64::from(need.local_rank) * batch + u64::from(need.slot);
         let find = finds.get(tranche.first_step + u64::from(need.step), number);
         find.is_some_and(|find| {

@@ -13,7 +13,7 @@ mod words;
 
 use forebay_format::Index;
 use forebay_io::{Mappings, ShardFiles};
-use forebay_plan::{Kind, Order, OrderSpec, Traits};
+use forebay_plan::{IoLimits, Kind, Order, OrderSpec};
 use serde::{Deserialize, Serialize};
 
 use self::approach::Approach;
@@ -120,9 +120,9 @@ impl Settings {
         if self.coalesces { 1 } else { self.region.readers as u64 }
     }
 
-    /// Traits of the storage for the plan.
-    pub fn traits(&self) -> Traits {
-        Traits {
+    /// What the plan must keep to.
+    pub fn io_limits(&self) -> IoLimits {
+        IoLimits {
             gap_bytes: self.gap_bytes,
             max_read_bytes: self.read_bytes,
             align_bytes: if self.direct { ALIGN } else { 1 },

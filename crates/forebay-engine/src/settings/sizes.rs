@@ -105,7 +105,7 @@ impl Load<'_> {
             // Nothing lands: every rank copies from its own mapping.
             (0, 0)
         } else if is_grouped {
-            let least = order.least_landing_bytes(landed_bytes, ranks);
+            let least = order.least_staging_bytes(landed_bytes, ranks);
             let window = (least / (order.lanes() * ranks as u64 / u64::from(options.size)).max(1)).max(MIB);
             let wanted = match options.group_buffers {
                 // The rest is for the ring's seam.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use forebay_plan::{Kind, Last, Need, Next, Order, OrderSpec, Schedule, Tranche};
+use forebay_plan::{Demand, Kind, Last, Next, Order, OrderSpec, Schedule, Segment};
 use forebay_types::{Rank, SampleId};
 use proptest::prelude::*;
 
@@ -73,28 +73,28 @@ pub fn epoch(order: &Order, epoch: u64) -> Vec<u64> {
     (0..order.steps_per_epoch()).flat_map(|step| global_batch(order, epoch, step)).collect()
 }
 
-/// The tranches from `start` up to the first that begins behind `end`, which is left out.
-pub fn tranches(order: &Order, ranks: &[Rank], start: u64, end: u64, steps_per_tranche: u64) -> Vec<Tranche> {
-    let mut schedule = Schedule::new(order, ranks, start, steps_per_tranche.div_ceil(4)..=steps_per_tranche);
+/// The segments from `start` up to the first that begins behind `end`, which is left out.
+pub fn segments(order: &Order, ranks: &[Rank], start: u64, end: u64, steps_per_segment: u64) -> Vec<Segment> {
+    let mut schedule = Schedule::new(order, ranks, start, steps_per_segment.div_ceil(4)..=steps_per_segment);
     let mut found = Vec::new();
     loop {
         match schedule.next(|epoch| Some(given(order, epoch))) {
-            Next::Tranche(tranche) if tranche.first_step > end => return found,
-            Next::Tranche(tranche) => found.push(tranche),
-            Next::NeedsGiven(epoch) => panic!("ids of epoch {epoch} were given"),
+            Next::Segment(segment) if segment.first_step > end => return found,
+            Next::Segment(segment) => found.push(segment),
+            Next::AwaitingOrder(epoch) => panic!("ids of epoch {epoch} were given"),
         }
     }
 }
 
-/// (absolute step, local rank, slot, sample) of every need up to and with step `end`, sorted.
-pub fn deliveries(tranches: &[Tranche], end: u64) -> Vec<(u64, u32, u32, u64)> {
-    let mut found: Vec<_> = tranches
+/// (absolute step, local rank, slot, sample) of every demand up to and with step `end`, sorted.
+pub fn deliveries(segments: &[Segment], end: u64) -> Vec<(u64, u32, u32, u64)> {
+    let mut found: Vec<_> = segments
         .iter()
-        .flat_map(|tranche| {
-            let place = |need: &Need| {
-                (tranche.first_step + u64::from(need.step), need.local_rank, need.slot, need.sample.0)
+        .flat_map(|segment| {
+            let place = |demand: &Demand| {
+                (segment.first_step + u64::from(demand.step), demand.local_rank, demand.slot, demand.sample.0)
             };
-            tranche.needs.iter().map(place)
+            segment.demands.iter().map(place)
         })
         .filter(|(step, ..)| *step <= end)
         .collect();

@@ -1,193 +1,45 @@
-//! Reads: which requests fetch the units of a tranche, into which blocks, and where each unit's bytes stand afterwards.
+//! Reads: which requests fetch the units of a segment, into which blocks, and where each unit's bytes stand afterwards.
 //!
 //! 1. The extents of all units are sorted by shard and offset; what overlaps is read once.
 //! 2. Neighbours become one read when the gap between them is at most `gap_bytes` and the read stays within
 //!    `max_read_bytes`; a longer extent is cut. With `boundary_bytes` reads are cut at multiples of it instead.
 //! 3. Reads are packed into blocks (one reader, one word): up to `block_bytes` and `reads_per_block`.
-//! 4. Each block is placed in the landing ring. What finds no place there, and a large sample that shares its read with
+//! 4. Each block is placed in the staging ring. What finds no place there, and a large sample that shares its read with
 //!    nobody, is read *in place*: by the rank that needs it, straight from the file.
 //!
 //! With `align_bytes` > 1 (`O_DIRECT`) offsets and lengths of reads are aligned outwards; the last read of a file may
 //! then reach behind its end, where the reader expects a short answer.
 
-use forebay_types::{CodecChain, Extent, Located, Piece, ShardId};
+use forebay_types::{CodecChain, Extent, Located};
 
-use crate::coded::{Decode, plan_coded};
-use crate::place::Landing;
+use crate::decode_plan::plan_coded;
+use crate::plan::{Block, Found, IoLimits, Part, Plan, Read};
 use crate::runs::{Run, coalesce, cut, lonely_pieces, sorted_pieces, stored_pieces};
-use crate::schedule::Tranche;
+use crate::schedule::Segment;
+use crate::staging::StagingRing;
 
-/// What the storage likes; decided once per loader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traits {
-    /// Gap up to which two extents become one read \[bytes\].
-    pub gap_bytes: u64,
-    /// Largest read \[bytes\].
-    pub max_read_bytes: u64,
-    /// Alignment of offsets and lengths \[bytes\]: 1, or the page for `O_DIRECT`.
-    pub align_bytes: u64,
-    /// No read crosses a multiple of this in its file \[bytes\]: a stripe is one server's, and two halves of a read cost two
-    /// requests, on disks two seeks. `None`: reads begin where a unit begins.
-    pub boundary_bytes: Option<u64>,
-    /// Smallest sample that is read in place where nobody shares its read \[bytes\]; `None`: never.
-    pub in_place_bytes: Option<u64>,
-    /// Size up to which small reads share a block \[bytes\].
-    pub block_bytes: u64,
-    /// Number of reads up to which they share a block.
-    pub reads_per_block: u32,
-}
-
-/// One request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Read {
-    /// The file.
-    pub shard: ShardId,
-    /// First byte [bytes from the start of the file].
-    pub file_offset: u64,
-    /// Length \[bytes\].
-    pub length: u64,
-    /// Where its first byte goes in the block, or, where the block's units are coded, in what is fetched for it \[bytes\].
-    pub block_offset: u64,
-}
-
-/// Reads that one reader makes together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// Number of the block in its pass.
-    pub sequence: u64,
-    /// First byte in the landing ring.
-    pub ring_offset: u64,
-    /// Length \[bytes\].
-    pub length: u64,
-    /// May be filled once every rank has gathered all steps up to this one.
-    pub after_step: Option<u64>,
-    /// First of its reads in [`Plan::reads`].
-    pub first_read: u32,
-    /// Number of its reads.
-    pub reads: u32,
-    /// First of its units in [`Plan::decodes`], where its units are coded.
-    pub first_decode: u32,
-    /// Number of these; 0 where the bytes that are read are those that are wanted.
-    pub decodes: u32,
-}
-
-/// Where a stretch of a piece stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Index in [`Plan::blocks`], or [`Part::IN_PLACE`].
-    pub block: u32,
-    /// First byte in the block, or in the file.
-    pub offset: u64,
-    /// Length \[bytes\].
-    pub length: u64,
-}
-
-impl Part {
-    /// Stands for "not in a block: read it from the file".
-    pub const IN_PLACE: u32 = u32::MAX;
-
-    /// Whether the bytes are read by whoever needs them.
-    #[must_use]
-    pub fn is_in_place(&self) -> bool {
-        self.block == Self::IN_PLACE
-    }
-}
-
-/// A planned tranche; its memory is used again from plan to plan.
-#[derive(Clone, Debug, Default)]
-pub struct Plan {
-    /// Blocks, in ring order.
-    pub blocks: Vec<Block>,
-    /// Reads, by block.
-    pub reads: Vec<Read>,
-    /// Units that are decoded, by block.
-    pub decodes: Vec<Decode>,
-    /// For each unit where it stands decoded; empty where no unit is coded.
-    pub(crate) decoded: Vec<Part>,
-    parts: Vec<Part>,
-    part_starts: Vec<u32>,
-}
-
-impl Plan {
-    /// Where the bytes of a piece of the located units stand, in order; empty for literals.
-    #[must_use]
-    pub fn parts(&self, piece: u32) -> &[Part] {
-        let piece = piece as usize;
-        &self.parts[self.part_starts[piece] as usize..self.part_starts[piece + 1] as usize]
-    }
-
-    /// Where a coded unit stands decoded; `None` where that is left to whoever needs it.
-    #[must_use]
-    pub fn decoded(&self, unit: u32) -> Option<Part> {
-        self.decoded.get(unit as usize).copied().filter(|part| !part.is_in_place())
-    }
-
-    /// A plan without blocks: every piece is read in place by whoever needs it.
-    #[must_use]
-    pub fn in_place(located: &Located) -> Self {
-        let mut plan = Self::default();
-        plan.part_starts.push(0);
-        for piece in located.pieces() {
-            if let Piece::Extent(extent) = piece {
-                plan.parts.push(Found::in_place(0, *extent).part);
-            }
-            plan.part_starts.push(plan.parts.len() as u32);
-        }
-        plan
-    }
-
-    /// Sorts what was found, in file order, by piece: a counting sort, as most pieces have one part.
-    fn sort_parts(&mut self, found: &[Found], pieces: usize) {
-        self.part_starts.resize(pieces + 1, 0);
-        for found in found {
-            self.part_starts[found.piece as usize + 1] += 1;
-        }
-        for piece in 0..pieces {
-            self.part_starts[piece + 1] += self.part_starts[piece];
-        }
-        self.parts.resize(found.len(), Part { block: Part::IN_PLACE, offset: 0, length: 0 });
-        let mut next = self.part_starts.clone();
-        for found in found {
-            let place = &mut next[found.piece as usize];
-            self.parts[*place as usize] = found.part;
-            *place += 1;
-        }
-    }
-
-    /// Bytes that the reads of all blocks fetch.
-    #[must_use]
-    pub fn read_bytes(&self) -> u64 {
-        self.reads.iter().map(|read| read.length).sum()
-    }
-}
-
-/// Plans a tranche. A pure function of its arguments; `landing` moves on.
+/// Plans a segment. A pure function of its arguments; `staging` moves on.
 pub fn plan_into(
-    tranche: &Tranche,
+    segment: &Segment,
     located: &Located,
     shard_bytes: &[u64],
-    traits: &Traits,
-    landing: &mut Landing,
+    limits: &IoLimits,
+    staging: &mut StagingRing,
     plan: &mut Plan,
 ) {
-    plan.blocks.clear();
-    plan.reads.clear();
-    plan.decodes.clear();
-    plan.decoded.clear();
-    plan.parts.clear();
-    plan.part_starts.clear();
+    plan.clear();
     let coded = located.units().iter().any(|unit| unit.codecs != CodecChain::STORED);
     let mut sorted = sorted_pieces(located);
     if coded {
         let stored = stored_pieces(located);
         sorted.retain(|(_, piece)| stored[*piece as usize]);
     }
-    let runs = coalesce(&sorted, shard_bytes, traits);
-    let alone = lonely_pieces(located, traits);
+    let runs = coalesce(&sorted, shard_bytes, limits);
+    let alone = lonely_pieces(located, limits);
 
     // In sorted order: where each piece's bytes stand. Cut runs give a piece several entries.
     let mut packer =
-        Packer { tranche, traits, landing, plan, found: Vec::with_capacity(sorted.len()), open: None };
+        Packer { segment, limits, staging, plan, found: Vec::with_capacity(sorted.len()), open: None };
     for run in &runs {
         let pieces = &sorted[run.first as usize..(run.first + run.pieces) as usize];
         if let [(extent, piece)] = pieces
@@ -201,31 +53,16 @@ pub fn plan_into(
     packer.finish();
     let mut found = packer.found;
     if coded {
-        plan_coded(tranche, located, traits, landing, plan, &mut found);
+        plan_coded(segment, located, limits, staging, plan, &mut found);
     }
 
     plan.sort_parts(&found, located.pieces().len());
 }
 
-/// A stretch of a piece and where it stands.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    piece: u32,
-    file_offset: u64,
-    part: Part,
-}
-
-impl Found {
-    pub(crate) fn in_place(piece: u32, extent: Extent) -> Self {
-        let part = Part { block: Part::IN_PLACE, offset: extent.offset, length: extent.length };
-        Self { piece, file_offset: extent.offset, part }
-    }
-}
-
 struct Packer<'a> {
-    tranche: &'a Tranche,
-    traits: &'a Traits,
-    landing: &'a mut Landing,
+    segment: &'a Segment,
+    limits: &'a IoLimits,
+    staging: &'a mut StagingRing,
     plan: &'a mut Plan,
     found: Vec<Found>,
     open: Option<Open>,
@@ -242,7 +79,7 @@ struct Open {
 impl Packer<'_> {
     /// Turns a run into reads, each in a block, and notes where its pieces stand.
     fn run(&mut self, run: Run, mut pieces: &[(Extent, u32)]) {
-        for read in cut(run.extent, self.traits) {
+        for read in cut(run.extent, self.limits) {
             let begun = pieces.partition_point(|(extent, _)| extent.offset < read.end());
             self.read(read, &pieces[..begun]);
             // Pieces that reach into the next read stay; ended ones among them are passed over there.
@@ -253,8 +90,8 @@ impl Packer<'_> {
 
     fn read(&mut self, read: Extent, pieces: &[(Extent, u32)]) {
         let full = self.open.as_ref().is_some_and(|open| {
-            open.length + read.length > self.traits.block_bytes
-                || self.plan.reads.len() - open.first_read >= self.traits.reads_per_block as usize
+            open.length + read.length > self.limits.block_bytes
+                || self.plan.reads.len() - open.first_read >= self.limits.reads_per_block as usize
         });
         if full {
             self.finish();
@@ -262,7 +99,7 @@ impl Packer<'_> {
         let (first_read, first_found) = (self.plan.reads.len(), self.found.len());
         let open = self.open.get_or_insert(Open { length: 0, first_read, first_found });
         // Only O_DIRECT needs alignment; cache lines keep copies fast.
-        let block_offset = open.length.next_multiple_of(self.traits.align_bytes.max(64));
+        let block_offset = open.length.next_multiple_of(self.limits.align_bytes.max(64));
         open.length = block_offset + read.length;
         self.plan.reads.push(Read {
             shard: read.shard,
@@ -284,13 +121,13 @@ impl Packer<'_> {
     /// Places the open block; what finds no place is read in place.
     fn finish(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let placed = self.landing.place(open.length, self.tranche.first_step, self.tranche.last_step);
-        if let Some(placement) = placed {
+        let placed = self.staging.place(open.length, self.segment.first_step, self.segment.last_step);
+        if let Some(slot) = placed {
             self.plan.blocks.push(Block {
-                sequence: placement.sequence,
-                ring_offset: placement.offset,
+                sequence: slot.sequence,
+                ring_offset: slot.offset,
                 length: open.length,
-                after_step: placement.after_step,
+                after_step: slot.after_step,
                 first_read: open.first_read as u32,
                 reads: (self.plan.reads.len() - open.first_read) as u32,
                 first_decode: 0,
@@ -309,10 +146,10 @@ impl Packer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_types::Slice;
+    use forebay_types::{Piece, ShardId, Slice};
     use proptest::prelude::*;
 
-    const TRAITS: Traits = Traits {
+    const LIMITS: IoLimits = IoLimits {
         gap_bytes: 100,
         max_read_bytes: 10_000,
         align_bytes: 1,
@@ -322,8 +159,8 @@ mod tests {
         reads_per_block: 4,
     };
 
-    fn tranche() -> Tranche {
-        Tranche { first_step: 5, last_step: 5, needs: Vec::new() }
+    fn segment() -> Segment {
+        Segment { first_step: 5, last_step: 5, demands: Vec::new() }
     }
 
     fn located(extents: &[(u32, u64, u64)]) -> Located {
@@ -338,16 +175,16 @@ mod tests {
         located
     }
 
-    fn planned(extents: &[(u32, u64, u64)], traits: &Traits, landing_bytes: u64) -> (Located, Plan) {
+    fn planned(extents: &[(u32, u64, u64)], limits: &IoLimits, staging_bytes: u64) -> (Located, Plan) {
         let located = located(extents);
         let mut plan = Plan::default();
         let shard_bytes = [1 << 40, 1 << 40];
         plan_into(
-            &tranche(),
+            &segment(),
             &located,
             &shard_bytes,
-            traits,
-            &mut Landing::new(landing_bytes, 1000),
+            limits,
+            &mut StagingRing::new(staging_bytes, 1000),
             &mut plan,
         );
         (located, plan)
@@ -356,7 +193,7 @@ mod tests {
     #[test]
     fn near_neighbours_become_one_read_and_duplicates_are_read_once() {
         let (_, plan) =
-            planned(&[(0, 500, 50), (0, 0, 400), (0, 500, 50), (0, 651, 10), (1, 0, 1)], &TRAITS, 1 << 20);
+            planned(&[(0, 500, 50), (0, 0, 400), (0, 500, 50), (0, 651, 10), (1, 0, 1)], &LIMITS, 1 << 20);
         let reads: Vec<_> =
             plan.reads.iter().map(|read| (read.shard.0, read.file_offset, read.length)).collect();
         assert_eq!(reads, [(0, 0, 550), (0, 651, 10), (1, 0, 1)]);
@@ -367,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_long_extent_is_cut_into_reads_of_the_largest_size() {
-        let (_, plan) = planned(&[(0, 10, 25_000)], &TRAITS, 1 << 20);
+        let (_, plan) = planned(&[(0, 10, 25_000)], &LIMITS, 1 << 20);
         assert_eq!(plan.reads.iter().map(|read| read.length).collect::<Vec<_>>(), [10_000, 10_000, 5_000]);
         assert_eq!(plan.parts(0).iter().map(|part| part.length).sum::<u64>(), 25_000);
         assert_eq!(plan.blocks.len(), 3);
@@ -375,9 +212,9 @@ mod tests {
 
     #[test]
     fn reads_end_at_boundaries_and_are_whole_between_them() {
-        let traits = Traits { boundary_bytes: Some(10_000), ..TRAITS };
+        let limits = IoLimits { boundary_bytes: Some(10_000), ..LIMITS };
         let (_, plan) =
-            planned(&[(0, 3_000, 5_000), (0, 8_000, 4_000), (0, 12_000, 30_000)], &traits, 1 << 20);
+            planned(&[(0, 3_000, 5_000), (0, 8_000, 4_000), (0, 12_000, 30_000)], &limits, 1 << 20);
         let reads: Vec<_> = plan.reads.iter().map(|read| (read.file_offset, read.length)).collect();
         let whole = [(10_000, 10_000), (20_000, 10_000), (30_000, 10_000)];
         assert_eq!(reads, [&[(3_000, 7_000)], &whole[..], &[(40_000, 2_000)]].concat());
@@ -386,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_read_in_place() {
-        let (_, plan) = planned(&[(0, 10, 3_000), (0, 90_000, 9_000)], &TRAITS, 8192);
+        let (_, plan) = planned(&[(0, 10, 3_000), (0, 90_000, 9_000)], &LIMITS, 8192);
         assert_eq!(plan.parts(0), [Part { block: 0, offset: 0, length: 3_000 }]);
         assert_eq!(plan.parts(1), [Part { block: Part::IN_PLACE, offset: 90_000, length: 9_000 }]);
         assert_eq!(plan.read_bytes(), 3_000);
@@ -394,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_large_sample_that_shares_its_read_with_nobody_is_read_in_place() {
-        let traits = Traits { in_place_bytes: Some(1_000), ..TRAITS };
+        let limits = IoLimits { in_place_bytes: Some(1_000), ..LIMITS };
         let extents = [
             (0, 0, 2_000),
             (0, 50_000, 2_000),
@@ -403,15 +240,15 @@ mod tests {
             (1, 0, 1_000),
             (1, 0, 1_000),
         ];
-        let (_, plan) = planned(&extents, &traits, 1 << 20);
+        let (_, plan) = planned(&extents, &limits, 1 << 20);
         let in_place: Vec<bool> = (0..6).map(|piece| plan.parts(piece)[0].is_in_place()).collect();
         assert_eq!(in_place, [true, false, false, false, false, false]);
     }
 
     #[test]
     fn direct_reads_are_aligned_outwards() {
-        let traits = Traits { align_bytes: 4096, ..TRAITS };
-        let (_, plan) = planned(&[(0, 5_000, 100), (0, 50_001, 4_096)], &traits, 1 << 20);
+        let limits = IoLimits { align_bytes: 4096, ..LIMITS };
+        let (_, plan) = planned(&[(0, 5_000, 100), (0, 50_001, 4_096)], &limits, 1 << 20);
         for read in &plan.reads {
             assert_eq!((read.file_offset % 4096, read.length % 4096, read.block_offset % 4096), (0, 0, 0));
         }
@@ -426,11 +263,11 @@ mod tests {
         located.push_unit(&[piece], CodecChain::STORED, 3, 0);
         located.end_column();
         let mut plan = Plan::default();
-        plan_into(&tranche(), &located, &[], &TRAITS, &mut Landing::new(1 << 20, 10), &mut plan);
+        plan_into(&segment(), &located, &[], &LIMITS, &mut StagingRing::new(1 << 20, 10), &mut plan);
         assert!(plan.parts(0).is_empty() && plan.blocks.is_empty());
     }
 
-    fn traits() -> impl Strategy<Value = Traits> {
+    fn limits() -> impl Strategy<Value = IoLimits> {
         (
             0_u64..300,
             1_u64..4000,
@@ -442,7 +279,7 @@ mod tests {
         )
             .prop_map(
                 |(gap_bytes, read, align_bytes, boundary, in_place_bytes, block_bytes, reads_per_block)| {
-                    Traits {
+                    IoLimits {
                         gap_bytes,
                         max_read_bytes: read.next_multiple_of(align_bytes),
                         align_bytes,
@@ -459,18 +296,18 @@ mod tests {
         #[test]
         fn every_unit_finds_its_bytes_and_no_byte_is_read_twice(
             extents in proptest::collection::vec((0_u32..2, 0_u64..20_000, 1_u64..2_000), 1..60),
-            traits in traits(), pages in 0_u64..40,
+            limits in limits(), pages in 0_u64..40,
         ) {
-            let (located, plan) = planned(&extents, &traits, pages * 4096);
+            let (located, plan) = planned(&extents, &limits, pages * 4096);
             // The byte at an offset of a file is a function of both; run the reads on such files.
             let byte = |shard: ShardId, offset: u64| (offset.wrapping_mul(31) ^ (offset >> 8) ^ u64::from(shard.0)) as u8;
             let mut blocks: Vec<Vec<u8>> = plan.blocks.iter().map(|block| vec![0; block.length as usize]).collect();
             let mut read: Vec<(u32, u64, u64)> = Vec::new();
             for (block, bytes) in plan.blocks.iter().zip(&mut blocks) {
-                prop_assert!(block.reads <= traits.reads_per_block.max(1));
+                prop_assert!(block.reads <= limits.reads_per_block.max(1));
                 for one in &plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize] {
-                    prop_assert!(one.length <= traits.max_read_bytes);
-                    if let Some(boundary) = traits.boundary_bytes {
+                    prop_assert!(one.length <= limits.max_read_bytes);
+                    if let Some(boundary) = limits.boundary_bytes {
                         prop_assert!(one.file_offset / boundary == (one.file_offset + one.length - 1) / boundary);
                     }
                     for at in 0..one.length {
@@ -508,7 +345,14 @@ mod tests {
         let located = located(&extents);
         let mut plan = Plan::default();
         for _ in 0..2 {
-            plan_into(&tranche(), &located, &[1 << 20], &TRAITS, &mut Landing::new(1 << 20, 10), &mut plan);
+            plan_into(
+                &segment(),
+                &located,
+                &[1 << 20],
+                &LIMITS,
+                &mut StagingRing::new(1 << 20, 10),
+                &mut plan,
+            );
             assert_eq!((plan.blocks.len(), plan.reads.len(), plan.parts(1).len()), (1, 1, 1));
         }
     }

@@ -34,7 +34,7 @@ use crate::convergence::Convergence;
 pub use crate::group::default_group;
 use crate::group::{Shape, share};
 use crate::permutation::{Key, Permutation, Purpose};
-use crate::quality::Quality;
+use crate::shuffle_quality::Quality;
 use crate::state::OrderState;
 
 /// Which order.
@@ -269,13 +269,13 @@ impl Order {
         Convergence::of(self, epochs, unit_samples)
     }
 
-    /// Landing bytes with which `node_ranks` ranks of a node never wait for room, at `mean_sample_bytes` per sample.
+    /// StagingRing bytes with which `node_ranks` ranks of a node never wait for room, at `mean_sample_bytes` per sample.
     ///
     /// For a group order: (lanes of the node + windows that end inside one step + 1)·w·S·mean, where the 1 is a window that is
     /// read meanwhile. Thanks to the staggered edges at most ⌈G / (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the
     /// last step repeats comes on top. Other orders: one step of the node. Before padding and alignment.
     #[must_use]
-    pub fn least_landing_bytes(&self, mean_sample_bytes: f64, node_ranks: usize) -> u64 {
+    pub fn least_staging_bytes(&self, mean_sample_bytes: f64, node_ranks: usize) -> u64 {
         let node_ranks = node_ranks as u64;
         let samples = match &self.shape {
             None => u128::from(node_ranks * self.spec.batch),

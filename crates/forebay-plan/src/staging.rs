@@ -1,21 +1,21 @@
-//! The landing ring: where bytes go, and after which step they may go there.
+//! The staging ring: where bytes go, and after which step they may go there.
 //!
 //! Space is given out in a circle, first in, first out, in pages. The ring is not asked whether space is free *now*;
-//! being a pure function it answers from when on it will be: a placement may be filled once every rank of the node has
+//! being a pure function it answers from when on it will be: a slot may be filled once every rank of the node has
 //! gathered all steps up to `after_step`, the last step that needs any of the bytes that stood there before. The same
-//! holds for the block's word: `capacity_blocks` placements are alive at most.
+//! holds for the block's word: `capacity_blocks` slots are alive at most.
 //!
-//! A placement that would have to wait for a step that cannot end before the placement is filled would wait for ever.
+//! A slot that would have to wait for a step that cannot end before the slot is filled would wait for ever.
 //! `place` answers `None` then, and the bytes are read in place instead.
 
 use std::collections::VecDeque;
 
-/// Alignment of placements \[bytes\]: a page, which `O_DIRECT` needs.
+/// Alignment of slots \[bytes\]: a page, which `O_DIRECT` needs.
 const ALIGN: u64 = 4096;
 
 /// Where a block goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct StagingSlot {
     /// First byte in the ring.
     pub offset: u64,
     /// Number of the block, counted from 0 since the ring was made.
@@ -33,18 +33,18 @@ struct Live {
 
 /// The ring, simulated.
 #[derive(Clone, Debug)]
-pub struct Landing {
+pub struct StagingRing {
     capacity_bytes: u64,
     capacity_blocks: u64,
     head: u64,
     sequence: u64,
     live: VecDeque<Live>,
-    /// Largest last step of all placements that were given up: waiting for it is implied by every later placement, as
+    /// Largest last step of all slots that were given up: waiting for it is implied by every later slot, as
     /// the ring is first in, first out.
     given_up: Option<u64>,
 }
 
-impl Landing {
+impl StagingRing {
     /// An empty ring. A capacity of 0 places nothing.
     #[must_use]
     pub fn new(capacity_bytes: u64, capacity_blocks: u64) -> Self {
@@ -61,7 +61,7 @@ impl Landing {
     /// Places a block of `bytes` bytes that is needed from `first_step` to `last_step` (inclusive).
     ///
     /// First steps must not decrease from call to call.
-    pub fn place(&mut self, bytes: u64, first_step: u64, last_step: u64) -> Option<Placement> {
+    pub fn place(&mut self, bytes: u64, first_step: u64, last_step: u64) -> Option<StagingSlot> {
         let length = bytes.max(1).checked_next_multiple_of(ALIGN)?;
         if length > self.capacity_bytes || self.capacity_blocks == 0 {
             return None;
@@ -86,7 +86,7 @@ impl Landing {
         self.live.push_back(Live { start, end, last_step });
         self.head = end;
         self.sequence += 1;
-        Some(Placement { offset: start, sequence: self.sequence - 1, after_step })
+        Some(StagingSlot { offset: start, sequence: self.sequence - 1, after_step })
     }
 }
 
@@ -99,33 +99,34 @@ mod tests {
 
     #[test]
     fn the_ring_goes_round_and_tells_what_to_wait_for() {
-        let mut landing = Landing::new(3 * PAGE, 10);
-        let place = |landing: &mut Landing, pages: u64, first, last| landing.place(pages * PAGE, first, last);
+        let mut staging = StagingRing::new(3 * PAGE, 10);
+        let place =
+            |staging: &mut StagingRing, pages: u64, first, last| staging.place(pages * PAGE, first, last);
         assert_eq!(
-            place(&mut landing, 2, 0, 1),
-            Some(Placement { offset: 0, sequence: 0, after_step: None })
+            place(&mut staging, 2, 0, 1),
+            Some(StagingSlot { offset: 0, sequence: 0, after_step: None })
         );
         assert_eq!(
-            place(&mut landing, 1, 1, 1),
-            Some(Placement { offset: 2 * PAGE, sequence: 1, after_step: None })
+            place(&mut staging, 1, 1, 1),
+            Some(StagingSlot { offset: 2 * PAGE, sequence: 1, after_step: None })
         );
         assert_eq!(
-            place(&mut landing, 1, 2, 5),
-            Some(Placement { offset: 0, sequence: 2, after_step: Some(1) })
+            place(&mut staging, 1, 2, 5),
+            Some(StagingSlot { offset: 0, sequence: 2, after_step: Some(1) })
         );
-        assert_eq!(place(&mut landing, 3, 3, 5), None, "would wait for step 5");
-        assert_eq!(place(&mut landing, 3, 6, 6).map(|placement| placement.after_step), Some(Some(5)));
-        assert_eq!(place(&mut landing, 4, 9, 9), None, "larger than the ring");
-        assert_eq!(Landing::new(0, 0).place(1, 0, 0), None);
+        assert_eq!(place(&mut staging, 3, 3, 5), None, "would wait for step 5");
+        assert_eq!(place(&mut staging, 3, 6, 6).map(|slot| slot.after_step), Some(Some(5)));
+        assert_eq!(place(&mut staging, 4, 9, 9), None, "larger than the ring");
+        assert_eq!(StagingRing::new(0, 0).place(1, 0, 0), None);
     }
 
     #[test]
     fn no_more_blocks_are_alive_than_there_are_words() {
-        let mut landing = Landing::new(100 * PAGE, 2);
-        assert_eq!(landing.place(1, 0, 0).unwrap().after_step, None);
-        assert_eq!(landing.place(1, 1, 1).unwrap().after_step, None);
-        assert_eq!(landing.place(1, 2, 2).unwrap().after_step, Some(0));
-        assert_eq!(landing.place(1, 3, 3).unwrap().after_step, Some(1));
+        let mut staging = StagingRing::new(100 * PAGE, 2);
+        assert_eq!(staging.place(1, 0, 0).unwrap().after_step, None);
+        assert_eq!(staging.place(1, 1, 1).unwrap().after_step, None);
+        assert_eq!(staging.place(1, 2, 2).unwrap().after_step, Some(0));
+        assert_eq!(staging.place(1, 3, 3).unwrap().after_step, Some(1));
     }
 
     proptest! {
@@ -134,23 +135,23 @@ mod tests {
             capacity in 1_u64..12, words in 1_u64..12,
             requests in proptest::collection::vec((1_u64..6, 0_u64..3, 0_u64..6), 1..60),
         ) {
-            let mut landing = Landing::new(capacity * PAGE, words);
+            let mut staging = StagingRing::new(capacity * PAGE, words);
             // By page and by word: the last step that needs it.
             let mut pages = vec![None::<u64>; capacity as usize];
-            let mut slots = vec![None::<u64>; words as usize];
+            let mut held = vec![None::<u64>; words as usize];
             let mut step = 0;
             for (length, later, lasts) in requests {
                 step += later;
-                let Some(placement) = landing.place(length * PAGE, step, step + lasts) else { continue };
-                let first = (placement.offset / PAGE) as usize;
-                let slot = (placement.sequence % words) as usize;
-                for needed in pages[first..first + length as usize].iter().chain([&slots[slot]]).flatten() {
-                    prop_assert!(placement.after_step.is_some_and(|after| after >= *needed));
+                let Some(slot) = staging.place(length * PAGE, step, step + lasts) else { continue };
+                let first = (slot.offset / PAGE) as usize;
+                let word = (slot.sequence % words) as usize;
+                for needed in pages[first..first + length as usize].iter().chain([&held[word]]).flatten() {
+                    prop_assert!(slot.after_step.is_some_and(|after| after >= *needed));
                 }
-                // Never waits for a step that the placement itself must come before.
-                prop_assert!(placement.after_step.is_none_or(|after| after < step));
+                // Never waits for a step that the slot itself must come before.
+                prop_assert!(slot.after_step.is_none_or(|after| after < step));
                 pages[first..first + length as usize].fill(Some(step + lasts));
-                slots[slot] = Some(step + lasts);
+                held[word] = Some(step + lasts);
             }
         }
     }

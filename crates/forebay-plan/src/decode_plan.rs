@@ -7,28 +7,13 @@
 
 use forebay_types::{CodecChain, Extent, Located, Piece};
 
-use crate::place::Landing;
-use crate::read::{Block, Found, Part, Plan, Read, Traits};
+use crate::plan::{Block, Decode, Found, IoLimits, Part, Plan, Read};
 use crate::runs::{align_down, cut};
-use crate::schedule::Tranche;
+use crate::schedule::Segment;
+use crate::staging::StagingRing;
 
 /// Alignment of decoded units in their block \[bytes\]: a cache line.
 const ALIGN: u64 = 64;
-
-/// A unit that is decoded when the reads of its block have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decode {
-    /// Index in [`Located::units`].
-    pub unit: u32,
-    /// Where its encoded bytes stand in what the reads fetched \[bytes\].
-    pub fetched_offset: u64,
-    /// Their length \[bytes\].
-    pub encoded_bytes: u64,
-    /// Where what comes out goes in the block \[bytes\].
-    pub block_offset: u64,
-    /// Its length \[bytes\].
-    pub decoded_bytes: u64,
-}
 
 /// Units that are read and decoded together.
 #[derive(Default)]
@@ -44,12 +29,12 @@ struct Run {
     fetched_offset: u64,
 }
 
-/// Plans the coded units of a tranche; what is left to the ranks goes to `found`, piece by piece.
+/// Plans the coded units of a segment; what is left to the ranks goes to `found`, piece by piece.
 pub(crate) fn plan_coded(
-    tranche: &Tranche,
+    segment: &Segment,
     located: &Located,
-    traits: &Traits,
-    landing: &mut Landing,
+    limits: &IoLimits,
+    staging: &mut StagingRing,
     plan: &mut Plan,
     found: &mut Vec<Found>,
 ) {
@@ -71,12 +56,12 @@ pub(crate) fn plan_coded(
     let mut batch = Batch::default();
     for (extent, unit) in sorted {
         let decoded_bytes = units[unit as usize].decoded_bytes;
-        if !batch.takes(extent, decoded_bytes, traits) {
-            place(tranche, located, traits, landing, plan, found, &std::mem::take(&mut batch));
+        if !batch.takes(extent, decoded_bytes, limits) {
+            place(segment, located, limits, staging, plan, found, &std::mem::take(&mut batch));
         }
-        batch.push(extent, unit, decoded_bytes, traits);
+        batch.push(extent, unit, decoded_bytes, limits);
     }
-    place(tranche, located, traits, landing, plan, found, &batch);
+    place(segment, located, limits, staging, plan, found, &batch);
 }
 
 /// Leaves a unit to the ranks that need it.
@@ -90,19 +75,19 @@ fn left(located: &Located, unit: u32, found: &mut Vec<Found>) {
 
 impl Batch {
     /// Whether another unit may join.
-    fn takes(&self, extent: Extent, decoded_bytes: u64, traits: &Traits) -> bool {
+    fn takes(&self, extent: Extent, decoded_bytes: u64, limits: &IoLimits) -> bool {
         let Some(last) = self.runs.last() else { return true };
         last.extent.shard == extent.shard
-            && self.decoded_bytes + decoded_bytes <= traits.block_bytes
-            && self.runs.len() < traits.reads_per_block.max(1) as usize
+            && self.decoded_bytes + decoded_bytes <= limits.block_bytes
+            && self.runs.len() < limits.reads_per_block.max(1) as usize
     }
 
-    fn push(&mut self, extent: Extent, unit: u32, decoded_bytes: u64, traits: &Traits) {
-        let align = traits.align_bytes.max(1);
+    fn push(&mut self, extent: Extent, unit: u32, decoded_bytes: u64, limits: &IoLimits) {
+        let align = limits.align_bytes.max(1);
         let start = align_down(extent.offset, align);
         let end = extent.end().next_multiple_of(align);
         match self.runs.last_mut() {
-            Some(run) if start <= run.extent.end().saturating_add(traits.gap_bytes) => {
+            Some(run) if start <= run.extent.end().saturating_add(limits.gap_bytes) => {
                 run.extent.length = run.extent.length.max(end - run.extent.offset);
             }
             last => {
@@ -129,10 +114,10 @@ impl Batch {
 
 /// Gives a batch its block, or leaves its units to the ranks.
 fn place(
-    tranche: &Tranche,
+    segment: &Segment,
     located: &Located,
-    traits: &Traits,
-    landing: &mut Landing,
+    limits: &IoLimits,
+    staging: &mut StagingRing,
     plan: &mut Plan,
     found: &mut Vec<Found>,
     batch: &Batch,
@@ -140,7 +125,7 @@ fn place(
     if batch.decodes.is_empty() {
         return;
     }
-    let Some(placement) = landing.place(batch.decoded_bytes, tranche.first_step, tranche.last_step) else {
+    let Some(slot) = staging.place(batch.decoded_bytes, segment.first_step, segment.last_step) else {
         for decode in &batch.decodes {
             left(located, decode.unit, found);
         }
@@ -148,7 +133,7 @@ fn place(
     };
     let (first_read, first_decode) = (plan.reads.len() as u32, plan.decodes.len() as u32);
     for run in &batch.runs {
-        plan.reads.extend(cut(run.extent, traits).map(|read| Read {
+        plan.reads.extend(cut(run.extent, limits).map(|read| Read {
             shard: read.shard,
             file_offset: read.offset,
             length: read.length,
@@ -162,10 +147,10 @@ fn place(
     }
     plan.decodes.extend(&batch.decodes);
     plan.blocks.push(Block {
-        sequence: placement.sequence,
-        ring_offset: placement.offset,
+        sequence: slot.sequence,
+        ring_offset: slot.offset,
         length: batch.decoded_bytes,
-        after_step: placement.after_step,
+        after_step: slot.after_step,
         first_read,
         reads: plan.reads.len() as u32 - first_read,
         first_decode,
@@ -180,7 +165,7 @@ mod tests {
     use forebay_types::{ShardId, Slice};
     use proptest::prelude::*;
 
-    const TRAITS: Traits = Traits {
+    const LIMITS: IoLimits = IoLimits {
         gap_bytes: 100,
         max_read_bytes: 10_000,
         align_bytes: 1,
@@ -203,15 +188,15 @@ mod tests {
         located
     }
 
-    fn planned(located: &Located, traits: &Traits, landing_bytes: u64) -> Plan {
+    fn planned(located: &Located, limits: &IoLimits, staging_bytes: u64) -> Plan {
         let mut plan = Plan::default();
-        let tranche = Tranche { first_step: 5, last_step: 5, needs: Vec::new() };
+        let segment = Segment { first_step: 5, last_step: 5, demands: Vec::new() };
         plan_into(
-            &tranche,
+            &segment,
             located,
             &[1 << 40; 2],
-            traits,
-            &mut Landing::new(landing_bytes, 1000),
+            limits,
+            &mut StagingRing::new(staging_bytes, 1000),
             &mut plan,
         );
         plan
@@ -220,7 +205,7 @@ mod tests {
     #[test]
     fn neighbours_are_fetched_at_once_and_stand_decoded_in_one_block() {
         let located = located(&[(0, 0, 400, 3_000, 1), (0, 450, 500, 3_000, 1), (0, 9_000, 10, 3_000, 2)]);
-        let plan = planned(&located, &TRAITS, 1 << 20);
+        let plan = planned(&located, &LIMITS, 1 << 20);
         let reads: Vec<_> = plan.reads.iter().map(|read| (read.file_offset, read.length)).collect();
         assert_eq!(reads, [(0, 950), (9_000, 10)]);
         assert_eq!((plan.blocks.len(), plan.blocks[0].decodes), (1, 3));
@@ -233,7 +218,7 @@ mod tests {
     #[test]
     fn what_finds_no_room_is_left_to_the_ranks() {
         let located = located(&[(0, 0, 400, 30_000, 1)]);
-        let plan = planned(&located, &TRAITS, 8_192);
+        let plan = planned(&located, &LIMITS, 8_192);
         assert_eq!(plan.decoded(0), None);
         assert_eq!(plan.parts(0), [Part { block: Part::IN_PLACE, offset: 0, length: 400 }]);
         assert!(plan.blocks.is_empty() && plan.reads.is_empty() && plan.decodes.is_empty());
@@ -242,7 +227,7 @@ mod tests {
     #[test]
     fn stored_units_beside_coded_ones_have_blocks_of_their_own() {
         let located = located(&[(0, 0, 400, 400, 0), (0, 400, 500, 900, 1)]);
-        let plan = planned(&located, &TRAITS, 1 << 20);
+        let plan = planned(&located, &LIMITS, 1 << 20);
         assert_eq!(plan.blocks.iter().map(|block| block.decodes).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(plan.parts(0), [Part { block: 0, offset: 0, length: 400 }]);
         assert_eq!((plan.decoded(0), plan.decoded(1).map(|part| part.block)), (None, Some(1)));
@@ -256,13 +241,13 @@ mod tests {
             block_bytes in 1_u64..9_000, reads_per_block in 1_u32..5, pages in 0_u64..60,
         ) {
             let align_bytes = if aligned { 512 } else { 1 };
-            let traits = Traits {
+            let limits = IoLimits {
                 gap_bytes, align_bytes, block_bytes, reads_per_block, in_place_bytes: None,
                 max_read_bytes: max_read.next_multiple_of(align_bytes),
                 boundary_bytes: boundary.map(|bytes: u64| bytes.next_multiple_of(align_bytes)),
             };
             let located = located(&units);
-            let plan = planned(&located, &traits, pages * 4096);
+            let plan = planned(&located, &limits, pages * 4096);
             let byte = |shard: ShardId, offset: u64| (offset.wrapping_mul(31) ^ (offset >> 8) ^ u64::from(shard.0)) as u8;
             let mut seen = vec![false; units.len()];
             for (number, block) in plan.blocks.iter().enumerate().filter(|(_, block)| block.decodes > 0) {
@@ -270,7 +255,7 @@ mod tests {
                 let mut fetched = vec![0_u8; reads.iter().map(|read| read.block_offset + read.length).max().unwrap_or(0) as usize];
                 let mut end = 0;
                 for read in reads {
-                    prop_assert!(read.length <= traits.max_read_bytes && read.block_offset >= end);
+                    prop_assert!(read.length <= limits.max_read_bytes && read.block_offset >= end);
                     prop_assert!(read.file_offset % align_bytes == 0 && read.block_offset % align_bytes == 0);
                     end = read.block_offset + read.length;
                     for at in 0..read.length {
