@@ -7,7 +7,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::pace::{Mode, Pace};
+use forebay_plan::{ConcurrencyTuner, Mode};
+
 use crate::position::Position;
 
 /// Words in shared memory; all begin as zeros.
@@ -92,7 +93,7 @@ impl Flight {
             let rate = bytes.saturating_sub(self.begun_bytes.load(Ordering::Acquire)) as f64 / elapsed as f64;
             let draining = self.draining.swap(0, Ordering::AcqRel) != 0;
             let next = match self.pace() {
-                None => Pace::begin(first, most),
+                None => ConcurrencyTuner::begin(first, most),
                 Some(pace) if draining || self.starved.load(Ordering::Acquire) != 0 => pace,
                 Some(pace) => pace.next(rate, most),
             };
@@ -115,9 +116,9 @@ impl Flight {
     }
 
     /// The pace; `None` before the first decision.
-    fn pace(&self) -> Option<Pace> {
+    fn pace(&self) -> Option<ConcurrencyTuner> {
         let width = self.width.load(Ordering::Acquire);
-        (width > 0).then(|| Pace {
+        (width > 0).then(|| ConcurrencyTuner {
             width,
             mode: Mode::from_number(self.mode.load(Ordering::Acquire)),
             best: self.best.load(Ordering::Acquire),

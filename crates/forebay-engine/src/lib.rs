@@ -71,8 +71,6 @@ mod next;
 #[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]
-mod pace;
-#[cfg(not(loom))]
 mod pass;
 #[cfg(not(loom))]
 mod planner;

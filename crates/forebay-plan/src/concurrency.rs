@@ -21,7 +21,7 @@ const NARROW: u64 = 2;
 
 /// What the present width is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// It is kept; the next trial is a narrower one.
     HeldBeforeNarrower,
     /// It is kept; the next trial is a wider one.
@@ -33,34 +33,39 @@ pub(crate) enum Mode {
 impl Mode {
     const ALL: [Self; 3] = [Self::HeldBeforeNarrower, Self::HeldBeforeWider, Self::Trying];
 
-    pub(crate) fn from_number(number: u64) -> Self {
+    /// The mode that was stored as a number.
+    #[must_use]
+    pub fn from_number(number: u64) -> Self {
         Self::ALL[(number % Self::ALL.len() as u64) as usize]
     }
 }
 
 /// The width, and why.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Pace {
+pub struct ConcurrencyTuner {
     /// Blocks that may be under way at once.
-    pub(crate) width: u64,
-    pub(crate) mode: Mode,
+    pub width: u64,
+    /// What it is for.
+    pub mode: Mode,
     /// The best width so far; the same as `width` while it is held.
-    pub(crate) best: u64,
+    pub best: u64,
     /// Rate of the best width \[bytes/ns\].
-    pub(crate) rate: f64,
+    pub rate: f64,
     /// Blocks for which a width is held.
-    pub(crate) held: u64,
+    pub held: u64,
 }
 
-impl Pace {
+impl ConcurrencyTuner {
     /// The pace at the beginning: `first` blocks, where `most` is the widest that can be.
-    pub(crate) fn begin(first: u64, most: u64) -> Self {
+    #[must_use]
+    pub fn begin(first: u64, most: u64) -> Self {
         let mode = if first < most { Mode::HeldBeforeWider } else { Mode::HeldBeforeNarrower };
         Self { width: first, mode, best: first, rate: 0.0, held: FIRST }
     }
 
     /// Blocks until the next decision.
-    pub(crate) fn blocks(self) -> u64 {
+    #[must_use]
+    pub fn blocks(self) -> u64 {
         match self.mode {
             Mode::Trying => TRIED.max(TRIED_EACH * self.width),
             Mode::HeldBeforeWider | Mode::HeldBeforeNarrower => self.held,
@@ -68,7 +73,8 @@ impl Pace {
     }
 
     /// What comes after blocks that came at `rate`, where `most` is the widest that can be.
-    pub(crate) fn next(self, rate: f64, most: u64) -> Self {
+    #[must_use]
+    pub fn next(self, rate: f64, most: u64) -> Self {
         let try_width = |width| Self { width, mode: Mode::Trying, best: self.width, rate, ..self };
         match self.mode {
             Mode::HeldBeforeNarrower if self.width > NARROW => try_width(NARROW),
@@ -95,8 +101,8 @@ mod tests {
     use super::*;
 
     /// The pace after so many decisions on storage whose rate follows from the width.
-    fn settled(decisions: usize, most: u64, rate: impl Fn(u64) -> f64) -> Pace {
-        (0..decisions).fold(Pace::begin(most, most), |pace, _| pace.next(rate(pace.width), most))
+    fn settled(decisions: usize, most: u64, rate: impl Fn(u64) -> f64) -> ConcurrencyTuner {
+        (0..decisions).fold(ConcurrencyTuner::begin(most, most), |pace, _| pace.next(rate(pace.width), most))
     }
 
     #[test]
@@ -116,7 +122,7 @@ mod tests {
     #[test]
     fn one_that_begins_is_joined_by_others_where_that_is_faster() {
         let joined = |rate: fn(u64) -> f64| {
-            (0..2).fold(Pace::begin(1, 2), |pace, _| pace.next(rate(pace.width), 2)).width
+            (0..2).fold(ConcurrencyTuner::begin(1, 2), |pace, _| pace.next(rate(pace.width), 2)).width
         };
         assert_eq!(joined(|width| width as f64), 2);
         assert_eq!(joined(|width| 1.0 / width as f64), 1);
@@ -144,7 +150,7 @@ mod tests {
     #[test]
     fn the_width_stays_between_one_and_the_most() {
         for most in 1..=9 {
-            let mut pace = Pace::begin(1 + most / 2, most);
+            let mut pace = ConcurrencyTuner::begin(1 + most / 2, most);
             for number in 0..200_u64 {
                 // Rates without any sense.
                 pace = pace.next((number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64, most);
