@@ -11,7 +11,7 @@ from emulator import SPEC, backing, needs_fuse, points  # noqa: F401 - two are f
 from forebay import pfs
 
 RECORD_BYTES = 1 << 20
-# More than eight blocks of the longest reads: from the ninth on, two readers are tried.
+# More than two dozen blocks of the longest reads.
 RECORDS = 192
 
 

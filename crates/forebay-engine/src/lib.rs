@@ -6,10 +6,8 @@
 //!   `next` hands out its batches, `given` takes orders of the user's own, `telling` is what a loader tells of itself.
 //! - `rendezvous` brings the ranks of a node together, `links` the leaders of the nodes of a job (`making` uses both, `ward` knows who is lost);
 //!   `region` is the memory they share; `protocol` says who may touch it when.
-//! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks; `flight` and
-//!   `pace`: how many at once; `announce` and
-//!   `announced`: what the kernel is told ahead), `gather` (→ batch
-//!   buffers; `sample`, `assemble` and `decode` do one sample). `coded` decodes units for both, `skip` finds what stands in for a bad one.
+//! - `crew` starts the threads of a `pass`: `planner` (order → `locate` → `plans`), `reader` (reads → landing blocks; `announce` and
+//!   `announced`: what the kernel is told ahead), `gather` (→ batch buffers; `sample`, `assemble` and `decode` do one sample). `coded` decodes units for both, `skip` finds what stands in for a bad one.
 //! - `threads` ends the threads of a pass, and leaves behind those that storage keeps; `blame` finds out why a rank gets no batch,
 //!   `waited` which of that time counts.
 //!   `aside` makes calls that may wait for storage, for a caller who need not.
@@ -48,8 +46,6 @@ mod drill;
 mod engine;
 #[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
-mod flight;
 #[cfg(not(loom))]
 mod gather;
 #[cfg(not(loom))]

@@ -71,9 +71,6 @@ fn read_blocks(pass: &Pass, number: usize) {
         let begun = Instant::now();
         let Some((planned, place)) = pass.plans.next_block(sequence, number as u64, readers) else {
             turn.end();
-            if shared.settings.paced && may_begin(pass, sequence) {
-                shared.region.flight().starve();
-            }
             let found = shared.region.gathered().wait(
                 || pass.is_stopped() || pass.plans.next_block(sequence, number as u64, readers).is_some(),
                 if pass.lacks_order() { GRACE } else { PATIENCE },
@@ -96,9 +93,6 @@ fn read_blocks(pass: &Pass, number: usize) {
         if place < readers as usize {
             shared.region.planning().notify(); // the first of its blocks in this tranche
         }
-        if !wait_for_pace(pass, number, block.sequence, &mut turn) {
-            return;
-        }
         if let Some(step) = block.after_step {
             publish_overwritten(&slot.overwritten, pass.number, step);
             if !wait_for_room(pass, number, step, &mut turn)
@@ -112,7 +106,7 @@ fn read_blocks(pass: &Pass, number: usize) {
             return;
         }
         count_since(shared.slot(), Counter::ReaderIdleNs, begun);
-        reading(pass, number, || announce(pass, &planned, block, width(pass)));
+        reading(pass, number, || announce(pass, &planned, block, readers));
         if pass.is_stopped() {
             return;
         }
@@ -130,9 +124,6 @@ fn read_blocks(pass: &Pass, number: usize) {
         counted = now;
         publish_block(shared.region.block_word(block.sequence), pass.number, block.sequence, filled);
         shared.region.filled().notify();
-        if read_bytes > 0 && shared.settings.paced {
-            shared.region.flight().landed(read_bytes, widths(pass), monotonic_ns);
-        }
     }
 }
 
@@ -147,7 +138,6 @@ fn wait_for_room(pass: &Pass, number: usize, step: u64, turn: &mut Turn<'_>) -> 
         }
         does(pass, number, Doing::Room(step));
         turn.end();
-        pass.shared.region.flight().starve();
         pass.shared.region.gathered().wait(|| pass.is_stopped() || ready(), PATIENCE);
     }
     true
@@ -170,41 +160,6 @@ fn wait_for_filled(pass: &Pass, number: usize, planned: &Planned, place: usize, 
         region.filled().wait(|| pass.is_stopped() || ready(), PATIENCE);
     }
     true
-}
-
-/// Waits until the block may be begun; false when the pass was stopped.
-fn wait_for_pace(pass: &Pass, number: usize, sequence: u64, turn: &mut Turn<'_>) -> bool {
-    if !pass.shared.settings.paced {
-        return true;
-    }
-    while !may_begin(pass, sequence) {
-        if pass.is_stopped() {
-            return false;
-        }
-        does(pass, number, Doing::Blocks);
-        turn.end();
-        pass.shared.region.filled().wait(|| pass.is_stopped() || may_begin(pass, sequence), PATIENCE);
-    }
-    true
-}
-
-/// Whether the blocks before this one are filled, up to as many as may be under way.
-fn may_begin(pass: &Pass, sequence: u64) -> bool {
-    let region = &pass.shared.region;
-    let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, sequence);
-    region.flight().may_begin(pass.number, sequence, widths(pass), filled)
-}
-
-/// Blocks that may be under way at once now.
-fn width(pass: &Pass) -> u64 {
-    let (first, most) = widths(pass);
-    if pass.shared.settings.paced { pass.shared.region.flight().width(first) } else { most }
-}
-
-/// Blocks that may be under way at once: at the beginning, and ever.
-fn widths(pass: &Pass) -> (u64, u64) {
-    let settings = &pass.shared.settings;
-    (settings.first_width(), settings.region.readers as u64)
 }
 
 fn fill(

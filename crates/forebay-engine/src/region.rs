@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::announced::Announced;
 use crate::error::Error;
-use crate::flight::Flight;
 use crate::links::{Conflict, Loss};
 use crate::locate::Finds;
 use crate::stagger::Gate;
@@ -58,8 +57,6 @@ struct Header {
     _far_apart: [u8; 56],
     /// Rung when a reader begins another tranche or a gatherer lacks one: planners wait here.
     planning: EventCount,
-    /// Which blocks may be read now.
-    flight: Flight,
     /// Which blocks the kernel was told of.
     announced: Announced,
     /// Whether any may, where nodes take turns.
@@ -256,11 +253,6 @@ impl Region {
     /// Where planners wait for readers and gatherers to need more.
     pub fn planning(&self) -> &EventCount {
         &self.header().planning
-    }
-
-    /// Which blocks may be read now.
-    pub(crate) fn flight(&self) -> &Flight {
-        &self.header().flight
     }
 
     /// Which blocks the kernel was told of.

@@ -51,12 +51,6 @@ impl Engine {
             0 => {}
             groups => lines.push(format!("stagger: the readers take turns in {groups} group(s) at present")),
         }
-        if shared.settings.paced {
-            let width = shared.region.flight().width(shared.settings.first_width());
-            lines.push(format!(
-                "reads at once: {width} now, found out by trying; more only where that is faster"
-            ));
-        }
         lines.push(if self.huge_pages {
             format!("huge pages: {} MiB of the shared memory", shared.region.memory().huge_bytes() >> 20)
         } else {

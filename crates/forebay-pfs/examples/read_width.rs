@@ -1,7 +1,7 @@
 //! How many blocks of a node should be read at once: the real order, schedule and plan on the cost model, in virtual time.
 //!
-//! Every node has readers as the engine has them: reader k takes the blocks q with q mod R = k, in order, and begins
-//! block q only once all blocks up to q − width are filled. Ranks take samples at once, so storage is the bottleneck.
+//! Every node has readers as the engine has them: reader k takes the blocks q with q mod R = k, in order, and does not wait
+//! for the others. Ranks take samples at once, so storage is the bottleneck.
 //!
 //!     cargo run --release -p forebay-pfs --example read_width
 
@@ -10,8 +10,7 @@ use std::collections::BinaryHeap;
 
 use forebay_pfs::{FileId, Kind as Direction, Model, NodeId, Spec};
 use forebay_plan::{
-    ConcurrencyTuner, IoLimits, Kind, Last, Next, Order, OrderSpec, Plan, Schedule, StagingRing,
-    default_group, plan_into,
+    IoLimits, Kind, Last, Next, Order, OrderSpec, Plan, Schedule, StagingRing, default_group, plan_into,
 };
 use forebay_types::{CodecChain, Extent, Located, Piece, Rank, ShardId, Slice};
 
@@ -41,13 +40,6 @@ struct Case {
     readers: u64,
     read_bytes: u64,
     coded: bool,
-}
-
-#[derive(Clone, Copy)]
-enum Width {
-    Free,
-    Fixed(u64),
-    Tuned(u64),
 }
 
 struct Block {
@@ -122,215 +114,90 @@ fn blocks(
     blocks
 }
 
-/// The engine's measuring around the tuner (`flight.rs`).
-struct Tuning {
-    tuner: Option<ConcurrencyTuner>,
-    width: u64,
-    most: u64,
-    blocks: u64,
-    bytes: u64,
-    until: u64,
-    draining: bool,
-    begun: (u64, u64),
-}
-
-impl Tuning {
-    fn landed(&mut self, bytes: u64, now: u64) {
-        self.blocks += 1;
-        self.bytes += bytes;
-        if self.blocks < self.until {
-            return;
-        }
-        let rate = (self.bytes - self.begun.0) as f64 / (now - self.begun.1).max(1) as f64;
-        let draining = std::mem::take(&mut self.draining);
-        let next = match self.tuner {
-            None => ConcurrencyTuner::begin(self.width, self.most),
-            Some(tuner) if draining => tuner,
-            Some(tuner) => tuner.next(rate, self.most),
-        };
-        let drain = if next.width == self.width { 0 } else { self.width };
-        self.draining = drain > 0;
-        self.begun = (self.bytes, now);
-        self.width = next.width;
-        self.until = self.blocks + if drain > 0 { drain } else { next.blocks() };
-        self.tuner = Some(next);
-    }
-}
-
 struct Node {
     id: NodeId,
     blocks: Vec<Block>,
-    filled: Vec<bool>,
-    frontier: usize,
     /// (bytes, due) of what was announced, by block.
     pieces: Vec<Vec<(u64, u64)>>,
     announced: usize,
-    tuning: Tuning,
-    waiting: Vec<(u64, usize)>,
     end: u64,
-    widths: u64,
-    /// Per reader: (block, next read) under way.
-    doing: Vec<Option<(usize, usize)>>,
+    /// Reads of the block at hand that are done, by reader.
+    doing: Vec<usize>,
 }
 
-/// Seconds, seeks, mean width.
-fn simulate(
-    spec: &Spec,
-    kind: Kind,
-    nodes: u32,
-    case: Case,
-    fixed: Width,
-    sample: u64,
-    bytes: u64,
-) -> (f64, u64, f64) {
+/// The model's seconds until all nodes have read `bytes` bytes each.
+fn simulate(spec: &Spec, kind: Kind, nodes: u32, case: Case, sample: u64, bytes: u64) -> f64 {
     let mut model = Model::new(spec.clone(), 7).unwrap();
     let samples = 4 * bytes * u64::from(nodes) / sample;
-    let (first, most, tuned) = match fixed {
-        Width::Free => (case.readers, case.readers, false),
-        Width::Fixed(width) => (width, case.readers, false),
-        Width::Tuned(first) => (first, case.readers, true),
-    };
+    let readers = case.readers as usize;
     let mut all: Vec<Node> = (0..nodes)
         .map(|node| {
             let blocks = blocks(kind, nodes, node, case, sample, samples, bytes);
             Node {
                 id: model.add_node(),
-                filled: vec![false; blocks.len()],
                 pieces: vec![Vec::new(); blocks.len()],
                 blocks,
-                frontier: 0,
                 announced: 0,
-                tuning: Tuning {
-                    tuner: None,
-                    width: first,
-                    most,
-                    blocks: 0,
-                    bytes: 0,
-                    until: 0,
-                    draining: false,
-                    begun: (0, 0),
-                },
-                waiting: Vec::new(),
+                doing: vec![0; readers],
                 end: 0,
-                widths: 0,
-                doing: vec![None; case.readers as usize],
             }
         })
         .collect();
+    // (time, what was begun before it, node, reader, block): the reader begins the block, or goes on with it.
     let mut events = BinaryHeap::new();
-    let mut seeks = 0;
     let mut number = 0_u64;
     for node in 0..nodes as usize {
-        for reader in 0..case.readers as usize {
+        for reader in 0..readers {
             events.push(Reverse((0_u64, number, node, reader, reader)));
             number += 1;
         }
     }
     let mut buffer = Vec::new();
-    // (time, number, node, reader, block): the reader wants to begin this block, or goes on with it.
-    while let Some(Reverse((now, _, place, reader, q))) = events.pop() {
+    while let Some(Reverse((now, _, place, reader, block))) = events.pop() {
         let node = &mut all[place];
-        if q >= node.blocks.len() {
+        if block >= node.blocks.len() {
             continue;
         }
-        if node.doing[reader].is_none() {
-            let width = node.tuning.width;
-            if tuned && width < case.readers || matches!(fixed, Width::Fixed(_)) {
-                while node.frontier < node.filled.len() && node.filled[node.frontier] {
-                    node.frontier += 1;
-                }
-                if q as u64 >= node.frontier as u64 + width {
-                    node.waiting.push((q as u64, reader));
-                    continue;
-                }
-            }
-            node.widths += width;
-            if case.how == How::Announced {
-                let ahead = width.max((8 * MIB / node.blocks[q].length.max(1)).min(16)) as usize;
-                while node.announced <= (q + ahead).min(node.blocks.len() - 1) {
-                    let at = node.announced;
-                    for (offset, length) in &node.blocks[at].reads {
-                        model.transfer(
-                            now,
-                            node.id,
-                            FileId(0),
-                            *offset,
-                            *length,
-                            Direction::Read,
-                            &mut buffer,
-                        );
-                        seeks += buffer.iter().filter(|piece| piece.seek).count() as u64;
-                        node.pieces[at].extend(buffer.iter().map(|piece| (piece.bytes, piece.due)));
-                    }
-                    node.announced += 1;
-                }
-                let mut end = now;
-                for (bytes, due) in &node.pieces[q] {
-                    end = end.max(*due) + (*bytes as f64 / COPY) as u64;
-                }
-                end += (node.blocks[q].decoded_bytes as f64 / DECODE) as u64;
-                node.doing[reader] = Some((q, usize::MAX));
-                events.push(Reverse((end, number, place, reader, q)));
-                number += 1;
-                continue;
-            }
-            if case.how == How::DirectRing {
-                let mut end = now;
-                for (offset, length) in &node.blocks[q].reads {
-                    end = end.max(model.transfer(
-                        now,
-                        node.id,
-                        FileId(0),
-                        *offset,
-                        *length,
-                        Direction::Read,
-                        &mut buffer,
-                    ));
-                    seeks += buffer.iter().filter(|piece| piece.seek).count() as u64;
-                }
-                end += (node.blocks[q].decoded_bytes as f64 / DECODE) as u64;
-                node.doing[reader] = Some((q, usize::MAX));
-                events.push(Reverse((end, number, place, reader, q)));
-                number += 1;
-                continue;
-            }
-            node.doing[reader] = Some((q, 0));
-        }
-        let (_, next) = node.doing[reader].unwrap();
-        if next < node.blocks[q].reads.len() {
-            let (offset, length) = node.blocks[q].reads[next];
-            let mut due =
-                model.transfer(now, node.id, FileId(0), offset, length, Direction::Read, &mut buffer);
-            seeks += buffer.iter().filter(|piece| piece.seek).count() as u64;
-            if case.how == How::Plain {
-                due += (length as f64 / COPY) as u64;
-            }
-            if next + 1 == node.blocks[q].reads.len() {
-                due += (node.blocks[q].decoded_bytes as f64 / DECODE) as u64;
-            }
-            node.doing[reader] = Some((q, next + 1));
-            events.push(Reverse((due, number, place, reader, q)));
-            number += 1;
-            continue;
-        }
-        node.doing[reader] = None;
-        node.filled[q] = true;
-        node.end = node.end.max(now);
-        let read = node.blocks[q].reads.iter().map(|read| read.1).sum();
-        if tuned {
-            node.tuning.landed(read, now);
-        }
-        for (q, reader) in std::mem::take(&mut node.waiting) {
-            events.push(Reverse((now, number, place, reader, q as usize)));
-            number += 1;
-        }
-        events.push(Reverse((now, number, place, reader, q + case.readers as usize)));
+        let reads = node.blocks[block].reads.len();
+        let done = node.doing[reader];
+        let (due, next) = if done == reads {
+            node.doing[reader] = 0;
+            node.end = node.end.max(now);
+            (now, block + readers)
+        } else if case.how == How::Plain || case.how == How::Direct {
+            let (offset, length) = node.blocks[block].reads[done];
+            let due = model.transfer(now, node.id, FileId(0), offset, length, Direction::Read, &mut buffer);
+            node.doing[reader] += 1;
+            (due + if case.how == How::Plain { (length as f64 / COPY) as u64 } else { 0 }, block)
+        } else {
+            node.doing[reader] = reads;
+            (node.read_at_once(&mut model, case, now, block), block)
+        };
+        let decodes = next == block && node.doing[reader] == reads;
+        let decoding = if decodes { node.blocks[block].decoded_bytes as f64 / DECODE } else { 0.0 };
+        events.push(Reverse((due + decoding as u64, number, place, reader, next)));
         number += 1;
     }
-    let end = all.iter().map(|node| node.end).max().unwrap();
-    let blocks: usize = all.iter().map(|node| node.blocks.len()).sum();
-    let widths: u64 = all.iter().map(|node| node.widths).sum();
-    (end as f64 / 1e9, seeks, widths as f64 / blocks as f64)
+    all.iter().map(|node| node.end).max().unwrap() as f64 / 1e9
+}
+
+impl Node {
+    /// Asks for all reads of a block and, where blocks are announced, of those behind it; when the block is there.
+    fn read_at_once(&mut self, model: &mut Model, case: Case, now: u64, block: usize) -> u64 {
+        let announced = case.how == How::Announced;
+        let ahead = case.readers.max((8 * MIB / self.blocks[block].length.max(1)).min(16)) as usize;
+        let (first, last) = if announced { (self.announced, block + ahead) } else { (block, block) };
+        let mut buffer = Vec::new();
+        for at in first..=last.min(self.blocks.len() - 1) {
+            for (offset, length) in &self.blocks[at].reads {
+                model.transfer(now, self.id, FileId(0), *offset, *length, Direction::Read, &mut buffer);
+                self.pieces[at].extend(buffer.iter().map(|piece| (piece.bytes, piece.due)));
+            }
+            self.announced = at + 1;
+        }
+        let copy = |bytes: u64| if announced { (bytes as f64 / COPY) as u64 } else { 0 };
+        self.pieces[block].iter().fold(now, |end, (bytes, due)| end.max(*due) + copy(*bytes))
+    }
 }
 
 /// A median and the ends of what it stands for.
@@ -345,16 +212,15 @@ fn main() {
     let coded = Case { how: How::Plain, readers: 8, read_bytes: MIB, coded: true };
     let cases = [
         ("buffered, announced; 2 readers", announced),
-        ("O_DIRECT, io_uring; 2 readers", Case { how: How::DirectRing, ..announced }),
-        ("O_DIRECT, pread; 2 readers", Case { how: How::Direct, ..announced }),
+        ("`O_DIRECT`, `io_uring`; 2 readers", Case { how: How::DirectRing, ..announced }),
+        ("`O_DIRECT`, `pread`; 2 readers", Case { how: How::Direct, ..announced }),
         ("coded, buffered; 8 readers", coded),
     ];
-    let details = std::env::args().any(|one| one == "--details");
-    println!("| reads | storage | one at a time | in the order of the plan | tuned |");
-    println!("|---|---|---|---|---|");
+    println!("| Reads | Storage | Half as many readers | Twice as many |");
+    println!("|---|---|---|---|");
     for (name, case) in cases {
         for disks in [false, true] {
-            let mut ratios = [Vec::new(), Vec::new(), Vec::new()];
+            let mut ratios = [Vec::new(), Vec::new()];
             for preset in Spec::preset_names() {
                 let spec = Spec::preset(preset).unwrap();
                 if spec.is_free() || *preset == "local-nvme" || (spec.seek_us > 0.0) != disks {
@@ -365,22 +231,12 @@ fn main() {
                     let bytes = 1 << 30;
                     let samples = 4 * bytes * u64::from(nodes) / sample;
                     let (group, window) = default_group(samples, sample as f64, 1);
-                    let group = Kind::Group { samples: group, window };
-                    for kind in [Kind::Sequential, Kind::Contiguous, group] {
-                        let time = |width| simulate(&spec, kind, nodes, case, width, sample, bytes);
-                        let (free, free_seeks, _) = time(Width::Free);
-                        let first = if case.readers == 2 { 1 } else { case.readers };
-                        let others = [Width::Fixed(1), Width::Fixed(case.readers), Width::Tuned(first)];
-                        for (ratios, width) in ratios.iter_mut().zip(others) {
-                            let (seconds, seeks, mean) = time(width);
-                            ratios.push(seconds / free);
-                            if details {
-                                println!(
-                                    "{preset} {nodes} {}: {free:.3} s {free_seeks} seeks, {seconds:.3} s {seeks} seeks at {mean:.1}",
-                                    kind.name()
-                                );
-                            }
-                        }
+                    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Group { samples: group, window }] {
+                        let time =
+                            |readers| simulate(&spec, kind, nodes, Case { readers, ..case }, sample, bytes);
+                        let default = time(case.readers);
+                        ratios[0].push(time(case.readers / 2) / default);
+                        ratios[1].push(time(case.readers * 2) / default);
                     }
                 }
             }

@@ -12,7 +12,6 @@
 //! replaces a work queue between processes.
 #![forbid(unsafe_code)]
 
-mod concurrency;
 mod convergence;
 mod decode_plan;
 mod group;
@@ -26,7 +25,6 @@ mod shuffle_quality;
 mod staging;
 mod state;
 
-pub use concurrency::{ConcurrencyTuner, Mode};
 pub use convergence::Convergence;
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};

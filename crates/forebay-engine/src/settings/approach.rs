@@ -64,8 +64,6 @@ pub(super) struct Approach {
     pub(super) alone: bool,
     /// Readers of the node.
     pub(super) readers: usize,
-    /// Whether the readers find out how many of them should read at once.
-    pub(super) paced: bool,
     /// Gap up to which reads are joined \[bytes\].
     pub(super) gap_bytes: u64,
     /// Largest read \[bytes\].
@@ -163,7 +161,6 @@ impl Approach {
             None if coalesces => COALESCING_READERS,
             None => NETWORK_READERS,
         };
-        let paced = in_pieces && options.readers.is_none() && !roots && !files.is_local() && readers > 1;
         let tranche_bytes = match (options.coalesce, kind) {
             (Some(steps), _) => step_bytes.saturating_mul(u64::from(steps)).max(LOCAL_FORWARD_TRANCHE_BYTES),
             (None, Kind::Contiguous) if !files.is_local() => NETWORK_CONTIGUOUS_TRANCHE_BYTES,
@@ -171,19 +168,7 @@ impl Approach {
             (None, _) if is_forward && files.is_local() => LOCAL_FORWARD_TRANCHE_BYTES,
             (None, _) => TRANCHE_BYTES,
         };
-        Self {
-            warm,
-            access,
-            direct,
-            roots,
-            coalesces,
-            alone,
-            readers,
-            paced,
-            gap_bytes,
-            read_bytes,
-            tranche_bytes,
-        }
+        Self { warm, access, direct, roots, coalesces, alone, readers, gap_bytes, read_bytes, tranche_bytes }
     }
 }
 

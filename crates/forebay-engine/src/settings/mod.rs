@@ -68,9 +68,6 @@ pub struct Settings {
     pub maps: bool,
     /// Whether reads go around the page cache.
     pub direct: bool,
-    /// Whether the readers find out how many of them should read at once, rather than all of them: where the order walks
-    /// forward, so that there are turns to be kept.
-    pub paced: bool,
     /// Requests under way per `io_uring` reader.
     pub depth: u32,
     /// Gap up to which reads are joined \[bytes\].
@@ -113,11 +110,6 @@ impl Settings {
     #[must_use]
     pub fn walks_alone(&self) -> bool {
         self.alone && self.locate.walks()
-    }
-
-    /// Blocks that may be under way at the beginning: one where it is large, so that its requests reach the storage in order.
-    pub(crate) fn first_width(&self) -> u64 {
-        if self.coalesces { 1 } else { self.region.readers as u64 }
     }
 
     /// What the plan must keep to.
@@ -202,8 +194,7 @@ pub fn decide(
         _ => (group_samples, group_window),
     };
     let Sizes { region, memory_bytes, on_loan, first_tranche_steps, tranche_steps, ragged_bytes, .. } = sizes;
-    let Approach { warm, access, direct, roots, coalesces, alone, paced, gap_bytes, read_bytes, .. } =
-        approach;
+    let Approach { warm, access, direct, roots, coalesces, alone, gap_bytes, read_bytes, .. } = approach;
     Ok(Settings {
         region,
         group_samples,
@@ -219,7 +210,6 @@ pub fn decide(
         access,
         maps: mappings.is_some(),
         direct,
-        paced,
         depth: DEPTH,
         gap_bytes,
         read_bytes,
