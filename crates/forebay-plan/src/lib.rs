@@ -8,6 +8,9 @@
 //! - `plan`: what a plan says ([`Plan`]) and what bounds it ([`IoLimits`]); `reads` makes it ([`plan_into`]) from `runs` of
 //!   neighbours, `decode_plan` does the same for units that have to be decoded.
 //!
+//! - `token_server`: which nodes may read where they take turns ([`TokenServer`]); `page_guess`: the pages that the next
+//!   samples need ([`PageGuess`]).
+//!
 //! Every process of a node calls these functions with the same arguments and gets the same answers; that is what
 //! replaces a work queue between processes.
 #![forbid(unsafe_code)]
@@ -16,6 +19,7 @@ mod convergence;
 mod decode_plan;
 mod group;
 mod order;
+mod page_guess;
 mod permutation;
 mod plan;
 mod reads;
@@ -24,12 +28,15 @@ mod schedule;
 mod shuffle_quality;
 mod staging;
 mod state;
+mod token_server;
 
 pub use convergence::Convergence;
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
+pub use page_guess::{GuessOutcome, PAGE_BYTES, PageGuess};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
 pub use reads::plan_into;
 pub use schedule::{Demand, Next, Schedule, Segment};
 pub use shuffle_quality::Quality;
 pub use staging::{StagingRing, StagingSlot};
 pub use state::OrderState;
+pub use token_server::TokenServer;

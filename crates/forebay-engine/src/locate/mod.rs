@@ -11,7 +11,6 @@
 
 mod finds;
 #[cfg(not(loom))]
-mod guess;
 #[cfg(not(loom))]
 mod handoff;
 #[cfg(not(loom))]

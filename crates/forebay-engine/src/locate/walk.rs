@@ -5,18 +5,17 @@
 //!   it, as LMDB's users do: who goes from leaf to leaf first, and back for the records, makes a disk seek twice.
 //! - LMDBIO-LMM-DM: it waits until the cursor is handed to it (`handoff.rs`) and passes over its own records only, which it
 //!   touches when it has handed the cursor on. While it waits it asks the kernel for the pages that it will need, on a guess
-//!   (`guess.rs`).
+//!   ([`PageGuess`]).
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use forebay_format::{SampleCursor, SamplePlace};
 use forebay_io::{Mappings, guard};
-use forebay_plan::Kind;
+use forebay_plan::{Kind, PAGE_BYTES, PageGuess};
 use forebay_types::{Extent, Located, Piece, Rank, SampleId, ShardId};
 
 use super::Find;
-use super::guess::{Guess, PAGE_BYTES};
 use super::handoff::Handoff;
 use crate::blame::Doing;
 use crate::drill;
@@ -34,7 +33,7 @@ pub(super) struct Walk<'a> {
     /// One cursor for all ranks where they go through the file together, else one for each.
     cursors: Vec<SampleCursor>,
     ids: Vec<SampleId>,
-    handoff: Option<(Handoff, Guess)>,
+    handoff: Option<(Handoff, PageGuess)>,
     /// The shard that the guess is about.
     guessed_shard: usize,
     /// What the leg under way found.
@@ -54,7 +53,7 @@ impl<'a> Walk<'a> {
             cursors: (0..cursors).map(|_| SampleCursor::default()).collect(),
             ids: Vec::new(),
             handoff: hands_over
-                .then(|| (Handoff::new(&shared.options, shared.links.as_ref()), Guess::default())),
+                .then(|| (Handoff::new(&shared.options, shared.links.as_ref()), PageGuess::default())),
             guessed_shard: 0,
             leg: Vec::new(),
             aside: Duration::ZERO,
@@ -228,9 +227,12 @@ impl<'a> Walk<'a> {
         let (shard, before) = shared.index.shard_of_sample(first)?;
         let Some((_, guess)) = &mut self.handoff else { return Ok(()) };
         if shard != self.guessed_shard {
-            (*guess, self.guessed_shard) = (Guess::default(), shard);
+            (*guess, self.guessed_shard) = (PageGuess::default(), shard);
         }
-        let pages = guess.pages(first.0 - before, count_samples);
+        let mut pages = guess.pages(first.0 - before, count_samples);
+        if drill::spoils_guesses() {
+            pages = guess.spoil();
+        }
         let shard = ShardId(shard as u32);
         let from = pages.start.saturating_mul(PAGE_BYTES);
         let to = pages.end.saturating_mul(PAGE_BYTES).min(shared.files.bytes(shard));
@@ -246,8 +248,9 @@ impl<'a> Walk<'a> {
         let shared = &self.pass.shared;
         let (shard, before) = shared.index.shard_of_sample(first)?;
         let Some((_, guess)) = &mut self.handoff else { return Ok(()) };
-        self.leg.retain(|find| find.shard as usize == shard);
-        let outcome = guess.learn(first.0 - before, &self.leg);
+        let in_shard = self.leg.iter().filter(|find| find.shard as usize == shard);
+        let finds: Vec<(u64, u64)> = in_shard.map(|find| (find.offset, find.length)).collect();
+        let outcome = guess.learn(first.0 - before, &finds);
         count(shared.slot(), Counter::GuessHits, outcome.hits);
         count(shared.slot(), Counter::GuessMisses, outcome.misses);
         Ok(())

@@ -2,14 +2,12 @@
 //!
 //! - `gate`: words in the shared memory of a node that say whether its readers may read now;
 //! - `turn`: what a reader does there, from the first read of a tranche until it has nothing more to read;
-//! - `keeper`: who gets a token next, and how many groups take turns; on the leader of the node with the least rank;
-//! - `turns`: the leader's threads between the two, over the links.
+//! - `turns`: the leader's threads between the gate and the tokens ([`forebay_plan::TokenServer`]), which the leader of the node
+//!   with the least rank keeps, over the links.
 //!
 //! It changes when something is read, never what, nor into which batch it goes. One node has nobody to take turns with.
 
 mod gate;
-#[cfg(not(loom))]
-mod keeper;
 #[cfg(not(loom))]
 mod turn;
 #[cfg(not(loom))]

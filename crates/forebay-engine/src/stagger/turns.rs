@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::keeper::Keeper;
+use forebay_plan::TokenServer;
+
 use crate::drill;
 use crate::links::{Channel, Links};
 use crate::region::Region;
@@ -45,7 +46,7 @@ struct Node {
     region: Arc<Region>,
     links: Arc<Links>,
     token: AtomicU8,
-    keeper: Option<Mutex<Keeper>>,
+    keeper: Option<Mutex<TokenServer>>,
     ending: AtomicBool,
 }
 
@@ -61,7 +62,7 @@ impl Turns {
             region: Arc::clone(region),
             links: Arc::clone(links),
             token: AtomicU8::new(NONE),
-            keeper: keeps.then(|| Mutex::new(Keeper::new(links.nodes(), groups))),
+            keeper: keeps.then(|| Mutex::new(TokenServer::new(links.nodes(), groups))),
             ending: AtomicBool::new(false),
         });
         let turns = Self { node, threads: Mutex::default() };
@@ -131,7 +132,7 @@ impl Node {
     }
 
     /// Lets the keeper do something, and hands out the tokens that are free then.
-    fn keep(&self, act: impl FnOnce(&mut Keeper)) {
+    fn keep(&self, act: impl FnOnce(&mut TokenServer)) {
         let Some(keeper) = &self.keeper else { return };
         let mut keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner);
         act(&mut keeper);
@@ -203,7 +204,7 @@ impl Node {
     }
 
     /// Tells the keeper, be it here or on another node.
-    fn to_keeper(&self, kind: u8, number: u64, act: impl FnOnce(&mut Keeper)) {
+    fn to_keeper(&self, kind: u8, number: u64, act: impl FnOnce(&mut TokenServer)) {
         if self.keeper.is_some() {
             self.keep(act);
         } else if !self.tell(KEEPER, kind, number) {

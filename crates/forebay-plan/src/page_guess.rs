@@ -10,11 +10,8 @@
 
 use std::ops::Range;
 
-use super::Find;
-use crate::drill;
-
 /// Bytes of what is guessed in: pages of the processor, whatever the file's are.
-pub(super) const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 /// Pages before the first that a sample can need.
 const FIRST_PAGE: f64 = 2.0;
 /// Part of a margin that is left after a slice that did not need it.
@@ -28,7 +25,7 @@ const MOST_BESIDE: f64 = 256.0;
 
 /// The history of a root in one shard.
 #[derive(Debug, Default)]
-pub(super) struct Guess {
+pub struct PageGuess {
     pages_per_sample: Option<f64>,
     low: f64,
     high: f64,
@@ -47,34 +44,41 @@ fn wrong(right: &Range<u64>) -> Range<u64> {
 
 /// How good a guess was, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outcome {
-    pub(super) hits: u64,
-    pub(super) misses: u64,
+pub struct GuessOutcome {
+    /// Pages that were needed and guessed.
+    pub hits: u64,
+    /// Pages that were needed and not guessed.
+    pub misses: u64,
 }
 
-impl Guess {
+impl PageGuess {
     /// Guesses the pages of the samples `first .. first + count` of the shard; an empty range without a history.
-    pub(super) fn pages(&mut self, first: u64, count: u64) -> Range<u64> {
+    pub fn pages(&mut self, first: u64, count: u64) -> Range<u64> {
         self.pages = match self.pages_per_sample {
             None => 0..0,
             Some(each) => {
                 let most = MOST_TIMES * each * count as f64 + MOST_BESIDE;
                 let from = (FIRST_PAGE + each * first as f64 - self.low).max(0.0);
                 let to = (FIRST_PAGE + each * (first + count) as f64 + self.high).clamp(from, from + most);
-                let right = from.floor() as u64..to.ceil() as u64;
-                if drill::spoils_guesses() { wrong(&right) } else { right }
+                from.floor() as u64..to.ceil() as u64
             }
         };
         self.pages.clone()
     }
 
-    /// Learns where the samples `first ..` of the shard really lay.
-    pub(super) fn learn(&mut self, first: u64, finds: &[Find]) -> Outcome {
-        let mut outcome = Outcome { hits: 0, misses: 0 };
+    /// Turns the last guess away from the pages that are needed, for tests of what a wrong one costs.
+    pub fn spoil(&mut self) -> Range<u64> {
+        self.pages = wrong(&self.pages);
+        self.pages.clone()
+    }
+
+    /// Learns where the samples `first ..` of the shard really lay: offset and length of each \[bytes\].
+    pub fn learn(&mut self, first: u64, finds: &[(u64, u64)]) -> GuessOutcome {
+        let mut outcome = GuessOutcome { hits: 0, misses: 0 };
         let mut starts: Vec<u64> = Vec::with_capacity(finds.len());
         let mut ends: Vec<u64> = Vec::with_capacity(finds.len());
-        for find in finds {
-            let pages = find.offset / PAGE_BYTES..(find.offset + find.length.max(1)).div_ceil(PAGE_BYTES);
+        for (offset, length) in finds {
+            let pages = offset / PAGE_BYTES..(offset + (*length).max(1)).div_ceil(PAGE_BYTES);
             let (from, to) = (pages.start.max(self.pages.start), pages.end.min(self.pages.end));
             let hits = to.saturating_sub(from);
             outcome.hits += hits;
@@ -106,22 +110,16 @@ mod tests {
     use super::*;
 
     /// Records of `pages` pages each, one behind the other from page 3 on.
-    fn slice(first: u64, count: u64, pages: u64) -> Vec<Find> {
-        let find = |sample| Find {
-            shard: 0,
-            head_bytes: 16,
-            offset: (3 + sample * pages) * PAGE_BYTES,
-            length: pages * PAGE_BYTES - 900,
-            guard: 0,
-        };
+    fn slice(first: u64, count: u64, pages: u64) -> Vec<(u64, u64)> {
+        let find = |sample| ((3 + sample * pages) * PAGE_BYTES, pages * PAGE_BYTES - 900);
         (first..first + count).map(find).collect()
     }
 
     #[test]
     fn even_records_are_guessed_from_the_second_slice_on() {
-        let mut guess = Guess::default();
+        let mut guess = PageGuess::default();
         assert_eq!(guess.pages(0, 64), 0..0);
-        assert_eq!(guess.learn(0, &slice(0, 64, 2)), Outcome { hits: 0, misses: 128 });
+        assert_eq!(guess.learn(0, &slice(0, 64, 2)), GuessOutcome { hits: 0, misses: 128 });
         for number in 1..20 {
             let pages = guess.pages(number * 64, 64);
             assert!(pages.end - pages.start < 128 + 16, "{pages:?}");
@@ -132,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_guess_that_is_wrong_widens_and_a_right_one_narrows_again() {
-        let mut guess = Guess::default();
+        let mut guess = PageGuess::default();
         guess.pages(0, 64);
         guess.learn(0, &slice(0, 64, 2));
         // From here on records are three times as long, and lie further back every time.
@@ -150,11 +148,10 @@ mod tests {
 
     #[test]
     fn no_history_leads_to_a_range_without_bound() {
-        let mut guess = Guess::default();
-        let far = Find { shard: 0, head_bytes: 0, offset: 1 << 50, length: 10, guard: 0 };
+        let mut guess = PageGuess::default();
         for first in [0, 1, 1 << 40] {
             guess.pages(first, 1);
-            guess.learn(first, &[far, Find { offset: 0, ..far }]);
+            guess.learn(first, &[(1 << 50, 10), (0, 10)]);
         }
         let each = (1_u64 << 38) as f64 / (1_u64 << 40) as f64;
         let pages = guess.pages(100, 8);
@@ -163,10 +160,10 @@ mod tests {
 
     #[test]
     fn one_value_far_away_does_not_widen_the_guess() {
-        let mut guess = Guess::default();
+        let mut guess = PageGuess::default();
         for number in 0..10 {
             let mut finds = slice(number * 400, 400, 1);
-            finds[200].offset = 0;
+            finds[200].0 = 0;
             guess.pages(number * 400, 400);
             guess.learn(number * 400, &finds);
         }

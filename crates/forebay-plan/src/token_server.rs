@@ -1,7 +1,7 @@
-//! The keeper of the tokens: which nodes may touch storage now. It lives with the leader of the node with the least rank.
+//! Which nodes may touch storage now, where nodes take turns (LMDBIO, staggering). Time and bytes come in as arguments.
 //!
 //! With N nodes in G groups there are ⌈N / G⌉ tokens. Nodes get one in the order in which they ask, keep it for a turn (a
-//! tranche at most), and ask again; so they take turns whenever there are fewer tokens than nodes that want to read.
+//! segment at most), and ask again; so they take turns whenever there are fewer tokens than nodes that want to read.
 //!
 //! How many groups are best is measured at the start: 1, 2, 4, … up to one node each. Each number is kept for a few turns of
 //! every node, the first of which do not count; what counts are the bytes read per second by all. A larger number must be
@@ -16,7 +16,7 @@ const BETTER: f64 = 1.05;
 
 /// See the module header.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub struct TokenServer {
     nodes: usize,
     groups: usize,
     asking: VecDeque<usize>,
@@ -40,51 +40,54 @@ impl Trial {
     }
 }
 
-impl Keeper {
-    /// A keeper of so many nodes, in `groups` groups; `None`: to be measured.
-    pub(super) fn new(nodes: usize, groups: Option<usize>) -> Self {
-        let mut keeper = Self { nodes, groups: 1, asking: VecDeque::new(), holding: Vec::new(), trial: None };
-        keeper.set(groups);
-        keeper
+impl TokenServer {
+    /// Tokens for so many nodes, in `groups` groups; `None`: to be measured.
+    #[must_use]
+    pub fn new(nodes: usize, groups: Option<usize>) -> Self {
+        let mut server = Self { nodes, groups: 1, asking: VecDeque::new(), holding: Vec::new(), trial: None };
+        server.set(groups);
+        server
     }
 
     /// Groups at present, and whether that is still being found out.
-    pub(super) fn groups(&self) -> (usize, bool) {
+    #[must_use]
+    pub fn groups(&self) -> (usize, bool) {
         (self.groups, self.trial.is_some())
     }
 
     /// Sets the number of groups, or begins to measure.
-    pub(super) fn set(&mut self, groups: Option<usize>) {
+    pub fn set(&mut self, groups: Option<usize>) {
         self.groups = groups.map_or(1, |groups| groups.clamp(1, self.nodes));
         self.trial = (groups.is_none() && self.nodes > 1).then(Trial::new);
     }
 
     /// A node asks for a token.
-    pub(super) fn ask(&mut self, node: usize) {
+    pub fn ask(&mut self, node: usize) {
         if !self.asking.contains(&node) && !self.holding.contains(&node) {
             self.asking.push_back(node);
         }
     }
 
     /// A node gives its token back, having read so many bytes.
-    pub(super) fn give_back(&mut self, node: usize, bytes: u64, now_ns: u64) {
+    pub fn give_back(&mut self, node: usize, bytes: u64, now_ns: u64) {
         self.forget(node);
         self.measure(bytes, now_ns);
     }
 
     /// A node said goodbye.
-    pub(super) fn forget(&mut self, node: usize) {
+    pub fn forget(&mut self, node: usize) {
         self.asking.retain(|asking| *asking != node);
         self.holding.retain(|holding| *holding != node);
     }
 
     /// Nodes that hold a token.
-    pub(super) fn holding(&self) -> &[usize] {
+    #[must_use]
+    pub fn holding(&self) -> &[usize] {
         &self.holding
     }
 
     /// The nodes that get a token now.
-    pub(super) fn grants(&mut self) -> Vec<usize> {
+    pub fn grants(&mut self) -> Vec<usize> {
         let free = self.nodes.div_ceil(self.groups).saturating_sub(self.holding.len());
         let granted: Vec<usize> = self.asking.drain(..free.min(self.asking.len())).collect();
         self.holding.extend(&granted);
@@ -125,54 +128,54 @@ mod tests {
 
     #[test]
     fn tokens_go_round_in_the_order_of_asking() {
-        let mut keeper = Keeper::new(4, Some(2));
+        let mut server = TokenServer::new(4, Some(2));
         for node in [3, 1, 0, 2, 1] {
-            keeper.ask(node);
+            server.ask(node);
         }
-        assert_eq!(keeper.grants(), [3, 1]);
-        assert!(keeper.grants().is_empty());
-        keeper.give_back(1, 10, 0);
-        keeper.ask(1);
-        assert_eq!(keeper.grants(), [0]);
-        keeper.give_back(3, 10, 0);
-        assert_eq!(keeper.grants(), [2]);
-        assert_eq!(keeper.holding(), [0, 2]);
+        assert_eq!(server.grants(), [3, 1]);
+        assert!(server.grants().is_empty());
+        server.give_back(1, 10, 0);
+        server.ask(1);
+        assert_eq!(server.grants(), [0]);
+        server.give_back(3, 10, 0);
+        assert_eq!(server.grants(), [2]);
+        assert_eq!(server.holding(), [0, 2]);
     }
 
     #[test]
     fn the_token_of_a_node_that_goes_is_given_to_the_next() {
-        let mut keeper = Keeper::new(3, Some(3));
-        keeper.ask(0);
-        keeper.ask(1);
-        assert_eq!(keeper.grants(), [0]);
-        keeper.forget(0);
-        assert_eq!(keeper.grants(), [1]);
+        let mut server = TokenServer::new(3, Some(3));
+        server.ask(0);
+        server.ask(1);
+        assert_eq!(server.grants(), [0]);
+        server.forget(0);
+        assert_eq!(server.grants(), [1]);
     }
 
     #[test]
     fn more_groups_than_nodes_are_one_node_each() {
-        let mut keeper = Keeper::new(2, Some(9));
-        assert_eq!(keeper.groups(), (2, false));
-        keeper.set(Some(1));
-        assert_eq!(keeper.groups(), (1, false));
-        assert_eq!(Keeper::new(1, None).groups(), (1, false));
+        let mut server = TokenServer::new(2, Some(9));
+        assert_eq!(server.groups(), (2, false));
+        server.set(Some(1));
+        assert_eq!(server.groups(), (1, false));
+        assert_eq!(TokenServer::new(1, None).groups(), (1, false));
     }
 
-    /// Runs turns at a rate that depends on the number of groups until the keeper has decided.
+    /// Runs turns at a rate that depends on the number of groups until a number of groups is decided on.
     fn decide(rate: impl Fn(usize) -> u64) -> usize {
-        let mut keeper = Keeper::new(4, None);
+        let mut server = TokenServer::new(4, None);
         let mut now_ns = 0;
         for turn in 0..10_000 {
-            keeper.ask(turn % 4);
-            for node in keeper.grants() {
-                now_ns += 1_000_000_000_000 / rate(keeper.groups().0);
-                keeper.give_back(node, 1000, now_ns);
+            server.ask(turn % 4);
+            for node in server.grants() {
+                now_ns += 1_000_000_000_000 / rate(server.groups().0);
+                server.give_back(node, 1000, now_ns);
             }
-            if !keeper.groups().1 {
-                return keeper.groups().0;
+            if !server.groups().1 {
+                return server.groups().0;
             }
         }
-        panic!("the keeper never decides");
+        panic!("no number of groups is ever decided on");
     }
 
     #[test]
