@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use forebay_plan::Block;
+use forebay_plan::config::ReadAhead;
 
-use crate::options::AccessChoice;
 use crate::pass::Pass;
 use crate::plans::Planned;
 
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// more where they are small. Waits until the block itself is announced.
 pub(crate) fn announce(pass: &Pass, planned: &Planned, block: &Block, width: u64) {
     let shared = &pass.shared;
-    if !shared.settings.coalesces || shared.settings.direct || shared.settings.access == AccessChoice::Mmap {
+    if shared.settings.read_ahead != ReadAhead::Announced {
         return;
     }
     let announced = shared.region.announced();

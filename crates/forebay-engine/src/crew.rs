@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_io::guard;
+use forebay_plan::config::Mapping;
 
 use crate::error::Error;
 use crate::locate::run_root;
@@ -39,10 +40,10 @@ pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> R
 /// Starts the threads of a pass; gather threads are as many as the system allows, at least one.
 fn start_threads(pass: &Arc<Pass>, number: u64) -> Result<(), Error> {
     let shared = &pass.shared;
-    if !shared.settings.alone {
+    if !shared.settings.mode.is_alone() {
         pass.spawn("planner", Kind::Shares, |pass| planner::run(pass, &|| host_readers(pass)))?;
     }
-    let gatherers = if shared.settings.walks_alone() {
+    let gatherers = if shared.settings.mode.walks_alone() {
         1 // a cursor goes one way
     } else {
         gather_threads(shared.region.layout().ranks, shared.region.layout().buffers)
@@ -58,7 +59,8 @@ fn start_threads(pass: &Arc<Pass>, number: u64) -> Result<(), Error> {
         }
     }
     let reads = (0..shared.region.layout().readers).any(|reader| shared.host(reader, number) == shared.me());
-    if shared.untouched.swap(false, Ordering::AcqRel) && !shared.settings.warm && reads {
+    if shared.untouched.swap(false, Ordering::AcqRel) && shared.settings.mapping != Mapping::Resident && reads
+    {
         // Only saves time.
         if let Err(error) = pass.spawn("touch", Kind::Shares, |pass| touch_landing(pass)) {
             shared.falls_back(format!("memory is not touched ahead of the readers: {error}"));
@@ -74,7 +76,7 @@ fn host_readers(pass: &Arc<Pass>) {
         if pass.take_in(number) {
             let read = move |pass: &Arc<Pass>| reader::run(pass, number);
             let mut spawned = pass.spawn(&format!("reader-{number}"), Kind::Shares, read);
-            if pass.shared.settings.has_finds() && number < pass.shared.settings.finders() {
+            if pass.shared.settings.mode.has_finds() && number < pass.shared.settings.finders() {
                 let seek = move |pass: &Arc<Pass>| run_root(pass, number);
                 let root = || pass.spawn(&format!("root-{number}"), Kind::Shares, seek);
                 spawned = spawned.and_then(|()| root());

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use forebay_format::Index;
 use forebay_host::{self as host, Map, fork};
 use forebay_plan::Order;
+use forebay_plan::config::{Mapping, ReadAhead};
 use forebay_types::{Field, Rank};
 
 use crate::aside::aside;
@@ -177,15 +178,16 @@ impl Engine {
         let kept = reply.kept.then(|| fds.collect());
         let open = {
             let (source, index) = (Arc::clone(&source), Arc::clone(&index));
-            let (direct, access, maps) = (settings.direct, settings.access, settings.maps);
-            let stands_alone = (settings.roots || settings.coalesces) && access != AccessChoice::Mmap;
+            let (direct, access) = (settings.direct, settings.access);
+            let maps = settings.mapping != Mapping::None;
+            let kernel_read_ahead = settings.read_ahead == ReadAhead::Kernel;
             move |_: &dyn Caller| {
                 let files = match opened.filter(|files| files.serves(direct)) {
                     Some(files) => files,
                     None => open_files(&source, &index, direct, kept)?,
                 };
                 let mappings = maps.then(|| open_mappings(access, &files));
-                if stands_alone {
+                if !kernel_read_ahead {
                     // Behind what is announced stand the samples of others; and while a file is read ahead by the kernel, FUSE
                     // drops announcements that come when it has much to do (fs/fuse/file.c, `fuse_readahead`).
                     files.without_read_ahead();
@@ -228,7 +230,6 @@ impl Engine {
         };
         let epochs = options.epochs.unwrap_or(0);
         let shared = Arc::new(Shared {
-            io_limits: settings.io_limits(),
             node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
             buffers: Buffers::new(Arc::clone(&region), options.local_rank as usize),
             layout: Arc::new(layout),
@@ -241,6 +242,7 @@ impl Engine {
             untouched: AtomicBool::new(true),
             options,
             settings,
+            reasons: reply.reasons,
             order,
             source,
             index,

@@ -34,7 +34,7 @@ pub(crate) fn run(pass: &Pass) {
     let mut scratch = Scratch::default();
     while !pass.is_stopped() {
         let Some(claim) = ring.claim(pass.number, PATIENCE) else { continue };
-        if !shared.settings.alone && !pass.plans.covers(claim.step) {
+        if !shared.settings.mode.is_alone() && !pass.plans.covers(claim.step) {
             shared.region.planning().notify();
         }
         let mut buffer = claim.buffer;
@@ -76,7 +76,7 @@ fn fill(
     let shared = &pass.shared;
     let begun = Instant::now();
     let step = Step::new(pass, claim);
-    let alone = shared.settings.alone;
+    let alone = shared.settings.mode.is_alone();
     let known = || {
         if alone {
             shared.knows_order(claim.step / shared.order.steps_per_epoch())
@@ -224,7 +224,7 @@ fn plain(pass: &Pass, step: u64) -> Result<Planned, Error> {
     let given = shared.given.get(epoch);
     let mut ids: Vec<SampleId> = Vec::new();
     shared.order.batch(epoch, within, Rank(shared.options.rank), given.as_deref(), &mut ids);
-    let Some(mappings) = shared.mappings.as_ref().filter(|_| shared.settings.walks_alone()) else {
+    let Some(mappings) = shared.mappings.as_ref().filter(|_| shared.settings.mode.walks_alone()) else {
         return located_alone(pass, step, &ids);
     };
     guard::keep();

@@ -79,7 +79,7 @@ impl Engine {
                 "loader \"{}\": no memory for an iteration: it needs {} MiB of the {} MiB that the loaders of this process \
                  share, and {} MiB are held by loaders in the middle of an epoch: {}",
                 self.shared.options.name,
-                self.shared.region.layout().total_bytes().div_ceil(MIB),
+                self.shared.region.total_bytes().div_ceil(MIB),
                 budget_bytes / MIB,
                 held_bytes.div_ceil(MIB),
                 names.join(", "),

@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::links::{Links, Nodes};
 use crate::locate::scan;
 use crate::options::{AccessChoice, Locate, Options};
+use crate::ragged_size::expansion_ratio;
 use crate::registry;
-use crate::room;
 use crate::settings::{self, Settings};
 use crate::source::{Loaded, Source};
 
@@ -27,6 +27,8 @@ const KEPT_SHARE: u64 = 2;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) settings: Settings,
+    /// Why, in words.
+    pub(crate) reasons: Vec<String>,
     /// Whether the data themselves follow the region and the index, a descriptor for each shard.
     pub(crate) kept: bool,
     /// All nodes, where there are several that are linked.
@@ -56,6 +58,7 @@ pub(crate) fn lead(
     caller: &dyn Caller,
 ) -> Result<Led, Error> {
     let mut budget = settings::budget(options, address_left)?;
+    let mut reasons = settings::explain_budget(&budget);
     // Roots and cursors are there to touch storage.
     if options.locate.walks() || options.locate == Locate::Scan {
         source.dataset().need_lmdb("walking from record to record")?;
@@ -69,12 +72,12 @@ pub(crate) fn lead(
         Locate::Index | Locate::Cursor | Locate::Handoff => source.index_keeping(keep_bytes, caller)?,
     };
     let seek = begun.elapsed();
-    budget.reasons.extend(notes);
+    reasons.extend(notes);
     if index.samples() == 0 {
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
     }
     if let Some(kept) = &kept {
-        budget.reasons.push(format!(
+        reasons.push(format!(
             "data: the values lie among the tree's pages, all of which the index build read; {} MiB of them are kept in \
              memory and read from there",
             kept.bytes() >> 20
@@ -90,19 +93,20 @@ pub(crate) fn lead(
         // A cursor walks through a mapping and through nothing else.
         Err(error) if options.locate.walks() => return Err(error),
         Err(error) => {
-            budget.reasons.push(format!("access: the files are not mapped but read by pread: {error}"));
+            reasons.push(format!("access: the files are not mapped but read by pread: {error}"));
             None
         }
     };
-    let growth = room::growth(source, &index);
+    let expansion = expansion_ratio(source, &index);
     let budget_bytes = budget.asked_bytes;
-    let settings = settings::decide(options, &index, &files, mappings.as_ref(), growth, budget)?;
-    let total = settings.region.total_bytes();
+    let settings =
+        settings::decide(options, &index, &files, mappings.as_ref(), expansion, &budget, &mut reasons)?;
+    let total = settings.region_bytes;
     let share = registry::take(options.budget_owner(), &options.name, total, budget_bytes, !settings.on_loan);
     let region = host::sealed_memfd("forebay-region", total as usize)?;
     let index = host::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());
-    let reply = Reply { settings, kept: kept.is_some(), nodes };
+    let reply = Reply { settings, reasons, kept: kept.is_some(), nodes };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
     fds.extend(share_kept()?.into_iter().flatten());

@@ -12,7 +12,7 @@
 //!   `waited` which of that time counts.
 //!   `aside` makes calls that may wait for storage, for a caller who need not.
 //! - `ring` and `batch` are the batch buffers and their leases; the crate `forebay-io` touches storage.
-//! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` are its decisions (`room`: what ragged fields get),
+//! - `drill` is faults at exact places, for tests; `lead` is what the leader does when a loader is made, `settings` gathers the facts of its decisions and words them (`ragged_size`: what ragged fields get),
 //!   `shuffling` words how well the order shuffles; `stats` what is counted.
 
 // A loom build has the parts that its tests are about, and not most of what uses them.
@@ -76,6 +76,8 @@ mod position;
 #[doc(hidden)]
 pub mod protocol;
 #[cfg(not(loom))]
+mod ragged_size;
+#[cfg(not(loom))]
 mod reader;
 #[cfg(not(loom))]
 mod region;
@@ -85,8 +87,6 @@ mod registry;
 pub mod rendezvous;
 #[doc(hidden)]
 pub mod ring;
-#[cfg(not(loom))]
-mod room;
 #[cfg(not(loom))]
 mod sample;
 #[cfg(not(loom))]

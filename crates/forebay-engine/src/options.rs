@@ -2,66 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use forebay_plan::config::MAX_READERS;
+pub use forebay_plan::config::{AccessChoice, Locate};
 use forebay_plan::{Kind, Last};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::links::LinksSpec;
-
-/// Most readers of a node.
-pub(crate) const MOST_READERS: u32 = 64;
-
-/// How storage is touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AccessChoice {
-    /// From the mapping where the bytes are resident in the page cache of a local file, else by reads.
-    Auto,
-    /// From the mapping only: missing pages are page faults.
-    Mmap,
-    /// `pread`.
-    Pread,
-    /// `io_uring`.
-    IoUring,
-}
-
-impl AccessChoice {
-    /// The name that users give.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Mmap => "mmap",
-            Self::Pread => "pread",
-            Self::IoUring => "io_uring",
-        }
-    }
-}
-
-/// How samples are found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Locate {
-    /// By the index.
-    #[default]
-    Index,
-    /// By walking the container from record to record: the roots of the node for all its ranks, or every rank for itself.
-    Cursor,
-    /// By walking, too, but one root of the job at a time, which hands its cursor to the next one.
-    Handoff,
-    /// By the index that one process of the job makes by such a walk when the loader is made.
-    Scan,
-    /// By the index that is computed from the recipe of the container's layout.
-    Provenance,
-}
-
-impl Locate {
-    /// Whether samples are found while they are needed, by going over those in between.
-    #[must_use]
-    pub fn walks(self) -> bool {
-        matches!(self, Self::Cursor | Self::Handoff)
-    }
-}
 
 /// The order, as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,7 +139,7 @@ impl Options {
         if self.batch_size == 0 {
             return wrong("batch_size is 0".into(), "a batch holds at least one sample");
         }
-        if self.readers == Some(0) || self.readers.is_some_and(|readers| readers > MOST_READERS) {
+        if self.readers == Some(0) || self.readers.is_some_and(|readers| readers > MAX_READERS) {
             return wrong(
                 format!("readers is {:?}", self.readers.unwrap_or(0)),
                 "use 1 to 64 readers per node",

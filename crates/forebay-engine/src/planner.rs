@@ -34,7 +34,7 @@ pub(crate) fn run(pass: &Pass, host_readers: &dyn Fn()) {
 fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
     let shared = &pass.shared;
     let region = &shared.region;
-    let tranche_steps = shared.settings.first_tranche_steps..=shared.settings.tranche_steps;
+    let tranche_steps = shared.settings.first_segment_steps..=shared.settings.segment_steps;
     let mut schedule = Schedule::new(&shared.order, &shared.node_ranks, pass.start, tranche_steps);
     let mut staging = StagingRing::new(region.layout().landing_bytes, region.layout().blocks as u64);
     // Where samples have files of their own, there are too many of them for a list.
@@ -83,7 +83,7 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
         let (mut located, mut plan) = spare.pop().unwrap_or_default();
         locate::locate(pass, &tranche, &mut ids, &mut located)?;
         let begun = count_since(shared.slot(), Counter::SeekNs, begun);
-        plan_into(&tranche, &located, &shard_bytes, &shared.io_limits, &mut staging, &mut plan);
+        plan_into(&tranche, &located, &shard_bytes, &shared.settings.limits, &mut staging, &mut plan);
         pass.plans.push(Planned::new(tranche, located, plan, shared.options.local_rank));
         count_since(shared.slot(), Counter::PlanNs, begun);
         shared.ring_all();

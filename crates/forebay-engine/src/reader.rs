@@ -235,7 +235,7 @@ fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
 
 fn is_mapped(pass: &Pass, reads: &[Read]) -> bool {
     match (&pass.shared.mappings, pass.shared.settings.access) {
-        (Some(_), AccessChoice::Mmap) => !pass.shared.settings.roots,
+        (Some(_), AccessChoice::Mmap) => !pass.shared.settings.mode.has_roots(),
         (Some(mappings), AccessChoice::Auto) => {
             reads.iter().all(|read| mappings.resident(read.shard, read.file_offset, read.length))
         }

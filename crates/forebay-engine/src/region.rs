@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use forebay_host::{EventCount, HostError, Map};
-use serde::{Deserialize, Serialize};
+use forebay_plan::config::RegionSizes;
 
 use crate::announced::Announced;
 use crate::error::Error;
@@ -25,27 +25,6 @@ pub const ALIGN: u64 = 4096;
 pub const COUNTERS: usize = 32;
 /// Arrival times kept per rank for the skew.
 pub const ARRIVALS: usize = 64;
-
-/// Sizes of the parts; decided by the leader, the same in all processes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RegionLayout {
-    /// Ranks on the node.
-    pub ranks: usize,
-    /// Readers on the node.
-    pub readers: usize,
-    /// Block words, which is how many blocks can be alive at once.
-    pub blocks: usize,
-    /// Steps whose finds are kept (`locate/finds.rs`); 0 where every process finds samples for itself.
-    pub find_steps: u64,
-    /// Samples of all ranks of the node in one step.
-    pub step_needs: u64,
-    /// Size of the landing ring \[bytes\].
-    pub landing_bytes: u64,
-    /// Size of one batch buffer \[bytes\].
-    pub buffer_bytes: u64,
-    /// Batch buffers per rank.
-    pub buffers: usize,
-}
 
 #[repr(C, align(128))]
 struct Header {
@@ -172,32 +151,26 @@ struct Offsets {
     buffers: usize,
 }
 
-impl RegionLayout {
-    fn offsets(&self) -> Offsets {
+impl Offsets {
+    fn new(sizes: &RegionSizes) -> Self {
         let ranks = size_of::<Header>();
-        let readers = ranks + self.ranks * size_of::<RankSlot>();
-        let words = readers + self.readers * size_of::<ReaderSlot>();
-        let finds = words + self.blocks * 8;
-        let landing = (finds + self.find_words() * 8).next_multiple_of(ALIGN as usize);
-        let buffers = landing + self.landing_bytes as usize;
-        Offsets { ranks, readers, words, finds, landing, buffers }
+        let readers = ranks + sizes.ranks * size_of::<RankSlot>();
+        let words = readers + sizes.readers * size_of::<ReaderSlot>();
+        let finds = words + sizes.blocks * 8;
+        let landing = (finds + find_words(sizes) * 8).next_multiple_of(ALIGN as usize);
+        let buffers = landing + sizes.landing_bytes as usize;
+        Self { ranks, readers, words, finds, landing, buffers }
     }
+}
 
-    fn find_words(&self) -> usize {
-        Finds::words(self.find_steps, self.step_needs)
-    }
+fn find_words(sizes: &RegionSizes) -> usize {
+    Finds::words(sizes.find_steps, sizes.step_needs)
+}
 
-    /// Size of the control part \[bytes\].
-    #[must_use]
-    pub fn control_bytes(&self) -> u64 {
-        self.offsets().landing as u64
-    }
-
-    /// Size of everything \[bytes\].
-    #[must_use]
-    pub fn total_bytes(&self) -> u64 {
-        self.offsets().buffers as u64 + self.buffer_bytes * (self.buffers * self.ranks) as u64
-    }
+/// Size of the control part of a region \[bytes\].
+#[must_use]
+pub fn control_bytes(sizes: &RegionSizes) -> u64 {
+    Offsets::new(sizes).landing as u64
 }
 
 /// The mapped region.
@@ -205,23 +178,28 @@ pub struct Region {
     map: Map,
     /// The memory itself, which tells how much of it is there.
     fd: OwnedFd,
-    layout: RegionLayout,
+    layout: RegionSizes,
     at: Offsets,
 }
 
 impl Region {
-    /// Maps a region that the leader made (`sealed_memfd` of `layout.total_bytes()`).
-    pub fn map(fd: impl AsFd, layout: RegionLayout) -> Result<Self, Error> {
+    /// Maps a region that the leader made (`sealed_memfd` of all its bytes).
+    pub fn map(fd: impl AsFd, layout: RegionSizes) -> Result<Self, Error> {
         assert!(layout.landing_bytes.is_multiple_of(ALIGN) && layout.buffer_bytes.is_multiple_of(ALIGN));
-        let map = Map::shared(fd.as_fd(), layout.total_bytes() as usize)?;
+        let map = Map::shared(fd.as_fd(), layout.total_bytes(control_bytes(&layout)) as usize)?;
         let fd = fd.as_fd().try_clone_to_owned().map_err(HostError::system("keep shared memory"))?;
-        let at = layout.offsets();
+        let at = Offsets::new(&layout);
         Ok(Self { map, fd, layout, at })
     }
 
     /// The sizes.
-    pub fn layout(&self) -> &RegionLayout {
+    pub fn layout(&self) -> &RegionSizes {
         &self.layout
+    }
+
+    /// Size of all of it \[bytes\].
+    pub fn total_bytes(&self) -> u64 {
+        self.map.len() as u64
     }
 
     /// The mapping, for touching its pages.
@@ -308,7 +286,7 @@ impl Region {
     pub fn finds(&self) -> Finds<'_> {
         // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of 8).
         let words =
-            unsafe { std::slice::from_raw_parts(self.pointer(self.at.finds), self.layout.find_words()) };
+            unsafe { std::slice::from_raw_parts(self.pointer(self.at.finds), find_words(&self.layout)) };
         Finds::new(words, self.layout.find_steps, self.layout.step_needs)
     }
 

@@ -200,7 +200,8 @@ impl<'a> Step<'a> {
     /// Whether samples are copied from mappings whose pages may be missing.
     fn touches_pages(&self) -> bool {
         let settings = &self.shared().settings;
-        settings.access == AccessChoice::Mmap || (settings.alone && self.shared().mappings.is_some())
+        settings.access == AccessChoice::Mmap
+            || (settings.mode.is_alone() && self.shared().mappings.is_some())
     }
 
     fn copy_samples(
@@ -401,7 +402,7 @@ impl<'a> Step<'a> {
         let shared = self.shared();
         if part.is_in_place() {
             let found = self.resident(extent);
-            if found.is_none() && shared.settings.alone && !self.announced.replace(true) {
+            if found.is_none() && shared.settings.mode.is_alone() && !self.announced.replace(true) {
                 announce(shared, &planned.located);
             }
             return Some(found.map_or(Bytes::InFile { failed: false }, Bytes::There));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_format::Index;
 use forebay_io::{Failing, Mappings, ReadError, ShardFiles};
-use forebay_plan::{IoLimits, Kind, Order};
+use forebay_plan::{Kind, Order};
 use forebay_types::{Extent, Rank, ShardId};
 
 use crate::batch::{BatchLayout, Buffers};
@@ -29,7 +29,8 @@ use crate::stats::{Counter, EpochReads, count, monotonic_ns};
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) settings: Settings,
-    pub(crate) io_limits: IoLimits,
+    /// Why the settings are what they are, in words.
+    pub(crate) reasons: Vec<String>,
     pub(crate) order: Order,
     pub(crate) node_ranks: Vec<Rank>,
     pub(crate) source: Arc<Source>,
@@ -201,7 +202,7 @@ impl Shared {
             me: self.me(),
             ranks: self.region.ranks().iter().map(rank).collect(),
             readers: self.region.readers().iter().enumerate().map(reader).collect(),
-            roots: if self.settings.has_finds() { self.settings.finders() } else { 0 },
+            roots: if self.settings.mode.has_finds() { self.settings.finders() } else { 0 },
         }
     }
 

@@ -42,7 +42,7 @@ impl Engine {
     /// What was chosen and why, a line each.
     pub fn explain(&self) -> Vec<String> {
         let shared = &self.shared;
-        let mut lines = shared.settings.reasons.clone();
+        let mut lines = shared.reasons.clone();
         lines.extend(shuffling::lines(&shared.order, self.known_epochs(), shared.index.unit_samples()));
         if let Some(reason) = &*shared.fallback.lock().unwrap_or_else(PoisonError::into_inner) {
             lines.push(format!("fallback: {reason}"));

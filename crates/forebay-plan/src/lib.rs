@@ -5,6 +5,7 @@
 //!   to resume.
 //! - `schedule`: which samples are read together ([`Schedule`], [`Segment`]).
 //! - `staging`: where in the staging ring bytes go, and after which step they may ([`StagingRing`]).
+//! - `config`: what is decided once per loader: how its node reads, in which sizes, within which budget ([`config::decide`]).
 //! - `plan`: what a plan says ([`Plan`]) and what bounds it ([`IoLimits`]); `reads` makes it ([`plan_into`]) from `runs` of
 //!   neighbours, `decode_plan` does the same for units that have to be decoded.
 //!
@@ -15,6 +16,7 @@
 //! replaces a work queue between processes.
 #![forbid(unsafe_code)]
 
+pub mod config;
 mod convergence;
 mod decode_plan;
 mod group;

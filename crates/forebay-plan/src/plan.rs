@@ -4,9 +4,10 @@
 //! [`Decode`]), and where the bytes of each sample stand afterwards ([`Part`]). `reads` and `decode_plan` make it.
 
 use forebay_types::{Extent, Located, Piece, ShardId};
+use serde::{Deserialize, Serialize};
 
 /// What the storage likes; decided once per loader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoLimits {
     /// Gap up to which two extents become one read \[bytes\].
     pub gap_bytes: u64,

@@ -13,7 +13,7 @@ use super::Find;
 /// Whether the samples of a tranche can be located without waiting.
 pub(crate) fn is_found(pass: &Pass, tranche: &Segment) -> bool {
     let shared = &pass.shared;
-    !shared.settings.has_finds()
+    !shared.settings.mode.has_finds()
         || shared.region.readers()[..shared.settings.finders()]
             .iter()
             .all(|root| is_behind(&root.found, pass.number, tranche.last_step))
@@ -27,7 +27,7 @@ pub(crate) fn locate(
     out: &mut Located,
 ) -> Result<(), Error> {
     let shared = &pass.shared;
-    if shared.settings.has_finds() {
+    if shared.settings.mode.has_finds() {
         let taken = take(pass, tranche, out);
         publish_position(&shared.slot().taken, pass.number, tranche.last_step + 1);
         shared.region.planning().notify();

@@ -1,10 +1,11 @@
 //! What was decided about the order, finding and reading, in words.
 
+use forebay_io::ShardFiles;
+use forebay_plan::config::{AccessChoice, Budget, Locate, Mapping, Settings};
 use forebay_plan::{Kind, Order};
 
-use super::KIB;
-use super::approach::Approach;
-use crate::options::{Locate, Options};
+use super::{KIB, MIB};
+use crate::options::Options;
 
 /// Adds a line on the order, and on the epochs that will be asked for.
 pub(super) fn explain_order(options: &Options, order: &Order, kind: Kind, reasons: &mut Vec<String>) {
@@ -22,16 +23,71 @@ pub(super) fn explain_order(options: &Options, order: &Order, kind: Kind, reason
     }
 }
 
+/// Adds lines on how storage is touched.
+pub(super) fn explain_access(
+    options: &Options,
+    settings: &Settings,
+    files: &ShardFiles,
+    reasons: &mut Vec<String>,
+) {
+    let Settings { access, direct, mapping, .. } = *settings;
+    if options.direct == Some(true) && !direct {
+        let why = files.direct_refused().unwrap_or("this file system refuses O_DIRECT");
+        reasons.push(format!("direct: {why}; reads go through the page cache"));
+    }
+    reasons.push(match (options.access, mapping == Mapping::Resident) {
+        (AccessChoice::Auto, true) => {
+            "access: the file is local and in the page cache, so every rank copies its samples from a mapping of it; what \
+             is missing there is read by pread"
+                .into()
+        }
+        (AccessChoice::Auto, false) => format!(
+            "access: {} ({}{}){}",
+            if access == AccessChoice::IoUring { "io_uring" } else { "pread" },
+            files.file_system_name(),
+            if direct { ", around the page cache: the data set is larger than half the memory" } else { "" },
+            if mapping == Mapping::Cold { "; what is found in the page cache later is copied from a mapping" } else { "" },
+        ),
+        (choice, _) => format!("access: {}, as asked", choice.name()),
+    });
+}
+
+/// Adds lines on what the memory is taken for.
+pub(super) fn explain_memory(settings: &Settings, budget: &Budget, reasons: &mut Vec<String>) {
+    if settings.on_loan {
+        reasons.push(format!(
+            "memory: other loaders of this process have reserved the {} MiB that they share, so this one is made on loan: it \
+             takes memory while it is iterated, from loaders that are between epochs or not iterated",
+            budget.asked_bytes / MIB
+        ));
+    }
+    let region = &settings.region;
+    let landing = match region.landing_bytes {
+        0 => "no landing blocks".into(),
+        bytes => format!("{} MiB of landing blocks", bytes / MIB),
+    };
+    reasons.push(format!(
+        "memory: {} MiB of {} MiB on this node: {landing}, {} batch buffers of {} KiB for each of {} rank(s)",
+        settings.region_bytes / MIB,
+        settings.memory_bytes / MIB,
+        region.buffers,
+        region.buffer_bytes / KIB,
+        region.ranks,
+    ));
+}
+
 /// Adds lines on finding, reading, turns and checks.
 pub(super) fn explain_reading(
     options: &Options,
-    approach: &Approach,
+    settings: &Settings,
     kind: Kind,
     has_checksums: bool,
     reasons: &mut Vec<String>,
 ) {
     let grouped = matches!(kind, Kind::Group { .. });
-    let Approach { alone, readers, read_bytes, gap_bytes, roots, .. } = *approach;
+    let (alone, roots, readers) =
+        (settings.mode.is_alone(), settings.mode.has_roots(), settings.region.readers);
+    let (read_bytes, gap_bytes) = (settings.limits.max_read_bytes, settings.limits.gap_bytes);
     let ranks = options.local_ranks.len();
     match options.locate {
         Locate::Cursor if alone => reasons.push(

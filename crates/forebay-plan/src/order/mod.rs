@@ -269,7 +269,7 @@ impl Order {
         Convergence::of(self, epochs, unit_samples)
     }
 
-    /// StagingRing bytes with which `node_ranks` ranks of a node never wait for room, at `mean_sample_bytes` per sample.
+    /// Staging bytes with which `node_ranks` ranks of a node never wait for room, at `mean_sample_bytes` per sample.
     ///
     /// For a group order: (lanes of the node + windows that end inside one step + 1)·w·S·mean, where the 1 is a window that is
     /// read meanwhile. Thanks to the staggered edges at most ⌈G / (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the

@@ -1,10 +1,10 @@
-//! How much room the ragged fields of a batch are given.
+//! How much longer the values of ragged fields are than the records that they come from.
 //!
 //! Together they take about the bytes of the records, whatever their number. Only integers of 64 bits become more than
 //! what is written: one byte where they are small (protobuf), so up to eight times as much. How much that is in this data
 //! set, a look at a few samples tells. A batch that needs more moves to private memory, so this is a matter of speed only.
 
-use forebay_format::{Index, Summary};
+use forebay_format::Index;
 use forebay_types::{Dtype, Field, Layout};
 
 use crate::source::Source;
@@ -13,7 +13,7 @@ use crate::source::Source;
 const LOOKS: u64 = 16;
 
 /// Ragged bytes for each byte of a record; 1 where they cannot be more.
-pub(crate) fn growth(source: &Source, index: &Index) -> f64 {
+pub(crate) fn expansion_ratio(source: &Source, index: &Index) -> f64 {
     let grows = |field: &Field| field.layout == Layout::Ragged && field.dtype == Dtype::Int64;
     if index.schema().is_identity() || !index.fields().iter().any(grows) {
         return 1.0;
@@ -30,12 +30,4 @@ pub(crate) fn growth(source: &Source, index: &Index) -> f64 {
     }
     let mean_bytes = bytes as f64 / seen.max(1) as f64;
     (mean_bytes * samples as f64 / index.summary().record_bytes.max(1) as f64).max(1.0)
-}
-
-/// Room for the values of ragged fields \[bytes\]: what a batch holds on average and a quarter more.
-pub(crate) fn ragged_bytes(batch: u64, summary: &Summary, samples: u64, growth: f64) -> u64 {
-    let mean_bytes = summary.record_bytes as f64 / samples.max(1) as f64;
-    let longest = summary.longest_record_bytes as f64;
-    let usual = batch as f64 * mean_bytes * 1.25 + longest;
-    (usual.min(batch as f64 * longest) * growth) as u64
 }

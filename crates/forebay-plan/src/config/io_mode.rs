@@ -1,0 +1,466 @@
+//! How a node reads: in which mode, in requests of which size, by how many readers.
+
+use serde::{Deserialize, Serialize};
+
+use super::facts::{AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, ReadOptions, StorageFacts};
+use super::{KIB, MIB};
+use crate::order::Kind;
+
+/// Most readers of a node.
+pub const MAX_READERS: u32 = 64;
+/// Readers per node where a reader has as many requests under way as a large read is cut into.
+const ANNOUNCING_READERS: usize = 2;
+/// Ranks of a node that one root serves (Pumma et al.: one root per node, two on nodes with more ranks than this).
+const RANKS_PER_ROOT: usize = 16;
+/// Size of a read \[bytes\]: below 64 KiB the rate halves, above 1 MiB nothing is gained (buffered).
+const READ_BYTES: u64 = MIB;
+/// The same around the page cache, where every request pays the full latency.
+const DIRECT_READ_BYTES: u64 = 4 * MIB;
+/// The same where as many steps are read at once as fit: the kernel cuts it into requests that are under way side
+/// by side, on all servers that hold a part. A multiple of all usual stripes.
+const COALESCED_READ_BYTES: u64 = 8 * MIB;
+/// Gap for roots, which should read the pages of the records and little else: the rest of a record's last page, and the one
+/// page of the tree that comes with every hundred or so records.
+const ROOT_GAP_BYTES: u64 = 8 * KIB;
+/// Bytes of one segment of a step-wise order: larger ones coalesce better and cover longer stalls of the storage.
+const SEGMENT_BYTES: u64 = 16 * MIB;
+/// The least that one is where the user gives its steps.
+const MIN_SEGMENT_BYTES: u64 = 4 * MIB;
+/// The same for roots that may read as many steps as they like at once.
+const COALESCED_SEGMENT_BYTES: u64 = 32 * MIB;
+
+/// What a level likes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LevelTraits {
+    /// Gap that is read through, because dropping it costs less than another request \[bytes\].
+    pub gap_bytes: u64,
+    /// Readers of a node.
+    pub readers: usize,
+    /// The same where every sample is a file, which has to be found and opened first.
+    pub sample_file_readers: usize,
+    /// A segment of an order in which every rank walks through a region of its own \[bytes\].
+    pub contiguous_segment_bytes: u64,
+    /// The same where all ranks walk through the file together.
+    pub sequential_segment_bytes: u64,
+    /// Whether what lies in one piece is read in one go, announced in the order of the plan: a disk that serves other nodes in
+    /// between pays for every return, once per go.
+    pub reads_in_pieces: bool,
+    /// Whether reads end at multiples of their size: stripes are a power of two from 64 KiB on, nearly always of 1 MiB or more, and
+    /// so are reads.
+    pub has_stripes: bool,
+    /// Whether a large sample in a file of its own may be read straight into its batch: readers wait for many of them side
+    /// by side, a batch would for one at a time.
+    pub reads_sample_files_in_place: bool,
+}
+
+impl Level {
+    /// What the level likes.
+    #[must_use]
+    pub const fn traits(self) -> LevelTraits {
+        match self {
+            // A call costs 0.6 us, a copy 7 GB/s.
+            Self::PageCache => LevelTraits { gap_bytes: 4 * KIB, ..Self::LocalDisk.traits() },
+            Self::LocalDisk => LevelTraits {
+                // 100 us at 1.6 GB/s.
+                gap_bytes: 128 * KIB,
+                // One fills storage up to 0.8 GB/s, two give 1.5 times that on warm data (facts: readers).
+                readers: 2,
+                sample_file_readers: 2,
+                // Smaller ones stay in the processor's cache, and cost fewer page faults at the start.
+                contiguous_segment_bytes: 4 * MIB,
+                sequential_segment_bytes: 4 * MIB,
+                reads_in_pieces: false,
+                has_stripes: false,
+                reads_sample_files_in_place: true,
+            },
+            Self::Network => LevelTraits {
+                // 0.5 ms at 1 GB/s.
+                gap_bytes: 512 * KIB,
+                // Only requests side by side hide the latency: as many as a Lustre client has under way per server. They sleep
+                // nearly all the time.
+                readers: 8,
+                // A file takes a trip to be found, one to be opened and one to be read.
+                sample_file_readers: 32,
+                // The regions are far apart, and on disks every change from one to the other is a seek.
+                contiguous_segment_bytes: 64 * MIB,
+                sequential_segment_bytes: SEGMENT_BYTES,
+                reads_in_pieces: true,
+                has_stripes: true,
+                reads_sample_files_in_place: false,
+            },
+        }
+    }
+}
+
+/// How samples get from storage to the ranks of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IoMode {
+    /// Every rank copies its samples from a mapping of resident files; nothing is planned or read for others.
+    Mapped,
+    /// Readers execute a plan for all ranks of the node.
+    Planned {
+        /// Whether the readers are the node's roots, which alone touch storage.
+        roots: bool,
+    },
+    /// Samples are found by walking from record to record with a cursor through a mapping.
+    CursorWalk {
+        /// Whether the node's roots walk for all its ranks, which then plan; else every rank walks for itself.
+        roots: bool,
+    },
+}
+
+impl IoMode {
+    /// Whether every rank gets its samples by itself, without readers and plans.
+    #[must_use]
+    pub fn is_alone(self) -> bool {
+        matches!(self, Self::Mapped | Self::CursorWalk { roots: false })
+    }
+
+    /// Whether the readers are the node's roots.
+    #[must_use]
+    pub fn has_roots(self) -> bool {
+        matches!(self, Self::Planned { roots: true } | Self::CursorWalk { roots: true })
+    }
+
+    /// Whether every rank walks through the container for itself.
+    #[must_use]
+    pub fn walks_alone(self) -> bool {
+        self == Self::CursorWalk { roots: false }
+    }
+
+    /// Whether roots find the samples for the planners.
+    #[must_use]
+    pub fn has_finds(self) -> bool {
+        self == Self::CursorWalk { roots: true }
+    }
+}
+
+/// What asks the storage for bytes before they are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadAhead {
+    /// The kernel's own read-ahead.
+    Kernel,
+    /// The readers, which announce blocks to the kernel in the order of the plan.
+    Announced,
+    /// Nothing: blocks are large, and what lies behind them belongs to others.
+    Off,
+}
+
+/// How a node reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoChoice {
+    /// How samples get from storage to the ranks.
+    pub mode: IoMode,
+    /// How storage is touched.
+    pub access: AccessChoice,
+    /// Whether reads go around the page cache.
+    pub direct: bool,
+    /// What asks the storage for bytes before they are read.
+    pub read_ahead: ReadAhead,
+    /// Readers of the node.
+    pub readers: usize,
+    /// Gap up to which reads are joined \[bytes\].
+    pub gap_bytes: u64,
+    /// Largest read \[bytes\].
+    pub read_bytes: u64,
+    /// No read crosses a multiple of this in its file \[bytes\].
+    pub boundary_bytes: Option<u64>,
+    /// Whether a large sample that shares its read with nobody may be read straight into its batch.
+    pub reads_in_place: bool,
+    /// What a step-wise order reads at once \[bytes\].
+    pub segment_bytes: u64,
+}
+
+/// Whether reads should go around the page cache, where the file system does that.
+#[must_use]
+pub fn wants_direct(options: &ReadOptions, file_bytes: u64, is_resident: bool, memory_bytes: u64) -> bool {
+    options.access != AccessChoice::Mmap
+        && options.direct.unwrap_or(!is_resident && file_bytes > memory_bytes / 2)
+}
+
+impl IoChoice {
+    /// Chooses for a node whose steps take so many bytes.
+    #[must_use]
+    pub fn new(
+        options: &ReadOptions,
+        data: &DataFacts,
+        storage: &StorageFacts,
+        kind: Kind,
+        step_bytes: u64,
+    ) -> Self {
+        let resident = storage.mapping == Mapping::Resident;
+        let source = storage.source.traits();
+        let walks = options.locate.walks();
+        let direct = storage.direct != DirectIo::Unavailable
+            && wants_direct(options, data.file_bytes, resident, storage.memory_bytes);
+        let access = match options.access {
+            AccessChoice::Auto if direct && storage.direct == DirectIo::IoUring => AccessChoice::IoUring,
+            choice => choice,
+        };
+        // With a cursor, readers are only asked for where they are to be roots; else every rank walks for itself.
+        let roots =
+            options.roots || options.locate == Locate::Handoff || (walks && options.readers.is_some());
+        let mode = if walks {
+            IoMode::CursorWalk { roots }
+        } else if !roots && resident && options.access == AccessChoice::Auto && !direct && !data.is_coded {
+            // What is coded is decoded once for all ranks, by readers.
+            IoMode::Mapped
+        } else {
+            IoMode::Planned { roots }
+        };
+        let is_forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
+        // Steps of a forward walk and groups are pieces of a file, unless every sample is a file.
+        let in_pieces = (is_forward || matches!(kind, Kind::Group { .. })) && !data.has_sample_files;
+        // What is coded wants many readers, which decode.
+        let coalesces = options.coalesce.is_none()
+            && !walks
+            && (roots
+                || (in_pieces
+                    && source.reads_in_pieces
+                    && options.readers.is_none()
+                    && !options.reader_per_rank
+                    && !data.is_coded));
+        let read_bytes = match (coalesces, direct) {
+            (true, _) => COALESCED_READ_BYTES,
+            (false, true) => DIRECT_READ_BYTES,
+            (false, false) => READ_BYTES,
+        };
+        let readers = match options.readers {
+            _ if mode.is_alone() => 0,
+            Some(readers) => readers as usize,
+            None if options.reader_per_rank => options.node_ranks.min(MAX_READERS as usize),
+            None if roots => options.node_ranks.div_ceil(RANKS_PER_ROOT).min(2),
+            None if data.has_sample_files => source.sample_file_readers,
+            None if coalesces => ANNOUNCING_READERS,
+            None => source.readers,
+        };
+        let segment_bytes = match (options.coalesce, kind) {
+            (Some(steps), _) => step_bytes.saturating_mul(u64::from(steps)).max(MIN_SEGMENT_BYTES),
+            (None, Kind::Contiguous) if storage.source == Level::Network => source.contiguous_segment_bytes,
+            (None, _) if coalesces && roots => COALESCED_SEGMENT_BYTES,
+            (None, Kind::Contiguous) => source.contiguous_segment_bytes,
+            (None, Kind::Sequential) => source.sequential_segment_bytes,
+            (None, _) => SEGMENT_BYTES,
+        };
+        Self {
+            mode,
+            access,
+            direct,
+            read_ahead: match access {
+                AccessChoice::Mmap => ReadAhead::Kernel,
+                _ if coalesces && !direct => ReadAhead::Announced,
+                _ if coalesces || roots => ReadAhead::Off,
+                _ => ReadAhead::Kernel,
+            },
+            readers,
+            gap_bytes: match mode {
+                _ if roots => ROOT_GAP_BYTES,
+                _ if resident => Level::PageCache.traits().gap_bytes,
+                _ => source.gap_bytes,
+            },
+            read_bytes,
+            boundary_bytes: source.has_stripes.then_some(read_bytes),
+            reads_in_place: !direct
+                && !roots
+                && (source.reads_sample_files_in_place || !data.has_sample_files),
+            segment_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUP: Kind = Kind::Group { samples: 8, window: 4 };
+
+    fn data() -> DataFacts {
+        DataFacts {
+            samples: 10_000,
+            record_bytes: 10_000 * 100 * KIB,
+            file_bytes: 10_000 * 100 * KIB,
+            unit_samples: 1,
+            is_coded: false,
+            has_sample_files: false,
+            has_checksums: false,
+            batch_bytes: MIB,
+            ragged_bytes: 0,
+        }
+    }
+
+    const LOCAL: StorageFacts = StorageFacts {
+        source: Level::LocalDisk,
+        mapping: Mapping::Cold,
+        direct: DirectIo::IoUring,
+        memory_bytes: 64 << 30,
+    };
+    const WARM: StorageFacts = StorageFacts { mapping: Mapping::Resident, ..LOCAL };
+    const NETWORK: StorageFacts = StorageFacts { source: Level::Network, mapping: Mapping::None, ..LOCAL };
+
+    fn options() -> ReadOptions {
+        ReadOptions::new(4)
+    }
+
+    fn choose(options: ReadOptions, data: DataFacts, storage: StorageFacts, kind: Kind) -> IoChoice {
+        IoChoice::new(&options, &data, &storage, kind, 2 * MIB)
+    }
+
+    #[test]
+    fn the_mode_follows_from_the_options_and_the_page_cache() {
+        use IoMode::{CursorWalk, Mapped, Planned};
+        let mmap = ReadOptions { access: AccessChoice::Mmap, ..options() };
+        let cursor = ReadOptions { locate: Locate::Cursor, ..mmap };
+        let coded = DataFacts { is_coded: true, ..data() };
+        for (options, data, storage, expected, readers) in [
+            (options(), data(), WARM, Mapped, 0),
+            (options(), data(), LOCAL, Planned { roots: false }, 2),
+            (options(), coded, WARM, Planned { roots: false }, 2),
+            (ReadOptions { roots: true, ..options() }, data(), WARM, Planned { roots: true }, 1),
+            (
+                ReadOptions { access: AccessChoice::Pread, ..options() },
+                data(),
+                WARM,
+                Planned { roots: false },
+                2,
+            ),
+            (ReadOptions { direct: Some(true), ..options() }, data(), WARM, Planned { roots: false }, 2),
+            (mmap, data(), WARM, Planned { roots: false }, 2),
+            (cursor, data(), LOCAL, CursorWalk { roots: false }, 0),
+            (ReadOptions { readers: Some(3), ..cursor }, data(), LOCAL, CursorWalk { roots: true }, 3),
+            (ReadOptions { roots: true, ..cursor }, data(), LOCAL, CursorWalk { roots: true }, 1),
+            (ReadOptions { locate: Locate::Handoff, ..mmap }, data(), LOCAL, CursorWalk { roots: true }, 1),
+        ] {
+            let choice = choose(options, data, storage, Kind::Sequential);
+            assert_eq!((choice.mode, choice.readers), (expected, readers), "{options:?} {storage:?}");
+        }
+    }
+
+    #[test]
+    fn what_lies_in_pieces_on_other_nodes_is_announced_in_large_blocks() {
+        let coded = DataFacts { is_coded: true, ..data() };
+        let files = DataFacts { has_sample_files: true, ..data() };
+        let eight = ReadOptions { readers: Some(8), ..options() };
+        let steps = ReadOptions { coalesce: Some(2), ..options() };
+        for (name, options, data, storage, kind, announces, readers, read, segment) in [
+            ("sequential", options(), data(), NETWORK, Kind::Sequential, true, 2, 8, 16),
+            ("contiguous", options(), data(), NETWORK, Kind::Contiguous, true, 2, 8, 64),
+            ("group", options(), data(), NETWORK, GROUP, true, 2, 8, 16),
+            ("shuffle", options(), data(), NETWORK, Kind::Shuffle, false, 8, 1, 16),
+            ("coded", options(), coded, NETWORK, GROUP, false, 8, 1, 16),
+            ("files", options(), files, NETWORK, GROUP, false, 32, 1, 16),
+            ("readers=8", eight, data(), NETWORK, GROUP, false, 8, 1, 16),
+            ("coalesce=2", steps, data(), NETWORK, Kind::Sequential, false, 8, 1, 4),
+            ("local", options(), data(), LOCAL, Kind::Sequential, false, 2, 1, 4),
+            ("local contiguous", options(), data(), LOCAL, Kind::Contiguous, false, 2, 1, 4),
+            ("local group", options(), data(), LOCAL, GROUP, false, 2, 1, 16),
+            ("local files", options(), files, LOCAL, GROUP, false, 2, 1, 16),
+        ] {
+            let choice = choose(options, data, storage, kind);
+            let found = (
+                choice.read_ahead == ReadAhead::Announced,
+                choice.readers,
+                choice.read_bytes / MIB,
+                choice.segment_bytes / MIB,
+            );
+            assert_eq!(found, (announces, readers, read, segment), "{name}");
+            assert_eq!(choice.read_ahead == ReadAhead::Kernel, !announces, "{name}");
+            assert_eq!(
+                choice.boundary_bytes,
+                (storage.source == Level::Network).then_some(choice.read_bytes),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_data_set_larger_than_half_the_memory_goes_around_the_page_cache() {
+        let large = DataFacts { file_bytes: 33 << 30, ..data() };
+        let refused = StorageFacts { direct: DirectIo::Unavailable, ..NETWORK };
+        let no_ring = StorageFacts { direct: DirectIo::Pread, ..NETWORK };
+        for (options, data, storage, direct, access) in [
+            (options(), large, NETWORK, true, AccessChoice::IoUring),
+            (options(), large, no_ring, true, AccessChoice::Auto),
+            (options(), large, refused, false, AccessChoice::Auto),
+            (
+                options(),
+                large,
+                StorageFacts { mapping: Mapping::Resident, ..NETWORK },
+                false,
+                AccessChoice::Auto,
+            ),
+            (options(), data(), NETWORK, false, AccessChoice::Auto),
+            (ReadOptions { direct: Some(true), ..options() }, data(), NETWORK, true, AccessChoice::IoUring),
+            (ReadOptions { direct: Some(false), ..options() }, large, NETWORK, false, AccessChoice::Auto),
+            (
+                ReadOptions { access: AccessChoice::Pread, ..options() },
+                large,
+                NETWORK,
+                true,
+                AccessChoice::Pread,
+            ),
+            (
+                ReadOptions { access: AccessChoice::Mmap, ..options() },
+                large,
+                NETWORK,
+                false,
+                AccessChoice::Mmap,
+            ),
+        ] {
+            let choice = choose(options, data, storage, GROUP);
+            assert_eq!((choice.direct, choice.access), (direct, access), "{options:?} {storage:?}");
+            assert!(!choice.direct || (choice.read_ahead == ReadAhead::Off) == (choice.readers == 2));
+            assert!(!(choice.direct && choice.reads_in_place));
+        }
+    }
+
+    #[test]
+    fn gaps_follow_the_level_and_roots_read_little_else() {
+        let roots = ReadOptions { roots: true, ..options() };
+        let mmap = ReadOptions { access: AccessChoice::Mmap, ..options() };
+        for (options, storage, gap_kib) in [
+            (options(), LOCAL, 128),
+            (options(), WARM, 4),
+            (options(), NETWORK, 512),
+            (mmap, StorageFacts { mapping: Mapping::Resident, ..NETWORK }, 4),
+            (roots, WARM, 8),
+            (roots, NETWORK, 8),
+        ] {
+            let choice = choose(options, data(), storage, Kind::Sequential);
+            assert_eq!(choice.gap_bytes, gap_kib * KIB, "{options:?} {storage:?}");
+        }
+    }
+
+    #[test]
+    fn large_samples_are_read_in_place_but_from_files_on_other_nodes() {
+        let files = DataFacts { has_sample_files: true, ..data() };
+        let roots = ReadOptions { roots: true, ..options() };
+        for (options, data, storage, expected) in [
+            (options(), data(), LOCAL, true),
+            (options(), data(), NETWORK, true),
+            (options(), files, LOCAL, true),
+            (options(), files, NETWORK, false),
+            (roots, data(), LOCAL, false),
+        ] {
+            assert_eq!(choose(options, data, storage, GROUP).reads_in_place, expected, "{storage:?}");
+        }
+    }
+
+    #[test]
+    fn roots_are_few_and_readers_per_rank_are_bounded() {
+        let roots = |ranks| ReadOptions { roots: true, ..ReadOptions::new(ranks) };
+        let each = |ranks| ReadOptions { reader_per_rank: true, ..ReadOptions::new(ranks) };
+        for (options, readers) in [
+            (roots(1), 1),
+            (roots(16), 1),
+            (roots(17), 2),
+            (roots(200), 2),
+            (each(5), 5),
+            (each(200), 64),
+            (ReadOptions { readers: Some(7), ..roots(17) }, 7),
+        ] {
+            assert_eq!(choose(options, data(), NETWORK, GROUP).readers, readers, "{options:?}");
+        }
+    }
+}

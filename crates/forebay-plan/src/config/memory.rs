@@ -1,0 +1,157 @@
+//! How much memory a loader may use on its node.
+//!
+//! What was asked for by `memory=`, or the default, less what other loaders of the job hold. A
+//! control group and the free memory bound both. `RLIMIT_AS` bounds both, too: the region is mapped
+//! by every rank, so the one with the least address space left decides. Of that the default takes
+//! up to half; a mapping of the data set gets up to a quarter; the rest is for the stacks of
+//! threads, the allocator's arenas, which reserve 64 MiB a thread where they can, and the script.
+
+/// Part of the address space that is left which the default budget takes: one in this many.
+const DEFAULT_ADDRESS_PART: u64 = 2;
+/// Part of it that a mapping of the data set takes: one in this many.
+const MAPPED_ADDRESS_PART: u64 = 4;
+
+/// Facts of the memory of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryFacts {
+    /// What `memory=` asks for \[bytes\].
+    pub asked_bytes: Option<u64>,
+    /// What a loader gets by default \[bytes\].
+    pub default_bytes: u64,
+    /// What is free for this job on the node \[bytes\].
+    pub free_bytes: u64,
+    /// Address space that is left to the rank that has the least \[bytes\], where one has a limit.
+    pub address_left_bytes: Option<u64>,
+    /// What other loaders hold of the budget \[bytes\].
+    pub held_bytes: u64,
+}
+
+/// What bounds the memory of a loader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryBound {
+    /// `RLIMIT_AS` leaves so much address space \[bytes\].
+    AddressSpace(u64),
+    /// So much memory is free on the node for the job \[bytes\].
+    Free(u64),
+}
+
+impl MemoryBound {
+    /// How much it is \[bytes\].
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::AddressSpace(bytes) | Self::Free(bytes) => bytes,
+        }
+    }
+}
+
+/// What a loader may use on its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// What was asked for, or is the default \[bytes\].
+    pub asked_bytes: u64,
+    /// Whether it is the default.
+    pub is_default: bool,
+    /// What other loaders and kept data hold of it \[bytes\].
+    pub held_bytes: u64,
+    /// What a loader may take on loan where nothing that works is left: all but what nobody gives up \[bytes\].
+    pub lendable_bytes: u64,
+    /// What bounds it; `memory=` could ask for no more.
+    pub bound: MemoryBound,
+    /// Whether the default is less than it would be without a limit of this process or group.
+    pub is_cut: bool,
+    /// Whether the default is half of the address space that is left.
+    pub is_half_of_address_space: bool,
+}
+
+impl Budget {
+    /// What is left for this loader \[bytes\]: nothing where others, which were given more, hold
+    /// more than was asked for.
+    #[must_use]
+    pub fn left_bytes(&self) -> u64 {
+        self.asked_bytes.saturating_sub(self.held_bytes)
+    }
+}
+
+/// What a loader may use.
+///
+/// # Errors
+/// The bound, where more was asked for.
+pub fn budget(facts: &MemoryFacts) -> Result<Budget, MemoryBound> {
+    let MemoryFacts { asked_bytes, default_bytes, free_bytes, address_left_bytes, held_bytes } = *facts;
+    let bound = match address_left_bytes {
+        Some(left) if left < free_bytes => MemoryBound::AddressSpace(left),
+        _ => MemoryBound::Free(free_bytes),
+    };
+    let of_address = address_left_bytes.map_or(u64::MAX, |left| left / DEFAULT_ADDRESS_PART);
+    if asked_bytes.is_some_and(|asked| asked > bound.bytes()) {
+        return Err(bound);
+    }
+    Ok(Budget {
+        asked_bytes: asked_bytes.unwrap_or(default_bytes.min(free_bytes).min(of_address)),
+        is_default: asked_bytes.is_none(),
+        held_bytes,
+        lendable_bytes: 0,
+        bound,
+        is_cut: asked_bytes.is_none() && free_bytes.min(of_address) < default_bytes,
+        is_half_of_address_space: asked_bytes.is_none() && of_address < default_bytes.min(free_bytes),
+    })
+}
+
+/// Whether a data set of so many bytes may be mapped by every rank.
+#[must_use]
+pub fn may_map(file_bytes: u64, address_left_bytes: Option<u64>) -> bool {
+    address_left_bytes.is_none_or(|left| file_bytes <= left / MAPPED_ADDRESS_PART)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn facts(asked_mib: Option<u64>, address_mib: Option<u64>) -> MemoryFacts {
+        MemoryFacts {
+            asked_bytes: asked_mib.map(|mib| mib * MIB),
+            default_bytes: 2560 * MIB,
+            free_bytes: 8192 * MIB,
+            address_left_bytes: address_mib.map(|mib| mib * MIB),
+            held_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn address_space_bounds_the_default_and_what_is_asked_for() {
+        let free = MemoryBound::Free(8192 * MIB);
+        let address = MemoryBound::AddressSpace(1536 * MIB);
+        for (asked, left, expected) in [
+            (None, None, Ok((2560, free, false))),
+            (None, Some(100 << 20), Ok((2560, free, false))),
+            (None, Some(1536), Ok((768, address, true))),
+            (None, Some(8000), Ok((2560, MemoryBound::AddressSpace(8000 * MIB), false))),
+            (Some(1000), Some(1536), Ok((1000, address, false))),
+            (Some(2000), Some(1536), Err(address)),
+            (Some(9000), None, Err(free)),
+        ] {
+            let found = budget(&facts(asked, left));
+            let found = found.map(|one| (one.asked_bytes / MIB, one.bound, one.is_half_of_address_space));
+            assert_eq!(found, expected, "{asked:?} of {left:?}");
+        }
+    }
+
+    #[test]
+    fn others_hold_a_part_of_the_budget_or_more_than_all_of_it() {
+        let left = |held_mib| {
+            let facts = MemoryFacts { held_bytes: held_mib * MIB, ..facts(Some(100), None) };
+            budget(&facts).map(|budget| budget.left_bytes() / MIB)
+        };
+        assert_eq!((left(0), left(30), left(300)), (Ok(100), Ok(70), Ok(0)));
+    }
+
+    #[test]
+    fn files_are_mapped_where_that_leaves_address_space_for_the_rest() {
+        assert!(may_map(1 << 50, None));
+        assert!(may_map(384 * MIB, Some(1536 * MIB)));
+        assert!(!may_map(385 * MIB, Some(1536 * MIB)));
+    }
+}

@@ -1,0 +1,148 @@
+//! What is decided when a loader is made, so that all processes of a node compute the same plan.
+//!
+//! Every decision is a pure function of the options, facts of the data set and facts of the storage ([`decide`]). Somebody
+//! else gathers the facts (`facts`), and words what was decided. Nothing here changes which samples are delivered: that is
+//! the order's alone. `memory` is what a loader may use, `io_mode` how its node touches storage, `sizing` what that takes.
+
+mod facts;
+mod io_mode;
+mod memory;
+mod sizing;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::facts::{AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, ReadOptions, StorageFacts};
+pub use self::io_mode::{IoChoice, IoMode, LevelTraits, MAX_READERS, ReadAhead, wants_direct};
+pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, may_map};
+use self::sizing::Load;
+pub use self::sizing::{BudgetTooSmall, RegionSizes, ragged_bytes};
+use crate::group::default_group;
+use crate::order::{Kind, Order};
+use crate::plan::IoLimits;
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+
+/// Alignment of everything that is read around the page cache \[bytes\]: a page.
+const ALIGN: u64 = 4096;
+/// Small reads that share a block.
+const READS_PER_BLOCK: u32 = 64;
+/// Requests under way per `io_uring` reader.
+const DEPTH: u32 = 16;
+/// A sample at least this large is read straight into its batch where nothing else shares the read: from here on the
+/// second copy costs more than the lost coalescing.
+const IN_PLACE_BYTES: u64 = 64 * KIB;
+
+/// The decisions, the same in all processes of a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, not a state in disguise")]
+pub struct Settings {
+    /// How samples get from storage to the ranks.
+    pub mode: IoMode,
+    /// How samples are found.
+    pub locate: Locate,
+    /// How storage is touched.
+    pub access: AccessChoice,
+    /// Whether reads go around the page cache.
+    pub direct: bool,
+    /// What is known of the files through a mapping; every rank maps them, or none.
+    pub mapping: Mapping,
+    /// What asks the storage for bytes before they are read.
+    pub read_ahead: ReadAhead,
+    /// Requests under way per `io_uring` reader.
+    pub depth: u32,
+    /// What the plan has to keep to.
+    pub limits: IoLimits,
+    /// Samples per group, where the order groups.
+    pub group_samples: u64,
+    /// Groups per window, where the order groups.
+    pub group_window: u64,
+    /// Lanes.
+    pub lanes: u64,
+    /// Steps that are read together at the beginning, for step-wise orders.
+    pub first_segment_steps: u64,
+    /// The same later.
+    pub segment_steps: u64,
+    /// Whether the checksum of every record is computed.
+    pub checksums: bool,
+    /// Room for the values of the ragged fields of a batch \[bytes\].
+    pub ragged_bytes: u64,
+    /// Sizes of the shared region.
+    pub region: RegionSizes,
+    /// Size of all of it \[bytes\].
+    pub region_bytes: u64,
+    /// Bytes that the loader may use on this node.
+    pub memory_bytes: u64,
+    /// The least budget that works for these options \[bytes\].
+    pub least_bytes: u64,
+    /// Whether it reserves no memory, but takes it while it is iterated.
+    pub on_loan: bool,
+}
+
+impl Settings {
+    /// Roots that find samples: as many as there are readers, but one where they take turns in the whole job.
+    #[must_use]
+    pub fn finders(&self) -> usize {
+        match self.locate {
+            Locate::Handoff => 1,
+            _ => self.region.readers,
+        }
+    }
+}
+
+/// Decides for a node. `control_bytes` is the size of the control part of a region.
+///
+/// # Errors
+/// A budget that is too small.
+pub fn decide(
+    options: &ReadOptions,
+    data: &DataFacts,
+    storage: &StorageFacts,
+    order: &Order,
+    budget: &Budget,
+    control_bytes: &dyn Fn(&RegionSizes) -> u64,
+) -> Result<Settings, BudgetTooSmall> {
+    let mean_bytes = data.mean_record_bytes();
+    // What one sample costs in the staging ring: its record with the padding that lies between records.
+    let staged_bytes = mean_bytes
+        .max((data.file_bytes as f64 / data.samples.max(1) as f64).min(mean_bytes + 2.0 * ALIGN as f64));
+    let step_samples = order.spec().batch * options.node_ranks as u64;
+    let step_bytes = (step_samples as f64 * staged_bytes) as u64;
+    let choice = IoChoice::new(options, data, storage, order.kind(), step_bytes);
+    let load = Load { options, data, order, choice: &choice, staged_bytes, step_bytes, control_bytes };
+    let sizes = load.fit(budget)?;
+    let (group_samples, group_window) = match order.kind() {
+        Kind::Group { samples, window } => (samples, window),
+        _ => default_group(data.samples, mean_bytes, data.unit_samples),
+    };
+    Ok(Settings {
+        mode: choice.mode,
+        locate: options.locate,
+        access: choice.access,
+        direct: choice.direct,
+        mapping: storage.mapping,
+        read_ahead: choice.read_ahead,
+        depth: DEPTH,
+        limits: IoLimits {
+            gap_bytes: choice.gap_bytes,
+            max_read_bytes: choice.read_bytes,
+            align_bytes: if choice.direct { ALIGN } else { 1 },
+            boundary_bytes: choice.boundary_bytes,
+            in_place_bytes: choice.reads_in_place.then_some(IN_PLACE_BYTES),
+            block_bytes: choice.read_bytes,
+            reads_per_block: READS_PER_BLOCK,
+        },
+        group_samples,
+        group_window,
+        lanes: order.lanes(),
+        first_segment_steps: sizes.first_segment_steps,
+        segment_steps: sizes.segment_steps,
+        checksums: options.checksums && data.has_checksums,
+        ragged_bytes: data.ragged_bytes,
+        region: sizes.region,
+        region_bytes: sizes.region_bytes,
+        memory_bytes: sizes.memory_bytes,
+        least_bytes: sizes.least_bytes,
+        on_loan: sizes.on_loan,
+    })
+}
