@@ -12,6 +12,7 @@ use forebay_plan::config::ReadAhead;
 
 use crate::pass::Pass;
 use crate::plans::Planned;
+use crate::position::BlockSeq;
 
 /// What is announced ahead of a block at least \[bytes\]: more than any storage delivers within its latency.
 const AHEAD_BYTES: u64 = 8 << 20;
@@ -33,7 +34,7 @@ pub(crate) fn announce(pass: &Pass, planned: &Planned, block: &Block, width: u64
         let taken = announced.taken();
         if announced.is_busy(pass.number) {
             // Whoever is at it goes on with what lies ahead.
-            if pass.is_stopped() || announced.is_told(pass.number, block.sequence) {
+            if pass.is_stopped() || announced.is_told(pass.number, BlockSeq(block.sequence)) {
                 return;
             }
             let is_free = || pass.is_stopped() || !announced.is_busy(pass.number);
@@ -50,7 +51,7 @@ pub(crate) fn announce(pass: &Pass, planned: &Planned, block: &Block, width: u64
         if shared.options.stagger.is_some() && next.tranche.first_step != planned.tranche.first_step {
             return;
         }
-        let sequence = next.plan.blocks[place].sequence;
+        let sequence = BlockSeq(next.plan.blocks[place].sequence);
         if announced.take(taken, pass.number, sequence) {
             tell(pass, &next, place);
             announced.tell(pass.number, sequence);

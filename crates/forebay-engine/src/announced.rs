@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::position::Position;
+use crate::position::{BlockSeq, Position, SessionId};
 
 /// Words in shared memory; all begin as zeros.
 #[repr(C)]
@@ -24,24 +24,24 @@ impl Announced {
     }
 
     /// Whether somebody is at it: a block of the pass was taken and is not announced yet.
-    pub(crate) fn is_busy(&self, pass: u64) -> bool {
+    pub(crate) fn is_busy(&self, pass: SessionId) -> bool {
         let taken = self.taken();
         taken.step_in(pass) > self.told().step_in(pass)
     }
 
     /// Whether a block was announced.
-    pub(crate) fn is_told(&self, pass: u64, sequence: u64) -> bool {
+    pub(crate) fn is_told(&self, pass: SessionId, BlockSeq(sequence): BlockSeq) -> bool {
         self.told().step_in(pass) > sequence
     }
 
     /// Takes a block; false where somebody was faster.
-    pub(crate) fn take(&self, taken: Position, pass: u64, sequence: u64) -> bool {
+    pub(crate) fn take(&self, taken: Position, pass: SessionId, BlockSeq(sequence): BlockSeq) -> bool {
         let word = Position::new(pass, sequence + 1).word();
         self.taken.compare_exchange(taken.word(), word, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Notes that a block which was taken is announced.
-    pub(crate) fn tell(&self, pass: u64, sequence: u64) {
+    pub(crate) fn tell(&self, pass: SessionId, BlockSeq(sequence): BlockSeq) {
         self.told.fetch_max(Position::new(pass, sequence + 1).word(), Ordering::AcqRel);
     }
 }
@@ -57,13 +57,27 @@ mod tests {
     #[test]
     fn a_block_is_announced_by_one_reader_and_a_new_pass_begins_anew() {
         let announced = nothing();
-        assert!(!announced.is_busy(1) && !announced.is_told(1, 0));
+        assert!(!announced.is_busy(SessionId(1)) && !announced.is_told(SessionId(1), BlockSeq(0)));
         let before = announced.taken();
-        assert!(announced.take(before, 1, 0) && !announced.take(before, 1, 0));
-        assert!(announced.is_busy(1) && !announced.is_told(1, 0) && !announced.is_busy(2));
-        announced.tell(1, 0);
-        assert!(announced.is_told(1, 0) && !announced.is_told(1, 1) && !announced.is_busy(1));
-        assert!(!announced.is_told(2, 0) && announced.take(announced.taken(), 2, 0));
+        assert!(
+            announced.take(before, SessionId(1), BlockSeq(0))
+                && !announced.take(before, SessionId(1), BlockSeq(0))
+        );
+        assert!(
+            announced.is_busy(SessionId(1))
+                && !announced.is_told(SessionId(1), BlockSeq(0))
+                && !announced.is_busy(SessionId(2))
+        );
+        announced.tell(SessionId(1), BlockSeq(0));
+        assert!(
+            announced.is_told(SessionId(1), BlockSeq(0))
+                && !announced.is_told(SessionId(1), BlockSeq(1))
+                && !announced.is_busy(SessionId(1))
+        );
+        assert!(
+            !announced.is_told(SessionId(2), BlockSeq(0))
+                && announced.take(announced.taken(), SessionId(2), BlockSeq(0))
+        );
     }
 
     #[test]
@@ -73,18 +87,18 @@ mod tests {
         let announce = || {
             loop {
                 let taken = announced.taken();
-                if announced.is_busy(1) {
+                if announced.is_busy(SessionId(1)) {
                     std::thread::yield_now();
                     continue;
                 }
-                let sequence = taken.step_in(1);
+                let sequence = taken.step_in(SessionId(1));
                 if sequence == 1000 {
                     return;
                 }
-                if announced.take(taken, 1, sequence) {
+                if announced.take(taken, SessionId(1), BlockSeq(sequence)) {
                     // Nobody else is here.
                     order.try_lock().unwrap().push(sequence);
-                    announced.tell(1, sequence);
+                    announced.tell(SessionId(1), BlockSeq(sequence));
                 }
             }
         };

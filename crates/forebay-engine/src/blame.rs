@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use forebay_types::Extent;
 
-use crate::position::Position;
+use crate::position::{Position, SessionId};
 use crate::protocol::Presence;
 
 /// A process that has not said for so long that it runs does not run: three times what a sleeping planner takes.
@@ -148,7 +148,7 @@ pub(crate) struct ReaderFacts {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) now_ns: u64,
-    pub(crate) pass: u64,
+    pub(crate) pass: SessionId,
     /// The local rank that asks; it runs.
     pub(crate) me: usize,
     pub(crate) ranks: Vec<RankFacts>,
@@ -375,17 +375,17 @@ mod tests {
             presence: Presence::Here,
             alive_ns: NOW - SECOND,
             doing: Doing::Nothing,
-            gathered: Position::new(1, 10),
-            taken: Position::new(1, 20),
+            gathered: Position::new(SessionId(1), 10),
+            taken: Position::new(SessionId(1), 20),
         };
         let reader = |host| ReaderFacts {
             host,
             doing: Doing::Nothing,
             seeking: Doing::Nothing,
-            found: Position::new(1, 20),
+            found: Position::new(SessionId(1), 20),
         };
         let (ranks, readers) = (vec![rank; 4], vec![reader(0), reader(2)]);
-        Node { now_ns: NOW, pass: 1, me: 0, ranks, readers, roots: 0 }
+        Node { now_ns: NOW, pass: SessionId(1), me: 0, ranks, readers, roots: 0 }
     }
 
     fn storage(who: Who, since: u64, until: u64) -> Fault {
@@ -411,7 +411,7 @@ mod tests {
                 |node| {
                     node.ranks[0].doing = Doing::Block(5);
                     for local in [0, 1, 3] {
-                        node.ranks[local].gathered = Position::new(1, 50);
+                        node.ranks[local].gathered = Position::new(SessionId(1), 50);
                     }
                 },
                 slow(2),
@@ -461,7 +461,7 @@ mod tests {
                     node.ranks[0].doing = Doing::Block(4);
                     node.readers[0].doing = Doing::Room(12);
                     for local in [0, 1, 2] {
-                        node.ranks[local].gathered = Position::new(1, 13);
+                        node.ranks[local].gathered = Position::new(SessionId(1), 13);
                     }
                 },
                 slow(3),
@@ -481,7 +481,7 @@ mod tests {
                     node.ranks[0].doing = Doing::Block(4);
                     node.readers[0].doing = Doing::Room(12);
                     for local in [0, 1, 2] {
-                        node.ranks[local].gathered = Position::new(1, 13);
+                        node.ranks[local].gathered = Position::new(SessionId(1), 13);
                     }
                     node.ranks[3].doing = Doing::Block(5);
                     node.readers[1].doing = Doing::Reading(NOW - 7 * SECOND);
@@ -493,7 +493,7 @@ mod tests {
                 |node| {
                     node.ranks[0].doing = Doing::Block(4);
                     node.readers[0].doing = Doing::Room(12);
-                    node.ranks[0].gathered = Position::new(1, 13);
+                    node.ranks[0].gathered = Position::new(SessionId(1), 13);
                     node.ranks[1].doing = Doing::Reading(NOW - 7 * SECOND);
                     node.ranks[2].doing = Doing::Reading(NOW - 7 * SECOND);
                 },
@@ -505,8 +505,8 @@ mod tests {
                     node.ranks[0].doing = Doing::Block(4);
                     node.readers[0].doing = Doing::Room(12);
                     node.ranks[1].presence = Presence::Gone;
-                    node.ranks[2].gathered = Position::new(1, crate::position::AWAY);
-                    node.ranks[3].gathered = Position::new(1, crate::position::AWAY);
+                    node.ranks[2].gathered = Position::new(SessionId(1), crate::position::AWAY);
+                    node.ranks[3].gathered = Position::new(SessionId(1), crate::position::AWAY);
                 },
                 unknown(NOW),
             ),
@@ -536,7 +536,7 @@ mod tests {
                     node.readers[0].doing = Doing::Blocks;
                     node.readers[1].doing = Doing::Room(10);
                     for local in [0, 2, 3] {
-                        node.ranks[local].gathered = Position::new(1, 13);
+                        node.ranks[local].gathered = Position::new(SessionId(1), 13);
                     }
                 },
                 slow(1),
@@ -564,7 +564,7 @@ mod tests {
                 |node| {
                     node.ranks[0].doing = Doing::Plan(21);
                     node.roots = 2;
-                    node.readers[0].found = Position::new(1, 30);
+                    node.readers[0].found = Position::new(SessionId(1), 30);
                     node.readers[1].seeking = Doing::Reading(NOW - 7 * SECOND);
                 },
                 storage(Who::Root(1), since, NOW - SECOND),
@@ -575,9 +575,9 @@ mod tests {
                     node.ranks[0].doing = Doing::Plan(21);
                     node.roots = 1;
                     node.readers[0].seeking = Doing::Room(20);
-                    node.ranks[0].taken = Position::new(1, 22);
-                    node.ranks[1].taken = Position::new(1, 22);
-                    node.ranks[2].taken = Position::new(1, 22);
+                    node.ranks[0].taken = Position::new(SessionId(1), 22);
+                    node.ranks[1].taken = Position::new(SessionId(1), 22);
+                    node.ranks[2].taken = Position::new(SessionId(1), 22);
                     node.ranks[3].alive_ns = 0;
                 },
                 stopped(3),

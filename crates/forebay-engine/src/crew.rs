@@ -10,6 +10,7 @@ use forebay_plan::config::Mapping;
 use crate::error::Error;
 use crate::locate::run_root;
 use crate::pass::Pass;
+use crate::position::SessionId;
 use crate::protocol::publish_position;
 use crate::shared::Shared;
 use crate::threads::Kind;
@@ -19,7 +20,12 @@ use crate::{gather, planner, reader};
 const GATHER_THREADS: usize = 4;
 
 /// Begins pass `number` at an absolute step of the epoch that ends at step `end`; the ring must be paused and every rank at rest.
-pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> Result<Arc<Pass>, Error> {
+pub(crate) fn begin(
+    shared: Arc<Shared>,
+    number: SessionId,
+    start: u64,
+    end: u64,
+) -> Result<Arc<Pass>, Error> {
     let pass = Arc::new(Pass::new(shared, number, start));
     let shared = &pass.shared;
     guard::keep_now();
@@ -38,7 +44,7 @@ pub(crate) fn begin(shared: Arc<Shared>, number: u64, start: u64, end: u64) -> R
 }
 
 /// Starts the threads of a pass; gather threads are as many as the system allows, at least one.
-fn start_threads(pass: &Arc<Pass>, number: u64) -> Result<(), Error> {
+fn start_threads(pass: &Arc<Pass>, number: SessionId) -> Result<(), Error> {
     let shared = &pass.shared;
     if !shared.settings.mode.is_alone() {
         pass.spawn("planner", Kind::Shares, |pass| planner::run(pass, &|| host_readers(pass)))?;

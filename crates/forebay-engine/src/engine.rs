@@ -25,7 +25,7 @@ use crate::links::{Listener, Watch};
 use crate::making::{Attentive, Making};
 use crate::options::{AccessChoice, Options, compare_greetings, least_address_left};
 use crate::pass::Pass;
-use crate::position::AWAY;
+use crate::position::{AWAY, SessionId};
 use crate::protocol::{Presence, publish_presence};
 use crate::region::Region;
 use crate::rendezvous::{self, Dead, NodeSpec};
@@ -59,7 +59,7 @@ pub(crate) struct Consumer {
     /// The pass before, until nothing of it touches shared memory any more.
     pub(crate) ending: Option<Arc<Pass>>,
     /// Passes begun or agreed on so far.
-    pub(crate) passes: u64,
+    pub(crate) passes: SessionId,
     /// A pass that all ranks agreed on and this one has told to be at rest for: its first step and the end of its epoch.
     pub(crate) agreed: Option<(u64, u64)>,
     /// Next absolute step to hand out.
@@ -259,7 +259,7 @@ impl Engine {
             consumer: Arc::new(Mutex::new(Consumer {
                 pass: None,
                 ending: None,
-                passes: 0,
+                passes: SessionId::default(),
                 agreed: None,
                 step: 0,
                 end: 0,

@@ -15,7 +15,7 @@ use forebay_io::guard;
 
 use crate::error::Error;
 use crate::plans::Plans;
-use crate::position::{AWAY, Position};
+use crate::position::{AWAY, Position, SessionId};
 use crate::protocol::publish_position;
 use crate::shared::Shared;
 use crate::threads::{Kind, Threads, WhenOut};
@@ -35,7 +35,7 @@ pub(crate) const STALL_WARNING: Duration = Duration::from_secs(10);
 /// See the module header.
 pub(crate) struct Pass {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) number: u64,
+    pub(crate) number: SessionId,
     pub(crate) start: u64,
     pub(crate) plans: Plans,
     /// Where this rank stands in the container, if it walks there by itself.
@@ -53,7 +53,7 @@ pub(crate) struct Pass {
 
 impl Pass {
     /// A pass without threads, from an absolute step on.
-    pub(crate) fn new(shared: Arc<Shared>, number: u64, start: u64) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, number: SessionId, start: u64) -> Self {
         Self {
             plans: Plans::new(start),
             shared,

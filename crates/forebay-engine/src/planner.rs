@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::locate;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
-use crate::position::{AWAY, Position};
+use crate::position::{AWAY, BlockSeq, Position};
 use crate::protocol::{block_passed, publish_position};
 use crate::stats::{Counter, count_since};
 
@@ -143,7 +143,7 @@ fn forget_done(pass: &Pass, spare: &mut Vec<(Located, Plan)>) {
     let region = &pass.shared.region;
     let position = Position::from_word(pass.shared.slot().position.load(Ordering::Acquire));
     let gathered = if position.pass() == pass.number { position.step() } else { AWAY };
-    let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, sequence);
+    let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, BlockSeq(sequence));
     let forgotten = pass.plans.forget_while(|planned| {
         // Blocks of a tranche are begun in order by each reader; the last ones decide, the others are looked at to be sure.
         planned.tranche.last_step < gathered

@@ -11,18 +11,35 @@ const STEP_BITS: u32 = 44;
 /// The largest step, which stands for "needs nothing more of this pass".
 pub(crate) const AWAY: u64 = (1 << STEP_BITS) - 1;
 
+/// Number of a pass, counted from 1 since the loader was made; the words of shared memory compare it first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+impl SessionId {
+    /// The pass that begins after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// Number of a block, counted from 0 in its pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockSeq(pub u64);
+
 /// A place in a run, ordered as the run goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position(u64);
 
 impl Position {
-    pub(crate) fn new(pass: u64, step: u64) -> Self {
+    pub(crate) fn new(pass: SessionId, step: u64) -> Self {
+        let SessionId(pass) = pass;
         debug_assert!(pass < 1 << (64 - STEP_BITS) && step <= AWAY, "pass {pass}, step {step}");
         Self(pass << STEP_BITS | step)
     }
 
-    pub(crate) fn pass(self) -> u64 {
-        self.0 >> STEP_BITS
+    pub(crate) fn pass(self) -> SessionId {
+        SessionId(self.0 >> STEP_BITS)
     }
 
     pub(crate) fn step(self) -> u64 {
@@ -30,7 +47,7 @@ impl Position {
     }
 
     /// The step in a pass, 0 where the position is of another one.
-    pub(crate) fn step_in(self, pass: u64) -> u64 {
+    pub(crate) fn step_in(self, pass: SessionId) -> u64 {
         if self.pass() == pass { self.step() } else { 0 }
     }
 
@@ -49,10 +66,10 @@ mod tests {
 
     #[test]
     fn a_later_pass_is_later_than_any_step_of_an_earlier_one() {
-        assert!(Position::new(2, 0) > Position::new(1, AWAY));
-        assert!(Position::new(1, 8) > Position::new(1, 7));
-        let position = Position::from_word(Position::new(3, 99).word());
-        assert_eq!((position.pass(), position.step()), (3, 99));
-        assert_eq!((position.step_in(3), position.step_in(2)), (99, 0));
+        assert!(Position::new(SessionId(2), 0) > Position::new(SessionId(1), AWAY));
+        assert!(Position::new(SessionId(1), 8) > Position::new(SessionId(1), 7));
+        let position = Position::from_word(Position::new(SessionId(3), 99).word());
+        assert_eq!((position.pass(), position.step()), (SessionId(3), 99));
+        assert_eq!((position.step_in(SessionId(3)), position.step_in(SessionId(2))), (99, 0));
     }
 }

@@ -29,6 +29,7 @@
 use forebay_host::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::position::{AWAY, Position};
+pub use crate::position::{BlockSeq, SessionId};
 
 /// Whether a rank takes part in a loader; it never goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,13 +76,13 @@ pub enum Filled {
 
 const SEQUENCE_BITS: u32 = 40;
 
-fn tag(pass: u64, sequence: u64) -> u64 {
+fn tag(SessionId(pass): SessionId, BlockSeq(sequence): BlockSeq) -> u64 {
     debug_assert!(sequence < 1 << SEQUENCE_BITS, "block sequence {sequence}");
     ((pass & 0x000f_ffff) << SEQUENCE_BITS | sequence) << 4
 }
 
 /// Publishes that block `sequence` of `pass` is there.
-pub fn publish_block(word: &AtomicU64, pass: u64, sequence: u64, filled: Filled) {
+pub fn publish_block(word: &AtomicU64, pass: SessionId, sequence: BlockSeq, filled: Filled) {
     let status = match filled {
         Filled::Landed => 1,
         Filled::Mapped => 2,
@@ -96,7 +97,7 @@ pub fn publish_block(word: &AtomicU64, pass: u64, sequence: u64, filled: Filled)
 ///
 /// A word of a later block in the same place also answers `None`; by rule 2 a rank that published its position never
 /// asks for a block that was given up.
-pub fn block_state(word: &AtomicU64, pass: u64, sequence: u64) -> Option<Filled> {
+pub fn block_state(word: &AtomicU64, pass: SessionId, sequence: BlockSeq) -> Option<Filled> {
     // SYNC: block-filled (acquire) pairs with the release in `publish_block`.
     let value = word.load(Ordering::Acquire);
     if value & !15 != tag(pass, sequence) {
@@ -112,12 +113,12 @@ pub fn block_state(word: &AtomicU64, pass: u64, sequence: u64) -> Option<Filled>
 }
 
 /// Whether the word holds this block or a later one of the same pass, or any of a later pass.
-pub fn block_passed(word: &AtomicU64, pass: u64, sequence: u64) -> bool {
+pub fn block_passed(word: &AtomicU64, pass: SessionId, sequence: BlockSeq) -> bool {
     word.load(Ordering::Acquire) >= tag(pass, sequence)
 }
 
 /// Publishes that all steps before `step` are gathered.
-pub fn publish_position(word: &AtomicU64, pass: u64, step: u64) {
+pub fn publish_position(word: &AtomicU64, pass: SessionId, step: u64) {
     // SYNC: position (release) pairs with the acquire in `is_behind`.
     word.store(Position::new(pass, step.min(AWAY)).word(), Ordering::Release);
     // SYNC: coming back: before this fence the position, after it `first_safe_step`.
@@ -125,20 +126,20 @@ pub fn publish_position(word: &AtomicU64, pass: u64, step: u64) {
 }
 
 /// Whether a rank's position is behind `step` of `pass`, so that it needs none of the bytes of that step any more.
-pub fn is_behind(word: &AtomicU64, pass: u64, step: u64) -> bool {
+pub fn is_behind(word: &AtomicU64, pass: SessionId, step: u64) -> bool {
     // SYNC: position (acquire) pairs with the release in `publish_position`.
     Position::from_word(word.load(Ordering::Acquire)) > Position::new(pass, step)
 }
 
 /// Rule 2: tells that bytes needed up to `step` are about to be overwritten. Only grows within a pass.
-pub fn publish_overwritten(word: &AtomicU64, pass: u64, step: u64) {
+pub fn publish_overwritten(word: &AtomicU64, pass: SessionId, step: u64) {
     word.fetch_max(Position::new(pass, step + 1).word(), Ordering::AcqRel);
     // SYNC: coming back: before this fence what is overwritten, after it the positions (`is_behind`).
     fence(Ordering::SeqCst);
 }
 
 /// First step of `pass` whose landing bytes no reader has begun to overwrite; read after publishing a position.
-pub fn first_safe_step(word: &AtomicU64, pass: u64) -> u64 {
+pub fn first_safe_step(word: &AtomicU64, pass: SessionId) -> u64 {
     let overwritten = Position::from_word(word.load(Ordering::Acquire));
     match overwritten.pass().cmp(&pass) {
         std::cmp::Ordering::Less => 0,
@@ -154,22 +155,26 @@ mod tests {
     #[test]
     fn a_block_word_answers_for_its_own_block_only() {
         let word = AtomicU64::new(0);
-        assert_eq!(block_state(&word, 1, 0), None);
-        publish_block(&word, 1, 7, Filled::Mapped);
-        assert_eq!(block_state(&word, 1, 7), Some(Filled::Mapped));
-        assert_eq!(block_state(&word, 1, 8), None);
-        assert_eq!(block_state(&word, 2, 7), None);
-        assert!(block_passed(&word, 1, 7) && block_passed(&word, 1, 3) && !block_passed(&word, 2, 0));
+        assert_eq!(block_state(&word, SessionId(1), BlockSeq(0)), None);
+        publish_block(&word, SessionId(1), BlockSeq(7), Filled::Mapped);
+        assert_eq!(block_state(&word, SessionId(1), BlockSeq(7)), Some(Filled::Mapped));
+        assert_eq!(block_state(&word, SessionId(1), BlockSeq(8)), None);
+        assert_eq!(block_state(&word, SessionId(2), BlockSeq(7)), None);
+        assert!(
+            block_passed(&word, SessionId(1), BlockSeq(7))
+                && block_passed(&word, SessionId(1), BlockSeq(3))
+                && !block_passed(&word, SessionId(2), BlockSeq(0))
+        );
     }
 
     #[test]
     fn a_rank_that_is_away_is_behind_every_step() {
         let word = AtomicU64::new(0);
-        publish_position(&word, 1, 10);
-        assert!(is_behind(&word, 1, 9) && !is_behind(&word, 1, 10));
-        publish_position(&word, 1, AWAY);
-        assert!(is_behind(&word, 1, 1 << 40));
-        assert!(!is_behind(&word, 2, 0));
+        publish_position(&word, SessionId(1), 10);
+        assert!(is_behind(&word, SessionId(1), 9) && !is_behind(&word, SessionId(1), 10));
+        publish_position(&word, SessionId(1), AWAY);
+        assert!(is_behind(&word, SessionId(1), 1 << 40));
+        assert!(!is_behind(&word, SessionId(2), 0));
     }
 
     #[test]
@@ -186,10 +191,10 @@ mod tests {
     #[test]
     fn overwritten_steps_are_not_safe() {
         let word = AtomicU64::new(0);
-        assert_eq!(first_safe_step(&word, 1), 0);
-        publish_overwritten(&word, 1, 4);
-        publish_overwritten(&word, 1, 2);
-        assert_eq!(first_safe_step(&word, 1), 5);
-        assert_eq!(first_safe_step(&word, 2), 0);
+        assert_eq!(first_safe_step(&word, SessionId(1)), 0);
+        publish_overwritten(&word, SessionId(1), 4);
+        publish_overwritten(&word, SessionId(1), 2);
+        assert_eq!(first_safe_step(&word, SessionId(1)), 5);
+        assert_eq!(first_safe_step(&word, SessionId(2)), 0);
     }
 }

@@ -18,7 +18,7 @@ use crate::coded::{Fetched, decode_block};
 use crate::options::AccessChoice;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
-use crate::position::Position;
+use crate::position::{BlockSeq, Position};
 use crate::protocol::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
 use crate::stagger::Turn;
 use crate::stats::{Counter, count, count_since, monotonic_ns};
@@ -85,7 +85,7 @@ fn read_blocks(pass: &Pass, number: usize) {
         let block = &planned.plan.blocks[place];
         sequence = block.sequence + 1;
         // A reader that moved here from a rank that left may find blocks that are filled already.
-        if block_passed(shared.region.block_word(block.sequence), pass.number, block.sequence) {
+        if block_passed(shared.region.block_word(block.sequence), pass.number, BlockSeq(block.sequence)) {
             continue;
         }
         let slot = &shared.region.readers()[number];
@@ -122,7 +122,12 @@ fn read_blocks(pass: &Pass, number: usize) {
         count(shared.slot(), Counter::Retries, now.retries - counted.retries);
         count(shared.slot(), Counter::IoNs, now.io_ns - counted.io_ns);
         counted = now;
-        publish_block(shared.region.block_word(block.sequence), pass.number, block.sequence, filled);
+        publish_block(
+            shared.region.block_word(block.sequence),
+            pass.number,
+            BlockSeq(block.sequence),
+            filled,
+        );
         shared.region.filled().notify();
     }
 }
@@ -149,7 +154,7 @@ fn wait_for_room(pass: &Pass, number: usize, step: u64, turn: &mut Turn<'_>) -> 
 /// another process, still means to write there.
 fn wait_for_filled(pass: &Pass, number: usize, planned: &Planned, place: usize, turn: &mut Turn<'_>) -> bool {
     let region = &pass.shared.region;
-    let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, sequence);
+    let filled = |sequence: u64| block_passed(region.block_word(sequence), pass.number, BlockSeq(sequence));
     let ready = || pass.plans.is_free(planned, place, region.layout().blocks as u64, filled);
     while !ready() {
         if pass.is_stopped() {

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use forebay_host::sync::{Condvar, Mutex};
 
+use crate::position::SessionId;
+
 /// A step that a gather thread is filling.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Claim {
@@ -60,7 +62,7 @@ struct State<T, E> {
     paused: bool,
     stopped: bool,
     /// Number of the pass whose threads may claim.
-    pass: u64,
+    pass: SessionId,
     next: u64,
     /// First step that is not claimed.
     end: u64,
@@ -112,7 +114,7 @@ impl<T, E> Ring<T, E> {
                 ticket: 0,
                 paused: true,
                 stopped: false,
-                pass: 0,
+                pass: SessionId::default(),
                 next: 0,
                 end: u64::MAX,
                 filling: 0,
@@ -156,7 +158,7 @@ impl<T, E> Ring<T, E> {
 
     /// Claims the next step for a thread of pass `pass` as soon as there is room for it; `None` once the ring is stopped, or
     /// was restarted for another pass, or `timeout` is over.
-    pub fn claim(&self, pass: u64, timeout: Duration) -> Option<Claim> {
+    pub fn claim(&self, pass: SessionId, timeout: Duration) -> Option<Claim> {
         let mut state = self.lock();
         loop {
             if state.stopped || state.pass != pass {
@@ -356,7 +358,7 @@ impl<T, E> Ring<T, E> {
     }
 
     /// Undoes `stop`, for the threads of another pass: one of an earlier pass that is late claims nothing.
-    pub fn restart(&self, pass: u64) {
+    pub fn restart(&self, pass: SessionId) {
         let mut state = self.lock();
         state.stopped = false;
         state.pass = pass;
@@ -366,6 +368,8 @@ impl<T, E> Ring<T, E> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    const FIRST: SessionId = SessionId(0);
 
     const NOW: Duration = Duration::from_millis(1);
 
@@ -378,10 +382,10 @@ mod tests {
     #[test]
     fn steps_are_claimed_in_order_and_no_more_than_there_are_buffers() {
         let ring = ring(2);
-        let (a, b) = (ring.claim(0, NOW).unwrap(), ring.claim(0, NOW).unwrap());
+        let (a, b) = (ring.claim(FIRST, NOW).unwrap(), ring.claim(FIRST, NOW).unwrap());
         assert_eq!((a.step, b.step), (5, 6));
         assert_ne!(a.buffer, b.buffer);
-        assert!(ring.claim(0, NOW).is_none());
+        assert!(ring.claim(FIRST, NOW).is_none());
         let gathered = Cell::new(0);
         ring.finish(&b, Ok(60), |step| gathered.set(step)).unwrap();
         assert_eq!(gathered.get(), 5, "step 5 is still missing");
@@ -396,38 +400,38 @@ mod tests {
     fn a_user_who_keeps_all_buffers_gets_private_ones() {
         let ring = ring(2);
         for step in 5..7 {
-            let claim = ring.claim(0, NOW).unwrap();
+            let claim = ring.claim(FIRST, NOW).unwrap();
             assert!(claim.buffer.is_some());
             ring.finish(&claim, Ok(step), |_| ()).unwrap();
             assert_eq!(ring.take(step, NOW), Taken::Item(step));
         }
-        assert!(ring.claim(0, NOW).is_none(), "nobody waits, so nothing is copied");
+        assert!(ring.claim(FIRST, NOW).is_none(), "nobody waits, so nothing is copied");
         assert_eq!(ring.take(7, NOW), Taken::NotYet);
-        let claim = ring.claim(0, NOW).unwrap();
+        let claim = ring.claim(FIRST, NOW).unwrap();
         assert_eq!(claim.buffer, None);
         assert!(ring.keeps_all());
         ring.give_back(0);
-        assert_eq!(ring.claim(0, NOW).unwrap().buffer, Some(0), "a buffer that comes back is used again");
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().buffer, Some(0), "a buffer that comes back is used again");
     }
 
     #[test]
     fn pausing_makes_claims_void_and_resuming_goes_on_anywhere() {
         let ring = ring(3);
-        let (a, b) = (ring.claim(0, NOW).unwrap(), ring.claim(0, NOW).unwrap());
+        let (a, b) = (ring.claim(FIRST, NOW).unwrap(), ring.claim(FIRST, NOW).unwrap());
         ring.finish(&a, Ok(1), |_| ()).unwrap();
         assert_eq!(ring.pause(), [Ok(1)]);
         assert!(!ring.settle(NOW) && ring.is_void(&b), "its thread may still copy");
         assert_eq!(ring.finish(&b, Ok(2), |_| unreachable!("it is void")), Err(Ok(2)));
         assert!(ring.settle(NOW));
-        assert!(ring.claim(0, NOW).is_none());
+        assert!(ring.claim(FIRST, NOW).is_none());
         ring.resume(40);
-        assert_eq!(ring.claim(0, NOW).unwrap().step, 40);
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().step, 40);
     }
 
     #[test]
     fn a_thread_that_storage_keeps_is_not_waited_for_and_comes_back_to_nothing() {
         let ring = ring(2);
-        let (out, within) = (ring.claim(0, NOW).unwrap(), ring.claim(0, NOW).unwrap());
+        let (out, within) = (ring.claim(FIRST, NOW).unwrap(), ring.claim(FIRST, NOW).unwrap());
         assert!(ring.step_out(&out));
         assert!(ring.step_out(&within) && ring.step_in(&within));
         drop(ring.pause());
@@ -438,13 +442,13 @@ mod tests {
         ring.give_back(within.buffer.unwrap());
         // Its buffer is written by the kernel still: it is not handed out.
         ring.resume(20);
-        let next = ring.claim(0, NOW).unwrap();
+        let next = ring.claim(FIRST, NOW).unwrap();
         assert_eq!((next.step, next.buffer), (20, within.buffer));
-        assert!(ring.claim(0, NOW).is_none());
+        assert!(ring.claim(FIRST, NOW).is_none());
         assert!(!ring.step_in(&out));
         ring.abandon(&out);
         ring.give_back(out.buffer.unwrap());
-        assert_eq!(ring.claim(0, NOW).unwrap().buffer, out.buffer);
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().buffer, out.buffer);
         drop(ring.pause());
         ring.finish(&next, Ok(1), |_| ()).unwrap_err().unwrap();
         assert!(!ring.settle(NOW), "the last claim");
@@ -455,27 +459,27 @@ mod tests {
         let ring = ring(2);
         ring.stop();
         drop(ring.pause());
-        ring.restart(7);
+        ring.restart(SessionId(7));
         ring.resume(0);
-        assert!(ring.claim(0, NOW).is_none());
-        assert_eq!(ring.claim(7, NOW).unwrap().step, 0);
+        assert!(ring.claim(FIRST, NOW).is_none());
+        assert_eq!(ring.claim(SessionId(7), NOW).unwrap().step, 0);
     }
 
     #[test]
     fn nothing_is_claimed_behind_the_end_until_it_is_moved() {
         let ring = ring(3);
         ring.claim_up_to(6);
-        assert_eq!(ring.claim(0, NOW).unwrap().step, 5);
-        assert!(ring.claim(0, NOW).is_none());
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().step, 5);
+        assert!(ring.claim(FIRST, NOW).is_none());
         ring.claim_up_to(7);
-        assert_eq!(ring.claim(0, NOW).unwrap().step, 6);
-        assert!(ring.claim(0, NOW).is_none());
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().step, 6);
+        assert!(ring.claim(FIRST, NOW).is_none());
     }
 
     #[test]
     fn a_failure_reaches_the_one_who_takes_the_step() {
         let ring = ring(1);
-        let claim = ring.claim(0, NOW).unwrap();
+        let claim = ring.claim(FIRST, NOW).unwrap();
         ring.finish(&claim, Err("no such page".into()), |_| ()).unwrap();
         assert_eq!(ring.take(5, NOW), Taken::Failed("no such page".into()));
     }

@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::options::AccessChoice;
 use crate::pass::{PATIENCE, Pass};
 use crate::plans::Planned;
+use crate::position::BlockSeq;
 use crate::protocol::{Filled, block_state};
 use crate::ring::Claim;
 use crate::shared::Shared;
@@ -409,7 +410,7 @@ impl<'a> Step<'a> {
         }
         let block = &planned.plan.blocks[part.block as usize];
         let word = shared.region.block_word(block.sequence);
-        let state = || block_state(word, self.pass.number, block.sequence);
+        let state = || block_state(word, self.pass.number, BlockSeq(block.sequence));
         let waiting = Waiting::Block { sequence: block.sequence, extent };
         if !self.wait_until(waiting, || state().is_some()) {
             return None;

@@ -15,7 +15,7 @@ use crate::blame::{Doing, Node, RankFacts, ReaderFacts, Waiting, Waits};
 use crate::engine::Consumer;
 use crate::links::Links;
 use crate::options::{AccessChoice, Options};
-use crate::position::Position;
+use crate::position::{Position, SessionId};
 use crate::protocol::{Presence, presence};
 use crate::region::{RankSlot, ReaderSlot, Region};
 use crate::registry;
@@ -98,7 +98,7 @@ impl Shared {
     ///
     /// All processes come to the same answer: who is gone does not come back, and only the thread that runs the reader
     /// hands it on.
-    pub(crate) fn host(&self, reader: usize, pass: u64) -> usize {
+    pub(crate) fn host(&self, reader: usize, pass: SessionId) -> usize {
         let ranks = self.region.layout().ranks;
         let moves = Position::from_word(self.region.readers()[reader].moves.load(Ordering::Acquire))
             .step_in(pass) as usize;
@@ -181,7 +181,7 @@ impl Shared {
     }
 
     /// What the ranks and readers of the node do, as far as they say so.
-    pub(crate) fn node(&self, pass: u64, now_ns: u64) -> Node {
+    pub(crate) fn node(&self, pass: SessionId, now_ns: u64) -> Node {
         let position = |word: &AtomicU64| Position::from_word(word.load(Ordering::Acquire));
         let rank = |slot: &RankSlot| RankFacts {
             presence: presence(&slot.left),

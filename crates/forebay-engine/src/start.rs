@@ -22,7 +22,7 @@ use crate::engine::{Consumer, Engine};
 use crate::error::Error;
 use crate::gather::come_back;
 use crate::pass::{ATTENTION, Pass};
-use crate::position::Position;
+use crate::position::{Position, SessionId};
 use crate::region::RankSlot;
 use crate::shuffling;
 use crate::stats::monotonic_ns;
@@ -135,7 +135,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let shared = &self.shared;
         let current = consumer.passes;
-        let number = current + 1;
+        let number = current.next();
         self.step_aside(consumer);
         shared.slot().want.store(Position::new(number, target).word(), Ordering::SeqCst);
         shared.ring_all();
@@ -166,7 +166,7 @@ impl Engine {
         consumer.agreed = Some((target, end));
         let shared = Arc::clone(shared);
         let rest = move || {
-            shared.slot().quiet.store(number, Ordering::SeqCst);
+            shared.slot().quiet.store(number.0, Ordering::SeqCst);
             shared.ring_all();
         };
         match &consumer.ending {
@@ -182,7 +182,8 @@ impl Engine {
         let number = consumer.passes;
         let agreed = consumer.agreed.expect("a pass was agreed on");
         let (target, end) = agreed;
-        let unrested = || shared.present().find(|(_, slot)| slot.quiet.load(Ordering::Acquire) < number);
+        let unrested =
+            || shared.present().find(|(_, slot)| SessionId(slot.quiet.load(Ordering::Acquire)) < number);
         self.wait_for_rest(caller, || unrested().map(|(local, _)| local))?;
         consumer.ending = None;
         self.publish_reached(number, end);
@@ -205,7 +206,7 @@ impl Engine {
         }
     }
 
-    fn publish_reached(&self, pass: u64, end: u64) {
+    fn publish_reached(&self, pass: SessionId, end: u64) {
         self.shared.slot().reached.store(Position::new(pass, end).word(), Ordering::SeqCst);
         self.shared.ring_all();
     }
@@ -228,7 +229,7 @@ impl Engine {
     }
 
     /// Fails where a rank asked for another place at the start at which this one went on with step `target` of pass `number`.
-    fn went_elsewhere(&self, consumer: &mut Consumer, number: u64, target: u64) -> Result<(), Error> {
+    fn went_elsewhere(&self, consumer: &mut Consumer, number: SessionId, target: u64) -> Result<(), Error> {
         let want = |slot: &RankSlot| Position::from_word(slot.want.load(Ordering::SeqCst));
         let wants_other = |slot: &RankSlot| {
             let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
@@ -296,7 +297,7 @@ impl Engine {
     fn wait_for_rest(&self, caller: &dyn Caller, unrested: impl Fn() -> Option<usize>) -> Result<(), Error> {
         let fault = |now_ns: u64| {
             let local = unrested().unwrap_or(self.shared.me());
-            self.shared.node(0, now_ns).fault_of_rest(local)
+            self.shared.node(SessionId::default(), now_ns).fault_of_rest(local)
         };
         self.wait_with_limit(
             caller,

@@ -4,12 +4,12 @@
 #![cfg(loom)]
 
 use forebay_engine::locate::{Find, Finds};
-use forebay_engine::protocol::{is_behind, publish_position};
+use forebay_engine::protocol::{SessionId, is_behind, publish_position};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
-const PASS: u64 = 1;
+const PASS: SessionId = SessionId(1);
 const STEPS: u64 = 2;
 
 /// A ring of one step of one sample.

@@ -4,15 +4,15 @@
 #![cfg(loom)]
 
 use forebay_engine::protocol::{
-    Filled, Presence, block_state, first_safe_step, is_behind, presence, publish_block, publish_overwritten,
-    publish_position, publish_presence,
+    BlockSeq, Filled, Presence, SessionId, block_state, first_safe_step, is_behind, presence, publish_block,
+    publish_overwritten, publish_position, publish_presence,
 };
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::thread;
 
-const PASS: u64 = 1;
+const PASS: SessionId = SessionId(1);
 /// Stands for "away": behind every step.
 const AWAY: u64 = (1 << 44) - 1;
 
@@ -46,11 +46,11 @@ impl Shared {
         }
         // loom fails the model when anybody reads at the same time.
         self.memory.with_mut(|memory| unsafe { *memory = 100 + sequence });
-        publish_block(&self.words[sequence as usize], PASS, sequence, Filled::Landed);
+        publish_block(&self.words[sequence as usize], PASS, BlockSeq(sequence), Filled::Landed);
     }
 
     fn gather(&self, sequence: u64) -> u64 {
-        while block_state(&self.words[sequence as usize], PASS, sequence).is_none() {
+        while block_state(&self.words[sequence as usize], PASS, BlockSeq(sequence)).is_none() {
             thread::yield_now();
         }
         self.memory.with(|memory| unsafe { *memory })

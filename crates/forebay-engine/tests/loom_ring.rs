@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use forebay_engine::protocol::SessionId;
 use forebay_engine::ring::{Ring, Taken};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -19,7 +20,7 @@ fn batches_arrive_in_order_through_one_buffer_that_another_thread_gives_back() {
             let ring = Arc::clone(&ring);
             thread::spawn(move || {
                 for _ in 0..2 {
-                    let claim = ring.claim(0, FOREVER).expect("the ring is not stopped");
+                    let claim = ring.claim(SessionId(0), FOREVER).expect("the ring is not stopped");
                     ring.finish(&claim, Ok((claim.step, claim.buffer)), |_| ()).expect("nobody pauses");
                 }
             })
@@ -50,7 +51,7 @@ fn pausing_while_a_claim_is_being_filled_loses_no_buffer() {
         let gatherer = {
             let ring = Arc::clone(&ring);
             thread::spawn(move || {
-                let Some(claim) = ring.claim(0, FOREVER) else { return };
+                let Some(claim) = ring.claim(SessionId(0), FOREVER) else { return };
                 if let Err(Ok(Some(buffer))) = ring.finish(&claim, Ok(claim.buffer), |_| ()) {
                     ring.give_back(buffer);
                 }
@@ -64,9 +65,9 @@ fn pausing_while_a_claim_is_being_filled_loses_no_buffer() {
         assert!(ring.settle(FOREVER));
         ring.stop();
         gatherer.join().unwrap();
-        ring.restart(0);
+        ring.restart(SessionId(0));
         ring.resume(9);
-        let claim = ring.claim(0, FOREVER).expect("the buffer is free again");
+        let claim = ring.claim(SessionId(0), FOREVER).expect("the buffer is free again");
         assert_eq!((claim.step, claim.buffer), (9, Some(0)));
     });
 }
@@ -81,7 +82,7 @@ fn a_thread_that_was_outside_when_the_ring_was_paused_touches_nothing_shared_aga
         let gatherer = {
             let (ring, landing) = (Arc::clone(&ring), Arc::clone(&landing));
             thread::spawn(move || {
-                let Some(claim) = ring.claim(0, FOREVER) else { return };
+                let Some(claim) = ring.claim(SessionId(0), FOREVER) else { return };
                 if !ring.step_out(&claim) {
                     return ring.abandon(&claim);
                 }
