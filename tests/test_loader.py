@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import os
 import pickle
 import signal
@@ -493,6 +494,11 @@ def test_a_state_brings_its_lanes_and_groups_along(make):
         ({"lanes": 3}, r"lanes: expected a divisor of the global batch 8, found 3"),
         ({"group_samples": "zz"}, r"group_samples: expected an integer from 1, found 'zz'"),
         ({"group_window": None}, r"group_window: expected an integer from 1, found None"),
+        ({"version": 1.0}, r"version is 1\.0 in the state and 1"),
+        ({"step": 1.0}, r"step: expected an integer .*, found 1\.0"),
+        ({"seed": 2**70}, rf"seed is {2**70} in the state and 0"),
+        ({"last": "\udcff"}, r"last is '.udcff' in the state and 'wrap'"),
+        ({"kind": [1]}, r"kind is \[1\] in the state and 'group'"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_with_what_would(make, changes, message):
@@ -506,6 +512,34 @@ def test_a_state_that_does_not_fit_is_refused_with_what_would(make, changes, mes
     for state in (None, 1, "x", []):
         with pytest.raises(forebay.OptionError, match=r"expected what state_dict\(\) returned, found "):
             loader.load_state_dict(state)
+
+
+def test_a_checkpoint_of_version_1_is_written_and_loaded_in_these_words(make):
+    loader = make(order=forebay.Group(samples=5, window=3, lanes=4), seed=7)
+    kept = {
+        "version": 1,
+        "kind": "group",
+        "last": "wrap",
+        "seed": 7,
+        "epoch": 2,
+        "step": 5,
+        "global_batch": 8,
+        "lanes": 4,
+        "group_samples": 5,
+        "group_window": 3,
+        "fingerprint": loader.dataset.fingerprint,
+    }
+    loader.load_state_dict(kept)
+    assert list(loader.state_dict().items()) == list(kept.items())
+    assert {type(value) for value in loader.state_dict().values()} == {int, str}
+    loader.load_state_dict(json.loads(json.dumps(kept)))
+    loader.load_state_dict(
+        {key: np.int64(value) if type(value) is int else value for key, value in kept.items()}
+    )
+    loader.close()
+    assert loader.state_dict() == kept, "a closed loader still has its position"
+    other = make(order="sequential").state_dict()
+    assert (other["group_samples"], other["group_window"]) == (None, None)
 
 
 # --- options ---

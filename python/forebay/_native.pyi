@@ -21,6 +21,7 @@ __all__ = [
     "Listener",
     "MemoryLimitError",
     "OptionError",
+    "OrderState",
     "PeerLostError",
     "Siblings",
     "StorageError",
@@ -91,6 +92,14 @@ class Dataset:
         self, *, threads: int = 2, listed: int | None = None, progress: _Progress | None = None
     ) -> dict[str, Any]: ...
 
+# Writes and checks the states of one loader; outlives its engine.
+@final
+class OrderState:
+    def at(self, epoch: int, step: int) -> dict[str, Any]: ...
+    def behind(self, position: object) -> dict[str, Any]: ...
+    # Epoch, step, and the lanes and sizes of groups that the loader has to take over; None where it has them.
+    def resume(self, state: object) -> tuple[int, int, dict[str, int] | None]: ...
+
 @final
 class Engine:
     def __new__(
@@ -107,6 +116,8 @@ class Engine:
     def last_epoch(self) -> int: ...
     @property
     def facts(self) -> dict[str, Any]: ...
+    @property
+    def order_state(self) -> OrderState: ...
     def start(self, epoch: int, step: int) -> int: ...
     def next(
         self, iteration: int

@@ -24,7 +24,6 @@ import numpy.typing as npt
 from forebay import _core, _mpi, _native, _nodes
 from forebay._core import ForebayError, OptionError, option_error
 from forebay._iteration import Batch, Indices, Iteration, Position, Progress
-from forebay._state import STATE_VERSION, check_state
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
     AUTO,
@@ -253,7 +252,7 @@ class Loader:
         engine = _native.Engine(self._dataset.native, json.dumps(shared | own), listener=listener)
         # Runs when the loader is collected, and at exit if it still lives then.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._generation)
-        self._facts, self._steps = engine.facts, engine.steps
+        self._facts, self._steps, self._states = engine.facts, engine.steps, engine.order_state
         return engine
 
     # --- what it is ---------------------------------------------------------------------------------------------------
@@ -382,7 +381,7 @@ class Loader:
             ``group_samples``, ``group_window`` and ``fingerprint`` (of the data set).
         """
         epoch, step, _ = self._progress.place
-        return self._state(epoch, step)
+        return self._states.at(epoch, step)
 
     def state_at(self, position: Position | tuple[int, int]) -> dict[str, Any]:
         """Return the state behind the batch at a position: a loader that loads it goes on with the batch after that one.
@@ -402,36 +401,7 @@ class Loader:
         OptionError
             If there is no such position.
         """
-        steps = len(self)
-        try:
-            epoch, step = (int(number.__index__()) for number in position)
-        except (TypeError, ValueError, AttributeError):
-            raise option_error(
-                f"state_at: expected a pair of integers, epoch and step; found {position!r}",
-                "pass batch.position",
-            ) from None
-        if epoch < 0 or not 0 <= step < steps:
-            raise option_error(
-                f"state_at: expected an epoch of at least 0 and a step from 0 to {steps - 1}, found {(epoch, step)}",
-                "pass batch.position of a batch of this loader",
-            )
-        return self._state(epoch, step + 1)
-
-    def _state(self, epoch: int, step: int) -> dict[str, Any]:
-        facts = self._facts
-        return {
-            "version": STATE_VERSION,
-            "kind": self._order["kind"],
-            "last": self._options["last"],
-            "seed": self._options["seed"],
-            "epoch": epoch,
-            "step": step,
-            "global_batch": self._batch_size * self._identity.size,
-            "lanes": facts["lanes"],
-            "group_samples": facts.get("group_samples"),
-            "group_window": facts.get("group_window"),
-            "fingerprint": self._dataset.fingerprint,
-        }
+        return self._states.behind(position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state, also one that another number of ranks has written (collective over the node).
@@ -446,18 +416,10 @@ class Loader:
             If the state does not fit; the message says what would.
         """
         self._check_open()
-        wanted = check_state(state, self.state_dict(), self._identity.size, len(self))
-        if wanted != self._order_of_engine():
-            self._adopt(wanted)
-        self._move(state["epoch"], state["step"])
-
-    def _order_of_engine(self) -> dict[str, Any]:
-        facts = self._facts
-        return {
-            "samples": facts.get("group_samples"),
-            "window": facts.get("group_window"),
-            "lanes": facts["lanes"],
-        }
+        epoch, step, order = self._states.resume(state)
+        if order is not None:
+            self._adopt(order)
+        self._move(epoch, step)
 
     def _adopt(self, wanted: Mapping[str, Any]) -> None:
         """Make the engine again with the parameters of a state, where the caller has not asked for others."""

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use forebay_format::Index;
 use forebay_host::{self as host, Map, fork};
-use forebay_plan::Order;
 use forebay_plan::config::{Mapping, ReadAhead};
+use forebay_plan::{Order, OrderState};
 use forebay_types::{Field, Rank};
 
 use crate::aside::aside;
@@ -297,6 +297,11 @@ impl Engine {
     /// The order.
     pub fn order(&self) -> &Order {
         &self.shared.order
+    }
+
+    /// Writes and checks the states of this loader.
+    pub fn order_state(&self) -> OrderState {
+        OrderState::new(self.shared.order, self.shared.source.fingerprint())
     }
 
     /// Epochs that the user has told of, or begun where these are more; `None` before either.

@@ -43,7 +43,7 @@ impl ShuffleQuality {
     /// Of an order; `epochs` where their number is known.
     #[must_use]
     pub fn of(order: &Order, epochs: Option<u64>, unit_samples: u64) -> Self {
-        let bound = order.convergence(epochs.unwrap_or(0), unit_samples);
+        let bound = Convergence::of(order, epochs.unwrap_or(0), unit_samples);
         let asked = bound.filter(|_| epochs.is_some());
         Self {
             quality: order.quality(),
@@ -91,7 +91,7 @@ pub(crate) fn lines(order: &Order, epochs: Option<u64>, unit_samples: u64) -> Ve
              with chance {pairs:.4}, {shuffled:.4} in a full shuffle"
         ));
     }
-    if let Some(bound) = order.convergence(epochs.unwrap_or(0), unit_samples) {
+    if let Some(bound) = Convergence::of(order, epochs.unwrap_or(0), unit_samples) {
         let verdict = match epochs {
             None => String::new(),
             Some(epochs) if bound.holds() => format!("; it holds for {epochs} epoch(s)"),
@@ -114,7 +114,7 @@ pub(crate) fn warning(order: &Order, epochs: u64, index: &Index) -> Option<Strin
 }
 
 fn warning_of(order: &Order, epochs: u64, unit_samples: u64, record_bytes: u64) -> Option<String> {
-    let bound = order.convergence(epochs, unit_samples)?;
+    let bound = Convergence::of(order, epochs, unit_samples)?;
     let (samples, window) = bound.would_do?;
     if bound.samples < SMALL_SAMPLES && record_bytes < SMALL_BYTES {
         return None;

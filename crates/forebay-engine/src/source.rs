@@ -105,6 +105,11 @@ impl Source {
         })
     }
 
+    /// The fingerprint of the data set as users see it, and as states keep it.
+    pub fn fingerprint(&self) -> String {
+        format!("{:032x}", self.dataset().fingerprint())
+    }
+
     /// The data set.
     pub fn dataset(&self) -> &Dataset {
         &self.dataset

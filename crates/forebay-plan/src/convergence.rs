@@ -41,8 +41,10 @@ impl Convergence {
         self.samples.div_ceil(self.groups)
     }
 
-    /// Of an order, for a training of `epochs`; groups that would do are whole units of `unit_samples` samples.
-    pub(crate) fn of(order: &Order, epochs: u64, unit_samples: u64) -> Option<Self> {
+    /// The condition of an order for a training of `epochs`; `None` where no bound applies: in a full shuffle, and in orders
+    /// that shuffle nothing. Groups that would do are whole units of `unit_samples` samples that are decoded together.
+    #[must_use]
+    pub fn of(order: &Order, epochs: u64, unit_samples: u64) -> Option<Self> {
         let shape = order.shape()?;
         let Kind::Group { samples: group, window } = order.kind() else { return None };
         let is_full_shuffle = group == 1 || (shape.lanes == 1 && shape.window >= shape.samples);

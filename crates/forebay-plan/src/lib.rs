@@ -1,8 +1,8 @@
 //! Pure functions between the order and the readers: no I/O, no clock, no unsafe.
 //!
 //! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation` and `group` are its parts,
-//!   `shuffle_quality` says how well it shuffles, `convergence` for how many epochs that will do, `state` what must be kept
-//!   to resume.
+//!   `shuffle_quality` says how well it shuffles, `convergence` for how many epochs that will do, `state` writes and checks
+//!   the states of loaders.
 //! - `schedule`: which samples are read together ([`Schedule`], [`Segment`]).
 //! - `staging`: where in the staging ring bytes go, and after which step they may ([`StagingRing`]).
 //! - `config`: what is decided once per loader: how its node reads, in which sizes, within which budget ([`config::decide`]).
@@ -40,5 +40,5 @@ pub use reads::plan_into;
 pub use schedule::{Demand, Next, Schedule, Segment};
 pub use shuffle_quality::Quality;
 pub use staging::{StagingRing, StagingSlot};
-pub use state::OrderState;
+pub use state::{OrderState, Resumption, STATE_VERSION, StateError, StateValue};
 pub use token_server::TokenServer;

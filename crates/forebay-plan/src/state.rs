@@ -1,128 +1,367 @@
-//! What must be kept of an order so that a run resumes exactly, also on another number of ranks.
+//! The state of a loader: its position, and all that decides the stream of global batches from there.
 //!
-//! The position itself is one integer, the absolute step, and is kept by the caller; the batch per rank follows from
-//! the global batch and the number of ranks.
+//! This is the one place that writes and checks states: `state_dict`, `state_at` and `load_state_dict` of the Python package call
+//! it. A state is a table of integers and strings, so that any checkpoint format can hold it. A checkpoint is a
+//! file like any other and may be damaged; a value of any type ([`StateValue`]) is refused with what was expected.
+//!
+//! | key | value |
+//! |---|---|
+//! | `version` | [`STATE_VERSION`] |
+//! | `kind`, `last` | names of the order and of what the end of an epoch does |
+//! | `seed` | seed |
+//! | `epoch`, `step` | position: the step that comes next |
+//! | `global_batch` | G |
+//! | `lanes` | L, which decides the numbers of ranks on which the stream can go on |
+//! | `group_samples`, `group_window` | S and w of the order `group`, else None |
+//! | `fingerprint` | identity of the data set |
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
 
-use crate::order::{Kind, Last, Order, OrderError, OrderSpec, list};
+use crate::order::{Kind, Order, list};
 
-/// Version of the definitions: rises when a constant or a rule of an order changes, so that no run resumes on another
-/// stream unnoticed.
-const VERSION: u32 = 1;
+/// Version of states: rises when a constant or a rule of an order changes, so that no run resumes on another stream
+/// unnoticed.
+pub const STATE_VERSION: u64 = 1;
 
-/// The parameters that define the stream of global batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OrderState {
-    /// Version of the definition of orders.
-    pub version: u32,
-    /// Kind of order, with the sizes of its groups.
+/// Largest number of a state: positions are counted in 63 bits, so that they fit every checkpoint format.
+const MAX_NUMBER: u64 = (1 << 63) - 1;
+
+/// Largest global batch of a state.
+const MAX_GLOBAL_BATCH: u64 = 1 << 32;
+
+/// The keys of a state, in the order in which they are written.
+const KEYS: [&str; 11] = [
+    "version",
+    "kind",
+    "last",
+    "seed",
+    "epoch",
+    "step",
+    "global_batch",
+    "lanes",
+    "group_samples",
+    "group_window",
+    "fingerprint",
+];
+
+/// A value of a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateValue {
+    /// An integer.
+    Integer(u64),
+    /// A string.
+    Text(String),
+    /// Nothing, where the key does not apply.
+    None,
+    /// What no state holds: another type, or an integer outside 0 to 2^64 - 1, as the caller writes it.
+    Other(String),
+}
+
+impl fmt::Display for StateValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(number) => write!(f, "{number}"),
+            Self::Text(text) => write!(f, "'{}'", text.escape_debug()),
+            Self::None => f.write_str("None"),
+            Self::Other(written) => f.write_str(written),
+        }
+    }
+}
+
+impl From<u64> for StateValue {
+    fn from(number: u64) -> Self {
+        Self::Integer(number)
+    }
+}
+
+impl From<&str> for StateValue {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<Option<u64>> for StateValue {
+    fn from(number: Option<u64>) -> Self {
+        number.map_or(Self::None, Self::Integer)
+    }
+}
+
+/// Why a state cannot be resumed, or does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The state has not all keys.
+    #[error("the state lacks {}", keys.join(", "))]
+    Missing {
+        /// The keys that are not there.
+        keys: Vec<&'static str>,
+    },
+    /// A state of another stream.
+    #[error("{key} is {found} in the state and {expected} in this loader")]
+    Differs {
+        /// Which key.
+        key: &'static str,
+        /// Its value in the state.
+        found: StateValue,
+        /// Its value in this loader.
+        expected: StateValue,
+    },
+    /// A value that no state holds.
+    #[error("{key}: expected {expected}, found {found}")]
+    Damaged {
+        /// Which key.
+        key: &'static str,
+        /// What a state holds there.
+        expected: String,
+        /// Its value in the state.
+        found: StateValue,
+    },
+    /// The order `contiguous` on another number of ranks.
+    #[error(
+        "the order contiguous cannot go on with another number of ranks: the state is of {lanes}, this job has {ranks}, \
+         and each rank walks a region that depends on it"
+    )]
+    Regions {
+        /// Ranks of the state.
+        lanes: u64,
+        /// Ranks of this job.
+        ranks: u64,
+        /// The way out.
+        hint: String,
+    },
+    /// The lanes do not divide among the ranks.
+    #[error("{ranks} ranks cannot share the {lanes} lanes of the state")]
+    Ranks {
+        /// Ranks of this job.
+        ranks: u64,
+        /// Lanes of the state.
+        lanes: u64,
+        /// Numbers of ranks that can.
+        hint: String,
+    },
+    /// Another global batch.
+    #[error(
+        "the global batch is {found} in the state and {expected} here ({batch} on each of {ranks} ranks)"
+    )]
+    GlobalBatch {
+        /// G of the state.
+        found: u64,
+        /// G of this loader.
+        expected: u64,
+        /// B of this loader.
+        batch: u64,
+        /// Ranks of this job.
+        ranks: u64,
+        /// The batch that fits.
+        hint: String,
+    },
+    /// A position at which no batch stands.
+    #[error("expected an epoch of at least 0 and a step from 0 to {highest}, found ({epoch}, {step})")]
+    Position {
+        /// Epoch.
+        epoch: StateValue,
+        /// Step.
+        step: StateValue,
+        /// Last step of an epoch.
+        highest: u64,
+    },
+}
+
+impl StateError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &str {
+        match self {
+            Self::Missing { .. } | Self::Damaged { .. } => {
+                "the state is not as state_dict() wrote it; take that of another checkpoint"
+            }
+            Self::Differs { key: "fingerprint", .. } => {
+                "the data set has changed since the state was written"
+            }
+            Self::Differs { key: "version", .. } => "resume with the version of forebay that wrote the state",
+            Self::Differs { .. } => "make the loader with the options that the state was saved with",
+            Self::Regions { hint, .. } | Self::Ranks { hint, .. } | Self::GlobalBatch { hint, .. } => hint,
+            Self::Position { .. } => "pass batch.position of a batch of this loader",
+        }
+    }
+}
+
+/// Where a state goes on, and with which parameters of the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resumption {
+    /// The epoch.
+    pub epoch: u64,
+    /// The step that comes next; that of the end of the epoch after its last one.
+    pub step: u64,
+    /// The order of the state, with the sizes of its groups.
     pub kind: Kind,
-    /// What the end of an epoch does.
-    pub last: Last,
-    /// Seed.
-    pub seed: u64,
-    /// N, samples of the data set.
-    pub samples: u64,
-    /// G, samples per step over all ranks.
-    pub global_batch: u64,
-    /// L, lanes.
+    /// L of the state.
     pub lanes: u64,
 }
 
+/// Writes and checks the states of one loader.
+#[derive(Clone, Debug)]
+pub struct OrderState {
+    order: Order,
+    fingerprint: String,
+}
+
 impl OrderState {
-    pub(crate) fn of(order: &Order) -> Self {
-        let spec = order.spec();
-        Self {
-            version: VERSION,
-            kind: spec.kind,
-            last: spec.last,
-            seed: spec.seed,
-            samples: spec.samples,
-            global_batch: order.global_batch(),
-            lanes: order.lanes(),
-        }
-    }
-
-    /// Numbers of ranks on which the same stream can go on, ascending.
+    /// Of an order on the data set with this fingerprint.
     #[must_use]
-    pub fn allowed_ranks(&self) -> Vec<u64> {
-        crate::order::allowed_ranks(self.kind, self.lanes)
+    pub fn new(order: Order, fingerprint: String) -> Self {
+        Self { order, fingerprint }
     }
 
-    /// The order that continues this stream on `ranks` ranks.
-    ///
-    /// # Errors
-    /// Where the number of ranks does not fit the stream: the message lists those that would work. A state of another
-    /// version, or one that contradicts itself.
-    pub fn spec(&self, ranks: u64) -> Result<OrderSpec, OrderError> {
-        self.check_resume(ranks)?;
-        Ok(OrderSpec {
-            kind: self.kind,
-            last: self.last,
-            seed: self.seed,
-            samples: self.samples,
-            batch: self.global_batch / ranks,
-            ranks,
-            lanes: Some(self.lanes),
+    /// The state of a loader that goes on with `step` of `epoch`: keys and values.
+    #[must_use]
+    pub fn at(&self, epoch: u64, step: u64) -> [(&'static str, StateValue); KEYS.len()] {
+        KEYS.map(|key| {
+            let value = match key {
+                "epoch" => epoch.into(),
+                "step" => step.into(),
+                _ => self.own(key),
+            };
+            (key, value)
         })
     }
 
-    /// Checks that the stream can go on, on `ranks` ranks.
+    /// The state behind the batch at a position.
     ///
     /// # Errors
-    /// As [`OrderState::spec`].
-    pub fn check_resume(&self, ranks: u64) -> Result<(), OrderError> {
-        if self.version != VERSION {
-            return Err(OrderError::StateVersion { found: self.version, expected: VERSION });
+    /// Where no batch stands there.
+    pub fn behind(
+        &self,
+        epoch: StateValue,
+        step: StateValue,
+    ) -> Result<[(&'static str, StateValue); KEYS.len()], StateError> {
+        let steps = self.order.steps_per_epoch();
+        match (&epoch, &step) {
+            (StateValue::Integer(epoch), StateValue::Integer(step)) if *step < steps => {
+                Ok(self.at(*epoch, step + 1))
+            }
+            _ => Err(StateError::Position { epoch, step, highest: steps - 1 }),
         }
-        if self.lanes == 0 || !self.global_batch.is_multiple_of(self.lanes) {
-            return Err(OrderError::StateDiffers {
-                what: "lanes",
-                found: self.lanes.to_string(),
-                expected: format!("a divisor of the global batch of {}", self.global_batch),
+    }
+
+    /// Checks a state, of which `value` returns what stands under a key, and returns where it goes on.
+    ///
+    /// Seed, kind of order, end of an epoch, global batch and data set must be those of this loader. Lanes and sizes of groups
+    /// may be others; the loader has to take them over.
+    ///
+    /// # Errors
+    /// The first thing that does not fit, and what would.
+    pub fn resume(&self, value: impl Fn(&str) -> Option<StateValue>) -> Result<Resumption, StateError> {
+        // Another version may have other keys.
+        if let Some(found) = value("version") {
+            self.check_same("version", found)?;
+        }
+        let keys: Vec<_> = KEYS.into_iter().filter(|key| value(key).is_none()).collect();
+        if !keys.is_empty() {
+            return Err(StateError::Missing { keys });
+        }
+        let value = |key| value(key).unwrap_or(StateValue::None);
+        for key in ["kind", "last", "seed", "fingerprint"] {
+            self.check_same(key, value(key))?;
+        }
+        let number = |key, lowest, highest| number(key, value(key), lowest, highest);
+        let global_batch = number("global_batch", 1, MAX_GLOBAL_BATCH)?;
+        let lanes = number("lanes", 1, global_batch)?;
+        self.check_ranks(global_batch, lanes)?;
+        let steps = self.order.steps_per_epoch();
+        let epoch = number("epoch", 0, MAX_NUMBER / steps - 1)?;
+        let step = number("step", 0, steps)?;
+        let kind = match self.order.kind() {
+            Kind::Group { .. } => Kind::Group {
+                samples: number("group_samples", 1, MAX_NUMBER)?,
+                window: number("group_window", 1, MAX_NUMBER)?,
+            },
+            kind => {
+                for key in ["group_samples", "group_window"] {
+                    self.check_same(key, value(key))?;
+                }
+                kind
+            }
+        };
+        Ok(Resumption { epoch, step, kind, lanes })
+    }
+
+    /// Whether the order of this loader is that of a state.
+    #[must_use]
+    pub fn is_order_of(&self, state: &Resumption) -> bool {
+        (state.kind, state.lanes) == (self.order.kind(), self.order.lanes())
+    }
+
+    /// The value of this loader under a key that is not the position.
+    fn own(&self, key: &str) -> StateValue {
+        let groups = match self.order.kind() {
+            Kind::Group { samples, window } => Some((samples, window)),
+            _ => None,
+        };
+        let spec = self.order.spec();
+        match key {
+            "version" => STATE_VERSION.into(),
+            "kind" => spec.kind.name().into(),
+            "last" => spec.last.name().into(),
+            "seed" => spec.seed.into(),
+            "global_batch" => self.order.global_batch().into(),
+            "lanes" => self.order.lanes().into(),
+            "group_samples" => groups.map(|(samples, _)| samples).into(),
+            "group_window" => groups.map(|(_, window)| window).into(),
+            "fingerprint" => self.fingerprint.as_str().into(),
+            _ => StateValue::None,
+        }
+    }
+
+    fn check_same(&self, key: &'static str, found: StateValue) -> Result<(), StateError> {
+        let expected = self.own(key);
+        if found == expected { Ok(()) } else { Err(StateError::Differs { key, found, expected }) }
+    }
+
+    /// Checks that the stream of a state can go on, on the ranks of this loader.
+    fn check_ranks(&self, global_batch: u64, lanes: u64) -> Result<(), StateError> {
+        let spec = self.order.spec();
+        let ranks = spec.ranks;
+        if !global_batch.is_multiple_of(lanes) {
+            return Err(StateError::Damaged {
+                key: "lanes",
+                expected: format!("a divisor of the global batch {global_batch}"),
+                found: lanes.into(),
             });
         }
-        let works = self.allowed_ranks();
-        if works.binary_search(&ranks).is_err() {
-            return Err(OrderError::ResumeRanks {
+        if spec.kind == Kind::Contiguous && lanes != ranks {
+            let hint = format!(
+                "resume on {lanes} ranks; the orders sequential, shuffle and group can be resumed on others"
+            );
+            return Err(StateError::Regions { lanes, ranks, hint });
+        }
+        if !lanes.is_multiple_of(ranks) {
+            let hint = format!("numbers of ranks that can: {}", list(&spec.kind.allowed_ranks(lanes)));
+            return Err(StateError::Ranks { ranks, lanes, hint });
+        }
+        let expected = self.order.global_batch();
+        if global_batch != expected {
+            let batch = global_batch / ranks;
+            let hint = format!("make the loader with batch_size={batch} or global_batch={global_batch}");
+            return Err(StateError::GlobalBatch {
+                found: global_batch,
+                expected,
+                batch: spec.batch,
                 ranks,
-                kind: self.kind.name(),
-                global_batch: self.global_batch,
-                lanes: self.lanes,
-                works: list(&works),
+                hint,
             });
         }
         Ok(())
     }
+}
 
-    /// Checks that `order` continues this stream.
-    ///
-    /// # Errors
-    /// Names the first difference, with both values.
-    pub fn check_order(&self, order: &Order) -> Result<(), OrderError> {
-        self.check_resume(order.spec().ranks)?;
-        let now = Self::of(order);
-        let differs =
-            |what, found: String, expected: String| Err(OrderError::StateDiffers { what, found, expected });
-        if self.samples != now.samples {
-            return differs("samples of the data set", now.samples.to_string(), self.samples.to_string());
+/// An integer of a state.
+fn number(key: &'static str, found: StateValue, lowest: u64, highest: u64) -> Result<u64, StateError> {
+    match found {
+        StateValue::Integer(number) if (lowest..=highest).contains(&number) => Ok(number),
+        found => {
+            let limit = if highest >= MAX_GLOBAL_BATCH { String::new() } else { format!(" to {highest}") };
+            Err(StateError::Damaged { key, expected: format!("an integer from {lowest}{limit}"), found })
         }
-        if self.kind != now.kind {
-            return differs("order", now.kind.to_string(), self.kind.to_string());
-        }
-        if self.last != now.last {
-            return differs("last", now.last.name().into(), self.last.name().into());
-        }
-        if self.seed != now.seed {
-            return differs("seed", now.seed.to_string(), self.seed.to_string());
-        }
-        if self.global_batch != now.global_batch {
-            return differs("global batch", now.global_batch.to_string(), self.global_batch.to_string());
-        }
-        if self.lanes != now.lanes {
-            return differs("lanes", now.lanes.to_string(), self.lanes.to_string());
-        }
-        Ok(())
     }
 }

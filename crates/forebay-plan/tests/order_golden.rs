@@ -4,10 +4,10 @@
 
 mod order_common;
 
-use forebay_plan::{Kind, Last, Order, OrderSpec};
+use forebay_plan::{Kind, Last, Order, OrderSpec, OrderState, Resumption, StateValue};
 use order_common::{batch, epoch};
 
-const ADVICE: &str = "an order changed. If that was not meant, undo it: runs could not resume. If it was, raise VERSION in \
+const ADVICE: &str = "an order changed. If that was not meant, undo it: runs could not resume. If it was, raise STATE_VERSION in \
                       src/state.rs, so that old states are refused, say so in CHANGELOG.md, and pin the new values here";
 
 fn order(kind: Kind, last: Last, samples: u64, size: u64, ranks: u64, lanes: Option<u64>) -> Order {
@@ -119,12 +119,39 @@ fn group_with_windows_and_groups_beyond_the_table() {
 #[test]
 fn a_state_is_kept_in_these_words() {
     let kind = Kind::Group { samples: 64, window: 4 };
-    let state = order(kind, Last::Wrap, 1000, 16, 4, None).state();
-    let text = r#"{"version":1,"kind":{"group":{"samples":64,"window":4}},"last":"wrap","seed":42,"samples":1000,"global_batch":64,"lanes":8}"#;
-    assert_eq!(serde_json::to_string(&state).unwrap(), text, "{ADVICE}");
-    assert_eq!(serde_json::from_str::<forebay_plan::OrderState>(text).unwrap(), state);
-    let kinds = [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, Kind::Given];
-    assert_eq!(serde_json::to_string(&kinds).unwrap(), r#"["sequential","contiguous","shuffle","given"]"#);
-    let lasts = [Last::Wrap, Last::Drop, Last::Short, Last::Carry];
-    assert_eq!(serde_json::to_string(&lasts).unwrap(), r#"["wrap","drop","short","carry"]"#);
+    let state = OrderState::new(order(kind, Last::Wrap, 1000, 16, 4, None), "f1".into());
+    let written = |epoch, step| state.at(epoch, step).map(|(key, value)| format!("{key}={value}")).join(" ");
+    assert_eq!(
+        written(3, 5),
+        "version=1 kind='group' last='wrap' seed=42 epoch=3 step=5 global_batch=64 lanes=8 group_samples=64 \
+         group_window=4 fingerprint='f1'",
+        "{ADVICE}"
+    );
+    let names = [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, Kind::Given].map(|kind| kind.name());
+    assert_eq!(names, ["sequential", "contiguous", "shuffle", "given"], "{ADVICE}");
+    let names = [Last::Wrap, Last::Drop, Last::Short, Last::Carry].map(Last::name);
+    assert_eq!(names, ["wrap", "drop", "short", "carry"], "{ADVICE}");
+}
+
+#[test]
+fn a_state_of_this_version_goes_on_where_it_stands() {
+    // As state_dict() returned it in version 1, on 4 ranks; here on 2.
+    let kept: [(&str, StateValue); 11] = [
+        ("version", 1.into()),
+        ("kind", "group".into()),
+        ("last", "wrap".into()),
+        ("seed", 42.into()),
+        ("epoch", 3.into()),
+        ("step", 5.into()),
+        ("global_batch", 64.into()),
+        ("lanes", 8.into()),
+        ("group_samples", 64.into()),
+        ("group_window", 4.into()),
+        ("fingerprint", "f1".into()),
+    ];
+    let value = |key: &str| kept.iter().find(|(name, _)| *name == key).map(|(_, value)| value.clone());
+    let kind = Kind::Group { samples: 64, window: 4 };
+    let state = OrderState::new(order(kind, Last::Wrap, 1000, 32, 2, None), "f1".into());
+    let resumed = state.resume(value).expect(ADVICE);
+    assert_eq!(resumed, Resumption { epoch: 3, step: 5, kind, lanes: 8 }, "{ADVICE}");
 }

@@ -2,7 +2,7 @@
 
 mod order_common;
 
-use forebay_plan::{Kind, Last, Order, OrderSpec};
+use forebay_plan::{Convergence, Kind, Last, Order, OrderSpec};
 use order_common::global_batch;
 use proptest::prelude::*;
 
@@ -86,16 +86,16 @@ fn groups(samples: u64, group: u64, window: u64) -> Order {
 fn the_condition_has_the_published_numbers() {
     // Lee et al., section IV-E: 8192 samples of CosmoFlow in 64 groups are good for fewer than 128 epochs.
     let order = groups(8192, 128, 4);
-    let holds = |epochs| order.convergence(epochs, 1).unwrap().holds();
-    assert_eq!(order.convergence(100, 1).unwrap().groups, 64);
-    assert_eq!(order.convergence(100, 1).unwrap().proven_epochs(), 128);
+    let holds = |epochs| Convergence::of(&order, epochs, 1).unwrap().holds();
+    assert_eq!(Convergence::of(&order, 100, 1).unwrap().groups, 64);
+    assert_eq!(Convergence::of(&order, 100, 1).unwrap().proven_epochs(), 128);
     assert!(holds(0) && holds(100) && holds(127) && !holds(128));
 }
 
 #[test]
 fn groups_that_would_do_are_named_with_a_window() {
     // 90 epochs of 1,281,167 samples: fewer than 14,235 groups, so 91 samples or more; a window stays as large, or has 4 groups.
-    let named = |window, unit| groups(1_281_167, 32, window).convergence(90, unit).unwrap().would_do;
+    let named = |window, unit| Convergence::of(&groups(1_281_167, 32, window), 90, unit).unwrap().would_do;
     assert_eq!(named(4, 1), Some((91, 4)));
     assert_eq!(named(21, 1), Some((91, 7)));
     assert_eq!(named(2, 1), Some((91, 2)));
@@ -106,11 +106,11 @@ fn groups_that_would_do_are_named_with_a_window() {
 #[test]
 fn no_bound_applies_to_a_full_shuffle_and_to_orders_that_shuffle_nothing() {
     for kind in [Kind::Shuffle, Kind::Sequential, Kind::Contiguous, Kind::Given] {
-        assert_eq!(order(kind, None).convergence(1000, 1), None, "{kind}");
+        assert_eq!(Convergence::of(&order(kind, None), 1000, 1), None, "{kind}");
     }
-    assert_eq!(groups(1000, 1, 3).convergence(1000, 1), None, "groups of one sample");
-    assert_eq!(groups(1000, 100, 10).convergence(1000, 1), None, "one window over everything");
-    assert!(groups(1000, 100, 9).convergence(1000, 1).is_some());
+    assert_eq!(Convergence::of(&groups(1000, 1, 3), 1000, 1), None, "groups of one sample");
+    assert_eq!(Convergence::of(&groups(1000, 100, 10), 1000, 1), None, "one window over everything");
+    assert!(Convergence::of(&groups(1000, 100, 9), 1000, 1).is_some());
 }
 
 proptest! {
@@ -119,7 +119,7 @@ proptest! {
         samples in 1_u64..1_000_000, group in 2_u64..5000, window in 1_u64..40, epochs in 1_u64..3000, unit in 1_u64..300,
     ) {
         prop_assume!(window * group < samples);
-        let found = groups(samples, group, window).convergence(epochs, unit).unwrap();
+        let found = Convergence::of(&groups(samples, group, window), epochs, unit).unwrap();
         let plain = |group: u64| (epochs * samples.div_ceil(group)) < samples;
         prop_assert_eq!(found.holds(), plain(group));
         prop_assert_eq!(found.holds(), epochs < found.proven_epochs());
@@ -130,7 +130,7 @@ proptest! {
             prop_assert!(least == unit || !plain(least - unit), "groups of {} do", least - unit);
             prop_assert!(samples.div_ceil(least) >= 256);
             let order = groups(samples, least, window);
-            prop_assert!(order.convergence(epochs, unit).is_none_or(|found| found.holds()));
+            prop_assert!(Convergence::of(&order, epochs, unit).is_none_or(|found| found.holds()));
         } else if !found.holds() {
             // No group of whole units that leaves 256 does.
             let most = samples.div_ceil(255);

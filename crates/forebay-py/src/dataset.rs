@@ -122,7 +122,7 @@ impl Dataset {
 
     #[getter]
     fn fingerprint(&self) -> String {
-        format!("{:032x}", self.source.dataset().fingerprint())
+        self.source.fingerprint()
     }
 
     #[pyo3(signature = (*, progress = None))]

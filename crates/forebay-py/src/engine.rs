@@ -10,6 +10,7 @@ use crate::caller::detached;
 use crate::dataset::Dataset;
 use crate::errors::raise;
 use crate::listener::Listener;
+use crate::state::OrderState;
 
 /// See `python/forebay/_native.pyi`.
 #[pyclass(frozen, module = "forebay._native")]
@@ -73,6 +74,11 @@ impl Engine {
         facts.set_item("fields", crate::dataset::describe_fields(py, self.engine.fields())?)?;
         facts.set_item("shuffle_quality", crate::dataset::json(py, &self.engine.shuffle_quality())?)?;
         Ok(facts)
+    }
+
+    #[getter]
+    fn order_state(&self) -> OrderState {
+        OrderState(self.engine.order_state())
     }
 
     fn start(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<u64> {

@@ -12,6 +12,7 @@ mod limit;
 mod listener;
 mod pfs;
 mod siblings;
+mod state;
 mod watchdog;
 
 use forebay_format::{Format, SchemaChoice};
@@ -32,6 +33,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batch::Lease>()?;
     module.add_class::<listener::Listener>()?;
     module.add_class::<siblings::Siblings>()?;
+    module.add_class::<state::OrderState>()?;
     module.add_class::<watchdog::Watchdog>()?;
     module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;

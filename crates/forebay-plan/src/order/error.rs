@@ -74,41 +74,6 @@ pub enum OrderError {
         /// L as asked for.
         lanes: u64,
     },
-    /// A number of ranks on which a stream cannot go on.
-    #[error(
-        "resuming order {kind} on {ranks} rank(s): its stream of global batches of {global_batch} in {lanes} lanes does not \
-         divide among them; {works} rank(s) would work"
-    )]
-    ResumeRanks {
-        /// Name of the kind.
-        kind: &'static str,
-        /// W as asked for.
-        ranks: u64,
-        /// G.
-        global_batch: u64,
-        /// L.
-        lanes: u64,
-        /// Numbers that would work.
-        works: String,
-    },
-    /// A state of another version.
-    #[error("resuming an order: the state has version {found}, expected {expected}")]
-    StateVersion {
-        /// Version of the state.
-        found: u32,
-        /// Version of this program.
-        expected: u32,
-    },
-    /// A state of another stream.
-    #[error("resuming an order: {what} is {found}, expected {expected}")]
-    StateDiffers {
-        /// Which parameter.
-        what: &'static str,
-        /// Its value now.
-        found: String,
-        /// Its value in the state.
-        expected: String,
-    },
     /// Ids of an epoch of order given that are not one per sample.
     #[error(
         "order given, epoch {epoch}: {found} sample ids, expected {expected}, one for each sample of the data set"
@@ -160,9 +125,6 @@ impl OrderError {
             Self::Carry { .. } => Some("use order=\"sequential\", or last=\"wrap\""),
             Self::Lanes { .. } => Some("leave lanes out to have them chosen, or use one of these numbers"),
             Self::LanesWithoutGroups { .. } => Some("leave lanes out, or use order=\"group\""),
-            Self::ResumeRanks { .. } => Some("use one of these numbers of ranks and keep the global batch"),
-            Self::StateVersion { .. } => Some("resume with the version of forebay that wrote the state"),
-            Self::StateDiffers { .. } => Some("resume with the options that the state was saved with"),
             Self::GivenLength { .. } | Self::GivenId { .. } | Self::GivenTwice { .. } => Some(
                 "the function given as order returns all sample ids of an epoch, each from 0 to len(dataset) - 1 once",
             ),

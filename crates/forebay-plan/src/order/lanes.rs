@@ -1,48 +1,26 @@
 //! Lanes: how many an order has, and among how many ranks they divide.
 
-use super::{Kind, OrderError, OrderSpec};
-
 /// Lanes that a group order has at least where the batch allows: every power of two up to 8 ranks gets the same stream,
 /// and samples of one group are spread over eight times as many batches.
 const LEAST_LANES: u64 = 8;
 
-/// The lanes of a group order: the smallest multiple of W that divides G and is at least 8, else the largest.
-pub(super) fn choose(spec: &OrderSpec, global_batch: u64) -> Result<u64, OrderError> {
+/// The lanes of a group order: those that were asked for, else the smallest multiple of W that divides G and is at least 8, else
+/// the largest.
+///
+/// # Errors
+/// The numbers that would work, where the one that was asked for does not.
+pub(super) fn choose(batch: u64, ranks: u64, asked: Option<u64>) -> Result<u64, String> {
     // L = W·k divides G = W·B exactly where k divides B.
-    let works = divisors(spec.batch).into_iter().map(|each| each * spec.ranks);
-    match spec.lanes {
-        None => {
-            let mut works = works;
-            Ok(works.find(|lanes| *lanes >= LEAST_LANES).unwrap_or(global_batch))
-        }
-        Some(lanes) => {
-            let works: Vec<u64> = works.collect();
-            if works.binary_search(&lanes).is_ok() {
-                return Ok(lanes);
-            }
-            Err(OrderError::Lanes {
-                kind: spec.kind.name(),
-                lanes,
-                ranks: spec.ranks,
-                global_batch,
-                works: list(&works),
-            })
-        }
+    let works: Vec<u64> = divisors(batch).into_iter().map(|each| each * ranks).collect();
+    match asked {
+        None => Ok(works.into_iter().find(|lanes| *lanes >= LEAST_LANES).unwrap_or(batch * ranks)),
+        Some(lanes) if works.binary_search(&lanes).is_ok() => Ok(lanes),
+        Some(_) => Err(list(&works)),
     }
-}
-
-/// Numbers of ranks among which `lanes` lanes divide.
-pub(crate) fn allowed_ranks(kind: Kind, lanes: u64) -> Vec<u64> {
-    if kind == Kind::Contiguous {
-        return vec![lanes];
-    }
-    let mut ranks = divisors(lanes);
-    ranks.retain(|ranks| u32::try_from(*ranks).is_ok());
-    ranks
 }
 
 /// All divisors of a positive number, ascending.
-fn divisors(number: u64) -> Vec<u64> {
+pub(super) fn divisors(number: u64) -> Vec<u64> {
     let mut found = vec![1];
     let mut rest = number;
     let mut factor = 2;

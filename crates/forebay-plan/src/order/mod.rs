@@ -29,13 +29,11 @@ use forebay_types::{Rank, SampleId};
 use serde::{Deserialize, Serialize};
 
 pub use self::error::OrderError;
-pub(crate) use self::lanes::{allowed_ranks, list};
-use crate::convergence::Convergence;
+pub(crate) use self::lanes::list;
 pub use crate::group::default_group;
 use crate::group::{Shape, share};
 use crate::permutation::{Key, Permutation, Purpose};
 use crate::shuffle_quality::Quality;
-use crate::state::OrderState;
 
 /// Which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +67,16 @@ impl Kind {
             Self::Group { .. } => "group",
             Self::Given => "given",
         }
+    }
+
+    /// Numbers of ranks among which `lanes` lanes divide, ascending.
+    pub(crate) fn allowed_ranks(self, lanes: u64) -> Vec<u64> {
+        if self == Self::Contiguous {
+            return vec![lanes];
+        }
+        let mut ranks = lanes::divisors(lanes);
+        ranks.retain(|ranks| u32::try_from(*ranks).is_ok());
+        ranks
     }
 }
 
@@ -192,7 +200,14 @@ impl Order {
                     "at least 1 and at most 2^62 samples in all",
                 );
             };
-            let lanes = lanes::choose(&spec, global_batch)?;
+            let lanes =
+                lanes::choose(spec.batch, spec.ranks, spec.lanes).map_err(|works| OrderError::Lanes {
+                    kind,
+                    lanes: spec.lanes.unwrap_or_default(),
+                    ranks: spec.ranks,
+                    global_batch,
+                    works,
+                })?;
             (lanes, Some(Shape { samples: spec.samples, group: samples, window: positions, lanes }))
         } else {
             let lanes = if spec.kind == Kind::Contiguous { spec.ranks } else { global_batch };
@@ -240,13 +255,7 @@ impl Order {
     /// Numbers of ranks that get the same stream of global batches, ascending.
     #[must_use]
     pub fn allowed_ranks(&self) -> Vec<u64> {
-        allowed_ranks(self.spec.kind, self.lanes)
-    }
-
-    /// What must be kept to resume.
-    #[must_use]
-    pub fn state(&self) -> OrderState {
-        OrderState::of(self)
+        self.spec.kind.allowed_ranks(self.lanes)
     }
 
     /// How well the order shuffles.
@@ -260,13 +269,6 @@ impl Order {
             }
             Kind::Given => Quality::UNKNOWN,
         }
-    }
-
-    /// Meng et al.'s condition for a training of `epochs`; `None` where no bound applies: in a full shuffle, and in orders that
-    /// shuffle nothing. Groups that would do are whole units of `unit_samples` samples that are decoded together.
-    #[must_use]
-    pub fn convergence(&self, epochs: u64, unit_samples: u64) -> Option<Convergence> {
-        Convergence::of(self, epochs, unit_samples)
     }
 
     /// Staging bytes with which `node_ranks` ranks of a node never wait for room, at `mean_sample_bytes` per sample.

@@ -1,0 +1,150 @@
+//! States of loaders: what does not fit is refused, with what would.
+
+use std::collections::BTreeMap;
+
+use forebay_plan::{Kind, Last, Order, OrderSpec, OrderState, Resumption, StateError, StateValue};
+
+const GROUP: Kind = Kind::Group { samples: 16, window: 4 };
+
+/// Of 1000 samples, in global batches of 48.
+fn loader(kind: Kind, ranks: u64) -> OrderState {
+    let lanes = (kind == GROUP && 8 % ranks == 0).then_some(8);
+    let spec = OrderSpec { kind, last: Last::Wrap, seed: 7, samples: 1000, batch: 48 / ranks, ranks, lanes };
+    OrderState::new(Order::new(spec).unwrap(), "f1".into())
+}
+
+/// A state with some values changed; `None` takes a key away.
+fn changed(state: &OrderState, changes: &[(&str, Option<StateValue>)]) -> BTreeMap<String, StateValue> {
+    let mut values: BTreeMap<_, _> =
+        state.at(2, 5).into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    for (key, value) in changes {
+        match value {
+            Some(value) => values.insert((*key).to_owned(), value.clone()),
+            None => values.remove(*key),
+        };
+    }
+    values
+}
+
+fn resume(
+    loader: &OrderState,
+    state: &OrderState,
+    changes: &[(&str, Option<StateValue>)],
+) -> Result<Resumption, StateError> {
+    let values = changed(state, changes);
+    loader.resume(|key| values.get(key).cloned())
+}
+
+#[test]
+fn a_state_goes_on_where_it_was_written() {
+    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Shuffle, GROUP, Kind::Given] {
+        let state = loader(kind, 4);
+        let resumed = resume(&state, &state, &[]).unwrap();
+        assert_eq!((resumed.epoch, resumed.step, resumed.kind), (2, 5, kind));
+        assert!(state.is_order_of(&resumed));
+    }
+}
+
+#[test]
+fn a_stream_goes_on_on_each_number_of_ranks_that_divides_its_lanes() {
+    let state = loader(GROUP, 4);
+    for ranks in [1, 2, 4, 8] {
+        resume(&loader(GROUP, ranks), &state, &[]).unwrap();
+    }
+    let error = resume(&loader(GROUP, 3), &state, &[("lanes", Some(16.into()))]).unwrap_err();
+    assert!(matches!(error, StateError::Ranks { ranks: 3, lanes: 16, .. }));
+    assert!(error.hint().ends_with("1, 2, 4, 8, 16"));
+    let error = resume(&loader(Kind::Contiguous, 2), &loader(Kind::Contiguous, 4), &[]).unwrap_err();
+    assert!(matches!(error, StateError::Regions { ranks: 2, lanes: 4, .. }));
+    let changes = [("global_batch", Some(96.into())), ("lanes", Some(8.into()))];
+    let error = resume(&state, &state, &changes).unwrap_err();
+    assert!(matches!(error, StateError::GlobalBatch { found: 96, expected: 48, .. }));
+    assert!(error.hint().contains("batch_size=24"));
+}
+
+#[test]
+fn sizes_of_groups_and_lanes_are_those_of_the_state() {
+    let state = loader(GROUP, 4);
+    let changes = [("group_samples", Some(5.into())), ("lanes", Some(16.into()))];
+    let resumed = resume(&state, &state, &changes).unwrap();
+    assert_eq!((resumed.kind, resumed.lanes), (Kind::Group { samples: 5, window: 4 }, 16));
+    assert!(!state.is_order_of(&resumed));
+}
+
+#[test]
+fn another_stream_names_the_difference() {
+    let state = loader(GROUP, 4);
+    for (key, other) in [
+        ("version", StateValue::from(2)),
+        ("kind", "shuffle".into()),
+        ("last", "drop".into()),
+        ("seed", 8.into()),
+        ("fingerprint", "f2".into()),
+    ] {
+        let error = resume(&state, &state, &[(key, Some(other.clone()))]).unwrap_err();
+        assert!(
+            matches!(&error, StateError::Differs { key: named, found, .. } if (*named, found) == (key, &other)),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_state_of_another_version_is_refused_as_such_whatever_its_keys_are() {
+    let state = loader(GROUP, 4);
+    let changes = [("version", Some(2.into())), ("lanes", None), ("kind", Some(StateValue::None))];
+    let error = resume(&state, &state, &changes).unwrap_err();
+    assert!(matches!(error, StateError::Differs { key: "version", .. }));
+}
+
+#[test]
+fn damaged_values_of_every_type_are_refused_with_the_key() {
+    let state = loader(GROUP, 4);
+    let broken = [
+        StateValue::None,
+        StateValue::Text("5".into()),
+        StateValue::Other("-1".into()),
+        StateValue::Other("True".into()),
+        StateValue::Other("18446744073709551616".into()),
+        StateValue::Integer(u64::MAX),
+    ];
+    for key in ["epoch", "step", "global_batch", "lanes", "group_samples", "group_window"] {
+        for value in &broken {
+            let error = resume(&state, &state, &[(key, Some(value.clone()))]).unwrap_err();
+            assert!(
+                matches!(&error, StateError::Damaged { key: named, found, .. } if (*named, found) == (key, value)),
+                "{key} = {value:?}: {error}"
+            );
+        }
+    }
+    for key in ["version", "kind", "last", "seed", "fingerprint"] {
+        for value in &broken {
+            let error = resume(&state, &state, &[(key, Some(value.clone()))]).unwrap_err();
+            assert!(matches!(&error, StateError::Differs { key: named, .. } if *named == key), "{error}");
+        }
+        let error = resume(&state, &state, &[(key, None), ("step", None)]).unwrap_err();
+        assert!(matches!(&error, StateError::Missing { keys } if keys.len() == 2 && keys.contains(&key)));
+    }
+    for lanes in [0, 7] {
+        let error = resume(&state, &state, &[("lanes", Some(lanes.into()))]).unwrap_err();
+        assert!(matches!(error, StateError::Damaged { key: "lanes", .. }), "{error}");
+    }
+    let shuffle = loader(Kind::Shuffle, 4);
+    let error = resume(&shuffle, &shuffle, &[("group_window", Some(4.into()))]).unwrap_err();
+    assert!(matches!(error, StateError::Differs { key: "group_window", .. }), "{error}");
+}
+
+#[test]
+fn the_state_behind_a_batch_comes_for_positions_of_batches_only() {
+    let state = loader(GROUP, 4);
+    let steps = 21;
+    assert_eq!(state.behind(3.into(), (steps - 1).into()).unwrap(), state.at(3, steps));
+    for (epoch, step) in [
+        (0.into(), steps.into()),
+        (StateValue::Other("-1".into()), 0.into()),
+        (0.into(), StateValue::Other("1.5".into())),
+    ] {
+        let error = state.behind(epoch, step).unwrap_err();
+        assert!(matches!(error, StateError::Position { highest: 20, .. }));
+    }
+}
