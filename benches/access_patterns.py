@@ -82,7 +82,7 @@ def table(result: Result) -> None:
     limit = pfs["limit_mib_s"]
     print(f"{pfs['spec']['name']}, slow-down {pfs['slow_down']:g}, model's limit {limit:,.0f} MiB/s\n")
     print(
-        "| row | total | against the first | exposed | requests | fetched / asked | MiB/s fetched, of the limit | spread |"
+        "| row | total | against the first | exposed | requests | fetched / requested | MiB/s fetched, of the limit | spread |"
     )
     print("|---|---|---|---|---|---|---|---|")
     first = None
@@ -97,10 +97,10 @@ def table(result: Result) -> None:
         first = first or median["total_seconds"]
         reads, read_bytes = fetched(row)
         rate = read_bytes / MIB / median["total_seconds"]
-        late = ", late" if any(one["late"] for one in row["repetitions"]) else ""
+        late = ", late" if any(one["missed_deadlines"] for one in row["repetitions"]) else ""
         print(
             f"| {row['name']} | {median['total_seconds']:.3f} s | {first / median['total_seconds']:.2f}× faster "
-            f"| {median['exposed_seconds']:.3f} s | {reads:,} | {read_bytes / median['asked_bytes']:.2f} "
+            f"| {median['exposed_seconds']:.3f} s | {reads:,} | {read_bytes / median['requested_bytes']:.2f} "
             f"| {rate:,.0f}, {100 * rate / limit:.0f} % | {100 * row['spread']['total_seconds']:.0f} %{late} |"
         )
 
@@ -156,7 +156,7 @@ def epochs() -> None:
     with mounted(*options) as mount, small_memory(768 * MIB):
         place = str(mount / dataset().name)
         one, two = (run("bench", place, *SHAPE, *shape, *rows, "--epochs", count) for count in ("1", "2"))
-    print("| row | fetched / asked, first epoch | second epoch |")
+    print("| row | fetched / requested, first epoch | second epoch |")
     print("|---|---|---|")
     for first, both in zip(one["rows"], two["rows"], strict=True):
         if first["status"] != "ok" or both["status"] != "ok":
@@ -164,7 +164,7 @@ def epochs() -> None:
                 f"| {first['name']} | {first['status']} | {both['status']}: {(both['error'] or '').splitlines()[-1:]} |"
             )
             continue
-        asked = first["median"]["asked_bytes"]
+        asked = first["median"]["requested_bytes"]
         before, after = fetched(first)[1], fetched(both)[1]
         print(f"| {first['name']} | {before / asked:.2f} | {(after - before) / asked:.2f} |")
 
@@ -207,7 +207,11 @@ def presets() -> None:
         rate = fetched(group)[1] / MIB / total["forebay@group"]
         pfs = result["pfs"]
         name = f"{preset}, {targets} targets" if targets else preset
-        late = ", late" if any(one["late"] for row in result["rows"] for one in row["repetitions"]) else ""
+        late = (
+            ", late"
+            if any(one["missed_deadlines"] for row in result["rows"] for one in row["repetitions"])
+            else ""
+        )
         times = " | ".join(
             f"{total[other] / total[f'forebay@{order}']:.2f}×"
             for order in ("sequential", "contiguous", "group")

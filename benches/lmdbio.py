@@ -130,19 +130,19 @@ def table(result: Result) -> None:
     """Print the costs that the rungs are made for, each against `lmdb`; docs/results/lmdbio.md has the paper's findings."""
     print(f"{about(result)}\n")
     print(
-        "| row | reading s | of lmdb | seek s | skew s | switches | of lmdb | requests | fetched / needed "
+        "| row | locate+read s | of lmdb | locate s | skew s | switches | of lmdb | requests | read amplification "
         "| total s | of lmdb |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     rows = finished(result)
     base = next((median for row, median in rows if rung(row) == "lmdb"), None)
     for row, median in rows:
-        late = ", late" if any(one["late"] for one in row["repetitions"]) else ""
+        late = ", late" if any(one["missed_deadlines"] for one in row["repetitions"]) else ""
         print(
-            f"| {rung(row)} | {text(median['reading_seconds'])} | {against(base, median, 'reading_seconds')} "
-            f"| {text(median['seek_seconds'])} | {text(median['skew_seconds'])} | {switches(median):,.0f} "
+            f"| {rung(row)} | {text(median['locate_and_read_seconds'])} | {against(base, median, 'locate_and_read_seconds')} "
+            f"| {text(median['locate_seconds'])} | {text(median['skew_seconds'])} | {switches(median):,.0f} "
             f"| {times(switches(base) if base else None, switches(median))} | {fetched(row)[0]:,} "
-            f"| {text(median['fetched_needed_ratio'], '.3f')} | {text(median['total_seconds'])}{late} "
+            f"| {text(median['read_amplification'], '.3f')} | {text(median['total_seconds'])}{late} "
             f"| {against(base, median, 'total_seconds')} |"
         )
     sys.stdout.flush()
@@ -184,8 +184,8 @@ def speedup(study: Study) -> None:
         result = study.bench("3k-paper", *shape(16, 4), *place(preset), *arguments, repetitions=1, pick=pick)
         print(f"{preset}, {what}; {about(result)}\n")
         print(
-            "| row | reading s | of lmdb | total s | of lmdb | requests | bytes per request | fetched / needed "
-            "| seeks of the disks | seek s | faults | switches |"
+            "| row | locate+read s | of lmdb | total s | of lmdb | requests | bytes per request | read amplification "
+            "| seeks of the disks | locate s | faults | switches |"
         )
         print("|---|---|---|---|---|---|---|---|---|---|---|---|")
         rows = finished(result)
@@ -196,10 +196,11 @@ def speedup(study: Study) -> None:
                 sum(server["seeks"] for server in one["pfs"]["servers"]) for one in row["repetitions"]
             )
             print(
-                f"| {rung(row)} | {text(median['reading_seconds'])} | {against(base, median, 'reading_seconds')} "
+                f"| {rung(row)} | {text(median['locate_and_read_seconds'])} "
+                f"| {against(base, median, 'locate_and_read_seconds')} "
                 f"| {text(median['total_seconds'])} | {against(base, median, 'total_seconds')} "
-                f"| {reads:,} | {size / max(reads, 1):,.0f} | {text(median['fetched_needed_ratio'], '.3f')} | {seeks:,.0f} "
-                f"| {text(median['seek_seconds'])} "
+                f"| {reads:,} | {size / max(reads, 1):,.0f} | {text(median['read_amplification'], '.3f')} | {seeks:,.0f} "
+                f"| {text(median['locate_seconds'])} "
                 f"| {median['minor_faults'] + median['major_faults']:,.0f} | {switches(median):,.0f} |",
                 flush=True,
             )
@@ -214,7 +215,9 @@ def stagger(study: Study) -> None:
     arguments = ("--global-batch", str(DATA["3k-paper"].global_batch))
     result = study.bench("3k-paper", *shape(16, 4), *place("lustre-hdd"), *arguments, pick=pick)
     print(f"{about(result)}\n")
-    print("| row | reading s | skew s | total s | of the first | seeks of the disks | messages per step |")
+    print(
+        "| row | locate+read s | skew s | total s | of the first | seeks of the disks | messages per step |"
+    )
     print("|---|---|---|---|---|---|---|")
     rows = finished(result)
     for row, median in rows:
@@ -222,7 +225,7 @@ def stagger(study: Study) -> None:
             sum(server["seeks"] for server in one["pfs"]["servers"]) for one in row["repetitions"]
         )
         print(
-            f"| {rung(row)} | {text(median['reading_seconds'])} | {text(median['skew_seconds'])} "
+            f"| {rung(row)} | {text(median['locate_and_read_seconds'])} | {text(median['skew_seconds'])} "
             f"| {text(median['total_seconds'])} | {against(rows[0][1], median, 'total_seconds')} | {seeks:,.0f} "
             f"| {text(median['messages_per_step'], '.2f')} |",
             flush=True,
@@ -247,7 +250,8 @@ def storage_bytes(study: Study) -> None:
                 pick=pick,
             )
             found = {
-                rung(row): fetched(row)[1] / (row["needed_bytes"] + tree_bytes) for row, _ in finished(result)
+                rung(row): fetched(row)[1] / (row["minimum_bytes"] + tree_bytes)
+                for row, _ in finished(result)
             }
             cells = " | ".join(text(found.get(name), ".4f") for name in pick)
             lines.append(f"| {data} | {ranks // nodes} × {nodes} | {cells} |")

@@ -6,6 +6,8 @@ import json
 import random
 import statistics
 
+from forebay.report import data
+
 # Name, seconds exposed per step, ways the requests look, order. The shapes are those of the studies: skipping is slowest.
 STRATEGIES = (
     ("pylmdb-skipping", "sequential", 0.110, "skipping"),
@@ -26,7 +28,7 @@ PHASES = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_s
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;${evil}$title"
 # Counts of ranks, which a repetition has as sums.
 SUMS = (
-    "asked_bytes", "read_bytes", "reads", "mapped_bytes", "storage_bytes", "minor_faults", "major_faults",
+    "requested_bytes", "read_bytes", "reads", "mmap_bytes", "storage_bytes", "minor_faults", "major_faults",
     "voluntary_switches", "involuntary_switches", "cpu_seconds",
 )  # fmt: skip
 SPEC = {
@@ -48,6 +50,7 @@ def bench_result(ranks=16, nodes=4, strategies=STRATEGIES, repetitions=5, steps=
     ]
     names = [row["name"] for row in rows]
     return {
+        "version": data.RESULT_VERSION,
         "forebay": "0.1.0",
         "command": [
             "forebay",
@@ -115,7 +118,9 @@ def _row(dice, name, order, exposed, shape, ranks, nodes, repetitions, steps, pf
         _repetition(dice, exposed * dice.uniform(0.98, 1.02), shape, ranks, nodes, steps, pfs, events)
         for _ in range(repetitions)
     ]
-    scalars = [key for key, value in done[0].items() if isinstance(value, int | float) and key != "late"]
+    scalars = [
+        key for key, value in done[0].items() if isinstance(value, int | float) and key != "missed_deadlines"
+    ]
     median = {key: statistics.median(one[key] for one in done) for key in scalars}
     spread = {
         key: (max(one[key] for one in done) - min(one[key] for one in done)) / middle
@@ -134,19 +139,19 @@ def _quality(order):
     return {
         "order_entropy": 0.52 if grouped else 0.0,
         "same_group_pairs": 0.031 if grouped else None,
-        "same_group_pairs_of_shuffle": 0.0016 if grouped else None,
+        "full_shuffle_same_group_pairs": 0.0016 if grouped else None,
         "groups": 625 if grouped else None,
         "proven_epochs": 32 if grouped else None,
         "epochs": 1 if grouped else None,
-        "is_proven": True if grouped else None,
-        "group_that_would_do": None,
+        "within_bound": True if grouped else None,
+        "suggested_group": None,
     }
 
 
 def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):
     own = [_rank(dice, rank, rank * nodes // ranks, exposed, steps, shape) for rank in range(ranks)]
     wall = max(rank["wall_seconds"] for rank in own)
-    asked = sum(rank["asked_bytes"] for rank in own)
+    asked = sum(rank["requested_bytes"] for rank in own)
     found = _events(dice, shape, nodes, wall, events) if pfs else []
     readers = []
     if shape == "coalesced":
@@ -156,8 +161,8 @@ def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):
                 "threads": 1,
                 "locate_seconds": wall * 0.01,
                 "read_seconds": wall * dice.uniform(0.4, 0.5),
-                "decode_seconds": wall * dice.uniform(0.1, 0.15),
-                "idle_seconds": wall * dice.uniform(0.3, 0.4),
+                "gather_seconds": wall * dice.uniform(0.1, 0.15),
+                "reader_idle_seconds": wall * dice.uniform(0.3, 0.4),
             }
             for rank in range(0, ranks, ranks // nodes)
         ]
@@ -170,20 +175,20 @@ def _repetition(dice, exposed, shape, ranks, nodes, steps, pfs, events):
         "samples_per_second": ranks * 8 * steps / total,
         "rate_mib_s": asked / MIB / total,
         "accelerator_utilisation": 0.02 * steps / wall,
-        "seek_seconds": max((one["locate_seconds"] for one in readers), default=None),
-        "reading_seconds": max(
+        "locate_seconds": max((one["locate_seconds"] for one in readers), default=None),
+        "locate_and_read_seconds": max(
             (one["locate_seconds"] + one["read_seconds"] for one in readers), default=None
         ),
         "messages_per_step": 0.0 if readers else None,
         "guess_hit_share": 0.9 if readers else None,
-        "fetched_needed_ratio": 1.05 if readers and pfs else None,
+        "read_amplification": 1.05 if readers and pfs else None,
         **{key: statistics.fmean(rank[key] for rank in own) for key in PHASES},
         **{key: sum(rank[key] for rank in own) for key in SUMS},
         "ranks": own,
         "readers": readers,
         "pfs": _counters(dice, found, nodes, wall) if pfs else None,
         "events": found,
-        "late": False,
+        "missed_deadlines": False,
     }
 
 
@@ -200,8 +205,8 @@ def _rank(dice, rank, node, exposed, steps, shape):
     mapped = shape in ("skipping", "pages")
     return {
         "rank": rank, "node": node, "wall_seconds": wall, "startup_seconds": dice.uniform(0.05, 0.3), **parts,
-        "asked_bytes": asked, "read_bytes": 0 if mapped else asked, "reads": 0 if mapped else steps * 2,
-        "mapped_bytes": 0, "storage_bytes": 0,
+        "requested_bytes": asked, "read_bytes": 0 if mapped else asked, "reads": 0 if mapped else steps * 2,
+        "mmap_bytes": 0, "storage_bytes": 0,
         "minor_faults": dice.randrange(900, 1100), "major_faults": dice.randrange(4000, 4100) if mapped else 3,
         "voluntary_switches": dice.randrange(3000, 3300), "involuntary_switches": dice.randrange(50, 90),
         "cpu_seconds": steps * 0.004,

@@ -38,8 +38,8 @@ def test_rows_hand_out_the_same_samples_and_their_times_add_up(capsys, data):
                 explained.append(sum(rank[key] for key in PARTS) / rank["wall_seconds"])
                 assert rank["compute_seconds"] >= 2 * steps * 0.002
                 assert min(rank[key] for key in (*PARTS, "startup_seconds")) >= 0
-            asked = sum(rank["asked_bytes"] for rank in repetition["ranks"])
-            assert repetition["asked_bytes"] == asked > 2 * sum(200 + i % 7 * 600 for i in range(SAMPLES))
+            asked = sum(rank["requested_bytes"] for rank in repetition["ranks"])
+            assert repetition["requested_bytes"] == asked > 2 * sum(200 + i % 7 * 600 for i in range(SAMPLES))
             assert repetition["rate_mib_s"] == pytest.approx(asked / 2**20 / repetition["total_seconds"])
             assert 0 < repetition["accelerator_utilisation"] <= 1
     # What is behind the last step is in no part. A rank that loses its core there explains less of its time.
@@ -94,7 +94,8 @@ def test_both_launchers_hand_out_the_same_and_count_the_same(capsys, data):
         )  # fmt: skip
         assert (status, result["launcher"]) == (0, launcher)
         found[launcher] = [
-            (row["digest_steps"], row["digest_epoch"], row["median"]["asked_bytes"]) for row in result["rows"]
+            (row["digest_steps"], row["digest_epoch"], row["median"]["requested_bytes"])
+            for row in result["rows"]
         ]
     assert found["mpi"] == found["processes"]
 
@@ -189,7 +190,7 @@ def test_a_part_of_an_epoch_or_of_a_job_is_compared_by_steps_only(capsys, data):
     assert any("cut after 3 of 8 steps" in one for one in result["warnings"])
     assert any("2 of 4 ranks ran" in one for one in result["warnings"])
     for row in result["rows"]:
-        assert row["median"]["asked_bytes"] > 0
+        assert row["median"]["requested_bytes"] > 0
 
 
 def test_the_table_tells_rows_limit_and_warnings(capsys, data):

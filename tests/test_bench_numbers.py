@@ -16,7 +16,7 @@ def rank_of_stamps(number, begin, ready, finished, got, arrived, together, epoch
         ("cpu_seconds", "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches"), 1
     )
     measured = {"rank": number, "node": 0, "usage": usage, "reads": 2, "read_bytes": 3}
-    measured |= {"storage_bytes": 4, "mapped_bytes": 0, "explain": "", "reader": {"read_seconds": 2.0}}
+    measured |= {"storage_bytes": 4, "mmap_bytes": 0, "explain": "", "reader": {"read_seconds": 2.0}}
     return timing.Rank(
         measured,
         {key: np.array(value) * 10**9 if key in STAMPS else np.array(value) for key, value in arrays.items()},
@@ -50,7 +50,7 @@ def test_a_slow_down_takes_times_back_to_the_model_and_leaves_counts():
     assert slow["total_seconds"] == plain["total_seconds"] / 4
     assert slow["rate_mib_s"] == plain["rate_mib_s"] * 4
     assert slow["readers"][0]["read_seconds"] == 0.5
-    for key in ("accelerator_utilisation", "reads", "cpu_seconds", "asked_bytes"):
+    for key in ("accelerator_utilisation", "reads", "cpu_seconds", "requested_bytes"):
         assert slow[key] == plain[key]
 
 

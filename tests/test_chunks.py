@@ -51,7 +51,7 @@ def test_a_chunk_is_read_once_by_the_node(pool, zipped, ranks, strategy):
     if strategy == "forebay":
         # A lane's end may cut a chunk in two, and so may a window's. The others read through gaps as well.
         stored = zipped.stat().st_size
-        assert stored * 0.9 < node["read_bytes"] + node["in_place_bytes"] < stored * 1.6
+        assert stored * 0.9 < node["read_bytes"] + node["unstaged_bytes"] < stored * 1.6
 
 
 def test_what_the_budget_has_no_room_for_is_decoded_by_whoever_needs_it(pool, zipped):

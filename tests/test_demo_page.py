@@ -21,7 +21,7 @@ PFS = {
     "max_in_flight": 77,
     "metadata": 9,
     "sizes": {"98304": 4321},
-    "late": False,
+    "missed_deadlines": False,
 }
 
 
@@ -42,7 +42,7 @@ def outcome(
         "epochs": [times, times],
         "usage": usage,
         "thread": usage,
-        "asked_bytes": 10,
+        "read_call_bytes": 10,
         "read_calls": 3,
         "storage_bytes": 10**6,
     }
@@ -58,7 +58,7 @@ def outcome(
             "ranks": [rank] * 4,
             "facts": {"explain": "1 < 2 & so on"},
         }
-        counted = {**PFS, "late": late} if emulated else None
+        counted = {**PFS, "missed_deadlines": late} if emulated else None
         runs.append(results.RunResult.read(name, f"Run {name}", job, counted))
     told = {"spec": {"name": "tape", "latency_us": 500.0}, "slow_down": 2.5, "limit_mib_s": 1000.0}
     return results.Outcome(

@@ -34,7 +34,7 @@ def make(path, way, **options):
 
 def fetched_bytes(loader):
     stats = loader.stats()
-    return stats["read_bytes"] + stats["mapped_bytes"]
+    return stats["read_bytes"] + stats["mmap_bytes"]
 
 
 def check_read(path, loader, epochs):
@@ -45,7 +45,7 @@ def check_read(path, loader, epochs):
     assert sum(stats["read_bytes_by_epoch"].values()) == stats["read_bytes"]
     # Pages are read whole: a record of 3,073 bytes has one of its own.
     assert (
-        stats["mapped_bytes"] + stats["in_place_bytes"] <= len(epochs) * Path(path, "data.mdb").stat().st_size
+        stats["mmap_bytes"] + stats["unstaged_bytes"] <= len(epochs) * Path(path, "data.mdb").stat().st_size
     )
 
 

@@ -306,6 +306,6 @@ def test_large_files_of_another_node_are_read_side_by_side_by_readers(tmp_path, 
         for batch in loader:
             for place, sample in enumerate(batch.indices):
                 assert bytes(batch["data"][place]) == dataset[int(sample)]["data"]
-        assert loader.stats()["in_place_bytes"] == 0
+        assert loader.stats()["unstaged_bytes"] == 0
         # A trip to the server for each file is what it costs.
         assert loader.facts["readers"] == 32

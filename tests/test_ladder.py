@@ -154,13 +154,13 @@ def test_the_death_of_any_rank_is_told_to_the_others(pool, several, rung, victim
 def test_the_roots_alone_touch_storage_and_read_each_page_once(pool, several, rung):
     options = {"batch_size": 5, "order": "sequential", "strategy": rung, "epochs": 1}
     found = pool.run(3, work.deliver, path=several, options=options)
-    fetched = [one["stats"]["read_bytes"] + one["stats"]["mapped_bytes"] for one in found]
-    asked = sum(one["stats"]["asked_bytes"] for one in found)
+    fetched = [one["stats"]["read_bytes"] + one["stats"]["mmap_bytes"] for one in found]
+    asked = sum(one["stats"]["requested_bytes"] for one in found)
     assert found[0]["facts"]["readers"] == 1
     # When the rank of the root is done first, the rest is read by the next one.
     assert fetched[0] >= 0.9 * asked
     assert asked <= sum(fetched) <= (Path(several) / "data.mdb").stat().st_size
-    assert [one["stats"]["in_place_bytes"] for one in found] == [0, 0, 0]
+    assert [one["stats"]["unstaged_bytes"] for one in found] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("rung", ["lmm"])
@@ -168,7 +168,7 @@ def test_the_root_alone_walks_through_the_container(pool, several, rung):
     found = pool.run(
         3, work.deliver, path=several, options={"batch_size": 5, "order": "sequential", "strategy": rung}
     )
-    seeks = [one["stats"]["seek_seconds"] for one in found]
+    seeks = [one["stats"]["locate_seconds"] for one in found]
     assert seeks[0] > 0
     assert "1 root(s) of this node walk" in explain(several, rung)
 
@@ -207,7 +207,7 @@ def replace(file, contents, status):
 def test_a_scan_finds_all_records_once_and_keeps_nothing(several, tmp_path):
     with work.make(several, {}, {"batch_size": 4, "order": "sequential", "strategy": "lmm-dio"}) as loader:
         # It is over when the loader is made.
-        assert loader.stats()["seek_seconds"] > 0
+        assert loader.stats()["locate_seconds"] > 0
         assert "one process went over all records" in loader.explain()
         steps = [work.check(several, batch) for batch in loader]
     assert [number for step in steps for number in step] == list(range(1200))
@@ -242,7 +242,7 @@ def test_roots_are_two_where_a_node_has_more_than_sixteen_ranks(pool, even):
 def test_one_node_has_nobody_to_take_turns_with(pool, several):
     options = {"batch_size": 5, "order": "sequential", "strategy": "lmm-dio-prov-coal-stag"}
     found = pool.run(2, work.deliver, path=several, options=options)
-    assert [one["stats"]["turns"] for one in found] == [0, 0]
+    assert [one["stats"]["stagger_tokens"] for one in found] == [0, 0]
     assert "stagger: changes nothing, as there is one node" in explain(several, "lmm-dio-prov-coal-stag")
     with work.make(several, {}, {"batch_size": 4}) as loader:
         with pytest.raises(

@@ -221,10 +221,10 @@ def test_turns_change_nothing_but_when_something_is_read(pool, several, stagger)
     for epoch in range(3):
         assert plain.together(found, epoch) == steps_of(4)
     for rank in (0, 2, 3):
-        assert sum(found[one]["stats"]["turns"] for one in range(4) if (one < 2) == (rank == 0)) > 0
+        assert sum(found[one]["stats"]["stagger_tokens"] for one in range(4) if (one < 2) == (rank == 0)) > 0
     # A turn costs two messages to the keeper, none from it to itself, and one from it to every other node.
     stats = found[2]["stats"]
-    assert 2 * stats["turns"] // 2 - 2 <= stats["messages_sent"] <= 2 * stats["turns"] + 2
+    assert 2 * stats["stagger_tokens"] // 2 - 2 <= stats["messages_sent"] <= 2 * stats["stagger_tokens"] + 2
 
 
 @pytest.mark.parametrize("leaves", [0, 1, 2])

@@ -85,7 +85,7 @@ def test_walking_with_a_cursor_gives_the_same_samples_as_the_index(make, small_r
     assert ids(walking) == ids(plain)
     stats = walking.stats()
     assert stats["read_bytes"] == stats["reads"] == 0
-    assert stats["mapped_bytes"] >= stats["asked_bytes"] > 0
+    assert stats["mmap_bytes"] >= stats["requested_bytes"] > 0
     assert "walks from record to record" in walking.explain()
 
 
@@ -119,7 +119,7 @@ def test_indices_keep_no_buffer(make):
     loader = make()
     kept = [batch.indices for batch in loader]
     assert len(kept) == len(loader)
-    assert loader.stats()["private_batches"] == 0
+    assert loader.stats()["heap_batches"] == 0
 
 
 def test_a_user_who_keeps_every_batch_gets_private_copies_and_one_warning(make, small_records):
@@ -129,7 +129,7 @@ def test_a_user_who_keeps_every_batch_gets_private_copies_and_one_warning(make, 
     assert len(warnings) == 1
     for batch in kept:
         assert contents(batch) == [small_records[number] for number in batch.indices]
-    assert loader.stats()["private_batches"] > 0
+    assert loader.stats()["heap_batches"] > 0
 
 
 def test_views_outlive_batch_and_loader(make, small_records):

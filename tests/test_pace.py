@@ -31,15 +31,15 @@ def measured(
         "repetitions": [
             {
                 "total_seconds": 20.0,
-                "reading_seconds": reading,
+                "locate_and_read_seconds": reading,
                 "reads": fetched / requests,
                 "read_bytes": fetched,
-                "mapped_bytes": 0,
+                "mmap_bytes": 0,
                 "ranks": [
                     {"exposed_seconds": waited / 2, "compute_seconds": 9.5, "communication_seconds": 0.5},
                     {"exposed_seconds": waited, "compute_seconds": 9.5, "communication_seconds": 0.5},
                 ],
-                "readers": [{"threads": threads, "idle_seconds": idle * threads * 20.0}]
+                "readers": [{"threads": threads, "reader_idle_seconds": idle * threads * 20.0}]
                 if threads is not None
                 else [],
             }
@@ -106,7 +106,7 @@ def test_the_advice_follows_from_what_was_measured(given, remedy, words):
 
 def test_unpacking_what_is_coded_counts_as_reading():
     found = measured(reading=6.0)
-    found.rows[0].readers[0]["unpack_seconds"] = 22.0
+    found.rows[0].readers[0]["decode_seconds"] = 22.0
     pace_found = pace.of(found, found.rows[0])
     assert pace_found.reading_s == 6.0 + 22.0 / 2
     assert pace_found.remedy == "readers"

@@ -108,10 +108,10 @@ def test_what_the_median_lacks_is_made_from_the_ranks():
     assert cells[name, "exposed_seconds"] == 2.0
     assert cells[name, "cpu_seconds"] == 4.0
     assert cells[name, "reads"] == 22
-    asked = sum(rank["asked_bytes"] for rank in row["repetitions"][0]["ranks"])
+    asked = sum(rank["requested_bytes"] for rank in row["repetitions"][0]["ranks"])
     fetched = sorted(sum(node["read_bytes"] for node in one["pfs"]["nodes"]) for one in row["repetitions"])[1]
     assert cells[name, "server_bytes"] == fetched
-    assert cells[name, "fetched_ratio"] == pytest.approx(fetched / asked)
+    assert cells[name, "fetched_requested_ratio"] == pytest.approx(fetched / asked)
 
 
 def test_a_number_that_the_report_does_not_know_is_shown_all_the_same(result):
@@ -207,7 +207,7 @@ def test_failed_rows_stand_with_their_message_and_do_not_stop_the_others(result)
 
 def test_warnings_late_replies_command_and_verification_are_told(result):
     told = json.loads(json.dumps(result))
-    told["rows"][2]["repetitions"][0]["late"] = True
+    told["rows"][2]["repetitions"][0]["missed_deadlines"] = True
     told["verified"][1]["equal"] = False
     found = Page(report.render(told))
     assert "the machine has fewer cores than there are ranks: 16 for 20" in found.text("warnings")
@@ -397,6 +397,9 @@ def test_a_malformed_event_is_an_error_that_names_file_and_line(tmp_path, event)
             r"key rows\[0\].events\[0\]: expected \[time_s, node",
         ),
         ('{"rows": [], "warnings": 1}', "key warnings: expected a list, found 1"),
+        # A result of the first version, whose keys had other names, had none.
+        ('{"rows": []}', "key version: expected 2, found nothing"),
+        ('{"version": 3, "rows": []}', "key version: expected 2, found 3"),
         ("{\n  nonsense", "line 2: expected the JSON of `forebay bench --json`"),
         ("", "line 1: expected the JSON"),
     ],
@@ -437,12 +440,13 @@ def test_the_command_fails_with_a_message_where_it_cannot(tmp_path, capsys):
     assert cli.main(["report", str(tmp_path / "absent.json")]) == 1
     assert "absent.json: No such file" in capsys.readouterr().err
     source = tmp_path / "bench.json"
-    source.write_text('{"rows": []}')
+    empty = {"version": data.RESULT_VERSION, "rows": []}
+    source.write_text(json.dumps(empty))
     assert cli.main(["report", str(source), "-o", str(tmp_path / "nowhere" / "page.html")]) == 1
     assert "report: writing" in capsys.readouterr().err
     assert cli.main(["report", str(source), "-o", str(source)]) == 2
     assert "would be overwritten" in capsys.readouterr().err
-    assert json.loads(source.read_text()) == {"rows": []}
+    assert json.loads(source.read_text()) == empty
     assert cli.main(["report"]) == 2
 
 
@@ -496,8 +500,8 @@ def test_a_row_whose_groups_are_too_small_says_which_would_do(result, better, te
     failing = json.loads(json.dumps(result))
     failing["rows"][-1]["shuffle_quality"] |= {
         "epochs": 90,
-        "is_proven": False,
-        "group_that_would_do": better,
+        "within_bound": False,
+        "suggested_group": better,
     }
     found = Page(report.render(failing)).text("shuffle")
     assert "90: fails" in found

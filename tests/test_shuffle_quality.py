@@ -47,15 +47,15 @@ def test_too_many_epochs_are_warned_of_once_with_the_groups_that_would_do(number
         assert "order=forebay.Group(samples=6, window=4)" in one.explain()
         quality = one.facts["shuffle_quality"]
         assert (quality["groups"], quality["proven_epochs"], quality["epochs"]) == (4096, 4, 5)
-        assert quality["is_proven"] is False
-        assert quality["group_that_would_do"] == {"samples": 6, "window": 4}
+        assert quality["within_bound"] is False
+        assert quality["suggested_group"] == {"samples": 6, "window": 4}
 
 
 def test_the_groups_that_would_do_do(numbers):
     with loader(numbers, forebay.Group(samples=6, window=4), epochs=5) as one:
         through(one, 5)
         assert "it holds for 5 epoch(s)" in one.explain()
-        assert one.facts["shuffle_quality"]["is_proven"] is True
+        assert one.facts["shuffle_quality"]["within_bound"] is True
 
 
 def test_where_no_number_of_epochs_is_told_the_epoch_that_is_too_many_warns(numbers):
@@ -80,7 +80,7 @@ def test_a_data_set_that_is_too_small_for_groups_that_would_do_is_not_warned_of(
     with loader(numbers, forebay.Group(samples=4, window=4), epochs=epochs) as one:
         through(one, 1)
         assert "the data set is too small for groups that would do" in one.explain()
-        assert one.facts["shuffle_quality"]["group_that_would_do"] is None
+        assert one.facts["shuffle_quality"]["suggested_group"] is None
 
 
 def test_a_test_run_is_not_warned_of_and_explain_says_what_would_do(tmp_path):
@@ -97,7 +97,7 @@ def test_no_bound_is_told_where_none_applies(numbers, order):
     with loader(numbers, order, epochs=10**6) as one:
         through(one, 1)
         quality = one.facts["shuffle_quality"]
-        bound = ("groups", "proven_epochs", "epochs", "is_proven", "group_that_would_do")
+        bound = ("groups", "proven_epochs", "epochs", "within_bound", "suggested_group")
         assert [quality[key] for key in bound] == [None] * 5
         assert "convergence" not in one.explain()
 
@@ -112,11 +112,11 @@ def test_the_numbers_of_a_loader_are_those_of_the_formulas(numbers):
             quality = one.facts["shuffle_quality"]
         groups = math.ceil(SAMPLES / group)
         assert quality["groups"] == groups
-        assert quality["is_proven"] is (epochs < SAMPLES / groups)
+        assert quality["within_bound"] is (epochs < SAMPLES / groups)
         part = batch / lanes
         pairs = lanes * part * (part - 1) / (batch * (batch - 1)) * (group - 1) / (window * group - 1)
         assert quality["same_group_pairs"] == pytest.approx(pairs)
-        if (better := quality["group_that_would_do"]) is not None:
+        if (better := quality["suggested_group"]) is not None:
             assert epochs * math.ceil(SAMPLES / better["samples"]) < SAMPLES
             assert epochs * math.ceil(SAMPLES / (better["samples"] - 1)) >= SAMPLES
 
@@ -132,7 +132,7 @@ def test_inspect_tells_the_quality_of_the_default_order(capsys, numbers):
         assert (order["ranks"], order["batch_size"]) == (ranks, batch)
         quality = order["shuffle_quality"]
         assert quality["groups"] == SAMPLES / order["group_samples"] == 256
-        assert quality["is_proven"] is (epochs < order["group_samples"])
+        assert quality["within_bound"] is (epochs < order["group_samples"])
         assert found["warnings"] == []
     with loader(numbers, batch_size=32) as one, warnings.catch_warnings():
         plain = inspect()["order"]
@@ -148,6 +148,6 @@ def test_inspect_warns_of_a_default_order_that_is_not_good_for_the_epochs(capsys
     assert cli.main(["inspect", str(path), "--epochs", "20", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["order"]["group_samples"] == 4
-    assert found["order"]["shuffle_quality"]["group_that_would_do"] == {"samples": 21, "window": 4}
+    assert found["order"]["shuffle_quality"]["suggested_group"] == {"samples": 21, "window": 4}
     [warning] = found["warnings"]
     assert "order=forebay.Group(samples=21, window=4)" in warning

@@ -37,7 +37,11 @@ def deliver(path, options, world, pipe, schema):
                         np.testing.assert_array_equal(batch["label"], batch.indices)
                         for row, number in zip(batch["image"], batch.indices, strict=True):
                             assert row.tobytes() == support.record(int(number), 3 * 8 * 8)
-            return {"steps": found, "bad": loader.bad_samples(), "skipped": loader.stats()["skipped_samples"]}
+            return {
+                "steps": found,
+                "bad": loader.bad_samples(),
+                "skipped": loader.stats()["replaced_samples"],
+            }
 
 
 def expected(order):

@@ -140,7 +140,7 @@ def test_many_ragged_features_share_the_room_of_their_records(tmp_path):
                 for place in range(30):
                     assert batch[f"numbers{place}"][slot].tolist() == numbers[number][place]
                     assert batch[f"text{place}"][slot].tobytes() == texts[number][place]
-        assert loader.stats()["private_batches"] == 0
+        assert loader.stats()["heap_batches"] == 0
 
 
 def test_a_batch_whose_values_outgrow_its_room_is_delivered_all_the_same(tmp_path):
@@ -153,7 +153,7 @@ def test_a_batch_whose_values_outgrow_its_room_is_delivered_all_the_same(tmp_pat
         for batch in loader:
             for slot, number in enumerate(batch.indices):
                 assert batch["numbers0"][slot].tolist() == numbers[number]
-        assert loader.stats()["private_batches"] > 0
+        assert loader.stats()["heap_batches"] > 0
 
 
 def test_records_of_the_package_s_own_writer_are_read(tmp_path):

@@ -83,7 +83,7 @@ def test_sizes_and_counts_come_to_the_published_bytes(name, gib):
 )
 def test_databases_come_to_the_published_bytes(name, gib):
     found = workload.load(name)
-    needed = containers.needed_bytes("lmdb", found.sample, found.samples, 1)
+    needed = containers.minimum_bytes("lmdb", found.sample, found.samples, 1)
     assert needed / GIB == pytest.approx(gib, rel=0.02)
 
 
@@ -333,7 +333,7 @@ def test_the_room_asked_for_is_enough(tmp_path, container, sample):
     samples = 400
     files = {"lmdb": 1, "npz": samples}.get(container, 4)
     found = generate.generate(recipe(container, sample, samples, files), tmp_path)
-    assert found.file_bytes <= containers.needed_bytes(container, sample, samples, files) * 1.05
+    assert found.file_bytes <= containers.minimum_bytes(container, sample, samples, files) * 1.05
     assert found.sample_bytes <= found.file_bytes
 
 

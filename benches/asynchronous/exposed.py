@@ -171,8 +171,8 @@ def line(
 ) -> list[str]:
     wall = median["exposed_seconds"] + median["compute_seconds"]
     wall += median["communication_seconds"] + median["skew_seconds"]
-    reading = median["reading_seconds"]
-    late = ", late" if any(one["late"] for one in row["repetitions"]) else ""
+    reading = median["locate_and_read_seconds"]
+    late = ", late" if any(one["missed_deadlines"] for one in row["repetitions"]) else ""
     figure = paper.get(PAPERS.get(row["strategy"], ""))
     return [
         row["name"],

@@ -14,7 +14,7 @@ import forebay
 from bench.datasets import Set
 from bench.frame import timed
 
-_SPENT = ("startup", "exposed", "seek", "plan", "io", "reader_idle", "gather", "gather_idle")
+_SPENT = ("startup", "exposed", "locate", "plan", "read", "decode", "reader_idle", "gather", "gather_idle")
 
 _names = itertools.count()
 

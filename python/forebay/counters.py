@@ -52,7 +52,7 @@ def _usage(who: int, cpu_seconds: float) -> Usage:
 class Transfers:
     """Counters of `/proc/self/io` (proc_pid_io(5))."""
 
-    asked_bytes: int = 0
+    read_call_bytes: int = 0
     """`rchar`: bytes that read calls returned, from the page cache or not. Bytes read through a mapping are
     not in it.
     """

@@ -109,7 +109,7 @@ impl<'a> Step<'a> {
         if self.ask_storage(extent, read)?.is_none() {
             return Ok(false);
         }
-        count(shared.slot(), Counter::InPlaceBytes, extent.length);
+        count(shared.slot(), Counter::UnstagedBytes, extent.length);
         Ok(true)
     }
 

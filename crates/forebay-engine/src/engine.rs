@@ -165,7 +165,7 @@ impl Engine {
         };
         let region = Arc::new(Region::map(region_fd, settings.region.clone())?);
         let huge_pages = region.memory().ask_for_huge_pages();
-        count(&region.ranks()[options.local_rank as usize], Counter::SeekNs, seek.as_nanos() as u64);
+        count(&region.ranks()[options.local_rank as usize], Counter::LocateNs, seek.as_nanos() as u64);
         let index =
             Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
         let order = settings::make_order(

@@ -100,7 +100,7 @@ fn fill(
         if shared.mappings.is_some() && guard::faults() != faults {
             // Lost pages read as zeros. From now on their file is read, and what is wrong with it met there.
             drop(gathered);
-            step.mapped_bytes.set(0);
+            step.mmap_bytes.set(0);
             shared.falls_back("a file lost pages while it was mapped; it is read with pread".into());
             continue;
         }
@@ -113,10 +113,10 @@ fn fill(
             Err((_, error)) => return Err(error),
         }
     };
-    count(shared.slot(), Counter::SkippedSamples, stand_ins.len() as u64);
+    count(shared.slot(), Counter::ReplacedSamples, stand_ins.len() as u64);
     let idle = step.idle.get();
-    count(shared.slot(), Counter::AskedBytes, scratch.asked_bytes());
-    count(shared.slot(), Counter::MappedBytes, step.mapped_bytes.get());
+    count(shared.slot(), Counter::RequestedBytes, scratch.requested_bytes());
+    count(shared.slot(), Counter::MmapBytes, step.mmap_bytes.get());
     count(shared.slot(), Counter::GatherIdleNs, idle.as_nanos() as u64);
     count(shared.slot(), Counter::GatherNs, begun.elapsed().saturating_sub(idle).as_nanos() as u64);
     Ok(Some(batch))
@@ -168,7 +168,7 @@ fn gather<'a>(
     let is_full = step.samples(&mut batch, &picks, scratch)?;
     step.done();
     if batch.is_private() {
-        count(shared.slot(), Counter::PrivateBatches, 1);
+        count(shared.slot(), Counter::HeapBatches, 1);
     }
     Ok(is_full.then_some(batch))
 }
@@ -252,7 +252,7 @@ fn walked_alone(pass: &Pass, mappings: &Mappings, step: u64, ids: &[SampleId]) -
         io += in_storage(|| shared.touch(mappings, place.extent));
     }
     let seek = begun.elapsed().saturating_sub(io);
-    count(shared.slot(), Counter::SeekNs, seek.as_nanos() as u64);
+    count(shared.slot(), Counter::LocateNs, seek.as_nanos() as u64);
     Ok(planned_alone(shared, step, ids, located))
 }
 
@@ -262,7 +262,7 @@ fn located_alone(pass: &Pass, step: u64, ids: &[SampleId]) -> Result<Planned, Er
     let mut located = Located::default();
     let begun = Instant::now();
     shared.index.locate(ids, &mut located)?;
-    count_since(shared.slot(), Counter::SeekNs, begun);
+    count_since(shared.slot(), Counter::LocateNs, begun);
     Ok(planned_alone(shared, step, ids, located))
 }
 

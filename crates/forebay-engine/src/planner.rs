@@ -82,7 +82,7 @@ fn plan_all(pass: &Pass, host_readers: &dyn Fn()) -> Result<(), Error> {
         let begun = Instant::now();
         let (mut located, mut plan) = spare.pop().unwrap_or_default();
         locate::locate(pass, &tranche, &mut ids, &mut located)?;
-        let begun = count_since(shared.slot(), Counter::SeekNs, begun);
+        let begun = count_since(shared.slot(), Counter::LocateNs, begun);
         plan_into(&tranche, &located, &shard_bytes, &shared.settings.limits, &mut staging, &mut plan);
         pass.plans.push(Planned::new(tranche, located, plan, shared.options.local_rank));
         count_since(shared.slot(), Counter::PlanNs, begun);

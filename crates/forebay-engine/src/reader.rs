@@ -120,7 +120,7 @@ fn read_blocks(pass: &Pass, number: usize) {
         count(shared.slot(), Counter::ReadBytes, read_bytes);
         count(shared.slot(), Counter::Reads, now.reads - counted.reads);
         count(shared.slot(), Counter::Retries, now.retries - counted.retries);
-        count(shared.slot(), Counter::IoNs, now.io_ns - counted.io_ns);
+        count(shared.slot(), Counter::ReadNs, now.io_ns - counted.io_ns);
         counted = now;
         publish_block(
             shared.region.block_word(block.sequence),
@@ -178,7 +178,7 @@ fn fill(
     let shared = &pass.shared;
     let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
     if block.decodes == 0 && reading(pass, number, || is_mapped(pass, reads)) {
-        count(shared.slot(), Counter::MappedBytes, block.length);
+        count(shared.slot(), Counter::MmapBytes, block.length);
         return Filled::Mapped;
     }
     // SAFETY: this reader is the only one for the block's sequence, every rank is behind the step up to which the bytes
@@ -213,12 +213,8 @@ fn fetch(pass: &Pass, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) ->
         Some(mappings) if shared.settings.access == AccessChoice::Mmap => {
             let begun = Instant::now();
             let copied = copy(mappings, &mut transfers);
-            count(
-                shared.slot(),
-                Counter::MappedBytes,
-                transfers.iter().map(|one| one.into.len() as u64).sum(),
-            );
-            count_since(shared.slot(), Counter::IoNs, begun);
+            count(shared.slot(), Counter::MmapBytes, transfers.iter().map(|one| one.into.len() as u64).sum());
+            count_since(shared.slot(), Counter::ReadNs, begun);
             if copied { Filled::Landed } else { Filled::Left }
         }
         _ if reader.fill(&mut transfers).is_ok() => Filled::Landed,

@@ -67,19 +67,19 @@ pub(crate) struct Scratch {
     pub(crate) encoded: Vec<u8>,
     /// Where the values of ragged fields end so far, in the batch buffer.
     end: u64,
-    asked_bytes: u64,
+    requested_bytes: u64,
 }
 
 impl Scratch {
     /// Begins a batch.
     pub(crate) fn begin(&mut self, layout: &BatchLayout) {
         self.end = layout.values;
-        self.asked_bytes = 0;
+        self.requested_bytes = 0;
     }
 
     /// Record bytes of the batch so far.
-    pub(crate) fn asked_bytes(&self) -> u64 {
-        self.asked_bytes
+    pub(crate) fn requested_bytes(&self) -> u64 {
+        self.requested_bytes
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Step<'a> {
     /// Time spent waiting, which is not gathering.
     pub(crate) idle: Cell<Duration>,
     /// Bytes copied from the mapping outside blocks; counted once per step, as threads would fight for the counter.
-    pub(crate) mapped_bytes: Cell<u64>,
+    pub(crate) mmap_bytes: Cell<u64>,
     /// Whether what is missing of the step was announced to the kernel.
     pub(crate) announced: Cell<bool>,
 }
@@ -117,8 +117,8 @@ pub(crate) struct Step<'a> {
 impl<'a> Step<'a> {
     /// A step at its beginning.
     pub(crate) fn new(pass: &'a Pass, claim: &'a Claim) -> Self {
-        let (idle, mapped_bytes, announced) = Default::default();
-        Self { pass, claim, idle, mapped_bytes, announced }
+        let (idle, mmap_bytes, announced) = Default::default();
+        Self { pass, claim, idle, mmap_bytes, announced }
     }
 
     pub(crate) fn shared(&self) -> &'a Shared {
@@ -263,7 +263,7 @@ impl<'a> Step<'a> {
         let mut in_memory: Vec<Option<&[u8]>> = Vec::with_capacity(columns);
         for column in 0..columns {
             let length = pick.column_bytes(column);
-            scratch.asked_bytes += length;
+            scratch.requested_bytes += length;
             let Some(found) = self.column(pick, column) else { return Ok(false) };
             in_memory.push(match found {
                 Column::Memory { bytes, value, extent, unit } => {
@@ -325,7 +325,7 @@ impl<'a> Step<'a> {
         scratch: &mut Scratch,
     ) -> Result<bool, Error> {
         let length = pick.column_bytes(column);
-        scratch.asked_bytes += length;
+        scratch.requested_bytes += length;
         let place = batch.layout().places[column].clone();
         let buffer = batch.bytes_mut();
         let into = match place {
@@ -441,7 +441,7 @@ impl<'a> Step<'a> {
             AccessChoice::Pread | AccessChoice::IoUring => false,
         };
         let bytes = may.then(|| mappings.bytes(extent.shard, extent.offset, extent.length)).flatten()?;
-        self.mapped_bytes.set(self.mapped_bytes.get() + extent.length);
+        self.mmap_bytes.set(self.mmap_bytes.get() + extent.length);
         Some(bytes)
     }
 
@@ -462,7 +462,7 @@ impl<'a> Step<'a> {
         if self.ask_storage(extent, || shared.read_in_place(extent, 0, failed, header, into))?.is_none() {
             return Ok(false);
         }
-        count(shared.slot(), Counter::InPlaceBytes, into.len() as u64);
+        count(shared.slot(), Counter::UnstagedBytes, into.len() as u64);
         self.check_head(located, unit, extent, header)?;
         if !shared.settings.checksums {
             return Ok(true);

@@ -142,7 +142,7 @@ impl Shared {
         let begun = Instant::now();
         mappings.touch(record.shard, record.offset, record.length);
         let took = begun.elapsed();
-        count(self.slot(), Counter::IoNs, took.as_nanos() as u64);
+        count(self.slot(), Counter::ReadNs, took.as_nanos() as u64);
         took
     }
 

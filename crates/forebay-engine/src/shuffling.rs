@@ -25,9 +25,9 @@ pub struct ShuffleQuality {
     /// Epochs that are known of.
     pub epochs: Option<u64>,
     /// Whether these are few enough.
-    pub is_proven: Option<bool>,
+    pub within_bound: Option<bool>,
     /// Groups that would do where they are not.
-    pub group_that_would_do: Option<GroupSize>,
+    pub suggested_group: Option<GroupSize>,
 }
 
 /// Parameters of a group order.
@@ -50,8 +50,8 @@ impl ShuffleQuality {
             groups: bound.map(|bound| bound.groups),
             proven_epochs: bound.map(|bound| bound.proven_epochs()),
             epochs: bound.and(epochs),
-            is_proven: asked.map(|asked| asked.holds()),
-            group_that_would_do: asked
+            within_bound: asked.map(|asked| asked.holds()),
+            suggested_group: asked
                 .and_then(|asked| asked.would_do)
                 .map(|(samples, window)| GroupSize { samples, window }),
         }
@@ -84,7 +84,7 @@ pub(crate) fn lines(order: &Order, epochs: Option<u64>, unit_samples: u64) -> Ve
     let mut lines = Vec::new();
     let quality = order.quality();
     if let (Some(entropy), Some(pairs), Some(shuffled)) =
-        (quality.order_entropy, quality.same_group_pairs, quality.same_group_pairs_of_shuffle)
+        (quality.order_entropy, quality.same_group_pairs, quality.full_shuffle_same_group_pairs)
     {
         lines.push(format!(
             "shuffle quality: order entropy {entropy:.3} of a full shuffle's; two samples of a global batch share a group \
@@ -211,15 +211,18 @@ mod tests {
     #[test]
     fn numbers_are_left_out_where_no_bound_applies() {
         let told = ShuffleQuality::of(&order(1000, 1), Some(90), 1);
-        assert_eq!((told.groups, told.proven_epochs, told.epochs, told.is_proven), (None, None, None, None));
+        assert_eq!(
+            (told.groups, told.proven_epochs, told.epochs, told.within_bound),
+            (None, None, None, None)
+        );
         assert_eq!(lines(&order(1000, 1), Some(90), 1).len(), 1);
         let told = ShuffleQuality::of(&order(100_000, 10), None, 1);
         assert_eq!(
-            (told.groups, told.proven_epochs, told.epochs, told.is_proven),
+            (told.groups, told.proven_epochs, told.epochs, told.within_bound),
             (Some(10_000), Some(10), None, None)
         );
         let told = ShuffleQuality::of(&order(100_000, 10), Some(10), 1);
-        assert_eq!((told.epochs, told.is_proven), (Some(10), Some(false)));
-        assert_eq!(told.group_that_would_do.map(|group| (group.samples, group.window)), Some((11, 4)));
+        assert_eq!((told.epochs, told.within_bound), (Some(10), Some(false)));
+        assert_eq!(told.suggested_group.map(|group| (group.samples, group.window)), Some((11, 4)));
     }
 }

@@ -26,7 +26,7 @@ counters! {
     /// Samples handed out.
     Samples = "samples",
     /// Record bytes of the samples handed out.
-    AskedBytes = "asked_bytes",
+    RequestedBytes = "requested_bytes",
     /// Bytes read from storage or the page cache by system calls of this rank's readers.
     ReadBytes = "read_bytes",
     /// Read requests of this rank's readers.
@@ -34,15 +34,15 @@ counters! {
     /// Requests that were made again after an interruption or a transient failure.
     Retries = "retries",
     /// Bytes of blocks that were found resident and copied from the mapping.
-    MappedBytes = "mapped_bytes",
+    MmapBytes = "mmap_bytes",
     /// Bytes read straight into a batch.
-    InPlaceBytes = "in_place_bytes",
+    UnstagedBytes = "unstaged_bytes",
     /// Finding the units of samples \[ns\].
-    SeekNs = "seek_ns",
+    LocateNs = "locate_ns",
     /// Planning \[ns\].
     PlanNs = "plan_ns",
     /// Readers inside read requests \[ns\].
-    IoNs = "io_ns",
+    ReadNs = "read_ns",
     /// Readers decoding units \[ns\].
     DecodeNs = "decode_ns",
     /// Readers waiting for work or for memory \[ns\].
@@ -60,15 +60,15 @@ counters! {
     /// How much later the last rank of the node got the same step \[ns\].
     SkewNs = "skew_ns",
     /// Bad samples in whose place another one stands.
-    SkippedSamples = "skipped_samples",
+    ReplacedSamples = "replaced_samples",
     /// Batches in private memory, because the user kept all buffers or a batch was too large for one.
-    PrivateBatches = "private_batches",
+    HeapBatches = "heap_batches",
     /// Messages to other nodes, which the leader of a node sends for all its ranks.
     MessagesSent = "messages_sent",
     /// Messages from other nodes.
     MessagesReceived = "messages_received",
     /// Turns at reading, where nodes take turns.
-    Turns = "turns",
+    StaggerTokens = "stagger_tokens",
     /// Bytes of the cursors that were handed to other nodes.
     CursorBytes = "cursor_bytes",
     /// Pages that were asked for on a guess, before the cursor came.

@@ -98,7 +98,7 @@ pub struct StreamOutcome {
     /// What it waited for other programs \[ns\].
     pub barrier_ns: u64,
     /// What it asked for \[B\].
-    pub asked_bytes: u64,
+    pub requested_bytes: u64,
     /// What its node fetched on its account, read-ahead included \[B\].
     pub read_bytes: u64,
     /// In how many requests.
@@ -245,7 +245,7 @@ impl Run<'_> {
                     return;
                 }
                 Action::Touch { file, offset, length, how } => {
-                    outcome.asked_bytes += length;
+                    outcome.requested_bytes += length;
                     let client = &mut self.nodes[node].client;
                     let bytes = self.files.get(file as usize).copied().unwrap_or(u64::MAX);
                     let opens = &mut self.programs[program].opens;

@@ -87,9 +87,9 @@ fn with(spec: &Spec, fields: &str) -> Spec {
 /// What all ranks fetched, in multiples of what they asked for, and in requests per record.
 fn fetched(outcome: &Outcome) -> (f64, f64) {
     let sum = |of: fn(&StreamOutcome) -> u64| outcome.streams.iter().map(of).sum::<u64>() as f64;
-    let asked_bytes = sum(|stream| stream.asked_bytes);
-    let records = asked_bytes / (RECORD_PAGES * PAGE) as f64;
-    (sum(|stream| stream.read_bytes) / asked_bytes, sum(|stream| stream.reads) / records)
+    let requested_bytes = sum(|stream| stream.requested_bytes);
+    let records = requested_bytes / (RECORD_PAGES * PAGE) as f64;
+    (sum(|stream| stream.read_bytes) / requested_bytes, sum(|stream| stream.reads) / records)
 }
 
 /// Prints what came out beside what was published, and fails where it is not between.

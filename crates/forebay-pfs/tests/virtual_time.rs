@@ -33,7 +33,7 @@ fn a_program_does_one_thing_after_the_other() {
     assert_eq!(outcome.end_ns, wait_ns + 1000);
     let stream = &outcome.streams[0];
     assert_eq!((stream.wait_ns, stream.think_ns, stream.barrier_ns), (wait_ns, 1000, 0));
-    assert_eq!((stream.asked_bytes, stream.read_bytes, stream.reads), (12_288, 12_288, 2));
+    assert_eq!((stream.requested_bytes, stream.read_bytes, stream.reads), (12_288, 12_288, 2));
     let server = &outcome.servers[0];
     assert_eq!((server.pieces, server.bytes, server.busy_ns, server.queue_ns), (2, 12_288, 12_288, 0));
 }

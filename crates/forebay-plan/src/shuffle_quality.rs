@@ -21,13 +21,13 @@ pub struct Quality {
     /// Chance that two samples of a global batch come from the same group; `None` where nothing is grouped.
     pub same_group_pairs: Option<f64>,
     /// The same chance in a full shuffle of the same groups; `None` where nothing is grouped.
-    pub same_group_pairs_of_shuffle: Option<f64>,
+    pub full_shuffle_same_group_pairs: Option<f64>,
 }
 
 impl Quality {
     /// An order that is a full shuffle.
     pub(crate) const SHUFFLE: Self =
-        Self { order_entropy: Some(1.0), same_group_pairs: None, same_group_pairs_of_shuffle: None };
+        Self { order_entropy: Some(1.0), same_group_pairs: None, full_shuffle_same_group_pairs: None };
     /// An order that is the same in every epoch.
     pub(crate) const FIXED: Self = Self { order_entropy: Some(0.0), ..Self::SHUFFLE };
     /// An order that nothing is known about.
@@ -39,7 +39,7 @@ impl Quality {
         Self {
             order_entropy: Some(order_entropy(samples, group, window)),
             same_group_pairs: Some(same_group_pairs(samples, group, window, lanes, global_batch)),
-            same_group_pairs_of_shuffle: Some(pair_chance(group.min(samples), samples)),
+            full_shuffle_same_group_pairs: Some(pair_chance(group.min(samples), samples)),
         }
     }
 }
@@ -119,7 +119,7 @@ mod tests {
             assert!((found - expected).abs() < 0.0005, "L {lanes}, w {window}: {found}");
         }
         let quality = Quality::of_groups(20_000, 100, 4, 4, 64);
-        assert!((quality.same_group_pairs_of_shuffle.unwrap() - 0.005).abs() < 0.0001);
+        assert!((quality.full_shuffle_same_group_pairs.unwrap() - 0.005).abs() < 0.0001);
     }
 
     #[test]

@@ -28,10 +28,11 @@ from forebay._scratch import remove_leftovers, scratch
 from forebay.bench import processes, timing, verify
 from forebay.bench.emulation import Emulation, emulate
 from forebay.bench.facts import SCHEMA, Facts
-from forebay.bench.needed import needed_bytes
+from forebay.bench.needed import minimum_bytes
 from forebay.bench.nodes import SCRATCH, Nodes, nodes
 from forebay.bench.settings import Settings
 from forebay.bench.strategies import Row
+from forebay.report.data import RESULT_VERSION
 
 __all__ = ["bench"]
 
@@ -60,7 +61,7 @@ class _Measured:
     repetitions: list[dict[str, Any]] = field(default_factory=list)
     explain: str = ""
     shuffle_quality: dict[str, Any] | None = None
-    needed_bytes: int | None = None
+    minimum_bytes: int | None = None
 
     def fail(self, error: Exception) -> None:
         self.status, self.error = "failed", str(error)
@@ -76,7 +77,7 @@ class _Measured:
             "repetitions": self.repetitions,
             "median": medians,
             "spread": None if medians is None else timing.spread(self.repetitions, medians),
-            "needed_bytes": self.needed_bytes,
+            "minimum_bytes": self.minimum_bytes,
             "digest_steps": self.verified.digest_steps if self.verified else None,
             "digest_epoch": self.verified.digest_epoch if self.verified else None,
             "explain": self.explain,
@@ -211,9 +212,9 @@ class _Runner:
             one.fail(error)
             return
         found |= where.end(settings.cold)
-        if one.needed_bytes is None and self._facts.for_engine:
-            one.needed_bytes = needed_bytes(self._facts.paths, (rank.arrays["ids"] for rank in ranks))
-        found["fetched_needed_ratio"] = _fetched_needed_ratio(found["pfs"], one.needed_bytes)
+        if one.minimum_bytes is None and self._facts.for_engine:
+            one.minimum_bytes = minimum_bytes(self._facts.paths, (rank.arrays["ids"] for rank in ranks))
+        found["read_amplification"] = _fetched_needed_ratio(found["pfs"], one.minimum_bytes)
         one.repetitions.append(found)
         one.explain = ranks[0].measured["explain"]
         one.shuffle_quality = ranks[0].measured["shuffle_quality"]
@@ -374,6 +375,7 @@ def _result(
         if one.verified is not None and one.verified.fault is None
     }
     return {
+        "version": RESULT_VERSION,
         "forebay": forebay.__version__,
         "command": list(settings.command),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from forebay.bench.workload import Sample
 
-__all__ = ["LABELS", "WRITERS", "Block", "needed_bytes"]
+__all__ = ["LABELS", "WRITERS", "Block", "minimum_bytes"]
 
 LABELS = 1000
 """Sample i has the label i mod this: the classes of ImageNet."""
@@ -179,7 +179,7 @@ WRITERS: dict[str, Callable[[Path, Sample, Sequence[int], Iterable[Block]], list
 block reaches over the end of a file."""
 
 
-def needed_bytes(container: str, sample: Sample, samples: int, files: int) -> int:
+def minimum_bytes(container: str, sample: Sample, samples: int, files: int) -> int:
     """Estimate what the files take on a disk: an upper bound for samples of the mean size."""
     if container == "lmdb":
         return _lmdb_bytes(sample, samples)

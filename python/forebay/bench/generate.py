@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from forebay._core import StorageError
-from forebay.bench.containers import WRITERS, Block, needed_bytes
+from forebay.bench.containers import WRITERS, Block, minimum_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -255,7 +255,7 @@ def _size(directory: Path) -> int:
 def _check_room(recipe: Recipe, directory: Path, freed: int) -> None:
     drawn = sizes(recipe)
     sample = recipe.sample if drawn is None else replace(recipe.sample, bytes=math.ceil(drawn.mean()))
-    estimate = needed_bytes(recipe.container, sample, recipe.samples, recipe.files)
+    estimate = minimum_bytes(recipe.container, sample, recipe.samples, recipe.files)
     needed = int(estimate * _ROOM)
     free = shutil.disk_usage(directory).free + freed
     if needed > free:

@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 import forebay
 
-__all__ = ["PAGE_BYTES", "needed_bytes"]
+__all__ = ["PAGE_BYTES", "minimum_bytes"]
 
 PAGE_BYTES = 4096
 """Of the page cache, which is what the emulator serves, and of LMDB on the same machine."""
 
 
-def needed_bytes(paths: Sequence[str], ids: Iterable[npt.NDArray[np.int64]]) -> int:
+def minimum_bytes(paths: Sequence[str], ids: Iterable[npt.NDArray[np.int64]]) -> int:
     """Return the bytes of all pages that hold the records of some samples.
 
     Parameters

@@ -84,9 +84,9 @@ class Nodes:
         """Begin a repetition: counters to zero."""
 
     def end(self, cold: bool) -> dict[str, Any]:
-        """End a repetition: return ``pfs``, ``events`` and ``late`` of its result."""
+        """End a repetition: return ``pfs``, ``events`` and ``missed_deadlines`` of its result."""
         del cold
-        return {"pfs": None, "events": [], "late": False}
+        return {"pfs": None, "events": [], "missed_deadlines": False}
 
 
 class EmulatedNodes(Nodes):
@@ -157,7 +157,7 @@ class EmulatedNodes(Nodes):
         return {
             "pfs": stats,
             "events": [[event[0] - first, *event[1:]] for event in thinned],
-            "late": late,
+            "missed_deadlines": late,
         }
 
     def _check_cold(self, stats: dict[str, Any]) -> None:

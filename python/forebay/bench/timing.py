@@ -26,19 +26,19 @@ SCALARS = (
     "samples_per_second",
     "rate_mib_s",
     "accelerator_utilisation",
-    "seek_seconds",
-    "reading_seconds",
+    "locate_seconds",
+    "locate_and_read_seconds",
     "messages_per_step",
     "guess_hit_share",
-    "fetched_needed_ratio",
+    "read_amplification",
 )
 MEANS = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
 """Of a rank's wall; a repetition has the mean over the ranks."""
 SUMS = (
-    "asked_bytes",
+    "requested_bytes",
     "read_bytes",
     "reads",
-    "mapped_bytes",
+    "mmap_bytes",
     "storage_bytes",
     "minor_faults",
     "major_faults",
@@ -79,7 +79,7 @@ def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
     rows = [_rank(rank, last, real) for rank in ranks]
     begin = min(rank.arrays["marks"][0] for rank in ranks)
     total = float(max(rank.arrays["marks"][2] for rank in ranks) - begin) / real
-    asked = sum(row["asked_bytes"] for row in rows)
+    asked = sum(row["requested_bytes"] for row in rows)
     found: dict[str, Any] = {
         "wall_seconds": max(row["wall_seconds"] for row in rows),
         "startup_seconds": max(row["startup_seconds"] for row in rows),
@@ -95,7 +95,7 @@ def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
         for rank in ranks
         if (reader := rank.measured["reader"]) is not None
     ]
-    found |= _reading(readers)
+    found |= _locating(readers)
     found["messages_per_step"] = _messages_per_step(ranks)
     found["guess_hit_share"] = _guess_hit_share(ranks)
     return found | {"ranks": rows, "readers": readers}
@@ -105,21 +105,21 @@ def _in_model_time(reader: dict[str, Any], slow_down: float) -> dict[str, Any]:
     return {key: value / slow_down if key.endswith("_seconds") else value for key, value in reader.items()}
 
 
-def _reading(readers: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+def _locating(readers: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """Tell what bringing samples from the storage took the rank that it took longest, waiting for work left out."""
     if not readers:
-        return {"seek_seconds": None, "reading_seconds": None}
+        return {"locate_seconds": None, "locate_and_read_seconds": None}
     return {
-        "seek_seconds": max(reader.get("locate_seconds", 0.0) for reader in readers),
-        "reading_seconds": max(map(_reading_of, readers)),
+        "locate_seconds": max(reader.get("locate_seconds", 0.0) for reader in readers),
+        "locate_and_read_seconds": max(map(_locate_and_read, readers)),
     }
 
 
-def _reading_of(reader: dict[str, Any]) -> float:
+def _locate_and_read(reader: dict[str, Any]) -> float:
     """Add finding and reading; a rank without readers does both while it gathers."""
     if threads := reader.get("threads"):
         return float(reader["locate_seconds"] + reader["read_seconds"] / threads)
-    return float(reader.get("decode_seconds", 0.0))
+    return float(reader.get("gather_seconds", 0.0))
 
 
 def _messages_per_step(ranks: Sequence[Rank]) -> float | None:
@@ -150,8 +150,8 @@ def _rank(rank: Rank, last: npt.NDArray[np.int64], real: float) -> dict[str, Any
         "compute_seconds": float(_compute(rank).sum()) / real,
         "communication_seconds": float((together - last).sum()) / real,
         "skew_seconds": float(skew.sum()) / real,
-        "asked_bytes": int(rank.arrays["sizes"].sum()),
-        **{key: rank.measured[key] for key in ("reads", "read_bytes", "mapped_bytes", "storage_bytes")},
+        "requested_bytes": int(rank.arrays["sizes"].sum()),
+        **{key: rank.measured[key] for key in ("reads", "read_bytes", "mmap_bytes", "storage_bytes")},
         **usage,
     }
 

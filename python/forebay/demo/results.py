@@ -149,7 +149,7 @@ class Outcome:
     @property
     def late(self) -> bool:
         """Whether replies of the emulated file system came so late that its times are not to be trusted."""
-        return any(run.pfs is not None and run.pfs["late"] for run in self.runs)
+        return any(run.pfs is not None and run.pfs["missed_deadlines"] for run in self.runs)
 
     def caveat(self) -> str:
         """Say what the times are worth."""
@@ -223,8 +223,8 @@ FIGURES = (
         lambda run: run.total("read_calls"), counter=True,
     ),
     Figure(
-        "asked_bytes", "bytes by read calls", "MB", "/proc/self/io rchar, from page cache or storage",
-        lambda run: run.total("asked_bytes") / 1e6, 1, counter=True,
+        "read_call_bytes", "bytes by read calls", "MB", "/proc/self/io rchar, from page cache or storage",
+        lambda run: run.total("read_call_bytes") / 1e6, 1, counter=True,
     ),
     Figure(
         "storage_bytes", "bytes from storage", "MB", "/proc/self/io read_bytes",
@@ -341,7 +341,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
                 ],
                 **{key: _plain(key, run.usage(key)) for key in run.ranks[0]["usage"]},
                 "training_thread": {key: _plain(key, run.thread(key)) for key in run.ranks[0]["thread"]},
-                **{key: run.total(key) for key in ("read_calls", "asked_bytes", "storage_bytes")},
+                **{key: run.total(key) for key in ("read_calls", "read_call_bytes", "storage_bytes")},
                 "pfs": run.pfs,
                 "accuracies": run.accuracies,
                 "losses": run.losses,

@@ -181,7 +181,7 @@ class Emulated:
         self.server.reset()
 
     def counted(self) -> dict[str, Any]:
-        """Take the node's counters; ``mean_read_bytes`` and ``late`` are ours, the others are named as in stats.
+        """Take the node's counters; ``mean_read_bytes`` and ``missed_deadlines`` are ours, the others are named as in stats.
 
         Raises
         ------
@@ -207,7 +207,7 @@ class Emulated:
         return {
             **{key: node[key] for key in kept},
             "mean_read_bytes": node["read_bytes"] / node["reads"],
-            "late": bool(stats["lateness_exceeds_latency"]),
+            "missed_deadlines": bool(stats["lateness_exceeds_latency"]),
         }
 
 

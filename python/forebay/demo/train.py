@@ -61,7 +61,7 @@ class Measured:
     """Of all threads, without what the training thread did while it trained."""
     thread: Usage = field(default_factory=Usage)
     """Of the training thread while it got batches: what a step had to stop for."""
-    asked_bytes: int = 0
+    read_call_bytes: int = 0
     read_calls: int = 0
     storage_bytes: int = 0
     digest: str = ""
@@ -131,7 +131,7 @@ def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) ->
     done = transfers() - transfers_before
     measured.usage = process_usage() - usage_before - trained
     measured.thread = thread_usage() - thread_before - trained
-    measured.asked_bytes, measured.read_calls = done.asked_bytes, done.read_calls
+    measured.read_call_bytes, measured.read_calls = done.read_call_bytes, done.read_calls
     measured.storage_bytes = done.storage_bytes
     measured.digest = labels_seen.hexdigest()
     facts = source.facts()

@@ -50,23 +50,26 @@ COLUMNS = (
         "from the last rank's arrival until all have the sum, mean of the ranks",
     ),
     Column("skew_seconds", "skew", "seconds", "A rank's time", "waiting for ranks that came later, mean of the ranks"),
-    Column("seek_seconds", "seek", "seconds", "A reader's time", "finding records, of the rank that it took longest", -1),
+    Column("locate_seconds", "locate", "seconds", "A reader's time", "finding records, of the rank that it took longest", -1),
     Column(
-        "reading_seconds", "reading", "seconds", "A reader's time",
+        "locate_and_read_seconds", "locate and read", "seconds", "A reader's time",
         "finding and reading records, of the rank that it took longest", -1,
     ),
     Column("messages_per_step", "messages", "ratio", "A reader's time", "between nodes, all nodes together, per step", -1),
     Column("guess_hit_share", "guessed", "share", "A reader's time", "needed pages that had been asked for on a guess", 1),
-    Column("asked_bytes", "asked", "bytes", "Data", "bytes of the samples that the ranks got"),
+    Column("requested_bytes", "requested", "bytes", "Data", "bytes of the samples that the ranks got"),
     Column("reads", "reads", "count", "Data", "of the loader's readers; of another program, its read calls"),
     Column("read_bytes", "read", "bytes", "Data", "bytes of these reads, from storage or page cache"),
-    Column("mapped_bytes", "mapped", "bytes", "Data", "bytes that the loader copied from a mapping"),
+    Column("mmap_bytes", "copied from a mapping", "bytes", "Data", "bytes that the loader copied from a mapping"),
     Column("storage_bytes", "from block devices", "bytes", "Data", "bytes that the ranks fetched from disks here"),
     Column("server_reads", "requests", "count", "Data", "requests that reached the emulated file system", -1),
     Column("server_bytes", "fetched", "bytes", "Data", "bytes of these requests", -1),
-    Column("fetched_ratio", "fetched / asked", "ratio", "Data", "1: each byte of the samples came from the servers once", -1),
     Column(
-        "fetched_needed_ratio", "fetched / needed", "ratio", "Data",
+        "fetched_requested_ratio", "fetched / requested", "ratio", "Data",
+        "1: each byte of the samples came from the servers once", -1,
+    ),
+    Column(
+        "read_amplification", "read amplification", "ratio", "Data",
         "1: each page that holds a sample came from the servers once", -1,
     ),
     Column("minor_faults", "minor faults", "count", "Kernel", "page faults served from memory", -1),
@@ -126,9 +129,9 @@ def _of(repetition: dict[str, Any], column: Column) -> float | None:
     """Make the number from what ranks and the file system counted in one repetition."""
     if column.key in repetition:
         return number(repetition[column.key])
-    if column.key == "fetched_ratio":
-        fetched, asked = _nodes(repetition, "read_bytes"), _ranks(repetition, "asked_bytes")
-        whole = math.fsum(asked)
+    if column.key == "fetched_requested_ratio":
+        fetched, requested = _nodes(repetition, "read_bytes"), _ranks(repetition, "requested_bytes")
+        whole = math.fsum(requested)
         return fetched / whole if fetched is not None and whole else None
     if column.key in _FROM_PFS:
         return _nodes(repetition, _FROM_PFS[column.key])

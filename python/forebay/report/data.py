@@ -23,10 +23,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["EVENTS_SHOWN", "Event", "NodeEvents", "Result", "Row", "from_bench", "from_events", "read"]
+__all__ = [
+    "EVENTS_SHOWN",
+    "RESULT_VERSION",
+    "Event",
+    "NodeEvents",
+    "Result",
+    "Row",
+    "from_bench",
+    "from_events",
+    "read",
+]
 
 EVENTS_SHOWN = 4000
 """Events of a picture over time: as many as a screen tells apart, and 60 kB of the page."""
+
+
+RESULT_VERSION = 2
+"""Of the keys of a bench result (docs/metrics.md). Version 1 had no key `version`, and other names."""
 
 
 class Event(NamedTuple):
@@ -156,7 +170,13 @@ def read(path: Path) -> Result:
             f"report of {path}: line {error.lineno}: expected the JSON of `forebay bench --json` or an event log, "
             f"found: {error.msg}"
         ) from error
-    return from_bench(values, str(path))
+    result = from_bench(values, str(path))
+    if (version := values.get("version")) != RESULT_VERSION:
+        raise FormatError(
+            f"report of {path}: key version: expected {RESULT_VERSION}, found {_short(version)}\n"
+            "hint: another version of Forebay wrote this result, with other keys; run `forebay bench` again"
+        )
+    return result
 
 
 def from_bench(values: object, name: str) -> Result:
@@ -301,7 +321,7 @@ def _row(row: dict[str, Any], repetitions: list[dict[str, Any]], where: str) -> 
         event_count=max(sum(sizes.values()), len(events)),
         sizes=dict(sizes),
         shuffle_quality=quality if isinstance(quality := row.get("shuffle_quality"), dict) else {},
-        late=sum(bool(one.get("late")) for one in repetitions),
+        late=sum(bool(one.get("missed_deadlines")) for one in repetitions),
     )
 
 

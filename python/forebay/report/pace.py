@@ -162,7 +162,7 @@ def of(result: Result, row: Row) -> Pace | None:
     waited, computing = max(known)
     total = number(row.shown.get("total_seconds"))
     threads = int(sum(number(one.get("threads")) or 0 for one in row.readers))
-    idle = sum(number(one.get("idle_seconds")) or 0.0 for one in row.readers)
+    idle = sum(number(one.get("reader_idle_seconds")) or 0.0 for one in row.readers)
     reads, read = (number(row.shown.get(key)) for key in ("reads", "read_bytes"))
     fetched = _fetched(row)
     return Pace(
@@ -190,11 +190,11 @@ def behind(result: Result) -> Iterator[Pace]:
 
 def _reading(row: Row) -> float | None:
     """Return what bringing samples took a reader, unpacking what is coded included."""
-    reading = number(row.shown.get("reading_seconds"))
+    reading = number(row.shown.get("locate_and_read_seconds"))
     if reading is None or not row.readers:
         return None
     unpacking = (
-        (number(one.get("unpack_seconds")) or 0.0) / threads
+        (number(one.get("decode_seconds")) or 0.0) / threads
         for one in row.readers
         if (threads := number(one.get("threads")))
     )
@@ -206,5 +206,5 @@ def _fetched(row: Row) -> float | None:
     nodes = row.pfs.get("nodes")
     if isinstance(nodes, list):
         return sum(number(node.get("read_bytes")) or 0.0 for node in nodes if isinstance(node, dict))
-    counted = [number(row.shown.get(key)) for key in ("read_bytes", "mapped_bytes")]
+    counted = [number(row.shown.get(key)) for key in ("read_bytes", "mmap_bytes")]
     return None if None in counted else sum(one or 0.0 for one in counted)

@@ -63,7 +63,7 @@ fn seek(pass: &Pass, number: usize) {
             (0..shared.region.layout().step_needs).for_each(|need| finds.put(step, need, None));
         }
         let seek = begun.elapsed().saturating_sub(walk.take_aside());
-        count(shared.slot(), Counter::SeekNs, seek.as_nanos() as u64);
+        count(shared.slot(), Counter::LocateNs, seek.as_nanos() as u64);
         step += roots;
         Doing::Nothing.publish(seeking);
         publish_position(found, pass.number, step);

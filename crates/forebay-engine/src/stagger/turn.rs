@@ -28,7 +28,7 @@ impl<'a> Turn<'a> {
         match gate.enter(PATIENCE, || self.pass.is_stopped()) {
             Entry::Inside => {
                 self.tranche = Some(tranche);
-                count(self.pass.shared.slot(), Counter::Turns, 1);
+                count(self.pass.shared.slot(), Counter::StaggerTokens, 1);
                 true
             }
             Entry::Free => true,

@@ -1,4 +1,4 @@
-"""What the readers do: finding samples, reading, decoding, nothing."""
+"""What the readers do: locating samples, reading, decoding, gathering, nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ __all__ = ["PARTS", "draw"]
 PARTS = (
     ("locate_seconds", "locate", "finding the bytes of the samples"),
     ("read_seconds", "read", "inside read requests"),
-    ("decode_seconds", "decode", "making fields of records"),
-    ("idle_seconds", "idle", "waiting for work or for memory"),
+    ("decode_seconds", "decode", "decoding units, such as compressed chunks"),
+    ("gather_seconds", "gather", "filling batches"),
+    ("reader_idle_seconds", "idle", "waiting for work or for memory"),
 )
 
 
 def draw(result: Result) -> Drawing | Missing:
-    """Draw one bar of shares per row: the time of all its readers together."""
+    """Draw one bar of shares per row: the time of its readers and gather threads together."""
     rows = []
     for row in result.drawn:
         totals = {key: sum(number(one.get(key)) or 0.0 for one in row.readers) for key, _, _ in PARTS}
@@ -50,5 +51,5 @@ def draw(result: Result) -> Drawing | Missing:
         picture.text(x + 8, middle + 5, many, "soft")
     without = [row.name for row in result.drawn if row not in [one for one, _ in rows]]
     note = f" Without readers of their own: {', '.join(without)}." if without else ""
-    lead = f"Shares of the time of all readers of a row.{note}"
+    lead = f"Shares of the time of all readers and gather threads of a row.{note}"
     return Drawing(lead, picture.render() + legend((f"var(--{name})", name, tip) for _, name, tip in PARTS))

@@ -42,7 +42,7 @@ def _line(row: Row, samples: float | None) -> tuple[str | tuple[float, str], ...
     quality = row.shuffle_quality
     numbers_of = [
         _cell(quality.get(key))
-        for key in ("order_entropy", "same_group_pairs", "same_group_pairs_of_shuffle")
+        for key in ("order_entropy", "same_group_pairs", "full_shuffle_same_group_pairs")
     ]
     groups, epochs = number(quality.get("groups")), number(quality.get("epochs"))
     if not groups or not samples:
@@ -50,7 +50,7 @@ def _line(row: Row, samples: float | None) -> tuple[str | tuple[float, str], ...
     bound = f"{samples:,.0f} / {groups:,.0f} = {samples / groups:,.1f}"
     verdict = "–"
     if epochs is not None:
-        verdict = f"{epochs:,.0f}: {'holds' if quality.get('is_proven') else 'fails'}"
+        verdict = f"{epochs:,.0f}: {'holds' if quality.get('within_bound') else 'fails'}"
     return (row.name, *numbers_of, (samples / groups, bound), (epochs or 0.0, verdict))
 
 
@@ -61,9 +61,9 @@ def _cell(value: object) -> tuple[float, str]:
 
 def _failure(row: Row) -> str:
     """Say what would do where the condition fails."""
-    if row.shuffle_quality.get("is_proven") is not False:
+    if row.shuffle_quality.get("within_bound") is not False:
         return ""
-    better = row.shuffle_quality.get("group_that_would_do")
+    better = row.shuffle_quality.get("suggested_group")
     if not isinstance(better, dict):
         return f"{row.name}, whose data set is too small for groups that would do; the order shuffle would"
     samples, window = (number(better.get(key)) or 0 for key in ("samples", "window"))
