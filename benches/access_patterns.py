@@ -22,7 +22,7 @@ from typing import Any
 DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
 WORKLOAD, SCALE = "fefs", 0.002
 # A sixteenth of the paper's batch of 2 x 64, and of its compute time with AlexNet: 20 steps of 16 ranks are one epoch.
-SHAPE = ("--job-ranks", "16", "--batch-size", "8", "--cold")
+SHAPE = ("--world-size", "16", "--batch-size", "8", "--cold")
 PATTERNS = "pylmdb-skipping,pylmdb-contiguous,pylmdb-ownlock,lmdb,forebay@sequential,forebay"
 FEFS = ("--pfs", "fefs", "--targets", "3")
 
@@ -61,7 +61,9 @@ def run(*arguments: str, quiet: bool = False) -> Result:
 
 
 def bench(*arguments: str, repetitions: int = 3) -> Result:
-    return run("bench", str(dataset()), *SHAPE, "--no-verify", "--repetitions", str(repetitions), *arguments)
+    return run(
+        "bench", str(dataset()), *SHAPE, "--skip-verify", "--repetitions", str(repetitions), *arguments
+    )
 
 
 def dataset() -> Path:
@@ -80,7 +82,7 @@ def table(result: Result) -> None:
     """Print the rows of a bench."""
     pfs = result["pfs"]
     limit = pfs["limit_mib_s"]
-    print(f"{pfs['spec']['name']}, slow-down {pfs['slow_down']:g}, model's limit {limit:,.0f} MiB/s\n")
+    print(f"{pfs['spec']['name']}, time scale {pfs['time_scale']:g}, model's limit {limit:,.0f} MiB/s\n")
     print(
         "| row | total | against the first | exposed | requests | fetched / requested | MiB/s fetched, of the limit | spread |"
     )
@@ -138,10 +140,10 @@ def nodes() -> None:
 def stripes() -> None:
     """Stripes of 64 KiB, 1 MiB and 64 MiB."""
     for stripe in ("64KiB", "1MiB", "64MiB"):
-        options = ("--preset", "fefs", "--targets", "3", "--stripe", stripe, "--slow-down", "18")
+        options = ("--preset", "fefs", "--targets", "3", "--stripe", stripe, "--time-scale", "18")
         with mounted(*options) as mount:
             place = mount / dataset().name
-            shape = ("--ranks", "4", "--nodes", "4", "--steps", "20", "--no-verify", "--repetitions", "3")
+            shape = ("--ranks", "4", "--nodes", "4", "--steps", "20", "--skip-verify", "--repetitions", "3")
             rows = ("--strategies", "pylmdb-skipping,pylmdb-contiguous,forebay")
             table(run("bench", str(place), *SHAPE, *shape, *rows))
 
@@ -149,8 +151,8 @@ def stripes() -> None:
 def epochs() -> None:
     """A second epoch, with a page cache that holds what a rank fetches of its own region, not what skipping fetches."""
     rows = ("--strategies", "pylmdb-skipping,pylmdb-contiguous,forebay")
-    shape = ("--ranks", "4", "--nodes", "4", "--steps", "20", "--no-verify", "--repetitions", "1")
-    options = ("--preset", "fefs", "--targets", "3", "--slow-down", "18")
+    shape = ("--ranks", "4", "--nodes", "4", "--steps", "20", "--skip-verify", "--repetitions", "1")
+    options = ("--preset", "fefs", "--targets", "3", "--time-scale", "18")
     # Each of the four nodes takes a quarter of the control group for itself, which is one for all of them here.
     os.environ["FOREBAY_MEMORY"] = "64MiB"
     with mounted(*options) as mount, small_memory(768 * MIB):
@@ -177,7 +179,7 @@ def presets() -> None:
         "--batch-size",
         "16",
         "--cold",
-        "--no-verify",
+        "--skip-verify",
     )
     rows = ("--strategies", "pylmdb-contiguous,lmdb,forebay@sequential,forebay@contiguous,forebay")
     print(f"\n    forebay bench DATASET {shlex.join([*shape, '--pfs', 'PRESET', *rows])}\n")
@@ -217,7 +219,7 @@ def presets() -> None:
             for order in ("sequential", "contiguous", "group")
         )
         print(
-            f"| {name} | {pfs['slow_down']:g} | {steps} | {pfs['limit_mib_s']:,.0f} | {other} | {total[other]:.3f} s "
+            f"| {name} | {pfs['time_scale']:g} | {steps} | {pfs['limit_mib_s']:,.0f} | {other} | {total[other]:.3f} s "
             f"| {times} | {100 * rate / pfs['limit_mib_s']:.0f} %{late} |",
             flush=True,
         )
@@ -225,7 +227,7 @@ def presets() -> None:
 
 def blocks() -> None:
     """Reads against page faults, by the size of what is read at once, each byte cold."""
-    with mounted("--preset", "local-nvme", "--slow-down", "1") as mount:
+    with mounted("--preset", "local-nvme", "--time-scale", "1") as mount:
         file = str(mount / dataset().name / "data.mdb")
         sizes = [word for size in ("4KiB", "16KiB", "64KiB", "256KiB", "1MiB") for word in ("--block", size)]
         kinds = [word for kind in ("sequential", "mmap", "random", "direct") for word in ("--kind", kind)]

@@ -55,7 +55,7 @@ TABLES = ("3k", "110k")
 # File systems, narrowed so that four nodes on two cores are to them what a cluster is to the whole; and the time factor.
 PRESETS: dict[str, tuple[str, ...]] = {
     # A file lies on one target: 625 MB/s of real time with this factor, and a seek takes 48 ms rather than the 300 of "auto".
-    "lustre-hdd": ("--targets", "4", "--slow-down", "6"),
+    "lustre-hdd": ("--targets", "4", "--time-scale", "6"),
     "lustre-ssd": ("--targets", "2"),
     "gpfs": ("--targets", "2"),
 }
@@ -74,7 +74,7 @@ class Study:
         """Run a bench of rungs, in the paper's order of samples, cold."""
         strategies = ",".join(name if "@" in name else f"{name}@sequential" for name in pick)
         count = str(1 if self.tiny else repetitions)
-        whole = ("--cold", "--no-verify", "--repetitions", count, "--strategies", strategies)
+        whole = ("--cold", "--skip-verify", "--repetitions", count, "--strategies", strategies)
         return run("bench", DATA[data].path(self.tiny), *arguments, *whole)
 
     def few(self, values: Sequence[Any]) -> Sequence[Any]:
@@ -95,7 +95,7 @@ def about(result: Result) -> str:
     pfs = result["pfs"]
     nodes = result["node_emulation"]["by"] or "one node"
     return (
-        f"{pfs['spec']['name']}, slow-down {pfs['slow_down']:g}, {result['ranks']} ranks on {result['nodes']} ({nodes}), "
+        f"{pfs['spec']['name']}, time scale {pfs['time_scale']:g}, {result['ranks']} ranks on {result['nodes']} ({nodes}), "
         f"global batch {result['global_batch']}, {result['steps']} steps"
     )
 
@@ -170,10 +170,10 @@ CASES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "the first 16 ranks of a job of 256, the same",
         "lustre-hdd",
-        ("--job-ranks", "256", "--batch-size", "72"),
+        ("--world-size", "256", "--batch-size", "72"),
     ),
     ("a job of 16 ranks, the paper's global batch", "gpfs", ("--global-batch", "18432")),
-    ("the first 16 ranks of a job of 256, the same", "gpfs", ("--job-ranks", "256", "--batch-size", "72")),
+    ("the first 16 ranks of a job of 256, the same", "gpfs", ("--world-size", "256", "--batch-size", "72")),
 )
 
 

@@ -78,7 +78,7 @@ def bench_result(ranks=16, nodes=4, strategies=STRATEGIES, repetitions=5, steps=
         "compute_seconds": 0.02,
         "cold": True,
         "launcher": "mpi",
-        "pfs": {"spec": SPEC, "slow_down": 18.0, "limit_mib_s": 1500.0} if pfs else None,
+        "pfs": {"spec": SPEC, "time_scale": 18.0, "limit_mib_s": 1500.0} if pfs else None,
         "limit": {"rate_mib_s": 1350.0, "figures": []},
         "warnings": ["the machine has fewer cores than there are ranks: 16 for 20"],
         "rows": rows,
@@ -108,7 +108,7 @@ def hostile(value):
 
 def event_log(path, events, header=None):
     spec = {"name": "lustre-hdd", "targets": 2, "target_bytes_per_second": 1e8, "latency_us": 500.0}
-    lines = [header or {"forebay_events": 1, "spec": spec, "slow_down": 4.0}, *events]
+    lines = [header or {"forebay_events": 2, "spec": spec, "time_scale": 4.0}, *events]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -268,7 +268,7 @@ def _counters(dice, events, nodes, wall):
         for server in range(SERVERS)
     ]
     return {
-        "model_seconds": wall, "slow_down": 18.0, "lateness_us": {"p50": 20.0, "p99": 90.0, "max": 300.0},
+        "model_seconds": wall, "time_scale": 18.0, "lateness_us": {"p50": 20.0, "p99": 90.0, "max": 300.0},
         "lateness_exceeds_latency": False, "nodes": per_node, "servers": servers, "files": [], "faults": {},
         "cpu_seconds": 0.4,
     }  # fmt: skip

@@ -24,7 +24,7 @@ def test_a_walk_through_a_file_seeks_once_per_target(backing, points):
     data = forebay.open(points[0] / "records.bin", format="raw", record_bytes=RECORD_BYTES)
     found = []
     for _ in range(support.TRIES):
-        server.cold(points[0])
+        server.drop_caches(points[0])
         server.reset()
         with forebay.Loader(data, 16, order="sequential") as loader:
             assert sum(len(batch.indices) for batch in loader) == RECORDS

@@ -115,7 +115,7 @@ def test_a_program_that_dies_is_reported_with_its_last_words_and_the_others_go_o
     assert "rank 1 ended" in rows["dies@sequential"]["error"]
     assert rows["pylmdb-skipping@sequential"]["status"] == "ok"
     # Without the verification run it dies in the measured one.
-    status, out, _ = run(capsys, *arguments, "--no-verify")
+    status, out, _ = run(capsys, *arguments, "--skip-verify")
     assert status == 1
     assert "the disk is on fire" in out
     assert "samples were not verified" in out
@@ -180,7 +180,7 @@ def test_other_bytes_and_other_samples_are_found_and_the_step_is_named(capsys, d
 
 def test_a_part_of_an_epoch_or_of_a_job_is_compared_by_steps_only(capsys, data):
     status, result = run_json(
-        capsys, data, "--ranks", 2, "--job-ranks", 4, "--steps", 3, "--batch-size", 16, "--repetitions", 1,
+        capsys, data, "--ranks", 2, "--world-size", 4, "--steps", 3, "--batch-size", 16, "--repetitions", 1,
         "--epochs", 2, "--launcher", "processes", "--strategies", "pylmdb-contiguous,forebay@contiguous,forebay",
     )  # fmt: skip
     assert status == 0

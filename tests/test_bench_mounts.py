@@ -36,14 +36,14 @@ def all_unmounted(tmp_path, monkeypatch):
 @emulator.needs_fuse
 def test_nodes_are_mounted_for_the_run_and_begin_cold(capsys, data, all_unmounted, tmp_path):
     status, result = run_json(
-        capsys, data, "--ranks", 3, "--nodes", 2, "--cold", "--pfs", "lustre-ssd", "--targets", 2, "--slow-down", 4,
+        capsys, data, "--ranks", 3, "--nodes", 2, "--cold", "--pfs", "lustre-ssd", "--targets", 2, "--time-scale", 4,
         "--repetitions", 2, "--batch-size", 16, "--compute", "1ms", "--launcher", "processes",
         "--strategies", "pylmdb-skipping,pylmdb-ownlock,forebay@sequential,forebay",
     )  # fmt: skip
     assert status == 0, [row["error"] for row in result["rows"]]
     assert all(one["equal"] for one in result["verified"])
     assert [one["what"] for one in result["verified"]] == ["steps", "epoch"]
-    assert (result["pfs"]["slow_down"], result["pfs"]["spec"]["targets"]) == (4, 2)
+    assert (result["pfs"]["time_scale"], result["pfs"]["spec"]["targets"]) == (4, 2)
     assert result["pfs"]["limit_mib_s"] > 0
     for row in result["rows"]:
         assert [rank["node"] for rank in row["repetitions"][0]["ranks"]] == [0, 1, 1]
@@ -83,7 +83,7 @@ def test_further_nodes_join_a_mount_that_was_there_and_it_stays(capsys, data, al
 
 @emulator.needs_fuse
 def test_an_interrupted_bench_unmounts_its_nodes(data, own_baselines, all_unmounted, tmp_path):
-    interrupted(data, own_baselines, tmp_path / "scratch", "--pfs", "lustre-ssd", "--slow-down", "1")
+    interrupted(data, own_baselines, tmp_path / "scratch", "--pfs", "lustre-ssd", "--time-scale", "1")
 
 
 def test_a_bench_that_is_told_to_end_leaves_nothing_either(data, own_baselines, tmp_path):
@@ -108,7 +108,7 @@ def test_what_a_killed_bench_left_is_removed_by_the_next(
     capsys, data, all_unmounted, own_baselines, tmp_path
 ):
     arguments = [
-        data, "--ranks", 2, "--nodes", 2, "--pfs", "nfs", "--batch-size", 16, "--repetitions", 1, "--no-verify",
+        data, "--ranks", 2, "--nodes", 2, "--pfs", "nfs", "--batch-size", 16, "--repetitions", 1, "--skip-verify",
         "--launcher", "processes", "--node-emulation", "environment", "--baseline", own_baselines,
     ]  # fmt: skip
     command = [sys.executable, "-m", "forebay", "bench", *map(str, arguments), "--strategies", "hangs"]

@@ -80,11 +80,11 @@ def test_a_strategy_whose_nodes_are_not_linked_is_said_to_go_on_alone(capsys, da
 
 
 def test_nodes_may_have_different_numbers_of_ranks():
-    settings = Settings(ranks=9, nodes=3, per_node=(5, 3, 1))
+    settings = Settings(ranks=9, nodes=3, ranks_per_node=(5, 3, 1))
     assert settings.ranks_of_nodes() == ((0, 1, 2, 3, 4), (5, 6, 7), (8,))
     for wrong in ((5, 3), (5, 4, 1), (9, 0, 0)):
-        with pytest.raises(OptionError, match="--per-node: expected 3 numbers"):
-            Settings(ranks=9, nodes=3, per_node=wrong)
+        with pytest.raises(OptionError, match="--ranks-per-node: expected 3 numbers"):
+            Settings(ranks=9, nodes=3, ranks_per_node=wrong)
 
 
 @nodes.needs_nodes
@@ -95,11 +95,11 @@ def test_ranks_run_on_nodes_of_their_own(capsys, data, tmp_path, monkeypatch, la
     own.write_text(WHERE)
     monkeypatch.setenv("WHERE", str(tmp_path / "rank"))
     status, result = run_json(
-        capsys, data, "--per-node", "2,1", "--batch-size", 16, "--steps", 4, "--repetitions", 1,
+        capsys, data, "--ranks-per-node", "2,1", "--batch-size", 16, "--steps", 4, "--repetitions", 1,
         "--baseline", own, "--strategies", "where,forebay@sequential", "--launcher", launcher,
     )  # fmt: skip
     assert status == 0, [row["error"] for row in result["rows"]]
-    assert (result["ranks"], result["nodes"], result["per_node"]) == (3, 2, [2, 1])
+    assert (result["ranks"], result["nodes"], result["ranks_per_node"]) == (3, 2, [2, 1])
     assert result["global_batch"] == 48
     assert result["node_emulation"] == {"by": "namespaces", "reason": None}
     told = [(tmp_path / f"rank.{rank}").read_text() for rank in range(3)]
@@ -122,7 +122,7 @@ def test_where_nodes_cannot_be_made_the_result_says_so_and_why(capsys, data, mon
         2,
         "--repetitions",
         1,
-        "--no-verify",
+        "--skip-verify",
     ]
     arguments += ["--launcher", "processes", "--strategies", "forebay@sequential"]
     monkeypatch.setattr(cluster_module, "missing", lambda: "the kernel has no namespaces")
@@ -160,7 +160,7 @@ def test_an_interrupted_bench_leaves_no_process_on_any_node(data, tmp_path, numb
         str(own),
     ]
     with subprocess.Popen(
-        [*command, "--strategies", "hangs", "--no-verify"],
+        [*command, "--strategies", "hangs", "--skip-verify"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as bench:
@@ -195,7 +195,7 @@ def test_a_global_batch_is_shared_out_between_the_ranks_of_the_job(capsys, data)
         2,
         "--repetitions",
         1,
-        "--no-verify",
+        "--skip-verify",
         "--strategies",
         "forebay",
     ]

@@ -30,7 +30,7 @@ def test_stamps_become_the_parts_that_docs_metrics_defines():
     # Seconds. Start-up until 10; steps of compute 2; rank 1 waits 3 s for its second batch, rank 0 one.
     first = rank_of_stamps(0, 0, 10, 22, [8, 14, 19], [12, 16, 21], [13, 18, 22])
     second = rank_of_stamps(1, 0, 10, 22, [9, 15, 19], [12, 17, 21], [13, 18, 22])
-    found = timing.repetition([first, second], slow_down=1.0)
+    found = timing.repetition([first, second], time_scale=1.0)
     one, two = found["ranks"]
     assert [one[key] for key in PARTS] == [1 + 1, 2 + 2 + 2, 1 + 1 + 1, 0 + 1 + 0]
     assert [two[key] for key in PARTS] == [2 + 1, 2 + 2 + 2, 1 + 1 + 1, 0]
@@ -44,7 +44,7 @@ def test_stamps_become_the_parts_that_docs_metrics_defines():
     assert (found["reads"], found["minor_faults"], found["exposed_seconds"]) == (4, 2, 2.5)
 
 
-def test_a_slow_down_takes_times_back_to_the_model_and_leaves_counts():
+def test_a_time_scale_takes_times_back_to_the_model_and_leaves_counts():
     ranks = [rank_of_stamps(0, 0, 10, 22, [8, 14, 19], [12, 16, 21], [13, 18, 22])]
     plain, slow = timing.repetition(ranks, 1.0), timing.repetition(ranks, 4.0)
     assert slow["total_seconds"] == plain["total_seconds"] / 4

@@ -64,8 +64,8 @@ def test_ranks_go_to_nodes_in_blocks():
     assert Settings(ranks=7, nodes=3).ranks_of_nodes() == ((0, 1), (2, 3), (4, 5, 6))
     with pytest.raises(OptionError, match="at most as many nodes as ranks"):
         Settings(ranks=1, nodes=2)
-    with pytest.raises(OptionError, match="--job-ranks"):
-        Settings(ranks=4, job_ranks=2)
+    with pytest.raises(OptionError, match="--world-size"):
+        Settings(ranks=4, world_size=2)
 
 
 def test_a_pattern_stands_for_the_files_that_it_matches(data):

@@ -46,7 +46,7 @@ def test_index_builds_the_sidecar_and_tells_what_it_took(capsys, small_lmdb):
 
 def test_index_beside_writes_next_to_the_data(capsys, tmp_path):
     path = support.write_lmdb(tmp_path / "beside.lmdb", [b"a", b"bc"])
-    found = run_json(capsys, "index", path, "--beside")
+    found = run_json(capsys, "index", path, "--sidecar-in-dataset")
     assert found["sidecar"].startswith(str(tmp_path))
 
 
@@ -129,10 +129,10 @@ def test_a_missing_file_is_an_error_without_a_traceback(capsys, command):
         ["bench", "x", "--timeout", "nan"],
         ["bench", "x", "--seed", "99999999999999999999"],
         ["bench", "x", "--targets", "3"],
-        ["bench", "x", "--slow-down", "3"],
-        ["bench", "x", "--pfs", "nfs", "--slow-down", "-1"],
-        ["bench", "x", "--per-node", "1,1", "--ranks", "3"],
-        ["bench", "x", "--per-node", "0,1"],
+        ["bench", "x", "--time-scale", "3"],
+        ["bench", "x", "--pfs", "nfs", "--time-scale", "-1"],
+        ["bench", "x", "--ranks-per-node", "1,1", "--ranks", "3"],
+        ["bench", "x", "--ranks-per-node", "0,1"],
         ["bench", "x", "--baseline", "gone.py"],
     ],
 )

@@ -60,7 +60,7 @@ def outcome(
         }
         counted = {**PFS, "missed_deadlines": late} if emulated else None
         runs.append(results.RunResult.read(name, f"Run {name}", job, counted))
-    told = {"spec": {"name": "tape", "latency_us": 500.0}, "slow_down": 2.5, "limit_mib_s": 1000.0}
+    told = {"spec": {"name": "tape", "latency_us": 500.0}, "time_scale": 2.5, "limit_mib_s": 1000.0}
     return results.Outcome(
         samples=200_000, ranks=4, batch_size=125, epochs=2, file_bytes=10**7, prepared_seconds=1.0, held_out_samples=359,
         runs=tuple(runs), pfs=told if emulated else None, pfs_reason=None if emulated else "no <such> device",
@@ -114,7 +114,7 @@ def test_every_key_of_the_result_is_documented(emulated: bool):
     found = results.as_json(outcome(emulated=emulated))
     run = found["runs"][0]
     assert documented >= found.keys() | run.keys() | (run["pfs"] or {}).keys()
-    assert documented >= {"spec", "slow_down", "limit_mib_s"}
+    assert documented >= {"spec", "time_scale", "limit_mib_s"}
 
 
 class Strict(html.parser.HTMLParser):

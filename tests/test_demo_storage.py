@@ -61,7 +61,7 @@ def test_the_ranks_see_the_data_set_through_one_mount_that_goes_with_the_block(d
         assert ours(scratch) == [place.directory]
         told = place.describe()
         assert told["spec"]["name"] == storage.PRESET
-        assert told["slow_down"] > 1
+        assert told["time_scale"] > 1
         file = place.directory / "train.lmdb" / "data.mdb"
         for _ in range(2):  # Both times all of it, for it is cold both times.
             place.cool()
@@ -128,7 +128,7 @@ def test_nothing_stays_mounted_when_files_are_still_open(dataset, scratch):
 def test_counters_of_somebody_elses_mount_are_left_alone(dataset, scratch):
     theirs = scratch / "theirs"
     theirs.mkdir()
-    server = pfs.Server.start(dataset.directory, [theirs], preset=storage.PRESET, slow_down="auto")
+    server = pfs.Server.start(dataset.directory, [theirs], preset=storage.PRESET, time_scale="auto")
     (theirs / "demo.json").read_bytes()
     with (
         pytest.raises(OptionError, match="is mounted already"),

@@ -49,7 +49,7 @@ def test_every_number_of_ranks_delivers_what_the_plain_reader_does(pool, far, or
     for ranks in (1, 2, 3, 4):
         options = {"batch_size": 12 // ranks, **plain.ORDERS[order], "seed": 3}
         expected = plain.expected(local, options, ranks, 3)
-        server.cold(mount)
+        server.drop_caches(mount)
         found = pool.run(ranks, work.deliver, path=str(mount / "mixed.lmdb"), options=options, epochs=3)
         for epoch in range(3):
             steps = plain.together(found, epoch)
@@ -73,7 +73,7 @@ def test_groups_of_any_size_and_in_any_memory_are_those_of_a_local_file(far, lar
             forebay.Loader(path, 50, order=order, epochs=1, seed=4, memory=1 << 20)
         memory = str(raised.value).split('memory="')[1].split('"')[0]
     for _ in range(2):
-        server.cold(mount)
+        server.drop_caches(mount)
         with forebay.Loader(path, 50, order=order, epochs=1, seed=4, memory=memory) as loader:
             assert loader.facts["readers"] == 2
             for batch, ids in zip(loader, expected, strict=True):
@@ -91,7 +91,7 @@ def test_resume_equals_uninterrupted(pool, far, order):
     options = {"batch_size": 4, **plain.ORDERS[order], "seed": 8}
     whole = pool.run(3, work.deliver, path=path, options=options, epochs=2)
     for stop in (1, whole[0]["steps"] - 1, whole[0]["steps"] + 2):
-        server.cold(mount)
+        server.drop_caches(mount)
         first = pool.run(3, work.deliver, path=path, options=options, epochs=2, stop=stop)
         state = first[0]["state"]
         rest = pool.run(3, work.deliver, path=path, options=options, epochs=2 - state["epoch"], state=state)

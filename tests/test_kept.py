@@ -40,7 +40,7 @@ def test_an_epoch_behind_an_index_build_reads_nothing_again(server, points, reco
     path = points[0] / "inline.lmdb"
     with forebay.Loader(path, 50, order="shuffle") as loader:
         assert "kept in memory" in loader.explain()
-        server.cold(points[0])
+        server.drop_caches(points[0])
         server.reset()
         for _ in range(2):
             for batch in loader:
@@ -50,7 +50,7 @@ def test_an_epoch_behind_an_index_build_reads_nothing_again(server, points, reco
         assert read_bytes(server) <= CHECK_BYTES
         assert loader.stats()["read_bytes"] == 0
     # With a sidecar there is no build, and the values are read as those of any data set.
-    server.cold(points[0])
+    server.drop_caches(points[0])
     server.reset()
     with forebay.Loader(path, 50, order="shuffle") as loader:
         assert "kept in memory" not in loader.explain()

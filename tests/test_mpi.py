@@ -142,7 +142,7 @@ def test_the_bench_starts_its_ranks_with_the_launcher_of_mpich(tmp_path, records
         "forebay",
         "bench",
         records,
-        "--per-node",
+        "--ranks-per-node",
         "2,1",
         "--batch-size",
         "4",

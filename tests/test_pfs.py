@@ -38,7 +38,7 @@ def test_a_server_is_started_found_asked_and_ended(backing, points, mounted, tmp
     assert mounted.mounts == points
     assert mounted.backing == backing
     assert mounted.spec["name"] == "test"
-    assert mounted.slow_down == 1
+    assert mounted.time_scale == 1
     found = pfs.find(points[0] / "file")
     assert found == pfs.Mount(points[0], mounted.socket, True)
     assert stat.S_IMODE(mounted.socket.stat().st_mode) == 0o600
@@ -97,7 +97,7 @@ def test_each_mount_has_a_page_cache_and_cold_empties_one_of_them(points, mounte
     assert second[0] == 0
     assert second[1] > 0
     # The root is known too, or not; the file is.
-    assert mounted.cold(points[0]) >= 1
+    assert mounted.drop_caches(points[0]) >= 1
     assert read(points[1]) == [0, 0]
     assert read(points[0])[0] > 0
 
@@ -115,7 +115,7 @@ def test_a_second_start_joins_the_server_that_runs(backing, points, mounted, tmp
     assert (fourth / "file").stat().st_size == 8 << 20
     fifth = tmp_path / "node4"
     fifth.mkdir()
-    assert pfs.Server.start(backing, [fifth], spec=SPEC, slow_down=1).pid == mounted.pid
+    assert pfs.Server.start(backing, [fifth], spec=SPEC, time_scale=1).pid == mounted.pid
 
 
 @needs_fuse
@@ -125,7 +125,7 @@ def test_a_second_start_joins_the_server_that_runs(backing, points, mounted, tmp
         ({"spec": {**SPEC, "targets": 2, "stripe_count": 2}}, r"targets is 4, asked for 2"),
         ({"overrides": {"latency_us": 900.0}}, r"latency_us is 500.0, asked for 900.0\nhint: leave"),
         ({"preset": "nfs"}, r"name is test, asked for nfs"),
-        ({"slow_down": 3}, r"slow_down is 1.0, asked for 3.0"),
+        ({"time_scale": 3}, r"time_scale is 1.0, asked for 3.0"),
         ({"events": "log"}, r"mounted already; an event log is begun"),
     ],
 )
@@ -153,7 +153,7 @@ def test_mounting_on_or_from_a_mount_is_refused(backing, points, mounted, tmp_pa
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(OptionError, match=r"expected a mount of .*, found none"):
-        mounted.cold(other)
+        mounted.drop_caches(other)
 
 
 @needs_fuse
@@ -233,7 +233,7 @@ def test_a_loader_outlasts_a_stalled_and_a_slow_server(points, dataset, mounted)
 @needs_fuse
 def test_a_dead_mount_is_an_error_there_and_nowhere_else(backing, points, mounted):
     (points[0] / "file").stat()
-    mounted.cut_off(points[0])
+    mounted.partition(points[0])
     with pytest.raises(OSError, match=r".") as failed:
         (points[0] / "file").read_bytes()
     assert failed.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
@@ -248,7 +248,7 @@ def test_a_dead_mount_is_an_error_there_and_nowhere_else(backing, points, mounte
 @needs_fuse
 def test_a_server_whose_dead_mount_somebody_unmounted_can_still_be_ended(points, mounted):
     mounted.unmount(points[1])
-    mounted.cut_off(points[0])
+    mounted.partition(points[0])
     if pfs.find(points[0]):
         mounts.remove(points[0])
     process = os.pidfd_open(mounted.pid)
@@ -342,7 +342,7 @@ def test_a_server_that_does_not_come_up_shows_what_it_had_to_say(backing, points
 @needs_fuse
 def test_events_tell_every_read_in_model_seconds(backing, points, tmp_path):
     log = tmp_path / "events.jsonl"
-    server = pfs.Server.start(backing, points, spec=SPEC, slow_down=2, events=log)
+    server = pfs.Server.start(backing, points, spec=SPEC, time_scale=2, events=log)
     for number in range(5):
         read_direct(points[number % 2] / "file", number << 20, 65536)
     events, after = server.events()
@@ -353,8 +353,8 @@ def test_events_tell_every_read_in_model_seconds(backing, points, tmp_path):
     assert server.events(after) == ([], after)
     server.end()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert lines[0]["forebay_events"] == 1
-    assert lines[0]["slow_down"] == 2
+    assert lines[0]["forebay_events"] == 2
+    assert lines[0]["time_scale"] == 2
     assert lines[1:] == events
 
 

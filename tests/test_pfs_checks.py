@@ -275,9 +275,9 @@ def test_a_machine_without_fuse_is_told_apart_from_one_that_keeps_it_closed(monk
     ("options", "message"),
     [
         ({"preset": "nfs", "spec": {}}, "a preset or a spec, found both"),
-        ({"slow_down": 0}, "slow_down: expected a number above 0"),
-        ({"slow_down": float("inf")}, "slow_down: expected a number above 0"),
-        ({"slow_down": "much"}, "slow_down: expected a number above 0, or auto; found 'much'"),
+        ({"time_scale": 0}, "time_scale: expected a number above 0"),
+        ({"time_scale": float("inf")}, "time_scale: expected a number above 0"),
+        ({"time_scale": "much"}, "time_scale: expected a number above 0, or auto; found 'much'"),
         ({"seed": -1}, "seed: expected an integer from 0"),
     ],
 )

@@ -50,7 +50,7 @@ def subcommand_page():
     """Sections of docs/commands.md by subcommand."""
     text = (ROOT / "docs/commands.md").read_text().split("## forebay pfs\n")[1]
     text = re.split(r"^## ", text, flags=re.MULTILINE)[0]
-    parts = re.split(r"^### forebay pfs (\w+)$", text, flags=re.MULTILINE)
+    parts = re.split(r"^### forebay pfs ([\w-]+)$", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -91,8 +91,8 @@ def test_every_option_of_a_subcommand_is_documented_and_no_other(capsys, name):
         (["mount", "x"], "Missing argument"),
         (["mount", "x", "y", "--targets", "0"], "--targets"),
         (["mount", "x", "y", "--stripe", "wide"], "--stripe"),
-        (["mount", "x", "y", "--slow-down", "much"], "expected a number or auto, found 'much'"),
-        (["mount", "x", "y", "--slow-down", "-1"], "slow_down: expected a number above 0"),
+        (["mount", "x", "y", "--time-scale", "much"], "expected a number or auto, found 'much'"),
+        (["mount", "x", "y", "--time-scale", "-1"], "time_scale: expected a number above 0"),
         (["mount", "x", "y", "--preset", "nfs", "--spec", "z"], "a preset or a spec, found both"),
         (["stats"], "Missing argument"),
         (["stats", "x", "--json", "--prometheus"], "exclude each other"),
@@ -113,7 +113,7 @@ def test_wrong_use_ends_with_2_and_says_what_is_right(capsys, arguments, message
     assert message in err
 
 
-@pytest.mark.parametrize("name", ["stats", "reset", "cold", "unmount"])
+@pytest.mark.parametrize("name", ["stats", "reset", "drop-caches", "unmount"])
 def test_what_is_no_mount_fails_with_1_and_a_hint(capsys, tmp_path, name):
     status, out, err = run(capsys, name, tmp_path)
     assert (status, out) == (1, "")
@@ -190,7 +190,7 @@ def test_mount_stats_and_unmount_go_round(capsys, tmp_path, backing, points, spe
     ]
     assert "test" in run(capsys, "list")[1]
     (points[0] / "file").read_bytes()
-    assert run_json(capsys, "cold", *points)["pages_dropped_files"][str(points[0])] >= 1
+    assert run_json(capsys, "drop-caches", *points)["pages_dropped_files"][str(points[0])] >= 1
 
     assert run_json(capsys, "unmount", *points) == {"unmounted": [str(point) for point in points]}
     assert emulator.ours(tmp_path) == []
@@ -210,10 +210,10 @@ def test_people_are_told_what_was_mounted_and_what_a_machine_can_hardly_carry(ca
     assert status == 0
     assert re.search(rf"^node 0 +{points[0]}$", out, flags=re.MULTILINE)
     assert "fefs: 3 x 2.4 GB/s" in out
-    assert "hint: --slow-down auto" in err
+    assert "hint: --time-scale auto" in err
     assert run(capsys, "unmount", points[0]) == (0, "", "")
     status, out, err = run(
-        capsys, "mount", backing, points[0], "--preset", "fefs", "--targets", "3", "--slow-down", "auto"
+        capsys, "mount", backing, points[0], "--preset", "fefs", "--targets", "3", "--time-scale", "auto"
     )
     assert (status, err) == (0, "")
     assert re.search(r", 18 times slower$", out, flags=re.MULTILINE)
@@ -236,7 +236,7 @@ def test_faults_are_set_and_cleared(capsys, backing, points, spec):
     status, _, err = run(capsys, "fault", points[0], "stall", "--server", 9, "--for", 1)
     assert status in (1, 2)
     assert "9" in err
-    run_json(capsys, "fault", points[0], "dead")
+    run_json(capsys, "fault", points[0], "partition")
     with pytest.raises(OSError, match=r"Transport endpoint|connection abort"):
         (points[0] / "file").read_bytes()
     assert run(capsys, "unmount", *points) == (0, "", "")

@@ -377,6 +377,12 @@ def test_a_malformed_event_is_an_error_that_names_file_and_line(tmp_path, event)
         data.read(path)
 
 
+def test_an_event_log_of_another_version_is_refused(tmp_path):
+    log = event_log(tmp_path / "events.jsonl", [], header={"forebay_events": 1, "spec": {}, "slow_down": 4.0})
+    with pytest.raises(FormatError, match="key forebay_events: expected 2, found 1"):
+        data.read(log)
+
+
 # Files and the command.
 
 

@@ -38,7 +38,7 @@ def spoiled(backing, points):
     server = pfs.Server.start(backing, points[:1], preset="none")
     path = points[0] / "x.npy"
     len(forebay.open(path))
-    server.cold(points[0])
+    server.drop_caches(points[0])
     server.fail_range("x.npy", FROM, TO)
     yield path, (backing / "x.npy").stat().st_size - rows.size, rows
     server.end()

@@ -42,7 +42,7 @@ def storage(backing, points, tmp_path):
     server = pfs.Server.start(backing, points[:1], spec=write_spec(tmp_path / "spec.toml"))
 
     def stall(seconds: float) -> None:
-        server.cold(points[0])
+        server.drop_caches(points[0])
         for number in range(len(server.stats()["servers"])):
             server.stall(number, seconds)
 

@@ -59,7 +59,7 @@ def payloads(made):
 def test_a_workload_file_is_sound_and_every_number_has_a_source(name):
     found = workload.load(name)
     assert found.name == name
-    assert found.case() == found.cases[0]
+    assert found.variant() == found.variants[0]
     # load() refuses a number without a source and a source without a number; none of them is empty talk.
     assert {"sample.bytes", "dataset.samples", "dataset.files"} <= found.sources.keys()
     assert all(len(text) > 10 for text in found.sources.values())
@@ -96,10 +96,10 @@ def test_a_storage_benchmark_has_its_utilisation_line(name):
 
 def test_a_batch_per_rank_is_that_of_the_published_ranks():
     cifar = workload.load("cifar10-large")
-    assert [(one.ranks, one.batch_samples) for one in cifar.cases] == [(512, 36), (9216, 2), (512, 8)]
-    assert cifar.case("bebop-9216").step_seconds == pytest.approx(0.01)
-    with pytest.raises(OptionError, match="no case 'nothing'; there are bebop-512"):
-        cifar.case("nothing")
+    assert [(one.ranks, one.batch_samples) for one in cifar.variants] == [(512, 36), (9216, 2), (512, 8)]
+    assert cifar.variant("bebop-9216").step_seconds == pytest.approx(0.01)
+    with pytest.raises(OptionError, match="no variant 'nothing'; there are bebop-512"):
+        cifar.variant("nothing")
 
 
 def test_scaling_shrinks_samples_files_and_memory_and_nothing_else():
@@ -147,16 +147,16 @@ def broken(directory, old, new):
         (
             "step_seconds = 0.29",
             "step_seconds = -1",
-            r"key cases\[1\].step_seconds: expected a number above 0",
+            r"key variants\[1\].step_seconds: expected a number above 0",
         ),
         (
             "step_seconds = 0.29",
             "step_second = 0.29",
-            r"key cases\[1\].step_second: expected no key of this name",
+            r"key variants\[1\].step_second: expected no key of this name",
         ),
         ("batch_samples = 128", "global_batch_samples = 100", "expected a multiple of the ranks"),
         ('name = "fefs"', 'name = "other"', "key name: expected the name of the file"),
-        ('name = "resnet50"', 'name = "alexnet"', "key cases: expected names that differ"),
+        ('name = "resnet50"', 'name = "alexnet"', "key variants: expected names that differ"),
         ("files = 1\n", "files = 9_999_999\n", "key dataset.files: expected at most as many as samples"),
         ("files = 1\n", "", "key dataset.files: expected an integer, found 'nothing'"),
         (
@@ -435,17 +435,17 @@ def test_the_page_on_workloads_says_what_the_files_say():
     assert list(rows) == NAMES
     for name, row in rows.items():
         found = workload.load(name)
-        sample, case = found.sample, found.case()
+        sample, variant = found.sample, found.variant()
         size = f"{sample.bytes:,}" + (f" ({sample.deviation_bytes:,})" * bool(sample.deviation_bytes))
         line = found.benchmark.utilisation_line
-        step = case.step_seconds
+        step = variant.step_seconds
         assert row.split(" | ") == [
             size,
             f"{found.samples:,}",
             f"{found.container}, {found.files:,}",
-            f"{case.batch_samples:,}",
+            f"{variant.batch_samples:,}",
             f"{step:g}" if step is not None else "–",
-            "; ".join(one.name for one in found.cases),
+            "; ".join(one.name for one in found.variants),
             f"{line:.2f}" if line else "–",
         ], name
 

@@ -33,7 +33,7 @@ than its computing, that is run on 16 ranks only, beside this.
 # With the factor that "auto" gives lustre-hdd a seek takes 300 ms, and a few samples one at a time ten minutes.
 PLACES = {
     "gpfs": ("--pfs", "gpfs", "--targets", "2"),
-    "lustre-hdd": ("--pfs", "lustre-hdd", "--targets", "2", "--slow-down", "15"),
+    "lustre-hdd": ("--pfs", "lustre-hdd", "--targets", "2", "--time-scale", "15"),
 }
 MACHINES = {"gpfs": "Summit", "lustre-hdd": "Cori"}
 
@@ -101,7 +101,7 @@ def exposed(study: Study, preset: str, name: str) -> None:
     samples = study.pick(application.samples, application.tiny_samples)
     path = application.path(study)
     for ranks, nodes in study.pick(SHAPES, SHAPES[-1:]):
-        place = (path, *shape(ranks, nodes), *PLACES[preset], "--cold", "--no-verify", "--repetitions", "1")
+        place = (path, *shape(ranks, nodes), *PLACES[preset], "--cold", "--skip-verify", "--repetitions", "1")
         batch = ("--global-batch", str(application.global_batch))
         grouped = [f"{row}@{application.group}" for row in ("async", "async-db", "forebay")]
         alone = run("bench", *place, *batch, "--strategies", grouped[0])

@@ -3,8 +3,8 @@
 In order, for each format: it is made, indexed, and mounted on an emulated file system; then the epoch and `forebay limit` take
 turns, each from an empty page cache: one process, from asking for the first batch to the last one. What making the loader takes
 (a file is opened) is told apart, as of exposed I/O: an epoch here is a tenth of a second in model time, and the limit opens
-nothing, either. Both are bytes fetched from the file system over real seconds of the same slow-down, so that their ratio is the
-model's. What was made is removed again.
+nothing, either. Both are bytes fetched from the file system over real seconds of the same time scale, so that their ratio is
+the model's. What was made is removed again.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def measure(
     for _ in range(study.repetitions):
         if file.is_file():
             limits.append(limit_of(server, mount, file))
-        server.cold(mount)
+        server.drop_caches(mount)
         dataset = samples.open(path)
         dataset.native.load_index()
         server.reset()
         startup, seconds = epoch(dataset, batch)
-        started.append(1e3 * startup / server.stats()["slow_down"])
+        started.append(1e3 * startup / server.stats()["time_scale"])
         read_bytes = sum(node["read_bytes"] for node in server.stats()["nodes"])
         rates.append(read_bytes / seconds / (1 << 20))
         fetched.append(read_bytes / (samples.count * samples.sample_bytes))
@@ -99,7 +99,7 @@ def limit_of(server: pfs.Server, mount: Path, file: Path) -> float:
     """Return what `forebay limit` finds, in MiB/s: the best of one stream, and of O_DIRECT with one and with four threads."""
     rates = []
     for kind, threads in LIMIT_KINDS:
-        server.cold(mount)
+        server.drop_caches(mount)
         figure = _native.limit(
             str(file), block_bytes=BLOCK_BYTES, seconds=LIMIT_SECONDS, kind=kind, threads=threads, cold=True
         )
@@ -123,7 +123,7 @@ def epoch(dataset: forebay.Dataset, batch: int) -> tuple[float, float]:
 def mounted(backing: Path, preset: str, overrides: dict[str, Any]) -> Iterator[tuple[pfs.Server, Path]]:
     """A directory on an emulated file system."""
     with tempfile.TemporaryDirectory(prefix="forebay-study-") as point:
-        server = pfs.Server.start(backing, [point], preset=preset, slow_down="auto", overrides=overrides)
+        server = pfs.Server.start(backing, [point], preset=preset, time_scale="auto", overrides=overrides)
         try:
             yield server, Path(point)
         finally:

@@ -198,7 +198,7 @@ impl Client {
     }
 
     /// Drops the cache; open files keep their state of read-ahead.
-    pub fn cold(&mut self) {
+    pub fn drop_caches(&mut self) {
         self.cache.clear();
     }
 

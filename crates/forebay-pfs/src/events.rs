@@ -80,8 +80,8 @@ impl Ring {
 }
 
 /// Writes the header of an event file.
-pub fn write_header(out: &mut impl Write, spec: &Spec, slow_down: f64) -> io::Result<()> {
-    writeln!(out, "{}", json!({"forebay_events": 1, "spec": spec, "slow_down": slow_down}))
+pub fn write_header(out: &mut impl Write, spec: &Spec, time_scale: f64) -> io::Result<()> {
+    writeln!(out, "{}", json!({"forebay_events": 2, "spec": spec, "time_scale": time_scale}))
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
         let mut out = Vec::new();
         write_header(&mut out, &Spec::free(), 2.0).unwrap();
         let header: Value = serde_json::from_slice(&out).unwrap();
-        assert_eq!((&header["forebay_events"], &header["slow_down"]), (&json!(1), &json!(2.0)));
+        assert_eq!((&header["forebay_events"], &header["time_scale"]), (&json!(2), &json!(2.0)));
         assert_eq!(header["spec"]["name"], "none");
     }
 }

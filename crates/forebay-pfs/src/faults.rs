@@ -36,7 +36,7 @@ pub enum Fault {
         factor: f64,
     },
     /// A mount stops answering: ENOTCONN.
-    Dead {
+    Partition {
         /// Where it is mounted.
         mount: String,
     },

@@ -9,7 +9,7 @@
 //! 4. It books the node's link, from its start on, for its bytes at the link's bandwidth; both go on side by side.
 //! 5. It has arrived once both are done and the latency has passed. The transfer is due when its last piece has arrived.
 //!
-//! Bookings are final: a stall or a slow-down changes what comes after it. Given the specification, the seed and the sequence of calls,
+//! Bookings are final: a stall or a slow server changes what comes after it. Given the specification, the seed and the sequence of calls,
 //! all answers are the same, on every machine. There is no clock in here; time only goes forward, a call that comes from the past is
 //! taken as coming now.
 use std::cmp::Reverse;

@@ -179,7 +179,7 @@ impl Spec {
     /// Factor by which a small machine must stretch model time to carry this file system, at least 1.
     ///
     /// `max(all targets' rate / 0.4 GB/s, 0.5 ms / latency)`.
-    pub fn suggested_slow_down(&self) -> f64 {
+    pub fn suggested_time_scale(&self) -> f64 {
         if self.is_free() {
             return 1.0;
         }

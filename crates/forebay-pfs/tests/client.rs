@@ -201,7 +201,7 @@ fn a_cold_node_reads_again_and_a_small_cache_forgets() {
     let mut bed = Bed::lustre();
     assert_eq!(bed.sizes(far(0), PAGE, How::MmapRandom), [4]);
     assert!(bed.sizes(far(0), PAGE, How::MmapRandom).is_empty());
-    bed.client.cold();
+    bed.client.drop_caches();
     assert_eq!(bed.sizes(far(0), PAGE, How::MmapRandom), [4]);
 
     let spec = Spec::preset("fefs").unwrap().overridden(r#"{"cache_bytes": 1048576}"#).unwrap();

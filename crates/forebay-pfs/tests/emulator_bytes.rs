@@ -45,7 +45,7 @@ fn random_reads_of_every_kind_equal_the_backing_file() {
         assert_eq!(count, expected.len(), "length at {offset} + {wanted}");
         assert!(buffer[..count] == *expected, "bytes differ at {offset} + {wanted}");
         if turn % 50 == 49 {
-            emulator.cold(&room.at("0")).unwrap();
+            emulator.drop_caches(&room.at("0")).unwrap();
         }
     }
 }

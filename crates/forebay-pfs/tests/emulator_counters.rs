@@ -74,7 +74,7 @@ fn direct_reads_are_counted_exactly() {
     emulator.end().unwrap();
     let text = fs::read_to_string(room.at("events")).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines[0]["forebay_events"], 1);
+    assert_eq!(lines[0]["forebay_events"], 2);
     assert_eq!(lines[1..], events);
 
     let text = emulator.prometheus();
@@ -111,7 +111,7 @@ fn one_node_becomes_cold_while_a_program_has_the_file_mapped() {
     emulator.reset();
     assert_eq!(touch(), sum);
     assert_eq!(number(&node(&emulator.stats(), 0)["read_bytes"]), 0);
-    assert_eq!(emulator.cold(&room.at("0")).unwrap(), 1);
+    assert_eq!(emulator.drop_caches(&room.at("0")).unwrap(), 1);
     assert_eq!(touch(), sum);
     fs::read(room.on(1, "file")).unwrap();
     let stats = emulator.stats();
@@ -225,7 +225,7 @@ fn a_reply_is_never_early_by_more_than_the_way_and_times_are_stretched() {
     let Some(room) = room() else { return };
     room.write("file", MIB);
     let mut configuration = room.configuration(1, latency(2000.0));
-    configuration.slow_down = 5.0;
+    configuration.time_scale = 5.0;
     let emulator = forebay_pfs::emulator::Emulator::start(&configuration).unwrap();
     let file = direct(&room.on(0, "file"));
     let mut buffer = Aligned::new(4096);

@@ -107,7 +107,7 @@ fn a_slow_server_is_reported_and_takes_longer_in_the_model() {
         eio(5, 5),
         Fault::Eio { file: "missing".to_owned(), from: 0, to: 1 },
         Fault::Eio { file: "../0".to_owned(), from: 0, to: 1 },
-        Fault::Dead { mount: "/nowhere".to_owned() },
+        Fault::Partition { mount: "/nowhere".to_owned() },
     ] {
         assert!(emulator.fault(&wrong).is_err(), "{wrong:?} was taken");
     }
@@ -128,7 +128,7 @@ fn a_dead_mount_fails_at_once_for_those_who_wait_and_leaves_the_others_alone() {
     while emulator.stats()["max_in_flight"] == 0 {
         std::thread::yield_now();
     }
-    emulator.fault(&Fault::Dead { mount: room.at("0").to_string_lossy().into_owned() }).unwrap();
+    emulator.fault(&Fault::Partition { mount: room.at("0").to_string_lossy().into_owned() }).unwrap();
     let (dead, result) = waiting.join().unwrap();
     assert!(matches!(result, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{result:?}");
     let again = errno(dead.read_at(Aligned::new(4096).bytes(4096), 4096));

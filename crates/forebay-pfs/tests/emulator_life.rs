@@ -123,7 +123,7 @@ fn a_server_is_told_what_to_do_over_its_socket_and_leaves_nothing_behind() {
     let stats = ask(&mut stream, &json!({"command": "stats"}));
     assert_eq!(stats["nodes"][1]["read_bytes"], 100_000);
     assert_eq!(
-        ask(&mut stream, &json!({"command": "cold", "mount": room.at("1")}))["pages_dropped_files"],
+        ask(&mut stream, &json!({"command": "drop_caches", "mount": room.at("1")}))["pages_dropped_files"],
         1
     );
     let events = ask(&mut stream, &json!({"command": "events", "since": 0}));

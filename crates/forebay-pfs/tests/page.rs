@@ -73,8 +73,8 @@ fn row(spec: &Spec) -> String {
         format!("{}, {}", giga(spec.limit_bytes_per_second(1)), giga(spec.limit_bytes_per_second(16))),
         format!(
             "{:.0}, {:.0}",
-            spec.suggested_slow_down(),
-            spec.with_targets(spec.targets.min(3)).suggested_slow_down()
+            spec.suggested_time_scale(),
+            spec.with_targets(spec.targets.min(3)).suggested_time_scale()
         ),
     ];
     format!("| {} |\n", cells.join(" | "))

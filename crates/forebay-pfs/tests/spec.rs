@@ -114,17 +114,17 @@ fn narrowing_keeps_a_file_on_the_targets_there_are() {
 }
 
 #[test]
-fn the_suggested_slow_down_carries_rate_and_latency() {
+fn the_suggested_time_scale_carries_rate_and_latency() {
     let suggested =
-        |name: &str, targets| Spec::preset(name).unwrap().with_targets(targets).suggested_slow_down();
+        |name: &str, targets| Spec::preset(name).unwrap().with_targets(targets).suggested_time_scale();
     // 3 x 2.4 GB/s / 0.4 GB/s, as facts of the study say; 60 GB/s / 0.4; 0.5 ms / 0.3 ms would be less.
     assert!((suggested("fefs", 3) - 18.0).abs() < 1e-9);
     assert!((suggested("lustre-hdd", 16) - 150.0).abs() < 1e-9);
-    assert!((Spec::free().suggested_slow_down() - 1.0).abs() < 1e-12);
+    assert!((Spec::free().suggested_time_scale() - 1.0).abs() < 1e-12);
     let far = Spec::from_toml(&OWN.replace("= 1e9", "= 1e6"), "").unwrap();
-    assert!((far.suggested_slow_down() - 1.0).abs() < 1e-12);
+    assert!((far.suggested_time_scale() - 1.0).abs() < 1e-12);
     let near = far.overridden(r#"{"latency_us": 100.0}"#).unwrap();
-    assert!((near.suggested_slow_down() - 5.0).abs() < 1e-9);
+    assert!((near.suggested_time_scale() - 5.0).abs() < 1e-9);
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_spec, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_presets, module)?)?;
-    module.add_function(wrap_pyfunction!(pfs::pfs_suggested_slow_down, module)?)?;
+    module.add_function(wrap_pyfunction!(pfs::pfs_suggested_time_scale, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_limit, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_predict, module)?)?;
     Ok(())

@@ -72,8 +72,8 @@ pub(crate) fn pfs_presets() -> Vec<&'static str> {
 
 /// Factor by which a small machine must stretch model time.
 #[pyfunction]
-pub(crate) fn pfs_suggested_slow_down(py: Python<'_>, spec: &str) -> PyResult<f64> {
-    Ok(checked(py, spec)?.suggested_slow_down())
+pub(crate) fn pfs_suggested_time_scale(py: Python<'_>, spec: &str) -> PyResult<f64> {
+    Ok(checked(py, spec)?.suggested_time_scale())
 }
 
 /// The most that large sequential reads of one file can reach from so many nodes, in bytes per second.

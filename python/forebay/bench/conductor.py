@@ -207,7 +207,7 @@ class _Runner:
         title = f"{one.row.name}: {number + 1} of {settings.repetitions}"
         try:
             ranks = self._run(one.row, where, title, verify=False, epochs=settings.epochs)
-            found = timing.repetition(ranks, where.slow_down)
+            found = timing.repetition(ranks, where.time_scale)
         except (launch.LaunchError, ValueError) as error:
             one.fail(error)
             return
@@ -240,7 +240,7 @@ class _Runner:
                 "batch_size": settings.batch_size,
                 "epochs": epochs,
                 "steps": settings.steps,
-                "compute_seconds": 0.0 if verify else settings.compute_seconds * where.slow_down,
+                "compute_seconds": 0.0 if verify else settings.compute_seconds * where.time_scale,
                 "seed": settings.seed,
                 "verify": verify,
                 "deadline_s": settings.deadline_s,
@@ -309,7 +309,7 @@ def _limit(where: Nodes, settings: Settings) -> dict[str, Any]:
             figure = _native.limit(
                 file,
                 block_bytes=LIMIT_BLOCK_BYTES,
-                seconds=LIMIT_SECONDS * min(where.slow_down, LONGEST_STRETCH),
+                seconds=LIMIT_SECONDS * min(where.time_scale, LONGEST_STRETCH),
                 kind=kind,
                 threads=threads,
                 cold=settings.cold,
@@ -319,9 +319,9 @@ def _limit(where: Nodes, settings: Settings) -> dict[str, Any]:
             where.warnings.append(f"limit of {file} ({kind}, {threads} threads): {error}")
             continue
         figure["threads"] = threads
-        figure["rate_mib_s"] *= where.slow_down
+        figure["rate_mib_s"] *= where.time_scale
         for key in ("seconds", "latency_p50_us", "latency_p99_us"):
-            figure[key] /= where.slow_down
+            figure[key] /= where.time_scale
         figures.append(figure)
     return {"rate_mib_s": max((figure["rate_mib_s"] for figure in figures), default=None), "figures": figures}
 
@@ -334,7 +334,7 @@ def _unlinked(settings: Settings, launcher: str, rows: Sequence[Row]) -> list[st
     if launcher == "processes":
         why = "without MPI (--launcher processes) nodes are not linked"
     elif settings.world_ranks > settings.ranks:
-        why = "nodes are not linked where only a part of the ranks runs (--job-ranks)"
+        why = "nodes are not linked where only a part of the ranks runs (--world-size)"
     else:
         return []
     return [f"{why}: in {names} every node went on alone, without cursors, an index or turns of others"]
@@ -387,9 +387,9 @@ def _result(
         },
         "dataset": facts.as_json(),
         "ranks": settings.ranks,
-        "job_ranks": settings.world_ranks,
+        "world_size": settings.world_ranks,
         "nodes": settings.nodes,
-        "per_node": [len(ranks) for ranks in settings.ranks_of_nodes()],
+        "ranks_per_node": [len(ranks) for ranks in settings.ranks_of_nodes()],
         "node_emulation": runner.emulation.as_json(),
         "batch_size": settings.batch_size,
         "global_batch": settings.batch_size * settings.world_ranks,

@@ -42,7 +42,7 @@ _RESIDENT_SHARE = 0.02
 class Nodes:
     """Nodes without an emulator; the base of those with one."""
 
-    slow_down = 1.0
+    time_scale = 1.0
 
     def __init__(self, facts: Facts, count: int) -> None:
         self.paths: tuple[tuple[str, ...], ...] = (facts.paths,) * count
@@ -106,14 +106,14 @@ class EmulatedNodes(Nodes):
         # The files as the engine named them lie below the mount where it was there already, else below the backing directory.
         base = own if inside[0].is_relative_to(own) else backing
         self._limit_files = [mounts[0] / file.relative_to(base) for file in inside]
-        self.slow_down = float(server.slow_down)
+        self.time_scale = float(server.time_scale)
         self._next_event = 0
 
     def describe(self) -> dict[str, Any]:
-        """Give the file system's numbers, the slow-down, and what the model allows."""
+        """Give the file system's numbers, the time scale, and what the model allows."""
         spec = self._server.spec
         allowed = _native.pfs_limit(json.dumps(spec), self.count) / MIB
-        return {"spec": spec, "slow_down": self.slow_down, "limit_mib_s": allowed}
+        return {"spec": spec, "time_scale": self.time_scale, "limit_mib_s": allowed}
 
     def limit_file(self) -> str:
         """Return the largest file on node 0's mount."""
@@ -122,7 +122,7 @@ class EmulatedNodes(Nodes):
     def cool(self) -> None:
         """Empty the page cache of every node."""
         for mount in self.mounts:
-            self._server.cold(mount)
+            self._server.drop_caches(mount)
 
     def begin(self) -> None:
         """Set the emulator's counters to zero and forget the reads so far."""
@@ -152,7 +152,7 @@ class EmulatedNodes(Nodes):
         if late:
             self._warn(
                 "the machine was late: replies of the emulator came later than the latency it imitates; "
-                "take a larger --slow-down, or fewer ranks"
+                "take a larger --time-scale, or fewer ranks"
             )
         return {
             "pfs": stats,
@@ -219,7 +219,7 @@ def _start(facts: Facts, settings: Settings, mounts: list[Path], cache: Path) ->
         backing,
         mounts,
         preset=settings.pfs,
-        slow_down=settings.slow_down,
+        time_scale=settings.time_scale,
         seed=settings.seed,
         overrides={} if settings.targets is None else {"targets": settings.targets},
     )

@@ -22,10 +22,10 @@ class Settings:
 
     ranks: int
     nodes: int = 1
-    per_node: tuple[int, ...] | None = None
+    ranks_per_node: tuple[int, ...] | None = None
     """Ranks of each node; None: blocks that differ by one at most."""
     node_emulation: str = "auto"
-    job_ranks: int | None = None
+    world_size: int | None = None
     """Walk as the first `ranks` ranks of a job of this many; None: as all of them."""
     batch_size: int = 32
     epochs: int = 1
@@ -42,7 +42,7 @@ class Settings:
     baseline_files: tuple[str, ...] = ()
     pfs: str | None = None
     """Mount the data set with this preset of the emulator for the run."""
-    slow_down: float | str = "auto"
+    time_scale: float | str = "auto"
     targets: int | None = None
     command: tuple[str, ...] = field(default=())
     """What the user typed, for the report."""
@@ -50,23 +50,24 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("ranks", "nodes", "batch_size", "epochs", "repetitions"):
             self._at_least_one(name, getattr(self, name))
-        for name in ("steps", "targets", "job_ranks"):
+        for name in ("steps", "targets", "world_size"):
             if getattr(self, name) is not None:
                 self._at_least_one(name, getattr(self, name))
         if self.nodes > self.ranks:
             raise option_error(
                 f"--nodes: expected at most as many nodes as ranks ({self.ranks}), found {self.nodes}"
             )
-        if self.per_node is not None and (
-            (len(self.per_node), sum(self.per_node)) != (self.nodes, self.ranks) or min(self.per_node) < 1
+        if self.ranks_per_node is not None and (
+            (len(self.ranks_per_node), sum(self.ranks_per_node)) != (self.nodes, self.ranks)
+            or min(self.ranks_per_node) < 1
         ):
             raise option_error(
-                f"--per-node: expected {self.nodes} numbers of at least 1 that add up to {self.ranks} ranks, "
-                f"found {','.join(map(str, self.per_node))}"
+                f"--ranks-per-node: expected {self.nodes} numbers of at least 1 that add up to {self.ranks} ranks, "
+                f"found {','.join(map(str, self.ranks_per_node))}"
             )
-        if self.job_ranks is not None and self.job_ranks < self.ranks:
+        if self.world_size is not None and self.world_size < self.ranks:
             raise option_error(
-                f"--job-ranks: expected at least --ranks ({self.ranks}), found {self.job_ranks}"
+                f"--world-size: expected at least --ranks ({self.ranks}), found {self.world_size}"
             )
         if not 0 <= self.compute_seconds < 3600:
             raise option_error(f"--compute: expected seconds from 0 to an hour, found {self.compute_seconds}")
@@ -87,12 +88,12 @@ class Settings:
     @property
     def world_ranks(self) -> int:
         """Ranks of the job whose samples are dealt out."""
-        return self.job_ranks or self.ranks
+        return self.world_size or self.ranks
 
     def ranks_of_nodes(self) -> tuple[tuple[int, ...], ...]:
         """Ranks by node, in blocks."""
-        if self.per_node is not None:
-            edges = [0, *itertools.accumulate(self.per_node)]
+        if self.ranks_per_node is not None:
+            edges = [0, *itertools.accumulate(self.ranks_per_node)]
         else:
             edges = [node * self.ranks // self.nodes for node in range(self.nodes + 1)]
         return tuple(tuple(range(edges[node], edges[node + 1])) for node in range(self.nodes))

@@ -78,8 +78,8 @@ def lines_above(result: dict[str, Any]) -> Iterator[str]:
     dataset = result["dataset"]
     ranks, nodes = _number(result["ranks"], "rank"), _number(result["nodes"], "node")
     if (emulated := result["node_emulation"]["by"]) is not None:
-        uneven = len(set(result["per_node"])) > 1
-        nodes += f" ({emulated}{': ' + '+'.join(map(str, result['per_node'])) if uneven else ''})"
+        uneven = len(set(result["ranks_per_node"])) > 1
+        nodes += f" ({emulated}{': ' + '+'.join(map(str, result['ranks_per_node'])) if uneven else ''})"
     yield f"{dataset['samples']:,} samples ({dataset['format']}), {dataset['mean_bytes']:,.0f} bytes each"
     yield (
         f"{ranks} ({result['launcher']}) on {nodes}, batches of {result['batch_size']} per rank, "
@@ -169,7 +169,7 @@ def lines_below(result: dict[str, Any]) -> Iterator[str]:
         yield f"limit measured on the same path, {state}: {limit:.0f} MiB/s"
     if emulator is not None:
         yield (
-            f"emulated file system {emulator['spec']['name']}, slow-down {emulator['slow_down']:g}: times and rates are the "
+            f"emulated file system {emulator['spec']['name']}, time scale {emulator['time_scale']:g}: times and rates are the "
             f"model's, which allows {emulator['limit_mib_s']:.0f} MiB/s on {_number(result['nodes'], 'node')}"
         )
     for one in result["verified"]:

@@ -1,6 +1,6 @@
 """From the ranks' time stamps to the numbers of a repetition; docs/metrics.md defines them.
 
-All times come out in model time: real time over the emulator's slow-down, which is 1 where there is no emulator. Time of the
+All times come out in model time: real time over the emulator's time scale, which is 1 where there is no emulator. Time of the
 processor and counts stay as they are.
 """
 
@@ -62,7 +62,7 @@ class Rank:
         return len(self.arrays["got"])
 
 
-def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
+def repetition(ranks: Sequence[Rank], time_scale: float) -> dict[str, Any]:
     """Join the ranks of one run.
 
     Raises
@@ -75,7 +75,7 @@ def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
             f"expected the same number of steps on every rank, found {[rank.steps for rank in ranks]}"
         )
     last = np.max([rank.arrays["arrived"] for rank in ranks], axis=0)
-    real = 1e9 * slow_down
+    real = 1e9 * time_scale
     rows = [_rank(rank, last, real) for rank in ranks]
     begin = min(rank.arrays["marks"][0] for rank in ranks)
     total = float(max(rank.arrays["marks"][2] for rank in ranks) - begin) / real
@@ -91,7 +91,7 @@ def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
     found |= {key: statistics.fmean(row[key] for row in rows) for key in MEANS}
     found |= {key: sum(row[key] for row in rows) for key in SUMS}
     readers = [
-        {"rank": rank.measured["rank"], **_in_model_time(reader, slow_down)}
+        {"rank": rank.measured["rank"], **_in_model_time(reader, time_scale)}
         for rank in ranks
         if (reader := rank.measured["reader"]) is not None
     ]
@@ -101,8 +101,8 @@ def repetition(ranks: Sequence[Rank], slow_down: float) -> dict[str, Any]:
     return found | {"ranks": rows, "readers": readers}
 
 
-def _in_model_time(reader: dict[str, Any], slow_down: float) -> dict[str, Any]:
-    return {key: value / slow_down if key.endswith("_seconds") else value for key, value in reader.items()}
+def _in_model_time(reader: dict[str, Any], time_scale: float) -> dict[str, Any]:
+    return {key: value / time_scale if key.endswith("_seconds") else value for key, value in reader.items()}
 
 
 def _locating(readers: Sequence[dict[str, Any]]) -> dict[str, float | None]:

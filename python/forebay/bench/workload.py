@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTAINERS",
     "Benchmark",
-    "Case",
     "Client",
     "Field",
     "Prepared",
     "Sample",
     "Scaled",
     "Scaling",
+    "Variant",
     "Workload",
     "load",
     "load_file",
@@ -79,7 +79,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Variant:
     """One published way to run a workload: a machine, a network, an accelerator."""
 
     name: str
@@ -141,7 +141,7 @@ class Workload:
     samples: int
     files: int
     container: str
-    cases: tuple[Case, ...]
+    variants: tuple[Variant, ...]
     client: Client | None
     benchmark: Benchmark
     least_steps: int
@@ -149,19 +149,19 @@ class Workload:
     sources: Mapping[str, str]
     """Key of a number, such as ``sample.bytes``, to where it comes from."""
 
-    def case(self, name: str | None = None) -> Case:
-        """Return the case of that name; the first by default.
+    def variant(self, name: str | None = None) -> Variant:
+        """Return the variant of that name; the first by default.
 
         Raises
         ------
         OptionError
             If there is none of that name.
         """
-        for case in self.cases:
-            if name in (None, case.name):
-                return case
-        found = ", ".join(case.name for case in self.cases)
-        raise option_error(f"workload {self.name}: no case {name!r}; there are {found}")
+        for variant in self.variants:
+            if name in (None, variant.name):
+                return variant
+        found = ", ".join(variant.name for variant in self.variants)
+        raise option_error(f"workload {self.name}: no variant {name!r}; there are {found}")
 
     def scaled(self, scale: float, container: str | None = None) -> Scaled:
         """Shrink samples, files and memory by one factor.
@@ -196,7 +196,7 @@ class Prepared:
     """A data set on disk, and how to run it."""
 
     name: str
-    case: str
+    variant: str
     scale: float
     seed: int
     directory: Path
@@ -273,9 +273,9 @@ def load_file(path: Traversable | Path) -> Workload:
         dataset.refuse("files", f"at most as many as samples ({samples})", files)
     container = dataset.choice("container", CONTAINERS)
     dataset.finish()
-    cases = tuple(_case(one) for one in top.tables("cases"))
-    if len({case.name for case in cases}) < len(cases):
-        top.refuse("cases", "names that differ", [case.name for case in cases])
+    variants = tuple(_variant(one) for one in top.tables("variants"))
+    if len({variant.name for variant in variants}) < len(variants):
+        top.refuse("variants", "names that differ", [variant.name for variant in variants])
     client = _client(top.table("client")) if "client" in values else None
     benchmark = _benchmark(top.table("benchmark", optional=True))
     rules = top.table("scaling")
@@ -284,7 +284,7 @@ def load_file(path: Traversable | Path) -> Workload:
     sources = _sources(top, values)
     top.finish()
     return Workload(
-        name, about, sample, samples, files, container, cases, client, benchmark, least_steps, sources
+        name, about, sample, samples, files, container, variants, client, benchmark, least_steps, sources
     )
 
 
@@ -304,7 +304,7 @@ def prepare(
     directory: Path,
     container: str | None = None,
     *,
-    case: str | None = None,
+    variant: str | None = None,
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Prepared:
@@ -320,7 +320,7 @@ def prepare(
         Where data sets are kept; each gets a directory of its own in it.
     container
         Write this one instead of the published: ``lmdb`` makes any workload readable for today's engine.
-    case
+    variant
         Which published run gives batch and compute time. Default: the first.
     seed
         Equal seeds give equal bytes.
@@ -330,21 +330,21 @@ def prepare(
     Raises
     ------
     OptionError
-        If name, scale, container or case are none.
+        If name, scale, container or variant are none.
     StorageError
         If there is not enough room, or the place is taken by something else.
     """
     from forebay.bench import generate
 
     workload = load(name)
-    chosen = workload.case(case)
+    chosen = workload.variant(variant)
     container = container or workload.container
     scaled = workload.scaled(scale, container)
     recipe = generate.Recipe(name, container, scaled.samples, scaled.files, workload.sample, seed)
     found = generate.generate(recipe, directory, progress)
     return Prepared(
         name=name,
-        case=chosen.name,
+        variant=chosen.name,
         scale=scale,
         seed=seed,
         directory=found.directory,
@@ -362,7 +362,9 @@ def prepare(
     )
 
 
-def _notes(workload: Workload, case: Case, scaled: Scaled, scale: float, container: str) -> Iterator[str]:
+def _notes(
+    workload: Workload, variant: Variant, scaled: Scaled, scale: float, container: str
+) -> Iterator[str]:
     if scale < 1:
         yield (
             f"{workload.name} at scale {scale:g}: {scaled.samples:,} of {workload.samples:,} samples; "
@@ -373,15 +375,15 @@ def _notes(workload: Workload, case: Case, scaled: Scaled, scale: float, contain
         yield f"written as {container}; the publication used {workload.container} in {workload.files:,} files"
     if scaled.node_memory_bytes is not None:
         yield f"a node caches at most {scaled.node_memory_bytes / 2**20:,.0f} MiB at this scale"
-    if case.step_seconds is None:
+    if variant.step_seconds is None:
         yield "no compute time is published: it is 0 here"
-    most_ranks = scaled.samples // (workload.least_steps * case.batch_samples)
+    most_ranks = scaled.samples // (workload.least_steps * variant.batch_samples)
     if most_ranks == 0:
         yield (
-            f"an epoch has {scaled.samples // case.batch_samples} steps of {case.batch_samples} samples on one rank, "
+            f"an epoch has {scaled.samples // variant.batch_samples} steps of {variant.batch_samples} samples on one rank, "
             f"fewer than {workload.least_steps}: run several epochs, or a larger scale"
         )
-    elif most_ranks < (case.ranks or math.inf):
+    elif most_ranks < (variant.ranks or math.inf):
         yield f"up to {most_ranks:,} ranks have at least {workload.least_steps} steps per epoch"
 
 
@@ -417,7 +419,7 @@ def _sample(table: Table) -> Sample:
     return Sample(size, deviation, record, tuple(fields))
 
 
-def _case(table: Table) -> Case:
+def _variant(table: Table) -> Variant:
     name = table.text("name")
     ranks = table.integer("ranks") if "ranks" in table else None
     if ("batch_samples" in table) == ("global_batch_samples" in table):
@@ -437,7 +439,7 @@ def _case(table: Table) -> Case:
             table.refuse("sample_seconds", "either this or step_seconds", "both")
         seconds = table.number("sample_seconds") * batch
     table.finish()
-    return Case(name, ranks, batch, seconds)
+    return Variant(name, ranks, batch, seconds)
 
 
 def _client(table: Table) -> Client:

@@ -41,7 +41,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
         raise click.BadParameter(f"expected numbers such as 5,3,1, found {text!r}") from None
 
 
-def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
+def _time_scale(_: click.Context, __: click.Parameter, text: str) -> float | str:
     if text == "auto":
         return text
     try:
@@ -59,7 +59,9 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     "--workload", metavar="NAME", help="Make the data of a published workload, scaled, and run that."
 )
 @click.option(
-    "--case", metavar="NAME", help="Which published run of the workload, h100 for example. Its first."
+    "--variant",
+    metavar="NAME",
+    help="Published variant of the workload, for example h100.  [default: the first]",
 )
 @click.option(
     "--scale",
@@ -81,7 +83,7 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
 @click.option("--ranks", default=4, show_default=True, type=COUNT, help="Ranks.")
 @click.option("--nodes", default=1, show_default=True, type=COUNT, help="Nodes that they are split into.")
 @click.option(
-    "--per-node",
+    "--ranks-per-node",
     metavar="N,N,...",
     callback=_numbers,
     help="Ranks of each node, in place of --ranks and --nodes: 5,3,1 for example.",
@@ -94,7 +96,7 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     help="How several nodes are emulated; auto takes namespaces where they can be made.",
 )
 @click.option(
-    "--job-ranks",
+    "--world-size",
     type=COUNT,
     help="Walk as the first ranks of a job of this many: the pattern of a large job on few processes.",
 )
@@ -121,7 +123,7 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     type=COUNT,
     help="Samples of all ranks and step, in place of --batch-size: a multiple of the ranks of the job.",
 )
-@click.option("--steps", type=COUNT, help="Most steps per epoch. All.")
+@click.option("--steps", type=COUNT, help="Maximum steps per epoch.  [default: all]")
 @click.option("--epochs", default=1, show_default=True, type=COUNT, help="Epochs of a run.")
 @click.option(
     "--repetitions",
@@ -142,12 +144,12 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     "--pfs", metavar="PRESET", help="Mount the data on an emulated parallel file system for the run."
 )
 @click.option(
-    "--slow-down",
+    "--time-scale",
     default="auto",
     show_default=True,
     metavar="K",
-    callback=_slow_down,
-    help="With --pfs: factor on all its times.",
+    callback=_time_scale,
+    help="With --pfs: real seconds per model second.",
 )
 @click.option("--targets", type=COUNT, help="With --pfs: storage targets, fewer than the preset has.")
 @click.option(
@@ -165,7 +167,7 @@ def _slow_down(_: click.Context, __: click.Parameter, text: str) -> float | str:
     help="Seconds that one run may take.",
 )
 @click.option(
-    "--no-verify", is_flag=True, help="Leave out the run of each row that checks what it hands out."
+    "--skip-verify", is_flag=True, help="Leave out the run of each row that checks what it hands out."
 )
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with pictures, too."
@@ -175,20 +177,20 @@ def command(
     dataset: tuple[str, ...],
     workload: str | None,
     scale: float,
-    case: str | None,
+    variant: str | None,
     container: str | None,
     data: Path,
     batch_size: int | None,
     global_batch: int | None,
     ranks: int,
     nodes: int,
-    per_node: tuple[int, ...] | None,
+    ranks_per_node: tuple[int, ...] | None,
     compute: float | None,
     strategies: str,
     order: str,
     baselines: tuple[str, ...],
     report: Path | None,
-    no_verify: bool,
+    skip_verify: bool,
     timeout: float,
     as_json: bool,
     **options: Any,
@@ -214,44 +216,46 @@ def command(
     if report is not None:
         _page.check(report)
     given = click.get_current_context().get_parameter_source
-    if per_node is not None:
+    if ranks_per_node is not None:
         if {given("ranks"), given("nodes")} != {ParameterSource.DEFAULT}:
-            raise click.UsageError("expected --per-node or --ranks and --nodes, found both")
-        if min(per_node) < 1:
-            raise click.UsageError(f"--per-node: expected numbers of at least 1, found {min(per_node)}")
-        ranks, nodes = sum(per_node), len(per_node)
+            raise click.UsageError("expected --ranks-per-node or --ranks and --nodes, found both")
+        if min(ranks_per_node) < 1:
+            raise click.UsageError(
+                f"--ranks-per-node: expected numbers of at least 1, found {min(ranks_per_node)}"
+            )
+        ranks, nodes = sum(ranks_per_node), len(ranks_per_node)
     if options["pfs"] is None:
-        for name in ("slow_down", "targets"):
+        for name in ("time_scale", "targets"):
             if given(name) != ParameterSource.DEFAULT:
                 raise click.UsageError(
                     f"--{name.replace('_', '-')} is for an emulated file system: name it with --pfs"
                 )
     if global_batch is not None:
-        batch_size = _share(global_batch, batch_size, options["job_ranks"] or ranks)
+        batch_size = _share(global_batch, batch_size, options["world_size"] or ranks)
     rows = parse(strategies, order, programs.find(baselines))
     with progress() as show, terminations_as_interrupts():
         prepared: Prepared | None = None
         if workload is not None:
             from forebay.bench.workload import prepare
 
-            prepared = prepare(workload, scale, data, container, case=case, progress=show)
+            prepared = prepare(workload, scale, data, container, variant=variant, progress=show)
             dataset = tuple(str(path) for path in prepared.paths)
         settings = Settings(
             ranks=ranks,
             nodes=nodes,
-            per_node=per_node,
+            ranks_per_node=ranks_per_node,
             batch_size=batch_size or (prepared.batch_size if prepared else 32),
             compute_seconds=compute
             if compute is not None
             else (prepared.compute_seconds if prepared else 0.0),
             baseline_files=baselines,
             deadline_s=timeout,
-            verify=not no_verify,
+            verify=not skip_verify,
             command=("forebay", *_typed()),
             **options,
         )
         result = bench(facts.look(dataset), rows, settings, show)
-    keys = ("name", "case", "scale", "utilisation_line", "notes")
+    keys = ("name", "variant", "scale", "utilisation_line", "notes")
     result["workload"] = None if prepared is None else {key: getattr(prepared, key) for key in keys}
     if as_json:
         print_json(result)

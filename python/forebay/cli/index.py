@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @click.command()
 @dataset_options
 @click.option(
-    "--beside",
+    "--sidecar-in-dataset",
     is_flag=True,
-    help="Write it beside the data, for all users of it, not in the cache directory.",
+    help="Write it beside the data, for all users, instead of into the cache directory.",
 )
 @click.option(
     "--provenance",
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @as_json
 def command(
     opening: Callable[[], Dataset],
-    beside: bool,
+    sidecar_in_dataset: bool,
     provenance: bool,
     provenance_from: Path | None,
     as_json: bool,
@@ -56,11 +56,11 @@ def command(
     native = opening().native
     with progress() as report:
         if provenance_from:
-            found = native.state_recipe(str(provenance_from), beside=beside, progress=report)
+            found = native.state_recipe(str(provenance_from), beside=sidecar_in_dataset, progress=report)
         elif provenance:
-            found = native.build_recorded(beside=beside, progress=report)
+            found = native.build_recorded(beside=sidecar_in_dataset, progress=report)
         else:
-            found = native.build_index(beside=beside, progress=report)
+            found = native.build_index(beside=sidecar_in_dataset, progress=report)
     if as_json:
         print_json(found)
         return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-FAULTS = ("eio", "stall", "slow", "dead", "clear")
+FAULTS = ("eio", "stall", "slow", "partition", "clear")
 
 
 def _json(function: Function) -> Function:
@@ -51,7 +51,7 @@ def _bytes(_: click.Context, parameter: click.Parameter, text: str | None) -> in
         raise click.BadParameter(str(error)) from error
 
 
-def _slow_down(_: click.Context, __: click.Parameter, text: str | None) -> float | str | None:
+def _time_scale(_: click.Context, __: click.Parameter, text: str | None) -> float | str | None:
     if text is None or text == "auto":
         return text
     try:
@@ -92,9 +92,9 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option("--stripe", metavar="SIZE", callback=_bytes, help="Stripe size in place of its own.")
 @click.option("--stripe-count", type=COUNT, metavar="N", help="Targets that a file is striped over.")
 @click.option(
-    "--slow-down",
+    "--time-scale",
     metavar="K",
-    callback=_slow_down,
+    callback=_time_scale,
     help="Factor on all times of the model, or auto for what a small machine needs. Default 1.",
 )
 @click.option("--seed", type=NUMBER, metavar="N", help="Seed of the model's jitter. Default 0.")
@@ -114,7 +114,7 @@ def mount(
     targets: int | None,
     stripe: int | None,
     stripe_count: int | None,
-    slow_down: float | str | None,
+    time_scale: float | str | None,
     seed: int | None,
     events: Path | None,
     foreground: bool,
@@ -131,7 +131,7 @@ def mount(
     given = {"targets": targets, "stripe_bytes": stripe, "stripe_count": stripe_count}
     overrides = {name: value for name, value in given.items() if value is not None}
     wanted = Wanted(
-        preset=preset, spec=spec, slow_down=slow_down, seed=seed, events=events, overrides=overrides
+        preset=preset, spec=spec, time_scale=time_scale, seed=seed, events=events, overrides=overrides
     )
     if foreground:
         _serve(backing, mounts, wanted, as_json)
@@ -140,7 +140,7 @@ def mount(
     _tell_removed(started.removed)
     server = Server.connect(started.socket)
     if started.is_new:
-        _advise(server.spec, server.slow_down)
+        _advise(server.spec, server.time_scale)
     if as_json:
         print_json(
             {
@@ -155,7 +155,7 @@ def mount(
     print_pairs(
         [
             *((f"node {nodes.get(path, '-')}", path) for path in started.mounts),
-            ("file system", _sentence(server.spec, server.slow_down)),
+            ("file system", _sentence(server.spec, server.time_scale)),
             ("backing", server.backing),
             ("process", f"{server.pid}{'' if started.is_new else ', which ran already'}"),
         ]
@@ -172,9 +172,9 @@ def _serve(backing: Path, mounts: tuple[Path, ...], wanted: Wanted, as_json: boo
 
     configuration, removed = prepare(backing, list(mounts), wanted)
     _tell_removed(removed)
-    _advise(configuration["spec"], configuration["slow_down"])
+    _advise(configuration["spec"], configuration["time_scale"])
     if as_json:
-        keys = ("backing", "mounts", "socket", "spec", "slow_down")
+        keys = ("backing", "mounts", "socket", "spec", "time_scale")
         print_json(
             {
                 **{key: configuration[key] for key in keys},
@@ -185,7 +185,7 @@ def _serve(backing: Path, mounts: tuple[Path, ...], wanted: Wanted, as_json: boo
             }
         )
     else:
-        sentence = _sentence(configuration["spec"], configuration["slow_down"])
+        sentence = _sentence(configuration["spec"], configuration["time_scale"])
         click.echo(f"serving {backing} as {sentence}; Ctrl-C unmounts")
     # Nothing may be left in the buffer while this runs.
     sys.stdout.flush()
@@ -197,17 +197,17 @@ def _tell_removed(removed: list[Path]) -> None:
         print(f"forebay: removed the stale mount {path}, whose server is gone", file=sys.stderr)
 
 
-def _advise(spec: dict[str, Any], slow_down: float) -> None:
+def _advise(spec: dict[str, Any], time_scale: float) -> None:
     """Say what this machine will hardly carry."""
     import json
 
     from forebay import _native
 
-    suggested = _native.pfs_suggested_slow_down(json.dumps(spec))
-    if suggested > slow_down:
+    suggested = _native.pfs_suggested_time_scale(json.dumps(spec))
+    if suggested > time_scale:
         print(
             f"forebay: {spec['name']} with {spec['targets']} targets moves more than a small machine can carry in real time\n"
-            f"hint: --slow-down auto stretches all times, here by {suggested:.3g}; narrow it first with --targets",
+            f"hint: --time-scale auto stretches all times, here by {suggested:.3g}; narrow it first with --targets",
             file=sys.stderr,
         )
 
@@ -218,18 +218,18 @@ def _facts(server: Any) -> dict[str, Any]:
         "mounts": [str(one) for one in server.mounts],
         "socket": str(server.socket),
         "spec": server.spec,
-        "slow_down": server.slow_down,
+        "time_scale": server.time_scale,
         "pid": server.pid,
     }
 
 
-def _sentence(spec: dict[str, Any], slow_down: float) -> str:
+def _sentence(spec: dict[str, Any], time_scale: float) -> str:
     from forebay.cli.output import bytes_text
 
     rate = spec["target_bytes_per_second"]
     speed = "no costs" if not rate or rate > 1e15 else f"{spec['targets']} x {rate / 1e9:.3g} GB/s"
     stripe = f"stripes of {bytes_text(spec['stripe_bytes'])} over {spec['stripe_count']}"
-    slower = "" if slow_down == 1 else f", {slow_down:g} times slower"
+    slower = "" if time_scale == 1 else f", {time_scale:g} times slower"
     return (
         f"{spec['name']}: {speed}, {spec['latency_us']:g} us, seek {spec['seek_us']:g} us, {stripe}{slower}"
     )
@@ -259,7 +259,7 @@ def stats(mount: Path, prometheus: bool, as_json: bool) -> None:
     if found["lateness_exceeds_latency"]:
         print(
             "forebay: replies came later than the modelled latency; these times are not to be trusted\n"
-            "hint: mount with a larger --slow-down, or leave the machine alone meanwhile",
+            "hint: mount with a larger --time-scale, or leave the machine alone meanwhile",
             file=sys.stderr,
         )
 
@@ -281,12 +281,12 @@ def reset(mount: Path, as_json: bool) -> None:
 @command.command(short_help="Empty the page cache of a node.")
 @click.argument("mounts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MOUNT...")
 @_json
-def cold(mounts: tuple[Path, ...], as_json: bool) -> None:
+def drop_caches(mounts: tuple[Path, ...], as_json: bool) -> None:
     """Empty the page cache of the node at each MOUNT: what is read next comes from the servers."""
     from forebay.cli.output import print_json, print_pairs
     from forebay.pfs import Server
 
-    dropped = {str(one): Server.of(one).cold(one) for one in mounts}
+    dropped = {str(one): Server.of(one).drop_caches(one) for one in mounts}
     if as_json:
         print_json({"pages_dropped_files": dropped})
     else:
@@ -323,7 +323,7 @@ def fault(
     """Let something go wrong on MOUNT's file system.
 
     eio: reads of a range of a file fail on every node. stall: a server stops for a while. slow: a server takes longer, until
-    the factor is 1 again. dead: this mount is cut off, as when a client is evicted. clear: end eio, stalls and slowness.
+    the factor is 1 again. partition: this mount is cut off, as when a client is evicted. clear: end eio, stalls and slowness.
     """
     from forebay.cli.output import print_json
     from forebay.pfs import Server
@@ -351,8 +351,8 @@ def fault(
         assert number is not None
         assert factor is not None
         server.slow(number, factor)
-    elif kind == "dead":
-        server.cut_off(mount)
+    elif kind == "partition":
+        server.partition(mount)
     else:
         server.clear_faults()
     if as_json:
@@ -383,12 +383,12 @@ def list_(as_json: bool) -> None:
     found: list[dict[str, Any]] = []
     for one in list_mounts():
         row: dict[str, Any] = {"mount": str(one.mount), "alive": one.alive, "socket": str(one.socket)}
-        row |= {"backing": None, "file_system": None, "slow_down": None, "pid": None}
+        row |= {"backing": None, "file_system": None, "time_scale": None, "pid": None}
         if one.alive:
             try:
                 server = Server.connect(one.socket)
                 row["backing"], row["pid"] = str(server.backing), server.pid
-                row["file_system"], row["slow_down"] = server.spec["name"], server.slow_down
+                row["file_system"], row["time_scale"] = server.spec["name"], server.time_scale
             except StorageError as error:
                 print(f"forebay: {error}", file=sys.stderr)
         found.append(row)
@@ -400,12 +400,12 @@ def list_(as_json: bool) -> None:
                 row["mount"],
                 row["backing"] or ("-" if row["alive"] else "stale"),
                 row["file_system"] or "-",
-                "-" if row["slow_down"] is None else f"{row['slow_down']:g}",
+                "-" if row["time_scale"] is None else f"{row['time_scale']:g}",
                 row["pid"] or "-",
             )
             for row in found
         ]
-        print_table(("mount", "backing", "file system", "slow-down", "process"), rows)
+        print_table(("mount", "backing", "file system", "time scale", "process"), rows)
 
 
 @command.command(short_help="List the file systems that can be imitated.")
@@ -420,10 +420,10 @@ def presets(name: str | None, as_json: bool) -> None:
 
     names = _native.pfs_presets() if name is None else [name]
     specs = [json.loads(_native.pfs_spec(one, None, None, "{}")) for one in names]
-    suggested = [_native.pfs_suggested_slow_down(json.dumps(one)) for one in specs]
+    suggested = [_native.pfs_suggested_time_scale(json.dumps(one)) for one in specs]
     if as_json:
         found = [
-            {"spec": spec, "suggested_slow_down": factor}
+            {"spec": spec, "suggested_time_scale": factor}
             for spec, factor in zip(specs, suggested, strict=True)
         ]
         print_json({"presets": found})
@@ -439,10 +439,10 @@ def presets(name: str | None, as_json: bool) -> None:
             )
             for spec, factor in zip(specs, suggested, strict=True)
         ]
-        print_table(("preset", "targets", "GB/s each", "latency us", "seek us", "slow-down auto"), rows)
+        print_table(("preset", "targets", "GB/s each", "latency us", "seek us", "time scale auto"), rows)
     else:
         (spec,) = specs
         print_pairs((key, value) for key, value in spec.items() if key != "sources")
-        print_pairs([("slow-down auto", f"{suggested[0]:.3g}")])
+        print_pairs([("time scale auto", f"{suggested[0]:.3g}")])
         for key, source in spec["sources"].items():
             click.echo(f"source of {key}: {source}")

@@ -20,7 +20,7 @@ def print_stats(stats: Mapping[str, Any]) -> None:
     late = stats["lateness_us"]
     print_pairs(
         [
-            ("model time", f"{stats['model_seconds']:.3f} s, slow-down {stats['slow_down']:g}"),
+            ("model time", f"{stats['model_seconds']:.3f} s, time scale {stats['time_scale']:g}"),
             ("lateness", f"p50 {late['p50']:.0f} us, p99 {late['p99']:.0f} us, max {late['max']:.0f} us"),
             ("emulator", f"{stats['cpu_seconds']:.2f} s of CPU"),
             *((f"fault {name}", value) for name, value in stats["faults"].items() if value),

@@ -155,7 +155,7 @@ class Outcome:
         """Say what the times are worth."""
         if self.pfs is None:
             return DISK_CAVEAT
-        factor, name = f"{self.pfs['slow_down']:g}", self.pfs["spec"]["name"]
+        factor, name = f"{self.pfs['time_scale']:g}", self.pfs["spec"]["name"]
         return (
             f"Times are real seconds on an emulated file system that is {factor} times slower than {name} would be, so "
             "that a small machine can carry it. Computing, copying and page faults are not slowed down with it: beside "
@@ -270,7 +270,7 @@ def storage_line(pfs: dict[str, Any] | None, reason: str | None) -> str:
     """Say in one or two lines what the ranks read from."""
     if pfs is None:
         return f"storage: the local disk, not an emulated file system: {reason}"
-    spec, factor = pfs["spec"], pfs["slow_down"]
+    spec, factor = pfs["spec"], pfs["time_scale"]
     limit, latency = pfs["limit_mib_s"] * (1 << 20) / 1e6 / factor, spec["latency_us"] * factor / 1e3
     return (
         f"storage: the emulated file system {spec['name']}, {factor:g} times slower: "

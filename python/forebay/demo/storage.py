@@ -55,7 +55,7 @@ class Storage(Protocol):
         """Why this is no emulated file system, if it is none."""
 
     def describe(self) -> dict[str, Any] | None:
-        """Tell which file system is emulated: ``spec``, ``slow_down``, ``limit_mib_s``; None if none is."""
+        """Tell which file system is emulated: ``spec``, ``time_scale``, ``limit_mib_s``; None if none is."""
 
     def cool(self) -> None:
         """Begin a run: page cache empty of the data set, counters at zero."""
@@ -173,11 +173,11 @@ class Emulated:
         """Tell the file system's numbers, and what they allow one node to read [MiB per model second]."""
         spec = self.server.spec
         allowed = _native.pfs_limit(json.dumps(spec), 1) / _MIB
-        return {"spec": spec, "slow_down": self.server.slow_down, "limit_mib_s": allowed}
+        return {"spec": spec, "time_scale": self.server.time_scale, "limit_mib_s": allowed}
 
     def cool(self) -> None:
         """Empty the node's page cache and set the counters to zero."""
-        self.server.cold(self.directory)
+        self.server.drop_caches(self.directory)
         self.server.reset()
 
     def counted(self) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def _mount(dataset: DataSet, preset: str, stack: contextlib.ExitStack) -> Emulat
         node.mkdir()
         # A sidecar is tied to a path, and that of this mount will never come again.
         cache.mkdir(mode=0o700)
-        server = pfs.Server.start(dataset.directory, [node], preset=preset, slow_down="auto")
+        server = pfs.Server.start(dataset.directory, [node], preset=preset, time_scale="auto")
         if others := [str(one) for one in server.mounts if one != node]:
             raise option_error(
                 f"{dataset.directory} is mounted already, at {', '.join(others)}, and its counters would be set to zero",

@@ -2,7 +2,7 @@
 
     from forebay import pfs
 
-    server = pfs.Server.start("data", ["node0", "node1"], preset="lustre-hdd", slow_down="auto")
+    server = pfs.Server.start("data", ["node0", "node1"], preset="lustre-hdd", time_scale="auto")
     ...                                        # read node0/train.lmdb as on node 0 of a cluster
     print(server.stats()["nodes"][0]["read_bytes"])
     server.end()

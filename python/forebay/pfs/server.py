@@ -30,7 +30,7 @@ _END_WITHIN_S = 60.0
 class Server:
     """The server of a backing directory; made by :meth:`start`, :meth:`connect` or :meth:`of`.
 
-    Times in its answers are model seconds: real seconds over ``slow_down``.
+    Times in its answers are model seconds: real seconds over ``time_scale``.
     """
 
     __slots__ = ("_facts", "socket")
@@ -79,7 +79,7 @@ class Server:
         *,
         preset: str | None = None,
         spec: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-        slow_down: float | str | None = None,
+        time_scale: float | str | None = None,
         seed: int | None = None,
         events: str | os.PathLike[str] | None = None,
         overrides: Mapping[str, Any] | None = None,
@@ -96,7 +96,7 @@ class Server:
             Name of a file system. Default: ``lustre-hdd``, or what the running server has.
         spec : mapping or path-like, optional
             The file system's numbers, or a TOML file of them, in place of a preset.
-        slow_down : float or "auto", optional
+        time_scale : float or "auto", optional
             Factor on all times of the model; ``auto`` takes what a small machine needs. Default 1.
         seed : int, optional
             Seed of the model's jitter. Default 0.
@@ -119,7 +119,7 @@ class Server:
         wanted = start.Wanted(
             preset=preset,
             spec=spec,
-            slow_down=slow_down,
+            time_scale=time_scale,
             seed=seed,
             events=None if events is None else Path(events),
             overrides=dict(overrides or {}),
@@ -142,9 +142,9 @@ class Server:
         return dict(self._facts["spec"])
 
     @property
-    def slow_down(self) -> float:
+    def time_scale(self) -> float:
         """The factor on all times of the model."""
-        return float(self._facts["slow_down"])
+        return float(self._facts["time_scale"])
 
     @property
     def pid(self) -> int:
@@ -173,9 +173,9 @@ class Server:
         """Set all counters to zero and empty the model's queues."""
         self.command("reset")
 
-    def cold(self, mount: str | os.PathLike[str]) -> int:
+    def drop_caches(self, mount: str | os.PathLike[str]) -> int:
         """Empty the page cache of one node; return the number of files that were known to it."""
-        return int(self.command("cold", mount=self._point(mount))["pages_dropped_files"])
+        return int(self.command("drop_caches", mount=self._point(mount))["pages_dropped_files"])
 
     def events(self, since: int = 0) -> tuple[list[list[Any]], int]:
         """Return the log of reads from number ``since``, and the number that comes next.
@@ -228,9 +228,9 @@ class Server:
         """Let all that a server does take ``factor`` times as long; 1 ends that."""
         self.command("fault", kind="slow", server=server, factor=factor)
 
-    def cut_off(self, mount: str | os.PathLike[str]) -> None:
+    def partition(self, mount: str | os.PathLike[str]) -> None:
         """Abort one mount, as when a client is evicted: everything on it fails until it is unmounted."""
-        self.command("fault", kind="dead", mount=self._point(mount))
+        self.command("fault", kind="partition", mount=self._point(mount))
 
     def clear_faults(self) -> None:
         """End all faults but those of dead mounts; what waits for a stalled server is answered at once."""

@@ -53,7 +53,7 @@ class Wanted:
 
     preset: str | None = None
     spec: Mapping[str, Any] | str | os.PathLike[str] | None = None
-    slow_down: float | str | None = None
+    time_scale: float | str | None = None
     seed: int | None = None
     events: Path | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -61,10 +61,10 @@ class Wanted:
     def __post_init__(self) -> None:
         if self.preset is not None and self.spec is not None:
             raise option_error("expected a preset or a spec, found both")
-        if self.slow_down is not None and self.slow_down != "auto":
-            number = self.slow_down
+        if self.time_scale is not None and self.time_scale != "auto":
+            number = self.time_scale
             if isinstance(number, str) or not math.isfinite(number) or number <= 0:
-                raise option_error(f"slow_down: expected a number above 0, or auto; found {number!r}")
+                raise option_error(f"time_scale: expected a number above 0, or auto; found {number!r}")
         if self.seed is not None and not 0 <= self.seed <= _LARGEST_SEED:
             raise option_error(f"seed: expected an integer from 0 to 2**64 - 1, found {self.seed}")
         if self.events is not None and not self.events.absolute().parent.is_dir():
@@ -205,10 +205,10 @@ def _compare(wanted: Wanted, facts: Mapping[str, Any]) -> None:
             for name, value in asked.items()
             if name not in _TEXTS and value != running.get(name)
         ]
-    if wanted.slow_down is not None:
-        factor = _slow_down(wanted.slow_down, running)
-        if factor != facts["slow_down"]:
-            differences.append(("slow_down", facts["slow_down"], factor))
+    if wanted.time_scale is not None:
+        factor = _time_scale(wanted.time_scale, running)
+        if factor != facts["time_scale"]:
+            differences.append(("time_scale", facts["time_scale"], factor))
     if wanted.seed is not None and "seed" in facts and wanted.seed != facts["seed"]:
         differences.append(("seed", facts["seed"], wanted.seed))
     hint = "leave the options away to join it, or unmount all its mounts first"
@@ -221,9 +221,9 @@ def _compare(wanted: Wanted, facts: Mapping[str, Any]) -> None:
         )
 
 
-def _slow_down(wanted: float | str | None, spec: Mapping[str, Any]) -> float:
+def _time_scale(wanted: float | str | None, spec: Mapping[str, Any]) -> float:
     if wanted == "auto":
-        return float(_native.pfs_suggested_slow_down(json.dumps(dict(spec))))
+        return float(_native.pfs_suggested_time_scale(json.dumps(dict(spec))))
     return 1.0 if wanted is None else float(wanted)
 
 
@@ -234,7 +234,7 @@ def _configure(backing: Path, points: list[Path], socket: Path, wanted: Wanted) 
         "backing": os.fspath(backing),
         "mounts": [os.fspath(point) for point in points],
         "spec": spec,
-        "slow_down": _slow_down(wanted.slow_down, spec),
+        "time_scale": _time_scale(wanted.time_scale, spec),
         "seed": wanted.seed or 0,
         "socket": os.fspath(socket),
         "events": None if wanted.events is None else os.fspath(wanted.events.absolute()),

@@ -39,6 +39,8 @@ EVENTS_SHOWN = 4000
 """Events of a picture over time: as many as a screen tells apart, and 60 kB of the page."""
 
 
+EVENTS_VERSION = 2
+"""Of the header of an event log (docs/pfs.md). Version 1 had other keys."""
 RESULT_VERSION = 2
 """Of the keys of a bench result (docs/metrics.md). Version 1 had no key `version`, and other names."""
 
@@ -225,8 +227,14 @@ def from_events(header: str, lines: Iterable[str], name: str) -> Result:
     Raises
     ------
     FormatError
-        If a line is no event; the message names its number.
+        If the log is of another version, or a line is no event; the message names its number.
     """
+    values = json.loads(header)
+    if (version := values["forebay_events"]) != EVENTS_VERSION:
+        raise FormatError(
+            f"report of {name}: key forebay_events: expected {EVENTS_VERSION}, found {_short(version)}\n"
+            "hint: another version of Forebay wrote this event log, with other keys"
+        )
     sizes: Counter[int] = Counter()
     nodes: defaultdict[int, NodeEvents] = defaultdict(NodeEvents)
     files: dict[str, tuple[int, int]] = {}
@@ -252,7 +260,7 @@ def from_events(header: str, lines: Iterable[str], name: str) -> Result:
                 every *= 2
         count += 1
     row = Row("events", "ok", "", [], {}, {}, {"events": True}, kept, count, dict(sizes), {}, 0)
-    return Result("events", json.loads(header), [row], warnings, dict(sorted(nodes.items())), files)
+    return Result("events", values, [row], warnings, dict(sorted(nodes.items())), files)
 
 
 def _is_event_header(line: str) -> bool:

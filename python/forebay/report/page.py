@@ -105,7 +105,7 @@ def _bench_lead(result: Result) -> str:
         parts.append(_many(ranks, "rank") + (f" on {_many(nodes, 'node')}" if nodes else ""))
         if emulated := result.part("node_emulation").get("by"):
             parts[-1] += f" (emulated by {emulated})"
-    job = number(values.get("job_ranks"))
+    job = number(values.get("world_size"))
     if job and job != ranks:
         parts[-1] += f", walking as {_many(ranks or 0, 'rank')} of a job of {job:,.0f}"
     for key, one in (("steps", "step"), ("epochs", "epoch"), ("repetitions", "repetition")):
@@ -120,13 +120,13 @@ def _bench_lead(result: Result) -> str:
     pfs = result.part("pfs")
     if pfs:
         name = (pfs.get("spec") or {}).get("name") if isinstance(pfs.get("spec"), dict) else None
-        slow_down = number(pfs.get("slow_down")) or 1.0
+        time_scale = number(pfs.get("time_scale")) or 1.0
         sentence += f" File system: {name or 'emulated'}, emulated"
         sentence += (
-            f"; all times are model seconds, the machine took {numbers.digits(slow_down)} times as long."
-            * (slow_down != 1)
+            f"; all times are model seconds, the machine took {numbers.digits(time_scale)} times as long."
+            * (time_scale != 1)
         )
-        sentence += "." * (slow_down == 1)
+        sentence += "." * (time_scale == 1)
     return sentence
 
 
@@ -191,10 +191,10 @@ def _bench_facts(result: Result) -> Iterator[tuple[str, str]]:
     workload = result.part("workload")
     if workload:
         scale = numbers.digits(number(workload.get("scale")) or 1.0)
-        yield "Workload", f"{workload.get('name')}, case {workload.get('case')}, scale {scale}"
+        yield "Workload", f"{workload.get('name')}, variant {workload.get('variant')}, scale {scale}"
     if pfs:
         yield "File system", f"emulated; {_spec_text(pfs.get('spec'))}"
-        yield "Slow-down", f"{numbers.digits(number(pfs.get('slow_down')) or 1.0)}"
+        yield "Time scale", f"{numbers.digits(number(pfs.get('time_scale')) or 1.0)}"
     if machine:
         memory = number(machine.get("memory_bytes"))
         yield (
@@ -260,8 +260,8 @@ def _events_title(result: Result) -> str:
 
 def _events_lead(result: Result) -> str:
     count, nodes, files = result.rows[0].event_count, len(result.nodes), len(result.files)
-    slow_down = number(result.values.get("slow_down")) or 1.0
-    stretched = f"; the machine took {numbers.digits(slow_down)} times as long" * (slow_down != 1)
+    time_scale = number(result.values.get("time_scale")) or 1.0
+    stretched = f"; the machine took {numbers.digits(time_scale)} times as long" * (time_scale != 1)
     what = f"{_many(count, 'request')} of {_many(nodes, 'node')} for {_many(files, 'file')}"
     return f"{what}. Times are model seconds{stretched}."
 
@@ -287,7 +287,7 @@ def _events_cards(result: Result) -> Iterator[tuple[str, str, str]]:
 
 def _events_facts(result: Result) -> Iterator[tuple[str, str]]:
     yield "File system", f"emulated; {_spec_text(result.values.get('spec'))}"
-    yield "Slow-down", numbers.digits(number(result.values.get("slow_down")) or 1.0)
+    yield "Time scale", numbers.digits(number(result.values.get("time_scale")) or 1.0)
 
 
 # Parts of both.

@@ -84,9 +84,9 @@ fn scattered(count: u64, length: usize) -> Vec<(u64, usize)> {
     (0..count).map(|number| ((number * 40_503 + 17) * 2_654_435_761 % pages * 4096, length)).collect()
 }
 
-fn start(room: &Path, spec: Spec, slow_down: f64, read_ahead_kb: u64) -> Result<Emulator, Failure> {
+fn start(room: &Path, spec: Spec, time_scale: f64, read_ahead_kb: u64) -> Result<Emulator, Failure> {
     let mut configuration = Configuration::new(room.join("backing"), vec![room.join("mount")], spec);
-    configuration.slow_down = slow_down;
+    configuration.time_scale = time_scale;
     configuration.read_ahead_kb = Some(read_ahead_kb);
     Ok(Emulator::start(&configuration).map_err(|error| error.text())?)
 }
@@ -126,7 +126,7 @@ fn floor_of_reads(room: &Path) -> Result<(), Failure> {
         };
         let (mut plain, mut through, mut most) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..7 {
-            emulator.cold(&room.join("mount"))?;
+            emulator.drop_caches(&room.join("mount"))?;
             plain.push(rate(read(&backing, false)?));
             through.push(rate(read(&mounted, direct)?));
             most.push(rate(read(&least, direct)?));
@@ -183,18 +183,18 @@ fn predicted(spec: &Spec, ranges: &[(u64, usize)]) -> Result<f64, Failure> {
     Ok(run(spec, &scenario)?.end_ns as f64 / 1e9)
 }
 
-fn accuracy(room: &Path, name: &str, spec: &Spec, slow_down: f64) -> Result<(), Failure> {
-    let emulator = start(room, spec.clone(), slow_down, READ_AHEAD_KB)?;
+fn accuracy(room: &Path, name: &str, spec: &Spec, time_scale: f64) -> Result<(), Failure> {
+    let emulator = start(room, spec.clone(), time_scale, READ_AHEAD_KB)?;
     let file = open(&room.join("mount/file"), true)?;
     let patterns = [("sequential 1 MiB", sequential(40, MIB)), ("random 4 KiB", scattered(200, 4096))];
     let mut found = [Vec::new(), Vec::new()];
     for _ in 0..9 {
         for (pattern, times) in patterns.iter().zip(&mut found) {
             emulator.reset();
-            times.push(read_all(&file, &pattern.1)? / slow_down);
+            times.push(read_all(&file, &pattern.1)? / time_scale);
         }
     }
-    println!("{name}, slow-down {slow_down}:");
+    println!("{name}, time scale {time_scale}:");
     let mut models = [0.0; 2];
     for (place, (label, ranges)) in patterns.iter().enumerate() {
         let model = predicted(spec, ranges)?;
@@ -249,7 +249,7 @@ fn main() -> Result<(), Failure> {
         accuracy(room.path(), "flash: 4 x 100 MB/s, 0.5 ms", &flash, 1.0)?;
         accuracy(room.path(), "flash: 4 x 100 MB/s, 0.5 ms", &flash, 4.0)?;
         let fefs = Spec::preset("fefs")?.with_targets(3);
-        let factor = fefs.suggested_slow_down();
+        let factor = fefs.suggested_time_scale();
         accuracy(room.path(), "fefs with 3 targets", &fefs, factor)?;
     }
     Ok(())

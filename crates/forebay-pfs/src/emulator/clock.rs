@@ -1,4 +1,4 @@
-//! Real time and model time: the model's clock runs `slow_down` times slower than the wall's.
+//! Real time and model time: the model's clock runs `time_scale` times slower than the wall's.
 use std::time::{Duration, Instant};
 
 use crate::model::ModelTime;
@@ -10,18 +10,18 @@ pub(crate) type RealTime = u64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
-    slow_down: f64,
+    time_scale: f64,
 }
 
 impl Clock {
     /// A clock that starts now.
-    pub(crate) fn new(slow_down: f64) -> Clock {
-        Clock { start: Instant::now(), slow_down }
+    pub(crate) fn new(time_scale: f64) -> Clock {
+        Clock { start: Instant::now(), time_scale }
     }
 
     /// How many real seconds a model second takes.
-    pub(crate) fn slow_down(&self) -> f64 {
-        self.slow_down
+    pub(crate) fn time_scale(&self) -> f64 {
+        self.time_scale
     }
 
     /// Real time since the start.
@@ -37,16 +37,16 @@ impl Clock {
     /// Real as model time.
     pub(crate) fn model(&self, real: RealTime) -> ModelTime {
         // To the nanosecond for 104 days, which is 2^53 ns.
-        (real as f64 / self.slow_down).round() as u64
+        (real as f64 / self.time_scale).round() as u64
     }
 
     /// Model as real time.
     pub(crate) fn real(&self, model: ModelTime) -> RealTime {
-        (model as f64 * self.slow_down).round() as u64
+        (model as f64 * self.time_scale).round() as u64
     }
 
     /// A span of model time as a span of real time.
     pub(crate) fn stretched(&self, model: Duration) -> Duration {
-        model.mul_f64(self.slow_down)
+        model.mul_f64(self.time_scale)
     }
 }

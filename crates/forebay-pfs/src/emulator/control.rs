@@ -18,7 +18,7 @@ const REQUEST_BYTES: u64 = 64 * 1024;
 
 /// One request.
 #[derive(Debug, Deserialize)]
-#[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
     Ping,
     Mount { mount: PathBuf },
@@ -26,7 +26,7 @@ enum Request {
     Stats,
     Prometheus,
     Reset,
-    Cold { mount: PathBuf },
+    DropCaches { mount: PathBuf },
     Events { since: u64 },
     End,
 }
@@ -76,7 +76,7 @@ fn answer(emulator: &Emulator, line: &str) -> Result<(Value, After), EmulatorErr
                 "backing": configuration.backing.to_string_lossy(),
                 "mounts": emulator.mounts().iter().map(|mount| mount.to_string_lossy().into_owned()).collect::<Vec<_>>(),
                 "spec": configuration.spec,
-                "slow_down": configuration.slow_down,
+                "time_scale": configuration.time_scale,
                 "seed": configuration.seed,
             })
         }
@@ -94,7 +94,7 @@ fn answer(emulator: &Emulator, line: &str) -> Result<(Value, After), EmulatorErr
             emulator.reset();
             json!({})
         }
-        Request::Cold { mount } => json!({"pages_dropped_files": emulator.cold(&mount)?}),
+        Request::DropCaches { mount } => json!({"pages_dropped_files": emulator.drop_caches(&mount)?}),
         Request::Events { since } => {
             let (events, next) = emulator.events(since);
             json!({"events": events, "next": next})
@@ -146,7 +146,7 @@ mod tests {
             r#"{"command":"events"}"#,
             "[]",
             "",
-            r#"{"command":"cold","moun":"x"}"#,
+            r#"{"command":"drop_caches","moun":"x"}"#,
         ] {
             assert!(parse(bad).is_err(), "{bad} was taken");
         }

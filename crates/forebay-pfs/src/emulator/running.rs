@@ -44,7 +44,7 @@ pub struct Configuration {
     pub spec: Spec,
     /// How many real seconds a model second takes.
     #[serde(default = "one")]
-    pub slow_down: f64,
+    pub time_scale: f64,
     /// Of the model's jitter.
     #[serde(default)]
     pub seed: u64,
@@ -80,7 +80,7 @@ impl Configuration {
             backing: backing.into(),
             mounts,
             spec,
-            slow_down: 1.0,
+            time_scale: 1.0,
             seed: 0,
             socket: PathBuf::new(),
             events: None,
@@ -92,10 +92,10 @@ impl Configuration {
 
     fn check(&self) -> Result<(), EmulatorError> {
         let expect = |holds: bool, text: String| if holds { Ok(()) } else { Err(EmulatorError::Wrong(text)) };
-        let slow_down = self.slow_down;
+        let time_scale = self.time_scale;
         expect(
-            (1e-3..=1e6).contains(&slow_down),
-            format!("slow_down = {slow_down}: expected a factor from 0.001 to 1000000, 1 is none"),
+            (1e-3..=1e6).contains(&time_scale),
+            format!("time_scale = {time_scale}: expected a factor from 0.001 to 1000000, 1 is none"),
         )?;
         for (name, threads) in [("loop_threads", self.loop_threads), ("timer_threads", self.timer_threads)] {
             expect((1..=64).contains(&threads), format!("{name} = {threads}: expected 1 to 64"))?;
@@ -142,7 +142,7 @@ impl Emulator {
         raise_file_limit();
 
         let model = Model::new(configuration.spec.clone(), configuration.seed)?;
-        let clock = Clock::new(configuration.slow_down);
+        let clock = Clock::new(configuration.time_scale);
         let timers = Timers::start(clock, configuration.timer_threads)
             .map_err(thread_error("the timer threads of the emulator"))?;
         let (errands, errands_left) = mpsc::channel();
@@ -200,7 +200,7 @@ impl Emulator {
         let Some(path) = &self.configuration.events else { return Ok(()) };
         let file = std::fs::File::create(path).map_err(doing("creating the event file", path))?;
         let mut out = BufWriter::new(file);
-        write_header(&mut out, &self.configuration.spec, self.configuration.slow_down)
+        write_header(&mut out, &self.configuration.spec, self.configuration.time_scale)
             .map_err(doing("writing the event file", path))?;
         let (stop, stopped) = mpsc::channel();
         *locked(&self.stop_events) = Some(stop);
@@ -313,7 +313,7 @@ impl Emulator {
     }
 
     /// Makes one node cold: drops what the kernel caches for this mount, mapped pages included; answers of how many files.
-    pub fn cold(&self, mount: &Path) -> Result<u64, EmulatorError> {
+    pub fn drop_caches(&self, mount: &Path) -> Result<u64, EmulatorError> {
         Ok(self.find(mount)?.drop_caches())
     }
 
@@ -359,7 +359,7 @@ impl Emulator {
                 state.model.slow(ServerId(*server), *factor)?;
                 state.faults.slow(ServerId(*server), *factor);
             }
-            Fault::Dead { mount } => {
+            Fault::Partition { mount } => {
                 let mounted = self.find(Path::new(mount))?;
                 mounted.dead.store(true, Ordering::SeqCst);
                 // Where we may not cut the connection, all that comes is refused, and all that waits is answered now.

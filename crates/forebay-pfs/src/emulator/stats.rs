@@ -62,7 +62,7 @@ pub(crate) fn json(shared: &Shared, cpu_seconds: f64) -> Value {
                 "metadata": found.metadata,
                 "sizes": sizes,
                 "max_in_flight": mount.in_flight.most(),
-                "dead": mount.is_dead(),
+                "partitioned": mount.is_dead(),
             });
             with(tally(&found.tally), more)
         })
@@ -86,11 +86,11 @@ pub(crate) fn json(shared: &Shared, cpu_seconds: f64) -> Value {
         })
         .collect();
 
-    let model_us = |quantile: u64| quantile as f64 / 1e3 / shared.clock.slow_down();
+    let model_us = |quantile: u64| quantile as f64 / 1e3 / shared.clock.time_scale();
     let p99_us = model_us(lateness.quantile(0.99));
     json!({
         "model_seconds": seconds(now),
-        "slow_down": shared.clock.slow_down(),
+        "time_scale": shared.clock.time_scale(),
         "lateness_us": {
             "p50": model_us(lateness.quantile(0.5)),
             "p99": p99_us,
@@ -112,7 +112,7 @@ pub(crate) fn json(shared: &Shared, cpu_seconds: f64) -> Value {
             "slow": faults.slowed().map(|(server, factor)| {
                 json!({"server": server.0, "factor": factor})
             }).collect::<Vec<_>>(),
-            "dead": mounts.iter().filter(|mount| mount.is_dead()).map(|mount| {
+            "partition": mounts.iter().filter(|mount| mount.is_dead()).map(|mount| {
                 mount.path.to_string_lossy().into_owned()
             }).collect::<Vec<_>>(),
         },
@@ -173,7 +173,7 @@ pub(crate) fn prometheus(stats: &Value) -> String {
     table("server", "servers", &SERVER_FAMILIES, &|row| format!("server=\"{}\"", row["server"]));
     for (name, kind, help, value) in [
         ("model_seconds", "counter", "Model seconds since the start.", &stats["model_seconds"]),
-        ("slow_down", "gauge", "Real seconds for each model second.", &stats["slow_down"]),
+        ("time_scale", "gauge", "Real seconds for each model second.", &stats["time_scale"]),
         ("cpu_seconds_total", "counter", "CPU seconds of the emulator.", &stats["cpu_seconds"]),
     ] {
         let _ = writeln!(out, "# HELP forebay_pfs_{name} {help}");
