@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 
 from bench import datasets, report
-from bench.frame import REPETITIONS, Outcome, Row, Settings, SkipError
+from bench.harness import REPETITIONS, Outcome, Row, Settings, SkipError
 from bench.rows import ROWS
 
 DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))

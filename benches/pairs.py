@@ -26,7 +26,7 @@ from typing import Any
 
 from bench import datasets
 from bench.feed import Feed
-from bench.frame import Settings
+from bench.harness import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -13,13 +13,13 @@ import pytest
 BENCHES = Path(__file__).parents[1] / "benches"
 sys.path.insert(0, str(BENCHES))
 
-from bench import baselines, datasets, frame, report  # noqa: E402
+from bench import baselines, datasets, harness, report  # noqa: E402
 from bench.rows import ROWS  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> frame.Settings:
-    return frame.Settings(tmp_path_factory.mktemp("bench"), scale=0.01, repetitions=1)
+def settings(tmp_path_factory: pytest.TempPathFactory) -> harness.Settings:
+    return harness.Settings(tmp_path_factory.mktemp("bench"), scale=0.01, repetitions=1)
 
 
 def contents(dataset: datasets.Set) -> np.ndarray:
@@ -34,7 +34,7 @@ def offsets_of(dataset: datasets.Set, records: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("loop", ["copy_records", "read_records"])
-def test_the_plain_loops_deliver_the_records(settings: frame.Settings, loop: str, threads: int):
+def test_the_plain_loops_deliver_the_records(settings: harness.Settings, loop: str, threads: int):
     dataset = datasets.small(settings)
     records = contents(dataset)
     ids = np.random.default_rng(0).permutation(dataset.samples)[: threads * 64]
@@ -47,7 +47,7 @@ def test_the_plain_loops_deliver_the_records(settings: frame.Settings, loop: str
     plain.close()
 
 
-def test_the_plain_reader_reads_the_whole_file(settings: frame.Settings):
+def test_the_plain_reader_reads_the_whole_file(settings: harness.Settings):
     dataset = datasets.small(settings)
     size = dataset.file.stat().st_size
     plain = baselines.Plain(settings, dataset.file, -(-size // 4096) * 4096, 1)
@@ -57,7 +57,7 @@ def test_the_plain_reader_reads_the_whole_file(settings: frame.Settings):
     assert found == dataset.file.read_bytes()
 
 
-def test_a_pool_smaller_than_a_batch_is_an_error(settings: frame.Settings):
+def test_a_pool_smaller_than_a_batch_is_an_error(settings: harness.Settings):
     dataset = datasets.small(settings)
     plain = baselines.Plain(settings, dataset.file, 4096, 1)
     with pytest.raises(OSError, match="memory"):
@@ -65,7 +65,7 @@ def test_a_pool_smaller_than_a_batch_is_an_error(settings: frame.Settings):
     plain.close()
 
 
-def test_py_lmdb_and_numpy_gather_the_same_batch(settings: frame.Settings):
+def test_py_lmdb_and_numpy_gather_the_same_batch(settings: harness.Settings):
     dataset = datasets.small(settings)
     records = contents(dataset)
     ids = np.random.default_rng(0).permutation(dataset.samples)[:64]
@@ -79,8 +79,8 @@ def test_py_lmdb_and_numpy_gather_the_same_batch(settings: frame.Settings):
 
 
 def test_a_ratio_says_how_many_times_faster_we_are():
-    assert frame.ratio([1.0, 2.0, 1.0], [2.0, 4.0, 4.0]) == (2.0, 2.0, 3.0)
-    row = frame.Row("x", "x", "y", 0.9, True, "×", lambda settings: frame.Outcome(1, 1, 1))
+    assert harness.ratio([1.0, 2.0, 1.0], [2.0, 4.0, 4.0]) == (2.0, 2.0, 3.0)
+    row = harness.Row("x", "x", "y", 0.9, True, "×", lambda settings: harness.Outcome(1, 1, 1))
     assert row.meets(0.9)
     assert not row.meets(0.89)
     assert row.bar_text() == "≥ 0.90×"
@@ -93,14 +93,14 @@ def test_the_measures_take_turns():
         calls.append(name)
         return seconds
 
-    found = frame.in_turn({"a": lambda: measure("a", 1.0), "b": lambda: measure("b", 2.0)}, 3)
+    found = harness.in_turn({"a": lambda: measure("a", 1.0), "b": lambda: measure("b", 2.0)}, 3)
     assert found == {"a": [1.0] * 3, "b": [2.0] * 3}
-    assert calls == ["a", "b"] * (3 + frame.WARM_UPS)
+    assert calls == ["a", "b"] * (3 + harness.WARM_UPS)
 
 
-def test_the_page_names_each_command_and_does_not_hide_a_miss(settings: frame.Settings):
-    good = frame.Outcome(99.0, 98.0, 100.0, (("forebay", "1 MB/s"),), (("gather", "1 s"),))
-    bad = frame.Outcome(0.01, 0.01, 0.02)
+def test_the_page_names_each_command_and_does_not_hide_a_miss(settings: harness.Settings):
+    good = harness.Outcome(99.0, 98.0, 100.0, (("forebay", "1 MB/s"),), (("gather", "1 s"),))
+    bad = harness.Outcome(0.01, 0.01, 0.02)
     high = [row for row in ROWS if row.at_least]
     lines = [
         report.Line(high[0], good),
@@ -124,7 +124,7 @@ def test_every_row_has_a_name_of_its_own_and_a_bar():
 
 
 @pytest.mark.parametrize("row", [row.name for row in ROWS])
-def test_every_row_runs_on_small_data(settings: frame.Settings, row: str):
+def test_every_row_runs_on_small_data(settings: harness.Settings, row: str):
     command = [sys.executable, str(BENCHES / "core.py"), "--only", row, "--json", "--repetitions", "1"]
     command += ["--scale", str(settings.scale), "--directory", str(settings.directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,7 +13,7 @@ import pytest
 import cluster as nodes
 import support
 from forebay import OptionError, cli
-from forebay.bench import baselines, needed, strategies
+from forebay.bench import baselines, minimum_bytes, strategies
 from forebay.bench.settings import Settings
 from forebay.cluster import cluster as cluster_module
 
@@ -207,9 +207,9 @@ def test_a_global_batch_is_shared_out_between_the_ranks_of_the_job(capsys, data)
     assert "found both" in capsys.readouterr().err
 
 
-def test_what_is_needed_is_every_page_of_the_records_once(tmp_path):
+def test_the_minimum_is_every_page_of_the_records_once(tmp_path):
     # Four records lie in one leaf page, one of three pages in pages of its own.
     data = support.write_lmdb(tmp_path / "few.lmdb", [b"x" * 500] * 4 + [b"y" * 9000])
-    assert needed.minimum_bytes([str(data)], [[0, 1], [1, 2]]) == 4096
-    assert needed.minimum_bytes([str(data)], [[4], [4, 4]]) == 3 * 4096
-    assert needed.minimum_bytes([str(data)], [[0], [4]]) == 4 * 4096
+    assert minimum_bytes.minimum_bytes([str(data)], [[0, 1], [1, 2]]) == 4096
+    assert minimum_bytes.minimum_bytes([str(data)], [[4], [4, 4]]) == 3 * 4096
+    assert minimum_bytes.minimum_bytes([str(data)], [[0], [4]]) == 4 * 4096

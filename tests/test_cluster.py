@@ -167,7 +167,7 @@ def test_nothing_is_left_when_the_starter_is_killed(number):
             starter.kill()
         assert starter.stdout.readline() == "up\n"
         processes = nodes.descendants(starter.pid)
-        # The keeper and what waits for it, the two nodes likewise, the programs.
+        # The init process and what waits for it, the two nodes likewise, the programs.
         assert len(processes) >= 8
         os.kill(starter.pid, number)
     nodes.wait_until_gone(processes)

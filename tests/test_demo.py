@@ -20,8 +20,8 @@ import support
 from demo_support import SAMPLES, place, scratch  # noqa: F401 - fixtures among them
 from emulator import needs_fuse, ours
 from forebay import launch, pfs
-from forebay.demo import conductor, page, results
-from forebay.demo.conductor import main
+from forebay.demo import page, results, runner
+from forebay.demo.runner import main
 
 
 def test_wrong_use_is_told_apart_from_failure(capsys: pytest.CaptureFixture[str]):
@@ -116,7 +116,7 @@ def test_a_demo_that_fails_in_mid_run_leaves_nothing_mounted(
         os.close(process)
         raise launch.LaunchError("training run: Transport endpoint is not connected")
 
-    monkeypatch.setattr(conductor.launch, "run", fail)
+    monkeypatch.setattr(runner.launch, "run", fail)
     assert main(samples=SAMPLES, output=place / "demo.html", data=place / "data") == 1
     message = {
         "ranks": "a rank died",

@@ -17,7 +17,7 @@ from demo_support import SAMPLES, dataset, place, scratch  # noqa: F401 - fixtur
 from emulator import needs_fuse, ours
 from forebay import OptionError, StorageError, pfs
 from forebay.demo import storage
-from forebay.demo.conductor import main
+from forebay.demo.runner import main
 
 
 def no_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 import support
 from demo_support import place  # noqa: F401 - fixtures among them
 from forebay import launch
-from forebay.demo.conductor import main
+from forebay.demo.runner import main
 
 
 def test_a_missing_launcher_is_an_error_that_says_what_to_install(

@@ -13,7 +13,7 @@ import numpy as np
 
 from bench import datasets
 from bench.datasets import Set
-from bench.frame import Settings, timed
+from bench.harness import Settings, timed
 
 _SOURCE = Path(__file__).parents[1] / "baselines.c"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.frame import Settings
+from bench.harness import Settings
 from forebay.demo import datum
 
 COMMIT_EVERY = 1000

@@ -12,7 +12,7 @@ import numpy as np
 
 import forebay
 from bench.datasets import Set
-from bench.frame import timed
+from bench.harness import timed
 
 _SPENT = ("startup", "exposed", "locate", "plan", "read", "decode", "reader_idle", "gather", "gather_idle")
 

@@ -10,7 +10,7 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.frame import Outcome, Row, Settings
+from bench.harness import Outcome, Row, Settings
 
 REASONS = Path(__file__).parents[1] / "reasons.toml"
 

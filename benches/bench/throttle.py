@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.frame import SkipError
+from bench.harness import SkipError
 
 _ROOT = Path("/sys/fs/cgroup/blkio")
 

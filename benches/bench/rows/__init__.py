@@ -1,6 +1,6 @@
 """All rows, in the order of the table."""
 
-from bench.frame import Row
+from bench.harness import Row
 from bench.rows import cold, grouped, latency, opening, random, ranks, sequential
 
 ROWS: tuple[Row, ...] = (

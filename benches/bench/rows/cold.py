@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import datasets, throttle
-from bench.frame import Outcome, Row, Settings, in_turn, ratio
+from bench.harness import Outcome, Row, Settings, in_turn, ratio
 
 RATE_BYTES_S = 200_000_000
 LIMIT_SECONDS = 60.0

@@ -11,7 +11,7 @@ import numpy as np
 from bench import datasets
 from bench.baselines import numpy_loop
 from bench.feed import Feed
-from bench.frame import Outcome, Row, Settings, in_turn, rate, ratio
+from bench.harness import Outcome, Row, Settings, in_turn, rate, ratio
 
 
 def small(settings: Settings) -> Outcome:

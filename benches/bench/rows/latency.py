@@ -7,7 +7,7 @@ import time
 
 from bench import datasets
 from bench.feed import Feed
-from bench.frame import Outcome, Row, Settings, quartiles
+from bench.harness import Outcome, Row, Settings, quartiles
 
 BATCH = 256
 READY_S = 0.004

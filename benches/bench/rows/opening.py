@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from bench import datasets
-from bench.frame import Outcome, Row, Settings, quartiles, timed
+from bench.harness import Outcome, Row, Settings, quartiles, timed
 
 
 def measure(settings: Settings) -> Outcome:

@@ -9,7 +9,7 @@ import numpy as np
 from bench import datasets
 from bench.baselines import Plain, PyLmdb
 from bench.feed import Feed
-from bench.frame import Outcome, Row, Settings, in_turn, rate, ratio
+from bench.harness import Outcome, Row, Settings, in_turn, rate, ratio
 
 BATCH = 256
 LARGE_BATCH = 32

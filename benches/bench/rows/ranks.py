@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import datasets
-from bench.frame import Outcome, Row, Settings, quartiles
+from bench.harness import Outcome, Row, Settings, quartiles
 
 RANKS = 4
 ORDERS = ("sequential", "group", "shuffle")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench import datasets
 from bench.baselines import Plain
 from bench.feed import Feed
-from bench.frame import Outcome, Row, Settings, in_turn, rate, ratio
+from bench.harness import Outcome, Row, Settings, in_turn, rate, ratio
 
 BATCH = 256
 BLOCK_BYTES = 4 << 20

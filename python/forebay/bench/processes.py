@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from forebay.meeting import MeetingServer
+from forebay.barrier import BarrierServer
 
 _LOOK_S = 0.05
 _GRACE_S = 2.0
@@ -41,17 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for rank, (_, theirs) in enumerate(pairs):
             program = [*enter[rank], sys.executable, "-m", "forebay.bench.rank", path]
-            program += ["--rank", str(rank), "--meeting", str(theirs.fileno())]
+            program += ["--rank", str(rank), "--barrier", str(theirs.fileno())]
             processes.append(subprocess.Popen(program, pass_fds=[theirs.fileno()]))
             theirs.close()
-        return _serve(MeetingServer([ours for ours, _ in pairs]), processes)
+        return _serve(BarrierServer([ours for ours, _ in pairs]), processes)
     finally:
         _end(processes)
         for ours, _ in pairs:
             ours.close()
 
 
-def _serve(server: MeetingServer, processes: list[subprocess.Popen[bytes]]) -> int:
+def _serve(server: BarrierServer, processes: list[subprocess.Popen[bytes]]) -> int:
     looked = time.monotonic()
     while True:
         server.serve(_LOOK_S)

@@ -2,8 +2,8 @@
 
 A timed run, in order: all ranks meet; the source is opened and the first batch got (start-up); all meet again, and from there
 on the wall is counted. Each step is a batch, compute (sleep until an absolute deadline, as DLIO and MLPerf Storage do), and a
-meeting, which stands for the sum of gradients. Three time stamps per step are kept, of the monotonic clock, which all ranks of
-a machine share: batch got, arrived at the meeting, together. What they mean is worked out afterwards (`forebay.bench.timing`).
+barrier, which stands for the sum of gradients. Three time stamps per step are kept, of the monotonic clock, which all ranks of
+a machine share: batch got, arrived at the barrier, together. What they mean is worked out afterwards (`forebay.bench.timing`).
 
 A verification run is the same without compute and without stamps that anybody looks at; it keeps the id and a digest of every
 sample instead. Digests are not taken in timed runs: they would cost what the runs measure.
@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 
 from forebay._core import ForebayError
+from forebay.barrier import Barrier, MpiBarrier, SocketBarrier
 from forebay.bench import baselines
 from forebay.bench.baselines import Place, Source
 from forebay.bench.engine import Engine
 from forebay.bench.verify import Digests
 from forebay.counters import Transfers, Usage, process_usage, thread_usage, transfers
 from forebay.launch import PROGRESS_MARK
-from forebay.meeting import Meeting, MpiMeeting, SocketMeeting
 
 PROGRESS_EVERY_S = 0.25
 
@@ -47,31 +47,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="forebay.bench.rank", description="One rank of the bench.")
     parser.add_argument("run", type=Path)
     parser.add_argument("--rank", type=int, help="started as a plain process")
-    parser.add_argument("--meeting", type=int, help="descriptor of the socket where the ranks meet")
+    parser.add_argument("--barrier", type=int, help="descriptor of the socket where the ranks meet")
     options = parser.parse_args(arguments)
     run = json.loads(options.run.read_text("utf-8"))
-    meeting: Meeting
+    barrier: Barrier
     if options.rank is None:
-        meeting = MpiMeeting(run["deadline_s"])
+        barrier = MpiBarrier(run["deadline_s"])
     else:
-        meeting = SocketMeeting(options.meeting, options.rank, run["ranks"], run["deadline_s"])
-    if meeting.size != run["ranks"]:
-        sys.exit(f"bench: expected {run['ranks']} ranks, found {meeting.size}")
-    place = _place(run, meeting.rank)
+        barrier = SocketBarrier(options.barrier, options.rank, run["ranks"], run["deadline_s"])
+    if barrier.size != run["ranks"]:
+        sys.exit(f"bench: expected {run['ranks']} ranks, found {barrier.size}")
+    place = _place(run, barrier.rank)
     try:
         measured, arrays = (_verify if run["verify"] else _measure)(
-            run, place, meeting, _source(run, meeting)
+            run, place, barrier, _source(run, barrier)
         )
     except ForebayError as error:
         # Its message says it all; a traceback per rank would bury it.
-        sys.exit(f"bench: rank {meeting.rank}: {type(error).__name__}: {error}")
+        sys.exit(f"bench: rank {barrier.rank}: {type(error).__name__}: {error}")
     except Exception as error:
         # A program of the user's, mostly: where it failed, and then, so that no launcher's words bury it, with what.
         traceback.print_exc()
         told = traceback.format_exception_only(error)[-1].strip()
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        sys.exit(f"bench: rank {meeting.rank}: {told} ({frame.filename}, line {frame.lineno})")
-    files = Path(run["directory"], f"rank-{meeting.rank}")
+        sys.exit(f"bench: rank {barrier.rank}: {told} ({frame.filename}, line {frame.lineno})")
+    files = Path(run["directory"], f"rank-{barrier.rank}")
     np.savez(files.with_suffix(".npz"), **arrays)
     files.with_suffix(".json").write_text(json.dumps(measured), encoding="utf-8")
 
@@ -95,27 +95,27 @@ def _place(run: dict[str, Any], rank: int) -> Place:
     )
 
 
-def _source(run: dict[str, Any], meeting: Meeting) -> Opener:
+def _source(run: dict[str, Any], barrier: Barrier) -> Opener:
     """Return what opens the source of a rank, with all that it imports imported."""
     if not run["baseline"]:
         # The engine gets what a training script would give it: MPI's world, where the job is all there.
         whole = len(run["nodes"]) > 1 and run["world_ranks"] == run["ranks"]
-        comm = meeting.comm if whole and isinstance(meeting, MpiMeeting) else None
+        comm = barrier.comm if whole and isinstance(barrier, MpiBarrier) else None
         return partial(Engine, strategy=run["strategy"], order=run["order"], epochs=run["epochs"], comm=comm)
     baseline = baselines.find(run["baseline_files"])[run["strategy"]]
     baseline.load()
     return baseline.open
 
 
-def _verify(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Opener) -> Result:
-    digests, progress = Digests(), _Progress(meeting.rank)
-    meeting.together("the start")
+def _verify(run: dict[str, Any], place: Place, barrier: Barrier, source_of: Opener) -> Result:
+    digests, progress = Digests(), _Progress(barrier.rank)
+    barrier.wait("the start")
     source = source_of(place)
     for epoch in range(run["epochs"]):
         for step, (ids, records) in enumerate(source.epoch(epoch)):
             digests.add_step(ids, records)
             progress.tell()
-            meeting.together(f"step {step} of epoch {epoch}")
+            barrier.wait(f"step {step} of epoch {epoch}")
             if step + 1 == run["steps"]:
                 break
         digests.end_epoch()
@@ -123,10 +123,10 @@ def _verify(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Open
     return {"rank": place.rank}, digests.arrays()
 
 
-def _measure(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Opener) -> Result:
+def _measure(run: dict[str, Any], place: Place, barrier: Barrier, source_of: Opener) -> Result:
     clock = time.perf_counter_ns
     compute_ns = round(run["compute_seconds"] * 1e9)
-    progress = _Progress(meeting.rank)
+    progress = _Progress(barrier.rank)
     got: list[int] = []
     arrived: list[int] = []
     together: list[int] = []
@@ -136,7 +136,7 @@ def _measure(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Ope
     epochs: list[int] = []
     busy: list[tuple[Usage, Usage]] = []
     ready = 0
-    meeting.together("the start")
+    barrier.wait("the start")
     process_before, transfers_before = process_usage(), transfers()
     begin = clock()
     source = source_of(place)
@@ -147,14 +147,14 @@ def _measure(run: dict[str, Any], place: Place, meeting: Meeting, source_of: Ope
             mark = thread_usage()
             got.append(now)
             if not ready:
-                meeting.together("the first batch")
+                barrier.wait("the first batch")
                 ready = now = clock()
             samples.append(len(ids))
             numbers.append(ids)
             sizes.append(_size(records))
             _sleep_until(now + compute_ns)
             arrived.append(clock())
-            meeting.together(f"step {step} of epoch {epoch}")
+            barrier.wait(f"step {step} of epoch {epoch}")
             progress.tell()
             busy.append((mark, thread_usage()))
             together.append(clock())

@@ -1,6 +1,6 @@
 """Whether all rows handed out the same samples: digests, and what they are compared with.
 
-A rank's verification run keeps, for each sample it was handed, the id and a digest of 128 bits of (id, bytes). The conductor
+A rank's verification run keeps, for each sample it was handed, the id and a digest of 128 bits of (id, bytes). The runner
 joins the ranks of a row. Two things come of it:
 
 - `digest_steps`: of the ids and digests of every step, rank by rank and slot by slot. Rows of one order must agree in it, and

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay._core import FormatError, option_error
-from forebay.bench.checked_toml import Table
+from forebay.bench.validated_toml import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -207,7 +207,7 @@ def command(
     from forebay import _page
     from forebay.bench import baselines as programs
     from forebay.bench import facts
-    from forebay.bench.conductor import bench
+    from forebay.bench.runner import bench
     from forebay.bench.settings import Settings
     from forebay.bench.strategies import parse
     from forebay.cli.output import print_json, print_table, progress

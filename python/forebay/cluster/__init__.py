@@ -5,7 +5,7 @@ the processor, the memory and all other files with the machine. A hub, in namesp
 joins them, and is where a launcher such as ``mpiexec`` runs; a stand-in for ``ssh`` starts processes on a node. Mounts of the
 emulated file system (docs/pfs.md) are seen by the nodes that they are given to and by no other: a page cache for each node.
 
-Everything lives in one process namespace, whose first process (``keeper``) ends when whoever started the cluster closes it or
+Everything lives in one process namespace, whose first process (``init``) ends when whoever started the cluster closes it or
 dies, by whatever signal; the kernel then ends all of it: processes, network, mounts, memory. No file is written outside.
 
 It needs root, or user namespaces, and the programs ``unshare``, ``nsenter``, ``mount`` and ``ip``.

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from forebay._core import ForebayError
-from forebay.cluster.keeper import NODE_NAMESPACES, PLACE
+from forebay.cluster.init import NODE_NAMESPACES, PLACE
 from forebay.pfs.mounts import list_mounts, may_mount
 
 __all__ = ["Cluster", "ClusterError", "missing"]
@@ -86,12 +86,12 @@ class Cluster:
         command = ["unshare", *self._user, *NODE_NAMESPACES]
         # Mounts that go on the machine go here, too, where its mounts are shared.
         command += ["--propagation", "slave", "--fork", "--kill-child", "--mount-proc"]
-        command += [sys.executable, "-m", "forebay.cluster.keeper"]
+        command += [sys.executable, "-m", "forebay.cluster.init"]
         starter = os.pidfd_open(os.getpid())
         # Read only when something goes wrong.
         self._messages = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         try:
-            self._keeper = subprocess.Popen(
+            self._init = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -120,14 +120,14 @@ class Cluster:
             "starter": starter,
             "shared_memory_bytes": SHARED_MEMORY_BYTES,
         }
-        assert self._keeper.stdin is not None
-        assert self._keeper.stdout is not None
+        assert self._init.stdin is not None
+        assert self._init.stdout is not None
         line = ""
         with contextlib.suppress(BrokenPipeError):
-            self._keeper.stdin.write(json.dumps(wanted) + "\n")
-            self._keeper.stdin.flush()
-            if select.select([self._keeper.stdout], [], [], _UP_WITHIN_S)[0]:
-                line = self._keeper.stdout.readline()
+            self._init.stdin.write(json.dumps(wanted) + "\n")
+            self._init.stdin.flush()
+            if select.select([self._init.stdout], [], [], _UP_WITHIN_S)[0]:
+                line = self._init.stdout.readline()
         answer = json.loads(line) if line else {"error": self._said()}
         if "error" in answer:
             raise ClusterError(f"cluster of {len(self.names)} nodes: {answer['error']}")
@@ -156,7 +156,7 @@ class Cluster:
 
     def in_hub(self, program: Sequence[str]) -> list[str]:
         """Give the command that runs a program in the hub, from where all nodes are reached."""
-        target = str(self._keeper.pid)
+        target = str(self._init.pid)
         namespaces = ["--net", "--uts", "--ipc", "--mount", f"--pid=/proc/{target}/ns/pid_for_children"]
         user = ["--user", "--preserve-credentials"] if self._user else []
         # The working directory is looked up anew, so that it is the hub's own and not the machine's.
@@ -215,15 +215,15 @@ class Cluster:
 
     def close(self) -> None:
         """End all processes of the cluster and take it away; nothing of it is left when this returns."""
-        keeper = self._keeper
-        for pipe in (keeper.stdin, keeper.stdout):
+        init = self._init
+        for pipe in (init.stdin, init.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
         try:
-            keeper.wait(timeout=_DOWN_WITHIN_S)
+            init.wait(timeout=_DOWN_WITHIN_S)
         except subprocess.TimeoutExpired:
             # --kill-child takes the first process of the cluster along.
-            keeper.kill()
-            keeper.wait()
+            init.kill()
+            init.wait()
         self._messages.close()

@@ -10,7 +10,7 @@ The demo promises that the first two runs compute the same losses, bit for bit, 
 does not claim that its times mean much: see the caveat it prints.
 """
 
-from forebay.demo.conductor import main
 from forebay.demo.data import DemoError
+from forebay.demo.runner import main
 
 __all__ = ["DemoError", "main"]

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from forebay.demo.conductor import DATA, OUTPUT, RANKS, SAMPLES, main
+from forebay.demo.runner import DATA, OUTPUT, RANKS, SAMPLES, main
 
 parser = argparse.ArgumentParser(prog="forebay.demo", description="The main job on this machine, end to end.")
 parser.add_argument("--ranks", type=int, default=RANKS, help="MPI ranks (default: %(default)s)")

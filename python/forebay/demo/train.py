@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from forebay.barrier import check_world, wait
 from forebay.counters import Usage, process_usage, thread_usage, transfers
 from forebay.demo import sources
 from forebay.demo.model import Model
 from forebay.launch import PROGRESS_MARK
-from forebay.meeting import check_world, wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

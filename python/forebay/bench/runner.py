@@ -28,7 +28,7 @@ from forebay._scratch import remove_leftovers, scratch
 from forebay.bench import processes, timing, verify
 from forebay.bench.emulation import Emulation, emulate
 from forebay.bench.facts import SCHEMA, Facts
-from forebay.bench.needed import minimum_bytes
+from forebay.bench.minimum_bytes import minimum_bytes
 from forebay.bench.nodes import SCRATCH, Nodes, nodes
 from forebay.bench.settings import Settings
 from forebay.bench.strategies import Row

@@ -1,7 +1,7 @@
 """Where the ranks of a run wait for each other: an all-reduce of MPI, or a socket of the process that started them.
 
 A training job's ranks sum gradients after each step. The demo does that with MPI; the bench only needs that nobody goes on
-before all have come, and takes MPI where the ranks were started by its launcher, else `SocketMeeting`.
+before all have come, and takes MPI where the ranks were started by its launcher, else `SocketBarrier`.
 
 Waiting ranks sleep rather than spin, since there may be more ranks than cores, and no wait is for ever: a rank that stays away
 longer than a deadline is an error that says at what. Whoever starts the ranks ends them all when one of them fails.
@@ -55,17 +55,17 @@ def check_world(comm: MPI.Intracomm) -> None:
             )
 
 
-class Meeting(Protocol):
+class Barrier(Protocol):
     """Ranks that wait for each other."""
 
     rank: int
     size: int
 
-    def together(self, what: str) -> None:
+    def wait(self, what: str) -> None:
         """Return once every rank has called this; `what` names the occasion in errors."""
 
 
-class MpiMeeting:
+class MpiBarrier:
     """Over MPI's world: an all-reduce of one number, which is what a step's communication costs at least."""
 
     def __init__(self, deadline_s: float) -> None:
@@ -78,13 +78,13 @@ class MpiMeeting:
         self._deadline_s = deadline_s
         self._sent, self._received = np.ones(1), np.zeros(1)
 
-    def together(self, what: str) -> None:
+    def wait(self, what: str) -> None:
         """Sum ones over the ranks."""
         wait(self.comm.Iallreduce(self._sent, self._received), what, self._deadline_s)
 
 
-class SocketMeeting:
-    """Over a socket that a `MeetingServer` holds the other end of; it has no name, the rank inherits it."""
+class SocketBarrier:
+    """Over a socket that a `BarrierServer` holds the other end of; it has no name, the rank inherits it."""
 
     def __init__(self, descriptor: int, rank: int, size: int, deadline_s: float) -> None:
         self.rank, self.size = rank, size
@@ -92,7 +92,7 @@ class SocketMeeting:
         self._connection = socket.socket(fileno=descriptor)
         self._connection.settimeout(deadline_s)
 
-    def together(self, what: str) -> None:
+    def wait(self, what: str) -> None:
         """Say that this rank is here and sleep until the answer that all are."""
         try:
             self._connection.sendall(b"\1")
@@ -103,7 +103,7 @@ class SocketMeeting:
             raise ConnectionError(f"{what}: the process that started the ranks is gone")
 
 
-class MeetingServer:
+class BarrierServer:
     """Counts who has come and tells all when everyone has."""
 
     def __init__(self, ranks: Sequence[socket.socket]) -> None:

@@ -1,4 +1,4 @@
-"""The demo's conductor: data set, three runs, comparison, table and page."""
+"""The demo's runner: data set, three runs, comparison, table and page."""
 
 from __future__ import annotations
 

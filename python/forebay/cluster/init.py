@@ -1,4 +1,4 @@
-"""The first process of a cluster: makes hub and nodes, then waits for the end (``python -m forebay.cluster.keeper``).
+"""The first process of a cluster: makes hub and nodes, then waits for the end (``python -m forebay.cluster.init``).
 
 Started by `forebay.cluster.cluster` in new namespaces, as process 1. In order: it reads what is wanted from its standard input,
 sets up the hub, starts the nodes, joins them by a bridge, and answers on its standard output; then it waits until its standard
@@ -46,9 +46,9 @@ exec sleep infinity >/dev/null 2>&1
 _ON = """\
 #!/bin/sh
 # Runs a program on a node: on NODE PROGRAM ARGUMENT...
-keeper=$(cat {place}/$1) || exit 255
+init=$(cat {place}/$1) || exit 255
 shift
-exec nsenter --target "$keeper" --net --uts --ipc --mount --pid=/proc/$keeper/ns/pid_for_children -- \\
+exec nsenter --target "$init" --net --uts --ipc --mount --pid=/proc/$init/ns/pid_for_children -- \\
     /bin/sh -c 'cd "$0" && exec "$@"' "$PWD" "$@"
 """
 
@@ -109,15 +109,15 @@ def _make(wanted: dict[str, Any]) -> list[int]:
         path.chmod(0o755)
     _ip("link set lo up", "link add br0 type bridge", "addr add 10.77.255.254/16 dev br0", "link set br0 up")
     stride = _most_processes() // (len(names) + 1)
-    keepers = [
+    inits = [
         _start(name, visible - set(points), wanted["shared_memory_bytes"], stride * (number + 1))
         for number, (name, points) in enumerate(zip(names, wanted["mounts"], strict=True))
     ]
-    for number, (name, keeper) in enumerate(zip(names, keepers, strict=True)):
-        _wait_until_up(name, keeper)
-        (PLACE / name).write_text(f"{keeper.pid}\n")
-        _join(number, keeper.pid)
-    return [keeper.pid for keeper in keepers]
+    for number, (name, init) in enumerate(zip(names, inits, strict=True)):
+        _wait_until_up(name, init)
+        (PLACE / name).write_text(f"{init.pid}\n")
+        _join(number, init.pid)
+    return [init.pid for init in inits]
 
 
 def _write_hosts(names: list[str]) -> None:
@@ -153,12 +153,12 @@ def _start(
     )
 
 
-def _wait_until_up(name: str, keeper: subprocess.Popen[bytes]) -> None:
-    assert keeper.stdout is not None
+def _wait_until_up(name: str, init: subprocess.Popen[bytes]) -> None:
+    assert init.stdout is not None
     said = b""
     end = time.monotonic() + _UP_WITHIN_S
-    while select.select([keeper.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
-        part = os.read(keeper.stdout.fileno(), 4096)
+    while select.select([init.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+        part = os.read(init.stdout.fileno(), 4096)
         said += part
         if said.endswith(b"up\n"):
             return
@@ -167,11 +167,11 @@ def _wait_until_up(name: str, keeper: subprocess.Popen[bytes]) -> None:
     raise OSError(f"{name} did not come up: {said.decode(errors='replace').strip() or 'it said nothing'}")
 
 
-def _join(number: int, keeper: int) -> None:
+def _join(number: int, init: int) -> None:
     """Join a node to the bridge."""
     link = f"link{number}"
     _ip(
-        f"link add {link} type veth peer name eth0 netns /proc/{keeper}/ns/net",
+        f"link add {link} type veth peer name eth0 netns /proc/{init}/ns/net",
         f"link set {link} master br0",
         f"link set {link} up",
     )
@@ -179,7 +179,7 @@ def _join(number: int, keeper: int) -> None:
         "link set lo up",
         f"addr add {_address(number)}/16 dev eth0",
         "link set eth0 up",
-        inside=("nsenter", "--target", str(keeper), "--net"),
+        inside=("nsenter", "--target", str(init), "--net"),
     )
 
 

@@ -1,4 +1,4 @@
-"""The frame of the benchmarks: what a row is, how it is measured, how it is told.
+"""The harness of the benchmarks: what a row is, how it is measured, how it is told.
 
 A row compares Forebay with something plain on the same bytes, side by side in one process and one run:
 warm-ups, then repetitions in turn (ours, theirs, ours, theirs ...), so that whatever else the machine does
