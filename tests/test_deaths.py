@@ -151,7 +151,7 @@ def test_a_death_at_the_same_step_as_all_others_is_told(pool, records, victim):
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_a_death_while_all_wait_for_a_slow_rank_is_told(pool, records, slow):
     # A slow rank holds up the landing ring, and with it the others.
-    options = {**OPTIONS, "strategy": {**READERS, "buffers": 2}, "memory": "8MiB"}
+    options = {**OPTIONS, "strategy": {**READERS, "batch_buffers": 2}, "memory": "8MiB"}
     ranks = pool.begin(
         3, work.walk, lambda rank: {"stop": 1 if rank == slow else None}, path=records, options=options
     )

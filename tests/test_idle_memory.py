@@ -17,7 +17,7 @@ from support import run_python
 SAMPLES, BATCH, SAMPLE_BYTES = 8, 4, 1 << 20
 
 # 64 buffers of 4 MiB: a region of over 256 MiB, of which an epoch of 8 MiB touches two buffers.
-WIDE = {"strategy": forebay.Strategy(buffers=64), "order": "shuffle", "epochs": 3}
+WIDE = {"strategy": forebay.Strategy(batch_buffers=64), "order": "shuffle", "epochs": 3}
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def kib(field):
 forebay.Loader
 limit = (kib("VmSize") << 10) + (900 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-options = {"strategy": forebay.Strategy(buffers=12), "order": "shuffle", "epochs": 100, "world": "single"}
+options = {"strategy": forebay.Strategy(batch_buffers=12), "order": "shuffle", "epochs": 100, "world": "single"}
 loaders = [forebay.Loader(sys.argv[1], 4, **options) for _ in range(12)]
 found = {
     "budget": loaders[0].facts["memory_bytes"],

@@ -62,8 +62,8 @@ def test_a_circular_database_goes_on_where_the_epoch_before_ended(pool, mixed, r
 def test_reads_may_span_any_number_of_steps(pool, several, locate, coalesce):
     options = {"batch_size": 5, "order": "sequential", "memory": "4MiB"}
     expected = plain_steps(1200, 5, 3)
-    for readers in ("roots", 2, 3):
-        strategy = {**locate, "readers": readers, "coalesce": coalesce, "buffers": 2}
+    for readers in ("per_node", 2, 3):
+        strategy = {**locate, "readers": readers, "coalesce": coalesce, "batch_buffers": 2}
         found = pool.run(3, work.deliver, path=several, options={**options, "strategy": strategy}, epochs=2)
         assert [plain.together(found, epoch) for epoch in range(2)] == [expected] * 2
 

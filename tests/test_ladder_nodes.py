@@ -229,7 +229,7 @@ def test_turns_change_nothing_but_when_something_is_read(pool, several, stagger)
 
 @pytest.mark.parametrize("leaves", [0, 1, 2])
 def test_a_node_that_says_goodbye_gives_its_turn_up(pool, several, leaves):
-    strategy = {"access": "pread", "readers": "roots", "coalesce": 1, "stagger": 3}
+    strategy = {"access": "pread", "readers": "per_node", "coalesce": 1, "stagger": 3}
     each = lambda rank: {"stop": 5 if rank == leaves else None, "epochs": 2}  # noqa: E731
     found = check(pool.outcomes(begin(pool, (0, 1, 2), several, strategy, each)))
     for rank, one in enumerate(found):
@@ -238,7 +238,7 @@ def test_a_node_that_says_goodbye_gives_its_turn_up(pool, several, leaves):
 
 
 def test_nodes_that_jump_and_rest_do_not_keep_their_turn(pool, several):
-    strategy = {"access": "pread", "readers": "roots", "coalesce": 1, "stagger": 2}
+    strategy = {"access": "pread", "readers": "per_node", "coalesce": 1, "stagger": 2}
     actions = {0: [{}, {"epoch": 5}, {"epoch": 0}], 1: [{"stop": 2}, {"epoch": 5}, {"epoch": 0, "stop": 7}]}
     each = lambda rank: {"actions": actions[rank]}  # noqa: E731
     ranks = begin(pool, (0, 1), several, strategy, each, function=work.act)
@@ -249,7 +249,7 @@ def test_nodes_that_jump_and_rest_do_not_keep_their_turn(pool, several):
 
 
 def test_the_number_of_groups_can_be_changed_in_mid_run(pool, several):
-    strategy = {"access": "pread", "readers": "roots", "coalesce": 1, "stagger": 1}
+    strategy = {"access": "pread", "readers": "per_node", "coalesce": 1, "stagger": 1}
     ranks = begin(
         pool, (0, 1, 2), several, strategy, function=work.staggered, groups=3, more={"memory": "512KiB"}
     )
@@ -267,7 +267,7 @@ def test_the_number_of_groups_can_be_changed_in_mid_run(pool, several):
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_death_of_a_node_that_may_have_the_turn_is_told(pool, several, victim):
-    strategy = {"access": "pread", "readers": "roots", "coalesce": 1, "stagger": 2}
+    strategy = {"access": "pread", "readers": "per_node", "coalesce": 1, "stagger": 2}
     ranks = begin(pool, (0, 1), several, strategy, function=work.walk)
     for rank in ranks:
         assert rank.hear() == "made"

@@ -32,7 +32,7 @@ def test_ranks_that_break_keep_and_pause_as_they_like_get_what_the_order_says(po
         "strategy": {
             "access": rng.choice(["auto", "mmap", "pread", "io_uring"]),
             "readers": rng.choice([1, 2, 3, 4, 5]),
-            "buffers": rng.choice([2, 3, 4]),
+            "batch_buffers": rng.choice([2, 3, 4]),
         },
     }
     scripts = [[] for _ in range(ranks)]
@@ -81,7 +81,7 @@ def test_readers_that_move_or_lag_never_write_over_blocks_that_others_wait_for(p
         "batch_size": 16,
         "order": "contiguous",
         "memory": "9MiB",
-        "strategy": {"access": "pread", "readers": 2, "buffers": 2},
+        "strategy": {"access": "pread", "readers": 2, "batch_buffers": 2},
     }
     expected = plain.contiguous(1600, 16, 2, 1, "wrap")[0]
     for victim in (0, 1):
@@ -101,7 +101,7 @@ def test_a_fork_in_any_rank_disturbs_nobody(pool, mixed):
     options = {
         "batch_size": 4,
         "order": "shuffle",
-        "strategy": {"access": "pread", "readers": 3, "buffers": 3},
+        "strategy": {"access": "pread", "readers": 3, "batch_buffers": 3},
     }
     found = pool.run(3, work.forking, path=mixed, options=options)
     assert [one["codes"] for one in found] == [[4, 4]] * 3
@@ -112,7 +112,7 @@ def test_interrupts_at_any_moment_lose_no_place(pool, mixed, tmp_path):
     options = {
         "batch_size": 4,
         "order": "shuffle",
-        "strategy": {"access": "pread", "readers": 3, "buffers": 2},
+        "strategy": {"access": "pread", "readers": 3, "batch_buffers": 2},
     }
     epochs = 12
     each = lambda rank: {"rests": rank == 0, "tally": str(tmp_path / f"tally.{rank}")}  # noqa: E731
@@ -166,7 +166,7 @@ def test_a_loader_that_is_collected_says_goodbye(pool, mixed, victim):
 
 def test_views_outlive_the_loaders_of_all_ranks_and_the_memory_goes_with_the_last(pool, mixed, even):
     for path in (mixed, even):
-        options = {"batch_size": 4, "order": "shuffle", "strategy": {"buffers": 2}}
+        options = {"batch_size": 4, "order": "shuffle", "strategy": {"batch_buffers": 2}}
         for one in pool.run(3, work.views, path=path, options=options):
             assert one["right"]
             assert one["writable"]
@@ -348,7 +348,7 @@ def test_a_data_set_that_is_written_to_is_an_error_at_the_end_of_the_epoch(pool,
         ({"memory": "33MiB"}, "memory"),
         ({"strategy": {"readers": 3}}, "readers"),
         ({"strategy": {"access": "pread"}}, "access"),
-        ({"strategy": {"buffers": 3}}, "buffers"),
+        ({"strategy": {"batch_buffers": 3}}, "batch_buffers"),
         ({"timeout": 60}, "timeout"),
     ],
 )

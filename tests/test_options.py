@@ -77,8 +77,8 @@ def test_orders_and_strategies_with_parameters_have_a_text_form():
     )
     assert found["order"] == forebay.Group(samples=512, window=4, lanes=16)
     assert found["strategy"] == forebay.Strategy(access="io_uring", readers=3, direct=True)
-    found = resolve({"strategy": None}, {"FOREBAY_STRATEGY": "pread:readers=roots,coalesce=7"})
-    assert found["strategy"] == forebay.Strategy(access="pread", readers="roots", coalesce=7)
+    found = resolve({"strategy": None}, {"FOREBAY_STRATEGY": "pread:readers=per_node,coalesce=7"})
+    assert found["strategy"] == forebay.Strategy(access="pread", readers="per_node", coalesce=7)
 
 
 def test_orders_and_strategies_can_be_tables_of_the_file():
@@ -145,7 +145,11 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can():
             r"batch_size=: expected an integer of at most 4294967295, found 18446744073709551616",
         ),
         ("epochs", 2**64, r"epochs=: expected an integer of at most 4294967295"),
-        ("strategy", {"buffers": 2**40}, r"Strategy\(buffers=\): expected an integer of at most 4294967295"),
+        (
+            "strategy",
+            {"batch_buffers": 2**40},
+            r"Strategy\(batch_buffers=\): expected an integer of at most 4294967295",
+        ),
         ("seed", 2**64, r"seed=: expected an integer from 0 to 2\*\*64 - 1, found 18446744073709551616"),
         ("timeout", 1e300, r"timeout=: expected at most 1000000000 seconds, found 1e\+300"),
         ("memory", 0, r"memory=: expected a positive number of bytes, found 0"),

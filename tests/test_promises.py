@@ -62,7 +62,7 @@ def test_every_strategy_and_number_of_ranks_delivers_what_the_plain_reader_does(
 def test_any_number_of_readers_and_ranks_go_together(pool, mixed, readers, ranks):
     options = {"batch_size": 12 // ranks, **plain.ORDERS["group"]}
     expected = plain.expected(mixed, options, ranks, 2)
-    strategy = {"access": "pread", "readers": readers, "buffers": 2}
+    strategy = {"access": "pread", "readers": readers, "batch_buffers": 2}
     found = pool.run(ranks, work.deliver, path=mixed, options={**options, "strategy": strategy}, epochs=2)
     for epoch in range(2):
         assert plain.joined(plain.together(found, epoch)) == expected[epoch]
@@ -342,7 +342,7 @@ def test_large_samples_in_little_memory_are_read_in_place(pool, large, strategy,
         "batch_size": 4,
         **plain.ORDERS[order],
         "memory": "20MiB",
-        "strategy": {**plain.STRATEGIES[strategy], "buffers": 2},
+        "strategy": {**plain.STRATEGIES[strategy], "batch_buffers": 2},
     }
     if order == "group":
         options["group"] = {"samples": 4, "window": 2, "lanes": 3}

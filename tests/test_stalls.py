@@ -219,7 +219,7 @@ def test_a_rank_that_keeps_the_others_waiting_is_named_in_warnings_and_nobody_ra
     options = {
         **OPTIONS,
         "epochs": None,
-        "strategy": {"access": "pread", "readers": 3, "buffers": 2},
+        "strategy": {"access": "pread", "readers": 3, "batch_buffers": 2},
         "memory": "8MiB",
     }
     slow = 2

@@ -27,8 +27,8 @@ from forebay._iteration import Batch, Indices, Iteration, Position, Progress
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
     AUTO,
-    RANKS,
-    ROOTS,
+    PER_NODE,
+    PER_RANK,
     Group,
     Resolved,
     Strategy,
@@ -217,10 +217,10 @@ class Loader:
             "last": self._options["last"],
             "epochs": self._options["epochs"],
             "memory_bytes": self._options["memory"],
-            "readers": None if strategy.readers in (ROOTS, RANKS) else strategy.readers,
-            "roots": strategy.readers == ROOTS,
-            "reader_per_rank": strategy.readers == RANKS,
-            "group_buffers": strategy.group_buffers,
+            "readers": None if strategy.readers in (PER_NODE, PER_RANK) else strategy.readers,
+            "roots": strategy.readers == PER_NODE,
+            "reader_per_rank": strategy.readers == PER_RANK,
+            "prefetch_windows": strategy.prefetch_windows,
             "coalesce": strategy.coalesce,
             "stagger": 0 if strategy.stagger == AUTO else strategy.stagger,
             "locate": strategy.locate,
@@ -228,7 +228,7 @@ class Loader:
             "direct": strategy.direct,
             "skips_bad_samples": self._options["bad_samples"] == "skip",
             "checksums": self._options["checksums"],
-            "buffers": strategy.buffers,
+            "batch_buffers": strategy.batch_buffers,
             "timeout_s": math.ceil(self._options["timeout"]),
         }
         links, listener = None, None

@@ -36,8 +36,8 @@ ACCESSES = ("auto", "mmap", "pread", "io_uring")
 LOCATES = ("index", "cursor", "handoff", "scan", "provenance")
 # Those that go from record to record while samples are needed.
 WALKS = ("cursor", "handoff")
-ROOTS = "roots"
-RANKS = "ranks"
+PER_NODE = "per_node"
+PER_RANK = "per_rank"
 AUTO = "auto"
 # Presets: what each is short for. The rungs of LMDBIO, from `lmm` on, are in the order of the paper; `async` is Lee et al.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -46,14 +46,19 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "pread": {"access": "pread"},
     "io_uring": {"access": "io_uring"},
     "lmdb": {"locate": "cursor", "access": "mmap"},
-    "lmm": {"locate": "cursor", "access": "mmap", "readers": ROOTS, "coalesce": 1},
-    "lmm-dm": {"locate": "handoff", "access": "mmap", "readers": ROOTS, "coalesce": 1},
-    "lmm-dio": {"locate": "scan", "access": "pread", "readers": ROOTS, "coalesce": 1},
-    "lmm-dio-prov": {"locate": "provenance", "access": "pread", "readers": ROOTS, "coalesce": 1},
-    "lmm-dio-prov-coal": {"locate": "provenance", "access": "pread", "readers": ROOTS},
-    "lmm-dio-prov-coal-stag": {"locate": "provenance", "access": "pread", "readers": ROOTS, "stagger": AUTO},
-    "async": {"access": "pread", "readers": RANKS, "group_buffers": 1},
-    "async-db": {"access": "pread", "readers": RANKS, "group_buffers": 2},
+    "lmm": {"locate": "cursor", "access": "mmap", "readers": PER_NODE, "coalesce": 1},
+    "lmm-dm": {"locate": "handoff", "access": "mmap", "readers": PER_NODE, "coalesce": 1},
+    "lmm-dio": {"locate": "scan", "access": "pread", "readers": PER_NODE, "coalesce": 1},
+    "lmm-dio-prov": {"locate": "provenance", "access": "pread", "readers": PER_NODE, "coalesce": 1},
+    "lmm-dio-prov-coal": {"locate": "provenance", "access": "pread", "readers": PER_NODE},
+    "lmm-dio-prov-coal-stag": {
+        "locate": "provenance",
+        "access": "pread",
+        "readers": PER_NODE,
+        "stagger": AUTO,
+    },
+    "async": {"access": "pread", "readers": PER_RANK, "prefetch_windows": 1},
+    "async-db": {"access": "pread", "readers": PER_RANK, "prefetch_windows": 2},
 }
 STRATEGIES = tuple(PRESETS)
 WORLDS = ("auto", "mpi", "torchrun", "slurm", "single")
@@ -157,23 +162,23 @@ class Strategy:
         How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a local file, known to be
         resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;
         :meth:`Loader.explain` says so.
-    readers : int, "roots" or "ranks", optional
+    readers : int, "per_node" or "per_rank", optional
         Reader threads per node. By default 2 on a local file system and 8 on one of other nodes; there, in an
-        order that walks forward, 2 that make large reads, one or both at once as is found to be faster. ``"roots"``:
+        order that walks forward, 2 that make large reads, one or both at once as is found to be faster. ``"per_node"``:
         1 per node, 2 above 16 ranks, and they alone touch storage, as LMDBIO's roots do; without it large samples are
-        read straight into the batch by the rank that gets them. ``"ranks"``: one for each rank.
+        read straight into the batch by the rank that gets them. ``"per_rank"``: one for each rank.
     coalesce : int, optional
         Steps that one read may span, where the order goes step by step (all but ``group``). By default chosen from the memory.
     stagger : int or "auto", optional
         Groups of nodes whose readers take turns, so that only some of them touch storage at a time; ``"auto"``: as many as is
         measured to be best (:meth:`Loader.set_stagger` changes it later). By default all read whenever they like.
-    group_buffers : int, optional
+    prefetch_windows : int, optional
         What is read ahead, in windows of the order ``group`` for each lane (in other orders, in what is read at once): 1 reads
         the next window when the one before is used up, 2 while it is being used. By default a little more than 1, as windows
         end at different steps.
     direct : bool, optional
         Whether to read with O_DIRECT, past the page cache. By default chosen from the file system.
-    buffers : int, optional
+    batch_buffers : int, optional
         Batch buffers per rank, at least 2. A script that holds on to many batches needs many, or gets copies in private
         memory. By default 4, two with the user, two being filled; 8 where a batch takes at most 2 MiB.
 
@@ -187,24 +192,24 @@ class Strategy:
     access: str = "auto"
     readers: int | str | None = None
     direct: bool | None = None
-    buffers: int | None = None
+    batch_buffers: int | None = None
     coalesce: int | None = None
     stagger: int | str | None = None
-    group_buffers: int | None = None
+    prefetch_windows: int | None = None
 
     def __post_init__(self) -> None:
         _choice("Strategy(locate=)", self.locate, LOCATES)
         _choice("Strategy(access=)", self.access, ACCESSES)
-        if self.readers is not None and self.readers not in (ROOTS, RANKS):
+        if self.readers is not None and self.readers not in (PER_NODE, PER_RANK):
             _positive("Strategy(readers=)", self.readers)
         if self.coalesce is not None:
             _positive("Strategy(coalesce=)", self.coalesce)
-        if self.group_buffers is not None:
-            _positive("Strategy(group_buffers=)", self.group_buffers)
+        if self.prefetch_windows is not None:
+            _positive("Strategy(prefetch_windows=)", self.prefetch_windows)
         if self.stagger is not None:
             check_stagger("Strategy(stagger=)", self.stagger)
-        if self.buffers is not None and _positive("Strategy(buffers=)", self.buffers) < 2:
-            raise option_error(f"Strategy(buffers=): expected at least 2, found {self.buffers}")
+        if self.batch_buffers is not None and _positive("Strategy(batch_buffers=)", self.batch_buffers) < 2:
+            raise option_error(f"Strategy(batch_buffers=): expected at least 2, found {self.batch_buffers}")
         if self.direct is not None and not isinstance(self.direct, bool):
             raise option_error(f"Strategy(direct=): expected True, False or None; found {self.direct!r}")
         if self.locate in WALKS and self.access != "mmap":
@@ -251,7 +256,7 @@ def _count(name: str, value: object) -> int:
 
 
 def _readers(name: str, value: object) -> int | str:
-    return str(value) if value in (ROOTS, RANKS) else _count(name, value)
+    return str(value) if value in (PER_NODE, PER_RANK) else _count(name, value)
 
 
 def _stagger(name: str, value: object) -> int | str:
@@ -347,9 +352,9 @@ def _strategy(name: str, value: object) -> Strategy:
             "access": _text,
             "readers": _readers,
             "direct": _boolean,
-            "buffers": _count,
+            "batch_buffers": _count,
             "coalesce": _count,
-            "group_buffers": _count,
+            "prefetch_windows": _count,
             "stagger": _stagger,
         }
         details = _details(name, text, kinds)
@@ -371,8 +376,9 @@ _ELSEWHERE: Mapping[str, str] = {
     "persistent_workers": "leave it out: the threads that read live as long as the loader",
     "worker_init_fn": "leave it out: there are no worker processes",
     "multiprocessing_context": "leave it out: there are no worker processes",
-    "prefetch_factor": "memory= bounds what is read ahead, strategy=forebay.Strategy(buffers=n) the batches that are ready",
-    "prefetch": "memory= bounds what is read ahead, strategy=forebay.Strategy(buffers=n) the batches that are ready",
+    "prefetch_factor": "memory= bounds what is read ahead, "
+    "strategy=forebay.Strategy(batch_buffers=n) the batches that are ready",
+    "prefetch": "memory= bounds what is read ahead, strategy=forebay.Strategy(batch_buffers=n) the batches that are ready",
     "drop_last": 'last="drop" leaves the rest out, last="short" makes the last step shorter, last="wrap" (the default) '
     "fills it from the start",
     "pin_memory": "leave it out: batches are numpy arrays; torch.from_numpy(array).pin_memory() gives a pinned tensor",

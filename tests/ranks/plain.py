@@ -24,8 +24,8 @@ STRATEGIES = {
     "pread-direct": {"access": "pread", "direct": True},
     "io_uring-direct": {"access": "io_uring", "direct": True},
     "cursor": {"locate": "cursor", "access": "mmap"},
-    "async": {"access": "pread", "readers": "ranks", "group_buffers": 1},
-    "async-db": {"access": "pread", "readers": "ranks", "group_buffers": 2},
+    "async": {"access": "pread", "readers": "per_rank", "prefetch_windows": 1},
+    "async-db": {"access": "pread", "readers": "per_rank", "prefetch_windows": 2},
 }
 
 

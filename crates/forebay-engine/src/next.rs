@@ -97,7 +97,7 @@ impl Engine {
             consumer.warned_copies = true;
             caller.warn(&format!(
                 "loader \"{}\": all {} batch buffers of this rank are still in use, so further batches are allocated \
-                 one by one; drop or copy batches you no longer need, or ask for more by strategy=Strategy(buffers=)",
+                 one by one; drop or copy batches you no longer need, or ask for more by strategy=Strategy(batch_buffers=)",
                 shared.options.name,
                 shared.region.layout().buffers
             ));

@@ -70,7 +70,7 @@ pub struct Options {
     #[serde(default)]
     pub reader_per_rank: bool,
     /// What is read ahead, in windows of each lane, or in what other orders read at once.
-    #[serde(default)]
+    #[serde(default, rename = "prefetch_windows")]
     pub group_buffers: Option<u32>,
     /// Steps that one read may span, where the order goes step by step.
     #[serde(default)]
@@ -87,7 +87,7 @@ pub struct Options {
     #[serde(default)]
     pub direct: Option<bool>,
     /// Batch buffers per rank.
-    #[serde(default)]
+    #[serde(default, rename = "batch_buffers")]
     pub buffers: Option<u32>,
     /// Whether another sample stands in for one that cannot be read or decoded.
     #[serde(default)]
@@ -147,7 +147,7 @@ impl Options {
         }
         if self.buffers.is_some_and(|buffers| !(2..=64).contains(&buffers)) {
             return wrong(
-                format!("buffers is {}", self.buffers.unwrap_or(0)),
+                format!("batch_buffers is {}", self.buffers.unwrap_or(0)),
                 "use 2 to 64 batch buffers per rank",
             );
         }
@@ -303,7 +303,7 @@ mod tests {
         assert!(message(|v| v["last"] = "pad".into()).contains("wrap, drop, short, carry"));
         assert!(message(|v| v["batch_size"] = 0.into()).starts_with("batch_size is 0"));
         assert!(message(|v| v["colour"] = 0.into()).contains("colour"));
-        assert!(message(|v| v["buffers"] = 1.into()).contains("2 to 64"));
+        assert!(message(|v| v["batch_buffers"] = 1.into()).contains("2 to 64"));
     }
 
     #[test]

@@ -122,7 +122,7 @@ pub(super) fn explain_reading(
     });
     if let Some(buffers) = options.group_buffers {
         let what = if grouped { "window(s) of each lane" } else { "piece(s) of what is read at once" };
-        reasons.push(format!("group buffers: {buffers} {what}, as asked"));
+        reasons.push(format!("prefetch windows: {buffers} {what}, as asked"));
     }
     match options.coalesce {
         Some(_) if grouped => reasons
