@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import support
-from forebay import cli, launch
+from forebay import launch
 
 SAMPLES = 500
 PARTS = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
@@ -75,9 +75,7 @@ def own_baselines(tmp_path):
 
 
 def run(capsys, *arguments):
-    status = cli.main(["bench", *map(str, arguments)])
-    found = capsys.readouterr()
-    return status, found.out, found.err
+    return support.run_command(capsys, "bench", *arguments)
 
 
 def run_json(capsys, *arguments):

@@ -13,8 +13,12 @@ import pytest
 import disk_use
 import support
 import sweeps
+from cluster import mpi
 from ranks import plain
 from ranks.pool import Pool
+
+# Modules whose fixtures all tests may use; one that another imports stands before it.
+pytest_plugins = ("emulator", "bench_support", "demo_support", "snapshot")
 
 # A shell starts background jobs with SIGINT ignored, and Python then leaves it so; tests that interrupt need the usual handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -161,3 +165,9 @@ def mixed(tmp_path_factory):
 def even(tmp_path_factory):
     """An LMDB directory of records of one length."""
     return plain.write_even(tmp_path_factory.mktemp("even"))
+
+
+@pytest.fixture(scope="module")
+def mpich(tmp_path_factory):
+    """An environment with MPICH's wheel."""
+    return mpi.install_mpich(tmp_path_factory.mktemp("mpich"))

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,8 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import lmdb
+
+from forebay import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
@@ -122,6 +126,29 @@ def run_python(
         timeout=DEADLINE_S,
         check=False,
     )
+
+
+def run_command(capsys: Any, *arguments: object) -> tuple[int, str, str]:
+    """Run the command ``forebay`` in this process; return exit code, stdout, stderr."""
+    status = cli.main([str(one) for one in arguments])
+    found = capsys.readouterr()
+    return status, found.out, found.err
+
+
+def run_command_json(capsys: Any, *arguments: object) -> Any:
+    """Run a command that succeeds and has nothing to warn of, with ``--json``; return what it prints."""
+    status, out, err = run_command(capsys, *arguments, "--json")
+    assert (status, err) == (0, ""), err
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+def documented_keys(title: str) -> list[str]:
+    """Keys in the tables below a heading of docs/metrics.md."""
+    text = (ROOT / "docs/metrics.md").read_text()
+    section = re.split(r"^#+ ", text.split(f" {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    rows = re.findall(r"^\| (`[^|]*`) \|", section, flags=re.MULTILINE)
+    return [key for row in rows for key in re.findall(r"`(\w+)`", row)]
 
 
 class Process:

@@ -1,13 +1,12 @@
 """Readers side by side ask for a file in its order: disks that seek for each request out of turn tell."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
 import forebay
 import support
-from emulator import SPEC, backing, needs_fuse, points  # noqa: F401 - two are fixtures
+from emulator import SPEC, needs_fuse
 from forebay import pfs
 
 RECORD_BYTES = 1 << 20

@@ -1,7 +1,6 @@
 """forebay bench as a command: real runs that hand out the same, rows that die, both launchers, wrong use."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ import numpy as np
 import pytest
 
 import support
-from bench_support import PARTS, SAMPLES, data, own_baselines, rows_of, run, run_json  # noqa: F401 - fixtures among them
-from test_docs import documented_keys
+from bench_support import PARTS, SAMPLES, rows_of, run, run_json
+from support import documented_keys
 
 ALL = (
     "pylmdb-skipping,pylmdb-skipping-noreadahead,pylmdb-ownlock,forebay@sequential,"

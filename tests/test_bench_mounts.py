@@ -1,7 +1,6 @@
 """forebay bench on emulated file systems, and what an interrupted one leaves."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ import pytest
 
 import emulator
 import support
-from bench_support import command_line, data, interrupted, own_baselines, run, run_json  # noqa: F401 - fixtures among them
+from bench_support import command_line, interrupted, run, run_json
 from forebay import launch, pfs
 from forebay._scratch import remove_leftovers
 from forebay.bench.nodes import SCRATCH

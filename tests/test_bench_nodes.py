@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,12 +11,11 @@ import pytest
 
 import cluster as nodes
 import support
+from bench_support import run_json
 from forebay import OptionError, cli
 from forebay.bench import baselines, minimum_bytes, strategies
 from forebay.bench.settings import Settings
 from forebay.cluster import cluster as cluster_module
-
-SAMPLES = 300
 
 # Tells on which host each rank ran, and how many processes there are: a node of its own has few.
 WHERE = """
@@ -54,19 +52,6 @@ class Hanging:
 
 BASELINES = (Baseline(name="hangs", order="sequential", about="", open=Hanging, formats=("lmdb",)),)
 """
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    values = [support.record(number, 200 + number % 7 * 600) for number in range(SAMPLES)]
-    return support.write_lmdb(tmp_path_factory.mktemp("bench") / "train.lmdb", values)
-
-
-def run_json(capsys, *arguments):
-    status = cli.main(["bench", *map(str, arguments), "--json"])
-    found = capsys.readouterr()
-    assert found.out.count("\n") == 1, found.err
-    return status, json.loads(found.out)
 
 
 def test_a_strategy_whose_nodes_are_not_linked_is_said_to_go_on_alone(capsys, data):

@@ -1,13 +1,12 @@
 """Rows of forebay bench: strategies, orders and programs by name, data sets, ranks on nodes."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
 import pytest
 
-from bench_support import SAMPLES, data  # noqa: F401 - fixtures among them
+from bench_support import SAMPLES
 from forebay import OptionError
 from forebay.bench import baselines, facts, strategies
 from forebay.bench.containers import _masked as masked

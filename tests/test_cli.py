@@ -12,23 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 import support
-from forebay import cli
 from forebay.cli.commands import COMMANDS
 from forebay.cli.output import bytes_text, print_table
-
-
-def run(capsys, *arguments):
-    """Run the command in this process; return exit code, stdout, stderr."""
-    status = cli.main([str(one) for one in arguments])
-    found = capsys.readouterr()
-    return status, found.out, found.err
-
-
-def run_json(capsys, *arguments):
-    status, out, err = run(capsys, *arguments, "--json")
-    assert (status, err) == (0, "")
-    assert out.count("\n") == 1
-    return json.loads(out)
+from support import run_command as run
+from support import run_command_json as run_json
 
 
 def test_index_builds_the_sidecar_and_tells_what_it_took(capsys, small_lmdb):

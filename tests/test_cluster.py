@@ -15,7 +15,6 @@ import pytest
 
 import cluster as nodes
 import emulator
-from emulator import backing, points  # noqa: F401
 from forebay import pfs
 from forebay.cluster import Cluster, ClusterError, missing
 from forebay.pfs import mounts
@@ -104,7 +103,7 @@ def test_nodes_reach_each_other_by_name_and_one_that_is_unplugged_does_not():
 
 
 @emulator.needs_fuse
-def test_a_node_sees_its_own_mount_and_reading_it_fills_its_own_page_cache(backing, points, tmp_path):  # noqa: F811
+def test_a_node_sees_its_own_mount_and_reading_it_fills_its_own_page_cache(backing, points, tmp_path):
     server = pfs.Server.start(backing, points, spec=emulator.write_spec(tmp_path / "spec.toml"))
     read = "import sys; print(len(open(sys.argv[1], 'rb').read()))"
     with Cluster(2, [[point] for point in points]) as cluster:

@@ -17,13 +17,13 @@ import pytest
 
 import cluster
 import forebay
-import forebay.cli
 from forebay import FormatError, OptionError, StorageError, _native
 from forebay.convert import TARGETS, convert, to_recordio
 from forebay.convert.columns import Column
 from forebay.convert.source import NumpySource, open_source
 from recordio_records import plain_records
 from support import ROOT, datum, record, write_lmdb
+from support import run_command as run
 
 SAMPLES = 37
 
@@ -427,12 +427,6 @@ def damage(path, offset, mask=0x40):
         file.seek(offset)
         file.write(bytes([byte ^ mask]))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def run(capsys, *arguments):
-    status = forebay.cli.main([*map(str, arguments)])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The whole demo, small: real ranks, their output, failures and interrupts."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import support
-from demo_support import SAMPLES, place, scratch  # noqa: F401 - fixtures among them
+from demo_support import SAMPLES
 from emulator import needs_fuse, ours
 from forebay import launch, pfs
 from forebay.demo import page, results, runner

@@ -1,7 +1,6 @@
 """The demo's data set: Datum records, varied digits, an LMDB database written whole or not at all."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demo_support import SAMPLES, dataset, place, quiet  # noqa: F401 - fixtures among them
+from demo_support import SAMPLES, quiet
 from forebay.demo import data, datum, sources
 
 

@@ -1,14 +1,13 @@
 """The demo's sources of batches and its model."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from demo_support import SAMPLES, dataset  # noqa: F401 - fixtures among them
+from demo_support import SAMPLES
 from forebay.demo import data, datum, sources
 from forebay.demo.model import Model
 

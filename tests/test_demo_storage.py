@@ -1,7 +1,6 @@
 """What the ranks of the demo read from: an emulated file system or the local disk, and what is left of it."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from demo_support import SAMPLES, dataset, place, scratch  # noqa: F401 - fixtures among them
+from demo_support import SAMPLES
 from emulator import needs_fuse, ours
 from forebay import OptionError, StorageError, pfs
 from forebay.demo import storage

@@ -1,7 +1,6 @@
 """The watch over the disk that tests take counts blocks, sees what goes again, and never looks beyond a mount point."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import disk_use
 import support
-from emulator import SPEC, backing, needs_fuse, points  # noqa: F401 - two are fixtures
+from emulator import SPEC, needs_fuse
 from forebay import pfs
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ import pytest
 import forebay
 import forebay.cli
 from forebay.cli.commands import COMMANDS, cli
-from support import ROOT
+from support import ROOT, documented_keys
 
 PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -64,14 +64,6 @@ def test_words_are_defined_once_and_in_order():
     words = [row.split(",")[0].strip() for row in rows]
     assert words == sorted(words)
     assert len(set(words)) == len(words)
-
-
-def documented_keys(title):
-    """Keys in the first table below a heading of docs/metrics.md."""
-    text = (ROOT / "docs/metrics.md").read_text()
-    section = re.split(r"^#+ ", text.split(f" {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
-    rows = re.findall(r"^\| (`[^|]*`) \|", section, flags=re.MULTILINE)
-    return [key for row in rows for key in re.findall(r"`(\w+)`", row)]
 
 
 def test_every_key_of_a_loader_is_documented(small_lmdb):

@@ -154,11 +154,6 @@ def test_a_process_of_a_parent_that_ends_early_is_named_as_missing(tmp_path, sam
     assert f"process {pids[EARLY]}, which the same process" in warning
 
 
-@pytest.fixture(scope="module")
-def mpich(tmp_path_factory):
-    return mpi.install_mpich(tmp_path_factory.mktemp("mpich"))
-
-
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", ["Open MPI", *(["MPICH"] if support.LONG else [])])
 def test_a_rank_of_mpiexec_that_returns_early_is_named_where_the_launcher_ends_nobody(

@@ -1,7 +1,6 @@
 """The launcher of ranks: what is missing, what failed, progress, a deadline."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import support
-from demo_support import place  # noqa: F401 - fixtures among them
 from forebay import launch
 from forebay.demo.runner import main
 

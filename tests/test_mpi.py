@@ -36,11 +36,6 @@ with forebay.Loader(sys.argv[1], memory="32MiB", **options) as loader:
 """
 
 
-@pytest.fixture(scope="module")
-def mpich(tmp_path_factory):
-    return mpi.install_mpich(tmp_path_factory.mktemp("mpich"))
-
-
 @pytest.fixture(params=["Open MPI", "MPICH"])
 def either(request):
     """Open MPI's wheel, then MPICH's."""

@@ -1,7 +1,6 @@
 """The emulator from Python: mounts are found, servers are started, joined, asked, and gone in the end."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ import pytest
 import emulator
 import forebay
 import support
-from emulator import SPEC, backing, needs_fuse, points, read_direct  # noqa: F401 - two are fixtures
+from emulator import SPEC, needs_fuse, read_direct
 from forebay import pfs
 from forebay._core import OptionError, StorageError
 from forebay.pfs import mounts, start

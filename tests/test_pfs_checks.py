@@ -1,7 +1,6 @@
 """What is looked at before anything is mounted: the mount table, directories, options, answers of a server."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from emulator import backing, points  # noqa: F401 - fixtures
 from forebay import pfs
 from forebay._core import OptionError, StorageError
 from forebay.pfs import checks, control, directory, mounts, start

@@ -1,7 +1,6 @@
 """``forebay pfs``: from mount to unmount, what it prints, its exit codes and messages."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -17,24 +16,18 @@ import click
 import pytest
 
 import emulator
-from emulator import backing, needs_fuse, points, read_direct  # noqa: F401 - two are fixtures
-from forebay import cli, pfs
+from emulator import needs_fuse, read_direct
+from forebay import pfs
 from forebay.cli.pfs import command
-from support import DEADLINE_S, ROOT
+from support import DEADLINE_S, ROOT, documented_keys, run_command, run_command_json
 
 
 def run(capsys, *arguments):
-    """Run `forebay pfs` in this process; return exit code, stdout, stderr."""
-    status = cli.main(["pfs", *map(str, arguments)])
-    found = capsys.readouterr()
-    return status, found.out, found.err
+    return run_command(capsys, "pfs", *arguments)
 
 
 def run_json(capsys, *arguments):
-    status, out, err = run(capsys, *arguments, "--json")
-    assert (status, err) == (0, ""), err
-    assert out.count("\n") == 1
-    return json.loads(out)
+    return run_command_json(capsys, "pfs", *arguments)
 
 
 @pytest.fixture
@@ -52,14 +45,6 @@ def subcommand_page():
     text = re.split(r"^## ", text, flags=re.MULTILINE)[0]
     parts = re.split(r"^### forebay pfs ([\w-]+)$", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def documented_keys(title):
-    """Keys in the first table below a heading of docs/metrics.md."""
-    text = (ROOT / "docs/metrics.md").read_text()
-    section = re.split(r"^#+ ", text.split(f" {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
-    rows = re.findall(r"^\| (`[^|]*`) \|", section, flags=re.MULTILINE)
-    return {key for row in rows for key in re.findall(r"`(\w+)`", row)}
 
 
 def test_every_subcommand_is_documented_and_no_other():
@@ -153,7 +138,7 @@ def test_bad_mounts_fail_with_a_message_each(capsys, tmp_path, backing, points, 
 @needs_fuse
 def test_mount_stats_and_unmount_go_round(capsys, tmp_path, backing, points, spec):
     made = run_json(capsys, "mount", backing, points[0], "--spec", spec, "--seed", 7)
-    assert set(made) == documented_keys("`forebay pfs mount --json`")
+    assert set(made) == set(documented_keys("`forebay pfs mount --json`"))
     assert made["new_mounts"] == made["mounts"] == [str(points[0])]
     assert (made["joined"], made["removed_stale"]) == (False, [])
     joined = run_json(capsys, "mount", backing, points[1])
@@ -169,10 +154,10 @@ def test_mount_stats_and_unmount_go_round(capsys, tmp_path, backing, points, spe
     assert status == 0
     found = json.loads(out)
     assert (found["nodes"][0]["reads"], found["nodes"][0]["read_bytes"]) == (4, 4 * 65536)
-    assert set(found) == documented_keys("`forebay pfs stats --json`")
-    assert set(found["nodes"][0]) == documented_keys("A node")
-    assert set(found["servers"][0]) == documented_keys("A server")
-    assert set(found["files"][0]) == documented_keys("A file")
+    assert set(found) == set(documented_keys("`forebay pfs stats --json`"))
+    assert set(found["nodes"][0]) == set(documented_keys("A node"))
+    assert set(found["servers"][0]) == set(documented_keys("A server"))
+    assert set(found["files"][0]) == set(documented_keys("A file"))
 
     status, out, _ = run(capsys, "stats", points[1] / "file")
     assert status == 0

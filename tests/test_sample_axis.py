@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import forebay
-import forebay.cli
 from forebay import OptionError, _native
+from support import run_command as run
 
 # A climate image and its mask, made small; how h5py is told to store them.
 SHAPE = (12, 18, 4)
@@ -203,12 +203,6 @@ def test_samples_that_chunks_cut_too_finely_are_refused_with_a_way_out(tmp_path)
     with pytest.raises(forebay.FormatError, match="runs of bytes") as caught:
         len(forebay.open(tmp_path / "x.h5", sample_axis=None))
     assert "h5repack" in str(caught.value)
-
-
-def run(capsys, *arguments):
-    status = forebay.cli.main([*map(str, arguments)])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 def test_inspect_shows_how_samples_were_counted(capsys, tmp_path, small_lmdb):

@@ -1,7 +1,6 @@
 """Storage that fails in a stretch: it is given its time once for each block, and what can be read is delivered."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 import forebay
-from emulator import backing, needs_fuse, points  # noqa: F401 - fixtures
+from emulator import needs_fuse
 from forebay import pfs
 
 pytestmark = needs_fuse

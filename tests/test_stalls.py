@@ -4,7 +4,6 @@ The emulated file system stalls for an hour, so whatever these tests see happens
 """
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ import pytest
 
 import forebay
 import support
-from emulator import backing, needs_fuse, points, write_spec  # noqa: F401 - fixtures
+from emulator import needs_fuse, write_spec
 from forebay import pfs
 from ranks import work
 from ranks.pool import Killed, Raised

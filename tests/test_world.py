@@ -292,8 +292,21 @@ def test_a_communicator_that_says_otherwise_is_told():
         explicit(rank=1, size=2, comm=comm)
 
 
-def test_the_launcher_is_found_above_a_shell():
-    assert worlds._launcher_process() == worlds._process(os.getppid()) or "-" in worlds._launcher_process()
+@pytest.mark.parametrize(
+    ("above", "expected"),
+    [
+        ({50: ("bash", 40, "7"), 40: ("mpiexec", 30, "9"), 30: ("mpiexec", 1, "1")}, "40-9"),
+        ({50: ("bash", 40, "7"), 40: ("sshd", 1, "9")}, "50-7"),
+    ],
+    ids=["below a shell", "nowhere"],
+)
+def test_the_nearest_launcher_above_is_found_and_else_the_parent_stands_for_it(monkeypatch, above, expected):
+    monkeypatch.setattr(os, "getppid", lambda: 50)
+    monkeypatch.setattr(worlds, "_parent_and_start", above.__getitem__)
+    assert worlds._launcher_process() == expected
+
+
+def test_a_process_has_a_name_a_parent_and_a_start():
     name, parent, start = worlds._parent_and_start(os.getpid())
     assert (parent, start.isdigit(), bool(name)) == (os.getppid(), True, True)
 

@@ -1,11 +1,10 @@
 """forebay bench with torch's own loader beside the engine: both hand out every sample."""
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
-from bench_support import data, run_json  # noqa: F401 - one is a fixture
+from bench_support import run_json
 
 
 def test_a_torch_dataloader_hands_out_every_sample(capsys, data):
