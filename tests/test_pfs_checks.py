@@ -287,3 +287,12 @@ def test_wrong_options_are_refused_before_anything_is_touched(options, message):
 def test_an_event_log_needs_its_directory(tmp_path):
     with pytest.raises(StorageError, match="its directory is not there"):
         start.Wanted(events=tmp_path / "no" / "log")
+
+
+def test_a_server_of_another_version_is_named_where_its_answer_lacks_a_key(tmp_path):
+    server = pfs.Server(tmp_path / "x.sock", {"backing": "/data", "pid": 1, "slow_down": 4.0})
+    assert server.pid == 1
+    with pytest.raises(
+        StorageError, match=r"x\.sock: expected the key time_scale, found backing, pid, slow_down"
+    ):
+        server.time_scale  # noqa: B018

@@ -144,6 +144,11 @@ class Server:
     @property
     def time_scale(self) -> float:
         """The factor on all times of the model."""
+        if "time_scale" not in self._facts:
+            raise StorageError(
+                f"{self.socket}: expected the key time_scale, found {', '.join(self._facts)}\n"
+                f"hint: another version of Forebay serves {self.backing}; unmount it and mount it again"
+            )
         return float(self._facts["time_scale"])
 
     @property
