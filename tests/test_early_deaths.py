@@ -206,7 +206,8 @@ here.with_name("pid.0").write_text(str(os.getpid()))
 here.with_name("pid.0").rename(here)
 import forebay
 from forebay import _native
-from forebay._waiting import Processes, Wait
+from forebay._job.mpi_wait import Wait
+from forebay._job.processes import Processes
 sys.path.insert(0, sys.argv[2])
 from ranks.nodes import FileComm
 comm = FileComm(sys.argv[3], rank, 2)

@@ -12,8 +12,8 @@ import pytest
 import forebay
 import support
 from forebay import OptionError
-from forebay import world as worlds
-from forebay.world import Identity, World, identify
+from forebay._job import processes, slurm
+from forebay._job.world import RankInfo, World, identify
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "2",
@@ -109,19 +109,19 @@ def test_slurm_with_a_cyclic_distribution_is_recognised():
     ("text", "tasks"), [("4(x2),3", [4, 4, 3]), ("1", [1]), ("2,1(x3)", [2, 1, 1, 1]), ("", [])]
 )
 def test_slurm_repeats_counts(text, tasks):
-    assert worlds.tasks_per_node(text) == tasks
+    assert slurm.tasks_per_node(text) == tasks
 
 
 def test_slurm_repeats_no_more_than_there_can_be():
     with pytest.raises(
         forebay.OptionError, match=r"SLURM_STEP_TASKS_PER_NODE: expected at most 1048576 nodes"
     ):
-        worlds.tasks_per_node("1(x99999999)")
+        slurm.tasks_per_node("1(x99999999)")
 
 
 def test_layouts_place_every_rank_once():
     for tasks in ([1], [4, 4, 3], [3, 1, 5], [2, 0, 1]):
-        for layout in (worlds.block_layout(tasks), worlds.cyclic_layout(tasks)):
+        for layout in (slurm.block_layout(tasks), slurm.cyclic_layout(tasks)):
             assert [len(ranks) for ranks in layout] == tasks
             assert sorted(rank for ranks in layout for rank in ranks) == list(range(sum(tasks)))
 
@@ -178,7 +178,7 @@ def test_mpi_asked_for_but_not_installed_is_told_how_to_install(monkeypatch):
 
 
 def test_mpi_asked_for_without_a_launcher_is_told_how_to_launch():
-    code = 'import forebay.world; forebay.world.identify("mpi", 5)'
+    code = 'from forebay._job.world import identify; identify("mpi", 5)'
     done = support.run_python(code, environment={**support.MPI_ENVIRONMENT, "OMPI_MCA_btl": "self,sm"})
     assert 'OptionError: world="mpi": no MPI launcher started this process' in done.stderr
     assert "hint:" in done.stderr
@@ -236,7 +236,7 @@ def test_torch_distributed_goes_before_the_environment(monkeypatch):
 # --- explicit worlds ---
 
 
-def explicit(**arguments) -> Identity:
+def explicit(**arguments) -> RankInfo:
     return identify(forebay.World(**arguments), 5, {})
 
 
@@ -302,20 +302,20 @@ def test_a_communicator_that_says_otherwise_is_told():
 )
 def test_the_nearest_launcher_above_is_found_and_else_the_parent_stands_for_it(monkeypatch, above, expected):
     monkeypatch.setattr(os, "getppid", lambda: 50)
-    monkeypatch.setattr(worlds, "_parent_and_start", above.__getitem__)
-    assert worlds._launcher_process() == expected
+    monkeypatch.setattr(processes, "parent_and_start", above.__getitem__)
+    assert processes.launcher_process() == expected
 
 
 def test_a_process_has_a_name_a_parent_and_a_start():
-    name, parent, start = worlds._parent_and_start(os.getpid())
+    name, parent, start = processes.parent_and_start(os.getpid())
     assert (parent, start.isdigit(), bool(name)) == (os.getppid(), True, True)
 
 
 # --- with MPI ---
 
 WHO = """
-import forebay.world
-found = forebay.world.identify(WORLD, 60)
+import forebay._job.world
+found = forebay._job.world.identify(WORLD, 60)
 imported = "mpi4py.MPI" in sys.modules
 emit([found.rank, found.size, list(found.local_ranks), found.node, found.job, found.comm is not None, imported])
 """
@@ -354,10 +354,10 @@ def test_ranks_that_do_not_come_are_an_error_after_the_deadline(tmp_path):
     code = """
 from mpi4py import MPI
 import forebay, time
-from forebay import _mpi
+from forebay._job.mpi import Channel
 if MPI.COMM_WORLD.rank == 0:
     try:
-        _mpi.Channel.of(MPI.COMM_WORLD, 0.3)
+        Channel.of(MPI.COMM_WORLD, 0.3)
     except forebay.PeerLostError as error:
         emit(str(error))
     open(sys.argv[1], "w").close()
@@ -380,9 +380,9 @@ def test_ranks_that_disagree_are_told_on_what_and_who():
     code = """
 from mpi4py import MPI
 import forebay
-from forebay import _mpi
+from forebay._job.mpi import Channel
 c = MPI.COMM_WORLD
-channel = _mpi.Channel.of(c, 60)
+channel = Channel.of(c, 60)
 channel.compare({"seed": 1}, 60)
 try:
     channel.compare({"seed": 1, "batch_size": 8 if c.rank < 2 else 9}, 60)

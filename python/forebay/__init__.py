@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from forebay._core import ForebayError as ForebayError
     from forebay._core import FormatError, MemoryLimitError, OptionError, PeerLostError, StorageError
     from forebay._iteration import Batch, Position
+    from forebay._job.world import World
     from forebay.dataset import Dataset, open
     from forebay.loader import Loader
     from forebay.options import Group, Strategy
-    from forebay.world import World
 
     __version__: str
 
@@ -55,7 +55,7 @@ _HOMES = {
     "Position": "_iteration",
     "StorageError": "_core",
     "Strategy": "options",
-    "World": "world",
+    "World": "_job.world",
     "__version__": "_core",
     "open": "dataset",
 }

@@ -1,8 +1,8 @@
 """The loader: batches of samples in a known order, at the speed of the storage.
 
 What happens here, in order: options are resolved and checked (:mod:`forebay.options`), the process finds out who it is
-(:mod:`forebay.world`), the ranks of several nodes compare what they want, then the engine is made, which is collective over
-the ranks of the node. From then on every batch is one call into the engine. The position (epoch and step) is kept here; it
+(:mod:`forebay._job.world`), the ranks of several nodes compare what they want, then the engine is made, which is collective
+over the ranks of the node. From then on every batch is one call into the engine. The position (epoch and step) is kept here; it
 counts batches that were handed out, so that a state is exact however far the engine has read ahead. Every batch carries its
 own position, so that a wrapper that reads ahead can save the state of the batch that was consumed.
 Iterations are in :mod:`forebay._iteration`.
@@ -21,9 +21,12 @@ from typing import Any, Never, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 
-from forebay import _core, _mpi, _native, _nodes
+from forebay import _core, _native
 from forebay._core import ForebayError, OptionError, option_error
 from forebay._iteration import Batch, Indices, Iteration, Position, Progress
+from forebay._job import endpoints
+from forebay._job.mpi import told_to_all
+from forebay._job.world import RankInfo, World, identify
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
     AUTO,
@@ -37,7 +40,6 @@ from forebay.options import (
     resolve,
     unknown_option,
 )
-from forebay.world import Identity, World, identify
 
 __all__ = ["Batch", "Loader", "Position"]
 
@@ -182,10 +184,10 @@ class Loader:
             }
         )
         self._decode = decode
-        self._identity = identify(explicit or self._options["world"], self._options["timeout"])
-        with _mpi.told_to_all(self._identity.comm):
+        self._rank_info = identify(explicit or self._options["world"], self._options["timeout"])
+        with told_to_all(self._rank_info.comm):
             self._dataset = dataset if isinstance(dataset, Dataset) else open(dataset)
-            self._batch_size = per_rank_batch(self._options, self._identity.size)
+            self._batch_size = per_rank_batch(self._options, self._rank_info.size)
             self._given: OrderFunction | None = None
             self._order = self._order_facts(self._options["order"])
         self._generation = _core.fork_generation()
@@ -207,10 +209,10 @@ class Loader:
         return {"kind": "given", "samples": None, "window": None, "lanes": None}
 
     def _make_engine(self) -> _native.Engine:
-        identity, strategy = self._identity, self._options["strategy"]
+        rank_info, strategy = self._rank_info, self._options["strategy"]
         shared = {
             "name": self.name,
-            "size": identity.size,
+            "size": rank_info.size,
             "batch_size": self._batch_size,
             "order": self._order,
             "seed": self._options["seed"],
@@ -232,21 +234,21 @@ class Loader:
             "timeout_s": math.ceil(self._options["timeout"]),
         }
         links, listener = None, None
-        if identity.comm is not None:
+        if rank_info.comm is not None:
             facts = {**shared, "data set": self._dataset.fingerprint}
             try:
-                identity.comm.compare(facts, self._options["timeout"])
-                links, listener = _nodes.meet(identity, identity.comm, self._options["timeout"])
+                rank_info.comm.compare(facts, self._options["timeout"])
+                links, listener = endpoints.meet(rank_info, rank_info.comm, self._options["timeout"])
             finally:
                 # From here on the engine watches the processes of the node.
-                identity.comm.settle()
+                rank_info.comm.settle()
         own = {
-            "job": identity.job,
-            "node": identity.node,
-            "rank": identity.rank,
-            "local_rank": identity.local_rank,
-            "local_ranks": list(identity.local_ranks),
-            "launcher": identity.launcher,
+            "job": rank_info.job,
+            "node": rank_info.node,
+            "rank": rank_info.rank,
+            "local_rank": rank_info.local_rank,
+            "local_ranks": list(rank_info.local_ranks),
+            "launcher": rank_info.launcher,
             "links": links,
         }
         engine = _native.Engine(self._dataset.native, json.dumps(shared | own), listener=listener)
@@ -268,9 +270,9 @@ class Loader:
         return self._dataset
 
     @property
-    def world(self) -> Identity:
+    def world(self) -> RankInfo:
         """Who this process is in the job, and how that was found out."""
-        return self._identity
+        return self._rank_info
 
     @property
     def batch_size(self) -> int:
@@ -292,9 +294,9 @@ class Loader:
         return self._steps
 
     def __repr__(self) -> str:
-        identity = self._identity
+        rank_info = self._rank_info
         return (
-            f"<forebay.Loader {self.name!r} rank {identity.rank} of {identity.size}, "
+            f"<forebay.Loader {self.name!r} rank {rank_info.rank} of {rank_info.size}, "
             f"{self._order['kind']} order, batches of {self._batch_size}, {self._dataset!r}>"
         )
 
@@ -438,7 +440,7 @@ class Loader:
         except ForebayError as error:
             self._order = before
             # What the state asks for cannot be. Alone a loader goes on as it was; several ranks would have to agree on that.
-            if isinstance(error, OptionError) and self._identity.size == 1:
+            if isinstance(error, OptionError) and self._rank_info.size == 1:
                 self._engine = self._make_engine()
                 self._forget_closed()
             raise
@@ -484,10 +486,10 @@ class Loader:
         if self._closed_explanation is not None:
             return self._closed_explanation
         self._check_process()
-        identity = self._identity
+        rank_info = self._rank_info
         lines = [
-            f"loader {self.name}: rank {identity.rank} of {identity.size}, "
-            f"{len(identity.local_ranks)} on node {identity.node} ({identity.source})"
+            f"loader {self.name}: rank {rank_info.rank} of {rank_info.size}, "
+            f"{len(rank_info.local_ranks)} on node {rank_info.node} ({rank_info.source})"
         ]
         given = {name: origin for name, origin in self._options.origins.items() if not origin.endswith("=")}
         lines += [

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import forebay
+import forebay._job.world  # with the line above: otherwise the first loader of a rank pays for the import
 import forebay.loader
-import forebay.world  # with the line above: imported lazily otherwise, which the first loader of a rank would be charged with
 from forebay.bench.baselines import Place, Step
 from forebay.bench.facts import SCHEMA
 

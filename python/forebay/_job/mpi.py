@@ -1,6 +1,6 @@
 """The few MPI calls that Forebay makes, when a job stretches over several nodes.
 
-None of them blocks: a request is tested until it is complete or a deadline has passed (`forebay._waiting`), so that a rank
+None of them blocks: a request is tested until it is complete or a deadline has passed (`forebay._job.mpi_wait`), so that a rank
 that is gone becomes an error instead of a hang, and one that cannot go on tells the others why. mpi4py is imported here only,
 and only by a process that needs it: importing it initialises MPI.
 """
@@ -17,7 +17,8 @@ from typing import Any
 
 from forebay import _native
 from forebay._core import fork_generation, option_error
-from forebay._waiting import WARN_AFTER_S, Processes, Wait, reported
+from forebay._job.mpi_wait import WARN_AFTER_S, Wait, reported
+from forebay._job.processes import Processes
 
 INSTALL_HINT = (
     "install an MPI with `pip install 'forebay[mpi]'` and start the script with the mpiexec beside this Python, "

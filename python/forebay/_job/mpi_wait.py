@@ -14,18 +14,15 @@ A slow rank is not dead: until the deadline that is a warning. Where rank 0 is m
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import struct
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from pathlib import Path
 from typing import Any
 
-from forebay import _native
 from forebay._core import ForebayError, PeerLostError
+from forebay._job.processes import Processes
 
 # How long ranks may keep the others waiting before these look who is missing [s].
 WARN_AFTER_S = 10.0
@@ -60,61 +57,6 @@ class _Kind(IntEnum):
     MISSING = 4
     GAVE_UP = 5
     LOST = 6
-
-
-class Processes:
-    """Other ranks of this node, watched by their pidfds; before these are exchanged, as children of the launcher."""
-
-    def __init__(self, pids: Mapping[int, tuple[int, int]], siblings: _native.Siblings | None = None) -> None:
-        """Watch processes: rank → process id and time of its start, which tells two of one id apart."""
-        self._siblings = siblings
-        self._open: dict[int, tuple[int, int]] = {}
-        self._gone: dict[int, int] = {}
-        self._poll = select.poll()
-        for rank, (pid, started) in pids.items():
-            try:
-                descriptor = os.pidfd_open(pid)
-            except ProcessLookupError:
-                self._gone[rank] = pid
-                continue
-            except OSError:
-                # Not to be watched here; then the deadline has to do.
-                continue
-            if start_of(pid) != started:
-                os.close(descriptor)
-                self._gone[rank] = pid
-                continue
-            self._open[descriptor] = (rank, pid)
-            self._poll.register(descriptor, select.POLLIN)
-
-    def gone(self) -> Mapping[int, int]:
-        """Return those that have ended: rank → process id."""
-        for descriptor, _ in self._poll.poll(0):
-            rank, pid = self._open.pop(descriptor)
-            self._gone[rank] = pid
-            self._poll.unregister(descriptor)
-            os.close(descriptor)
-        if self._siblings is not None:
-            self._gone.update(self._siblings.ended())
-        return self._gone
-
-    def close(self) -> None:
-        """Watch nobody any more."""
-        for descriptor in self._open:
-            self._poll.unregister(descriptor)
-            os.close(descriptor)
-        self._open.clear()
-        self._gone.clear()
-        self._siblings = None
-
-
-def start_of(pid: int | str) -> int:
-    """Return when a process was started [clock ticks since boot]; 0 if that cannot be found out."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-        return int(text[text.rindex(")") + 2 :].split()[19])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def listed(ranks: Iterable[int]) -> str:

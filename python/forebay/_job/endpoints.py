@@ -15,8 +15,8 @@ from typing import Any
 
 from forebay import _native
 from forebay._core import ForebayError, option_error
-from forebay._mpi import Channel
-from forebay.world import Identity
+from forebay._job.mpi import Channel
+from forebay._job.rank_info import RankInfo
 
 INTERFACE_VARIABLE = "FOREBAY_INTERFACE"
 
@@ -29,7 +29,7 @@ _CARD = struct.Struct(f"<Ii{_NAME_BYTES}s{_PROBLEM_BYTES}s{_SECRET_BYTES}s{_nati
 
 
 def meet(
-    identity: Identity, channel: Channel, deadline_s: float
+    rank_info: RankInfo, channel: Channel, deadline_s: float
 ) -> tuple[dict[str, Any] | None, _native.Listener | None]:
     """Exchange what links between the nodes need (collective over the communicator).
 
@@ -47,12 +47,12 @@ def meet(
     PeerLostError
         If not all ranks take part within ``deadline_s`` seconds.
     """
-    leads = identity.rank == identity.local_ranks[0] and len(identity.local_ranks) < identity.size
+    leads = rank_info.rank == rank_info.local_ranks[0] and len(rank_info.local_ranks) < rank_info.size
     listener, problem = _listen() if leads else (None, "")
     own = _CARD.pack(
-        identity.local_ranks[0],
+        rank_info.local_ranks[0],
         os.getpid(),
-        identity.node.encode()[:_NAME_BYTES],
+        rank_info.node.encode()[:_NAME_BYTES],
         problem.encode()[:_PROBLEM_BYTES],
         secrets.token_bytes(_SECRET_BYTES) if leads else b"",
         listener.card if listener is not None else b"",
@@ -69,7 +69,7 @@ def meet(
         rank, problem = problems[0]
         raise option_error(f"rank {rank}, which leads its node: {problem}")
     leaders = sorted({one[0] for one in everyone})
-    if len(leaders) > _native.MOST_NODES and identity.rank == leaders[0]:
+    if len(leaders) > _native.MOST_NODES and rank_info.rank == leaders[0]:
         warnings.warn(
             f"the job has {len(leaders)} nodes, and at most {_native.MOST_NODES} are linked: "
             "none of them hears of deaths on another one",
@@ -90,7 +90,7 @@ def meet(
         for leader in leaders
     ]
     spec = {
-        "me": leaders.index(identity.rank),
+        "me": leaders.index(rank_info.rank),
         "nodes": nodes,
         "cards": [everyone[leader][5].hex() for leader in leaders],
         "secret": everyone[leaders[0]][4].hex(),

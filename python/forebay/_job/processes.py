@@ -1,0 +1,113 @@
+"""Processes of this node: which are ranks of the job, and which have ended."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Mapping
+from pathlib import Path
+
+from forebay import _native
+
+# Processes that start the ranks of a node; the name as in /proc/PID/comm, which holds 15 bytes.
+_LAUNCHERS = (
+    "hydra_pmi_proxy",
+    "hydra_bstrap_pr",
+    "prterun",
+    "prted",
+    "orted",
+    "mpiexec",
+    "mpirun",
+    "mpiexec.hydra",
+)
+
+
+class Processes:
+    """Other ranks of this node, watched by their pidfds; before these are exchanged, as children of the launcher."""
+
+    def __init__(self, pids: Mapping[int, tuple[int, int]], siblings: _native.Siblings | None = None) -> None:
+        """Watch processes: rank → process id and time of its start, which tells two of one id apart."""
+        self._siblings = siblings
+        self._open: dict[int, tuple[int, int]] = {}
+        self._gone: dict[int, int] = {}
+        self._poll = select.poll()
+        for rank, (pid, started) in pids.items():
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self._gone[rank] = pid
+                continue
+            except OSError:
+                # Not to be watched here; then the deadline has to do.
+                continue
+            if start_of(pid) != started:
+                os.close(descriptor)
+                self._gone[rank] = pid
+                continue
+            self._open[descriptor] = (rank, pid)
+            self._poll.register(descriptor, select.POLLIN)
+
+    def gone(self) -> Mapping[int, int]:
+        """Return those that have ended: rank → process id."""
+        for descriptor, _ in self._poll.poll(0):
+            rank, pid = self._open.pop(descriptor)
+            self._gone[rank] = pid
+            self._poll.unregister(descriptor)
+            os.close(descriptor)
+        if self._siblings is not None:
+            self._gone.update(self._siblings.ended())
+        return self._gone
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        for descriptor in self._open:
+            self._poll.unregister(descriptor)
+            os.close(descriptor)
+        self._open.clear()
+        self._gone.clear()
+        self._siblings = None
+
+
+def start_of(pid: int | str) -> int:
+    """Return when a process was started [clock ticks since boot]; 0 if that cannot be found out."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+        return int(text[text.rindex(")") + 2 :].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def process_namespace() -> int:
+    """Return what tells process namespaces of a machine apart; 0 if that cannot be found out."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
+def parent_and_start(pid: int) -> tuple[str, int, str]:
+    """Return name, parent and start time of a process; the start time tells two processes of one pid apart."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
+    return name, int(rest[1]), rest[19]
+
+
+def process_key(pid: int) -> str:
+    try:
+        return f"{pid}-{parent_and_start(pid)[2]}"
+    except OSError:
+        return str(pid)
+
+
+def launcher_process() -> str:
+    """Return the nearest ancestor that is an MPI launcher, so that a shell between it and a rank does no harm."""
+    pid = os.getppid()
+    try:
+        while pid > 1:
+            name, parent, start = parent_and_start(pid)
+            if name in _LAUNCHERS:
+                return f"{pid}-{start}"
+            pid = parent
+    except OSError:
+        pass
+    return process_key(os.getppid())

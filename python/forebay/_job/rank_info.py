@@ -1,0 +1,110 @@
+"""What a rank knows of its job, and the checks that all ways of finding it out share."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forebay._core import option_error
+from forebay._job.mpi import Channel
+
+NODE_VARIABLE = "FOREBAY_NODE"
+JOB_VARIABLE = "FOREBAY_JOB"
+
+# Ranks of a job; the engine counts them in 32 bits.
+_MOST_RANKS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """Everything the engine needs to know about the job, and how it was found out."""
+
+    rank: int
+    size: int
+    local_ranks: tuple[int, ...]
+    node: str
+    job: str
+    comm: Channel | None = field(default=None, repr=False)
+    source: str
+    launcher: str | None = None
+    """Variable of the environment that holds the rank; empty where all ranks of the node are children of one process."""
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its node."""
+        return self.local_ranks.index(self.rank)
+
+
+def alone(rank_info: RankInfo) -> RankInfo:
+    """Give a job of one rank a job of its own, so that two loaders of one process never meet."""
+    if rank_info.size > 1:
+        return rank_info
+    return RankInfo(
+        rank=0,
+        size=1,
+        local_ranks=(0,),
+        node=rank_info.node,
+        job=own_job(),
+        comm=None,
+        source=rank_info.source,
+    )
+
+
+def single(source: str) -> RankInfo:
+    return RankInfo(rank=0, size=1, local_ranks=(0,), node=host(), job=own_job(), source=source)
+
+
+def own_job() -> str:
+    return f"single-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def host() -> str:
+    return socket.gethostname()
+
+
+def check_rank(where: str, rank_name: str, rank: object, size_name: str, size: object) -> None:
+    for name, value in ((rank_name, rank), (size_name, size)):
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise option_error(f"{where}: {name}: expected an integer, found {value!r}")
+    if size < 1:  # type: ignore[operator]
+        raise option_error(f"{where}: {size_name}: expected at least 1, found {size}")
+    if size > _MOST_RANKS:  # type: ignore[operator]
+        raise option_error(f"{where}: {size_name}: expected at most {_MOST_RANKS}, found {size}")
+    if not 0 <= rank < size:  # type: ignore[operator]
+        raise option_error(f"{where}: {rank_name} {rank} is not below {size_name} {size}; ranks count from 0")
+
+
+def block(where: str, rank: int, size: int, local_rank: int, local_size: int) -> tuple[int, ...]:
+    first = rank - local_rank
+    if first < 0 or first + local_size > size:
+        raise option_error(
+            f"{where}: rank {rank} of {size} cannot have local rank {local_rank} of {local_size} "
+            "on a node of consecutive ranks",
+            "pass forebay.World(..., local_ranks=) with the global ranks of the node",
+        )
+    return tuple(range(first, first + local_size))
+
+
+def number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name)
+    try:
+        return int(text or "")
+    except ValueError:
+        raise option_error(f"{name}: expected an integer, found {text!r}") from None
+
+
+def own_node(environment: Mapping[str, str]) -> str:
+    return environment.get(NODE_VARIABLE) or host()
+
+
+def node_key(node: str) -> str:
+    """Tell machines apart that share a name; the boot id is one per running kernel."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{boot} {node}"

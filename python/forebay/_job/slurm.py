@@ -1,0 +1,99 @@
+"""Ranks of a SLURM step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from forebay._core import option_error
+from forebay._job.rank_info import JOB_VARIABLE, RankInfo, check_rank, host, number, single
+
+_REPEATED = re.compile(r"^(\d+)(?:\(x(\d+)\))?$")
+_MOST_NODES = 1 << 20
+
+
+def from_slurm(environment: Mapping[str, str]) -> RankInfo | None:
+    """Read the environment of a SLURM step; outside a step (a batch script, a login shell) there are no ranks."""
+    if not {"SLURM_PROCID", "SLURM_STEP_ID"} <= environment.keys():
+        return None
+    where = "SLURM's environment"
+    size_name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+    rank, size = number(environment, "SLURM_PROCID"), number(environment, size_name)
+    check_rank(where, "SLURM_PROCID", rank, size_name, size)
+    if size == 1:
+        return single(where)
+    node, local_rank = number(environment, "SLURM_NODEID"), number(environment, "SLURM_LOCALID")
+    tasks = tasks_per_node(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    if sum(tasks) != size or node >= len(tasks):
+        raise option_error(
+            f"{where}: SLURM_STEP_TASKS_PER_NODE={environment.get('SLURM_STEP_TASKS_PER_NODE')!r} "
+            f"does not hold {size} tasks with node {node}",
+            "pass world=forebay.World(...)",
+        )
+    local_ranks = next(
+        (
+            layout[node]
+            for layout in (block_layout(tasks), cyclic_layout(tasks))
+            if _stands(layout, node, local_rank, rank)
+        ),
+        None,
+    )
+    if local_ranks is None:
+        raise option_error(
+            f"{where}: task {rank} at place {local_rank} of node {node} fits neither a block nor a cyclic distribution "
+            f"of {tasks}",
+            "pass world=forebay.World(..., local_ranks=) with the global ranks of the node",
+        )
+    cluster = environment.get("SLURM_CLUSTER_NAME", "")
+    job = f"slurm-{cluster}-{environment.get('SLURM_JOB_ID', '')}-{environment['SLURM_STEP_ID']}"
+    return RankInfo(
+        rank=rank,
+        size=size,
+        local_ranks=local_ranks,
+        node=host(),
+        job=environment.get(JOB_VARIABLE) or job,
+        source=where,
+        launcher="SLURM_PROCID",
+    )
+
+
+def _stands(layout: list[tuple[int, ...]], node: int, local_rank: int, rank: int) -> bool:
+    return local_rank < len(layout[node]) and layout[node][local_rank] == rank
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Read SLURM's repeated counts: ``"4(x2),3"`` is [4, 4, 3]."""
+    tasks: list[int] = []
+    for part in filter(None, text.split(",")):
+        match = _REPEATED.match(part)
+        if match is None:
+            raise option_error(f"SLURM_STEP_TASKS_PER_NODE: expected counts such as 4(x2),3; found {text!r}")
+        repeated = int(match.group(2) or 1)
+        if len(tasks) + repeated > _MOST_NODES:
+            raise option_error(
+                f"SLURM_STEP_TASKS_PER_NODE: expected at most {_MOST_NODES} nodes; found {text!r}",
+                "pass world=forebay.World(...)",
+            )
+        tasks += [int(match.group(1))] * repeated
+    return tasks
+
+
+def block_layout(tasks: list[int]) -> list[tuple[int, ...]]:
+    """Ranks by node when each node is filled before the next."""
+    layout, first = [], 0
+    for count in tasks:
+        layout.append(tuple(range(first, first + count)))
+        first += count
+    return layout
+
+
+def cyclic_layout(tasks: list[int]) -> list[tuple[int, ...]]:
+    """Ranks by node when one rank goes to each node in turn, as long as it has room."""
+    layout: list[list[int]] = [[] for _ in tasks]
+    rank = 0
+    while rank < sum(tasks):
+        for node, count in enumerate(tasks):
+            if len(layout[node]) < count:
+                layout[node].append(rank)
+                rank += 1
+    return [tuple(ranks) for ranks in layout]
