@@ -71,3 +71,23 @@ def test_a_run_past_its_deadline_is_ended_with_all_its_processes(tmp_path: Path)
             return True
 
     support.wait_until(has_ended, "the end of the grandchild")
+
+
+def test_a_thread_that_is_refused_is_an_error_of_the_launch_and_leaves_no_process(monkeypatch):
+    started = []
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    class Popen(launch.subprocess.Popen):
+        def __init__(self, *arguments, **more):
+            super().__init__(*arguments, **more)
+            started.append(self)
+
+    monkeypatch.setattr(launch.threading.Thread, "start", refuse)
+    monkeypatch.setattr(launch.subprocess, "Popen", Popen)
+    with pytest.raises(launch.LaunchError) as error:
+        launch.run([sys.executable, "-c", "import time; time.sleep(600)"], deadline_s=60, progress=print)
+    assert isinstance(error.value.__cause__, RuntimeError)
+    (process,) = started
+    assert process.poll() is not None

@@ -38,6 +38,7 @@ PROGRESS_MARK = "@step"
 _TAIL_LINES = 40
 _GRACE_S = 5.0
 _LOOK_S = 0.1
+_THREAD_HINT = "hint: look at the limits on processes: ulimit -u, and pids.max of the control group"
 _HINT = "hint: pip install 'forebay[mpi]'"
 
 
@@ -163,7 +164,12 @@ def run(
     ) as process:
         try:
             reader = threading.Thread(target=_relay, args=(process, tail, progress), daemon=True)
-            reader.start()
+            try:
+                reader.start()
+            except RuntimeError as error:
+                raise LaunchError(
+                    f"{what}: cannot start a thread that reads its output: {error}\n{_THREAD_HINT}"
+                ) from error
             end = time.monotonic() + deadline_s
             while code is None and not interrupts and time.monotonic() < end:
                 with contextlib.suppress(subprocess.TimeoutExpired):
