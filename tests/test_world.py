@@ -105,6 +105,18 @@ def test_slurm_with_a_cyclic_distribution_is_recognised():
         auto(SLURM, SLURM_PROCID="6", SLURM_LOCALID="0")
 
 
+def test_a_rank_that_fits_two_distributions_of_slurm_takes_the_one_that_is_stated():
+    first = {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
+    assert auto(SLURM, **first).local_ranks == (0, 1, 2, 3)
+    assert auto(SLURM, **first, SLURM_DISTRIBUTION="cyclic:block").local_ranks == (0, 3, 6, 9)
+
+
+def test_slurm_says_itself_which_ranks_are_on_a_node():
+    assert auto(SLURM, SLURM_GTIDS="2,5,7,9", SLURM_NODEID="0").local_ranks == (2, 5, 7, 9)
+    # What does not hold this rank in its place is not believed.
+    assert auto(SLURM, SLURM_GTIDS="1,2,3,4").local_ranks == (4, 5, 6, 7)
+
+
 @pytest.mark.parametrize(
     ("text", "tasks"), [("4(x2),3", [4, 4, 3]), ("1", [1]), ("2,1(x3)", [2, 1, 1, 1]), ("", [])]
 )

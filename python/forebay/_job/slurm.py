@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from forebay._core import option_error
 from forebay._job.rank_info import JOB_VARIABLE, RankInfo, check_rank, host, number, single
@@ -31,12 +31,7 @@ def from_slurm(environment: Mapping[str, str]) -> RankInfo | None:
             "pass world=forebay.World(...)",
         )
     local_ranks = next(
-        (
-            layout[node]
-            for layout in (block_layout(tasks), cyclic_layout(tasks))
-            if _stands(layout, node, local_rank, rank)
-        ),
-        None,
+        (ranks for ranks in _layouts(environment, node, tasks) if _stands(ranks, local_rank, rank)), None
     )
     if local_ranks is None:
         raise option_error(
@@ -57,8 +52,19 @@ def from_slurm(environment: Mapping[str, str]) -> RankInfo | None:
     )
 
 
-def _stands(layout: list[tuple[int, ...]], node: int, local_rank: int, rank: int) -> bool:
-    return local_rank < len(layout[node]) and layout[node][local_rank] == rank
+def _layouts(environment: Mapping[str, str], node: int, tasks: list[int]) -> Iterator[tuple[int, ...]]:
+    """Yield what the ranks of a node may be, the likeliest first."""
+    stated = environment.get("SLURM_GTIDS", "").split(",")
+    if len(stated) == tasks[node] and all(rank.isascii() and rank.isdigit() for rank in stated):
+        yield tuple(map(int, stated))
+    layouts = [block_layout(tasks)[node], cyclic_layout(tasks)[node]]
+    # The first and the last rank of a job fit both.
+    is_cyclic = environment.get("SLURM_DISTRIBUTION", "").startswith("cyclic")
+    yield from reversed(layouts) if is_cyclic else layouts
+
+
+def _stands(ranks: tuple[int, ...], local_rank: int, rank: int) -> bool:
+    return local_rank < len(ranks) and ranks[local_rank] == rank
 
 
 def tasks_per_node(text: str) -> list[int]:
