@@ -206,14 +206,14 @@ here.with_name("pid.0").write_text(str(os.getpid()))
 here.with_name("pid.0").rename(here)
 import forebay
 from forebay import _native
-from forebay._job.mpi_wait import Wait
+from forebay._job.mpi_wait import Notes, Wait
 from forebay._job.processes import Processes
 sys.path.insert(0, sys.argv[2])
 from ranks.nodes import FileComm
 comm = FileComm(sys.argv[3], rank, 2)
 processes = Processes({}, _native.Siblings("RANK", rank))
 try:
-    Wait(comm, 1, "meeting", 60, processes).until(comm.Iallgather(b"", bytearray()), ())
+    Wait(Notes(comm), 1, "meeting", 60, processes).until(comm.Iallgather(b"", bytearray()), ())
 except forebay.PeerLostError as error:
     Path(sys.argv[3], "said").write_text(str(error))
 """

@@ -65,7 +65,7 @@ def test_open_mpi_on_one_node_needs_no_mpi():
     found = auto(OPEN_MPI)
     assert (found.rank, found.size, found.local_ranks) == (2, 4, (0, 1, 2, 3))
     assert found.job == "prterun-host-12@1"
-    assert found.comm is None
+    assert found.channel is None
     assert "mpi4py.MPI" not in sys.modules
 
 
@@ -329,7 +329,7 @@ WHO = """
 import forebay._job.world
 found = forebay._job.world.identify(WORLD, 60)
 imported = "mpi4py.MPI" in sys.modules
-emit([found.rank, found.size, list(found.local_ranks), found.node, found.job, found.comm is not None, imported])
+emit([found.rank, found.size, list(found.local_ranks), found.node, found.job, found.channel is not None, imported])
 """
 
 
@@ -366,10 +366,11 @@ def test_ranks_that_do_not_come_are_an_error_after_the_deadline(tmp_path):
     code = """
 from mpi4py import MPI
 import forebay, time
-from forebay._job.mpi import Channel
+from forebay._job.channel import compare
+from forebay._job.mpi import MpiChannel
 if MPI.COMM_WORLD.rank == 0:
     try:
-        Channel.of(MPI.COMM_WORLD, 0.3)
+        MpiChannel.of(MPI.COMM_WORLD, 0.3)
     except forebay.PeerLostError as error:
         emit(str(error))
     open(sys.argv[1], "w").close()
@@ -392,12 +393,13 @@ def test_ranks_that_disagree_are_told_on_what_and_who():
     code = """
 from mpi4py import MPI
 import forebay
-from forebay._job.mpi import Channel
+from forebay._job.channel import compare
+from forebay._job.mpi import MpiChannel
 c = MPI.COMM_WORLD
-channel = Channel.of(c, 60)
-channel.compare({"seed": 1}, 60)
+channel = MpiChannel.of(c, 60)
+compare(channel, {"seed": 1}, 60)
 try:
-    channel.compare({"seed": 1, "batch_size": 8 if c.rank < 2 else 9}, 60)
+    compare(channel, {"seed": 1, "batch_size": 8 if c.rank < 2 else 9}, 60)
 except forebay.OptionError as error:
     emit(str(error).splitlines()[0])
 """

@@ -25,7 +25,7 @@ from forebay import _core, _native
 from forebay._core import ForebayError, OptionError, option_error
 from forebay._iteration import Batch, Indices, Iteration, Position, Progress
 from forebay._job import endpoints
-from forebay._job.mpi import told_to_all
+from forebay._job.channel import Channel, compare, errors_told
 from forebay._job.world import RankInfo, World, identify
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
@@ -185,7 +185,8 @@ class Loader:
         )
         self._decode = decode
         self._rank_info = identify(explicit or self._options["world"], self._options["timeout"])
-        with told_to_all(self._rank_info.comm):
+        channel = self._rank_info.channel
+        with errors_told(channel):
             self._dataset = dataset if isinstance(dataset, Dataset) else open(dataset)
             self._batch_size = per_rank_batch(self._options, self._rank_info.size)
             self._given: OrderFunction | None = None
@@ -196,7 +197,7 @@ class Loader:
         self._closed_stats: dict[str, Any] | None = None
         self._closed_explanation: str | None = None
         self._closed_bad_samples: list[tuple[int, str]] | None = None
-        self._engine = self._make_engine()
+        self._engine = self._make_engine(channel)
 
     def _order_facts(self, order: str | Group | OrderFunction) -> dict[str, Any]:
         if isinstance(order, str):
@@ -208,7 +209,7 @@ class Loader:
         self._given = order
         return {"kind": "given", "samples": None, "window": None, "lanes": None}
 
-    def _make_engine(self) -> _native.Engine:
+    def _make_engine(self, channel: Channel | None) -> _native.Engine:
         rank_info, strategy = self._rank_info, self._options["strategy"]
         shared = {
             "name": self.name,
@@ -234,14 +235,14 @@ class Loader:
             "timeout_s": math.ceil(self._options["timeout"]),
         }
         links, listener = None, None
-        if rank_info.comm is not None:
+        if channel is not None:
             facts = {**shared, "data set": self._dataset.fingerprint}
             try:
-                rank_info.comm.compare(facts, self._options["timeout"])
-                links, listener = endpoints.meet(rank_info, rank_info.comm, self._options["timeout"])
+                compare(channel, facts, self._options["timeout"])
+                links, listener = endpoints.meet(rank_info, channel, self._options["timeout"])
             finally:
                 # From here on the engine watches the processes of the node.
-                rank_info.comm.settle()
+                channel.close()
         own = {
             "job": rank_info.job,
             "node": rank_info.node,
@@ -436,12 +437,12 @@ class Loader:
         before = self._order
         self._order = {**before, **wanted}
         try:
-            self._engine = self._make_engine()
+            self._engine = self._make_engine(self._rank_info.channel)
         except ForebayError as error:
             self._order = before
             # What the state asks for cannot be. Alone a loader goes on as it was; several ranks would have to agree on that.
             if isinstance(error, OptionError) and self._rank_info.size == 1:
-                self._engine = self._make_engine()
+                self._engine = self._make_engine(None)
                 self._forget_closed()
             raise
         self._forget_closed()

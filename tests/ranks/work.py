@@ -348,7 +348,7 @@ def meeting(
     data set is opened, and waits there until told to go.
     """
     module = importlib.import_module("forebay.loader")
-    waiting = importlib.import_module("forebay._job.mpi_wait")
+    waiting = importlib.import_module("forebay._job.channel")
     really, patience = module.open, waiting.WARN_AFTER_S
 
     def when_told(path: str) -> Any:

@@ -1,7 +1,7 @@
-"""How the leaders of the nodes of a job hear where they reach each other, when a loader is made.
+"""How the leaders of the nodes of a job learn where they reach each other, when a loader is made.
 
-Every rank tells every other one, over a duplicate of the job's communicator, which rank leads its node; a leader adds where it
-listens, and the first one a secret. From then on leaders talk over connections of their own, in threads without Python
+Every rank sends all others, over the channel of the job (`forebay._job.channel`), which rank leads its node. A leader adds
+where it listens, and the first one a secret. From then on leaders talk over connections of their own, in threads without Python
 (docs/nodes.md).
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from forebay import _native
 from forebay._core import ForebayError, option_error
-from forebay._job.mpi import Channel
+from forebay._job.channel import Channel
 from forebay._job.rank_info import RankInfo
 
 INTERFACE_VARIABLE = "FOREBAY_INTERFACE"
@@ -31,7 +31,7 @@ _CARD = struct.Struct(f"<Ii{_NAME_BYTES}s{_PROBLEM_BYTES}s{_SECRET_BYTES}s{_nati
 def meet(
     rank_info: RankInfo, channel: Channel, deadline_s: float
 ) -> tuple[dict[str, Any] | None, _native.Listener | None]:
-    """Exchange what links between the nodes need (collective over the communicator).
+    """Exchange what links between the nodes need (collective over the job).
 
     Returns
     -------

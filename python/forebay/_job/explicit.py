@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay._core import option_error
-from forebay._job.mpi import told_to_all
+from forebay._job.channel import errors_told
 from forebay._job.mpi_launch import exchange_nodes
 from forebay._job.processes import process_key
 from forebay._job.rank_info import JOB_VARIABLE, RankInfo, alone, block, check_rank, host
@@ -71,7 +71,7 @@ def from_world(world: World, deadline_s: float, environment: Mapping[str, str]) 
     node = host() if world.node is None else str(world.node)
     if world.comm is not None:
         found = exchange_nodes(world.comm, node, deadline_s, "forebay.World with a communicator", world.job)
-        with told_to_all(found.comm):
+        with errors_told(found.channel):
             if world.local_size is not None and world.local_size != len(found.local_ranks):
                 raise option_error(
                     f"World: local_size {world.local_size} was given, "

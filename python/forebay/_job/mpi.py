@@ -1,4 +1,4 @@
-"""The few MPI calls that Forebay makes, when a job stretches over several nodes.
+"""The channel of a job over MPI: the few MPI calls that Forebay makes, when a job stretches over several nodes.
 
 None of them blocks: a request is tested until it is complete or a deadline has passed (`forebay._job.mpi_wait`), so that a rank
 that is gone becomes an error instead of a hang, and one that cannot go on tells the others why. mpi4py is imported here only,
@@ -7,17 +7,15 @@ and only by a process that needs it: importing it initialises MPI.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from forebay import _native
 from forebay._core import fork_generation, option_error
-from forebay._job.mpi_wait import WARN_AFTER_S, Wait, reported
+from forebay._job.channel import WARN_AFTER_S, reason_of
+from forebay._job.mpi_wait import Notes, Wait, give_up, reported
 from forebay._job.processes import Processes
 
 INSTALL_HINT = (
@@ -67,7 +65,7 @@ def load(why: str, deadline_s: float) -> Any:
 _channel_key: int | None = None
 
 
-class Channel:
+class MpiChannel:
     """The duplicate of a communicator on which Forebay talks.
 
     What the user does on his own communicator at the same time cannot mix with it. It is kept with the communicator and goes
@@ -77,13 +75,14 @@ class Channel:
     def __init__(self, comm: Any, duplicate: Any) -> None:
         self._comm = comm
         self._duplicate = duplicate
-        self._waits = 0
+        self._notes = Notes(duplicate)
+        self._exchanges = 0
         self._processes: Processes | None = None
         self.rank: int = duplicate.rank
         self.size: int = duplicate.size
 
     @staticmethod
-    def of(comm: Any, deadline_s: float, siblings: _native.Siblings | None = None) -> Channel:
+    def of(comm: Any, deadline_s: float, siblings: _native.Siblings | None = None) -> MpiChannel:
         """Return the channel of a communicator, made at the first call (then collective).
 
         ``siblings`` are ranks of the communicator that are watched until their processes are known (`watch`).
@@ -110,36 +109,29 @@ class Channel:
                 duplicate, request = comm.Idup()
             except Exception as error:
                 raise reported(comm, what, error) from error
-            Wait(comm, 0, what, deadline_s, Processes({}, siblings)).until(request, (duplicate,))
-            channel = Channel(comm, duplicate)
+            Wait(Notes(comm), 0, what, deadline_s, Processes({}, siblings)).until(request, (duplicate,))
+            channel = MpiChannel(comm, duplicate)
             comm.Set_attr(_channel_key, (generation, channel))
-        assert isinstance(channel, Channel)
+        assert isinstance(channel, MpiChannel)
         channel.watch({}, siblings)
         return channel
 
     def watch(self, pids: Mapping[int, tuple[int, int]], siblings: _native.Siblings | None = None) -> None:
-        """Watch processes of this node until `settle`: rank → process id and start. An exchange ends when one of them does."""
-        self.settle()
+        """Watch processes of this node until `close`: rank → process id and start. An exchange ends when one of them does."""
+        self.close()
         self._processes = Processes(pids, siblings)
 
-    def settle(self) -> None:
-        """Watch no processes any more: the loader is made, or will not be."""
+    def close(self) -> None:
+        """Watch no processes any more; see `Channel.close`. The duplicate serves the next loader."""
         if self._processes is not None:
             self._processes.close()
             self._processes = None
 
     def gather(self, payload: bytes, what: str, deadline_s: float) -> list[bytes]:
-        """Exchange equally long payloads between all ranks; the result is indexed by rank.
-
-        Raises
-        ------
-        PeerLostError
-            If not all ranks have answered after ``deadline_s`` seconds, one gives up or is seen to end, or MPI reports one as
-            failed.
-        """
+        """Exchange payloads; see `Channel.gather`. MPI may also report a rank as failed."""
         received = bytearray(len(payload) * self.size)
-        self._waits += 1
-        wait = Wait(self._duplicate, self._waits, what, deadline_s, self._processes)
+        self._exchanges += 1
+        wait = Wait(self._notes, self._exchanges, what, deadline_s, self._processes)
         try:
             try:
                 request = self._duplicate.Iallgather(payload, received)
@@ -152,61 +144,20 @@ class Channel:
         length = len(payload)
         return [bytes(received[length * rank : length * (rank + 1)]) for rank in range(self.size)]
 
-    def compare(self, facts: Mapping[str, Any], deadline_s: float) -> None:
-        """Check that all ranks hold the same facts (collective).
-
-        Digests are exchanged first; only if they differ, the facts themselves, so that the error can name the difference.
-
-        Raises
-        ------
-        OptionError
-            On every rank, naming a rank that differs, the option and both values.
-        """
-        what = "comparing options"
-        text = json.dumps(facts, sort_keys=True).encode()
-        digests = self.gather(hashlib.blake2b(text, digest_size=32).digest(), what, deadline_s)
-        if len(set(digests)) == 1:
-            return
-        lengths = self.gather(len(text).to_bytes(8, "little"), what, deadline_s)
-        width = max(int.from_bytes(length, "little") for length in lengths)
-        texts = self.gather(text.ljust(width), what, deadline_s)
-        mine = json.loads(texts[0])
-        for rank, other_text in enumerate(texts):
-            other = json.loads(other_text)
-            for key in sorted(mine.keys() | other.keys()):
-                if mine.get(key) != other.get(key):
-                    raise option_error(
-                        f"the ranks disagree on {key}: {mine.get(key)!r} on rank 0, {other.get(key)!r} on rank {rank}",
-                        "every rank must make the loader with the same data set and options; look at FOREBAY_* too",
-                    )
-
     def give_up(self, error: BaseException) -> None:
-        """Tell all ranks why this one does not come to the next exchange: theirs ends with that."""
-        reason = str(error).splitlines()
-        text = f"{type(error).__name__}: {reason[0]}" if reason else type(error).__name__
-        Wait(self._duplicate, self._waits + 1, "", 0.0).tell_all(text)
+        """Tell all ranks; see `Channel.give_up`."""
+        give_up(self._notes, self._exchanges + 1, reason_of(error))
         self._abandon()
 
     def _abandon(self) -> None:
         # Requests may be under way on it, so that it cannot be freed.
-        self.settle()
+        self.close()
         self._comm, comm = None, self._comm
         if comm is not None:
             comm.Set_attr(_channel_key, (fork_generation(), None))
 
 
-@contextmanager
-def told_to_all(channel: Channel | None) -> Iterator[None]:
-    """Where the block fails on this rank, tell the others, who wait in the next exchange."""
-    try:
-        yield
-    except BaseException as error:
-        if channel is not None:
-            channel.give_up(error)
-        raise
-
-
-def _free(comm: Any, _key: int, kept: tuple[int, Channel | None]) -> None:
+def _free(comm: Any, _key: int, kept: tuple[int, MpiChannel | None]) -> None:
     # Those of MPI itself end with MPI, which frees what is left.
     mpi = sys.modules.get("mpi4py.MPI")
     channel = kept[1]

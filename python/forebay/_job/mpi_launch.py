@@ -119,7 +119,7 @@ def exchange_nodes(comm: Any, node: str, deadline_s: float, source: str, job: st
         raise option_error(f"World(comm=): expected an mpi4py communicator, found {type(comm).__name__}")
     launcher = _launcher_of(comm)
     siblings = None if launcher is None else _native.Siblings(launcher, comm.rank)
-    channel = _mpi.Channel.of(comm, deadline_s, siblings)
+    channel = _mpi.MpiChannel.of(comm, deadline_s, siblings)
     key = node_key(node).encode()[:_TEXT_BYTES]
     token = (job or f"mpi-{secrets.token_hex(16)}").encode()[:_TEXT_BYTES]
     own = _CARD.pack(key, token, process_namespace(), os.getpid(), start_of("self"))
@@ -140,7 +140,7 @@ def exchange_nodes(comm: Any, node: str, deadline_s: float, source: str, job: st
         local_ranks=local_ranks,
         node=node,
         job=everyone[0][1].rstrip(b"\0").decode(errors="replace"),
-        comm=channel,
+        channel=channel,
         source=source,
         launcher=launcher,
     )

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from forebay import _native
+
+# How often the processes of the node are looked at [s].
+_LOOK_EVERY_S = 0.02
+# How long a rank goes on when a process of its node has ended [s]: one that has answered before is missed by no rank.
+_GRACE_S = 1.0
 
 # Processes that start the ranks of a node; the name as in /proc/PID/comm, which holds 15 bytes.
 _LAUNCHERS = (
@@ -31,6 +37,8 @@ class Processes:
         self._open: dict[int, tuple[int, int]] = {}
         self._gone: dict[int, int] = {}
         self._poll = select.poll()
+        self._looked = 0.0
+        self._lost_since: float | None = None
         for rank, (pid, started) in pids.items():
             try:
                 descriptor = os.pidfd_open(pid)
@@ -47,8 +55,20 @@ class Processes:
             self._open[descriptor] = (rank, pid)
             self._poll.register(descriptor, select.POLLIN)
 
-    def gone(self) -> Mapping[int, int]:
-        """Return those that have ended: rank → process id."""
+    def lost(self) -> str:
+        """Return the ranks that have ended, in words; empty until they are missed."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_EVERY_S:
+            return ""
+        self._looked = now
+        gone = self._gone_now()
+        if gone and self._lost_since is None:
+            self._lost_since = now
+        if self._lost_since is None or now - self._lost_since < _GRACE_S:
+            return ""
+        return ", ".join(f"rank {rank} (process {pid})" for rank, pid in sorted(gone.items()))
+
+    def _gone_now(self) -> Mapping[int, int]:
         for descriptor, _ in self._poll.poll(0):
             rank, pid = self._open.pop(descriptor)
             self._gone[rank] = pid
@@ -59,7 +79,7 @@ class Processes:
         return self._gone
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Watch no process any more."""
         for descriptor in self._open:
             self._poll.unregister(descriptor)
             os.close(descriptor)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forebay._core import option_error
-from forebay._job.mpi import Channel
+from forebay._job.channel import Channel
 
 NODE_VARIABLE = "FOREBAY_NODE"
 JOB_VARIABLE = "FOREBAY_JOB"
@@ -28,7 +28,8 @@ class RankInfo:
     local_ranks: tuple[int, ...]
     node: str
     job: str
-    comm: Channel | None = field(default=None, repr=False)
+    channel: Channel | None = field(default=None, repr=False)
+    """The channel of the job over MPI."""
     source: str
     launcher: str | None = None
     """Variable of the environment that holds the rank; empty where all ranks of the node are children of one process."""
@@ -49,7 +50,6 @@ def alone(rank_info: RankInfo) -> RankInfo:
         local_ranks=(0,),
         node=rank_info.node,
         job=own_job(),
-        comm=None,
         source=rank_info.source,
     )
 
