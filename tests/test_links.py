@@ -38,6 +38,12 @@ def nothing_stays():
     assert not [one for one in Path("/dev/shm").iterdir() if "forebay" in one.name]
 
 
+@pytest.fixture(params=["mpi", "tcp"])
+def over(request):
+    """What the ranks agree over before there are links."""
+    return request.param
+
+
 def begin(pool, function, each=lambda rank: {}, *, on=NODES, **arguments):
     arguments = {"options": OPTIONS, **arguments}
     return pool.begin(len(on), function, each, nodes=on, **arguments)
@@ -53,8 +59,8 @@ def check_told(outcomes, victim, found_key="message"):
 
 
 @pytest.mark.parametrize("on", [NODES, (0, 1), (0, 1, 0, 1, 1)])
-def test_ranks_of_several_nodes_share_an_epoch_and_send_no_message_for_it(pool, records, on):
-    found = pool.outcomes(begin(pool, work.deliver, on=on, path=records, epochs=2))
+def test_ranks_of_several_nodes_share_an_epoch_and_send_no_message_for_it(pool, records, on, over):
+    found = pool.outcomes(begin(pool, work.deliver, on=on, path=records, epochs=2, over=over))
     for one in found:
         assert not isinstance(one, (Raised, Killed)), one
     steps = -(-300 // (4 * len(on)))
@@ -80,8 +86,8 @@ def test_nodes_that_set_different_epochs_are_all_told(pool, records):
 
 
 @pytest.mark.parametrize("victim", [0, 1, 3, 4])
-def test_a_death_between_two_steps_is_told_on_all_nodes(pool, records, victim):
-    ranks = begin(pool, work.walk, path=records)
+def test_a_death_between_two_steps_is_told_on_all_nodes(pool, records, victim, over):
+    ranks = begin(pool, work.walk, path=records, over=over)
     for rank in ranks:
         assert rank.hear() == "made"
         assert rank.hear() == "walking"
@@ -166,10 +172,12 @@ def test_a_rank_that_does_not_come_is_an_error_after_the_timeout(pool, records, 
     raise AssertionError(outcomes)
 
 
-def test_ranks_that_come_late_are_warned_of_and_waited_for(pool, records):
+def test_ranks_that_come_late_are_warned_of_and_waited_for(pool, records, over):
     late = (1, 4)
     for _ in range(support.TRIES):
-        ranks = begin(pool, work.meeting, lambda rank: {"holds": rank in late}, path=records, warn_after=0.5)
+        ranks = begin(
+            pool, work.meeting, lambda rank: {"holds": rank in late}, path=records, warn_after=0.5, over=over
+        )
         for number, rank in enumerate(ranks):
             assert rank.hear() == "meeting"
             assert rank.hear() == ("opening" if number in late else "warned")
@@ -185,9 +193,9 @@ def test_ranks_that_come_late_are_warned_of_and_waited_for(pool, records):
 
 
 @pytest.mark.parametrize("victim", [0, 3])
-def test_a_rank_that_cannot_open_its_data_tells_all_why_and_they_can_try_again(pool, records, victim):
+def test_a_rank_that_cannot_open_its_data_tells_all_why_and_they_can_try_again(pool, records, victim, over):
     tries = lambda rank: {"tries": ["no.lmdb" if rank == victim else records, records]}  # noqa: E731
-    ranks = begin(pool, work.meeting, tries, path=records)
+    ranks = begin(pool, work.meeting, tries, path=records, over=over)
     for rank in ranks:
         assert rank.hear() == "meeting"
     for number, (first, second) in enumerate(pool.outcomes(ranks)):
@@ -202,8 +210,8 @@ def test_a_rank_that_cannot_open_its_data_tells_all_why_and_they_can_try_again(p
 
 
 @pytest.mark.parametrize("victim", [0, 1, 3])
-def test_a_death_before_there_are_links_is_told_by_the_node(pool, records, victim):
-    ranks = begin(pool, work.meeting, lambda rank: {"holds": rank == victim}, path=records)
+def test_a_death_before_there_are_links_is_told_by_the_node(pool, records, victim, over):
+    ranks = begin(pool, work.meeting, lambda rank: {"holds": rank == victim}, path=records, over=over)
     for rank in ranks:
         assert rank.hear() == "meeting"
     assert ranks[victim].hear() == "opening"
@@ -212,9 +220,8 @@ def test_a_death_before_there_are_links_is_told_by_the_node(pool, records, victi
         if number == victim:
             assert outcome == Killed(-signal.SIGKILL)
         else:
-            assert (
-                f"rank {victim} (process {ranks[victim].pid}) of this node has ended" in outcome[0]["message"]
-            )
+            process = f" (process {ranks[victim].pid}) of this node" if over == "mpi" else ""
+            assert f"rank {victim}{process} has ended" in outcome[0]["message"]
 
 
 def test_the_first_of_several_deaths_is_named_by_all_that_are_left(pool, records):

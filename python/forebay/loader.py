@@ -26,6 +26,7 @@ from forebay._core import ForebayError, OptionError, option_error
 from forebay._iteration import Batch, Indices, Iteration, Position, Progress
 from forebay._job import endpoints
 from forebay._job.channel import Channel, compare, errors_told
+from forebay._job.tcp import open_channel
 from forebay._job.world import RankInfo, World, identify
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
@@ -73,10 +74,11 @@ def _close_engine(engine: _native.Engine, generation: int) -> None:
 class Loader:
     """Batches of samples in a known order.
 
-    Making one is collective over the ranks of its node, and over all ranks where there is a communicator; loaders of one job
-    are told apart by their name. Each pass over it is one epoch, the next pass the next one. A pass begins with its first
-    ``next``: an iterator that was never used changes nothing. A pass that was broken off counts; the other ranks go on without
-    this one until its next pass. A loader is iterated by one thread at a time: beginning a pass makes earlier iterators stale.
+    Making one is collective over the ranks of its node, and over all ranks where nodes are linked (docs/nodes.md); loaders of
+    one job are told apart by their name. Each pass over it is one epoch, the next pass the next one. A pass begins with its
+    first ``next``: an iterator that was never used changes nothing. A pass that was broken off counts; the other ranks go on
+    without this one until its next pass. A loader is iterated by one thread at a time: beginning a pass makes earlier
+    iterators stale.
 
     Every option but ``dataset`` and ``decode`` can also be given as ``FOREBAY_`` + its name in capitals, or in the
     configuration file; an argument of None was not given (:mod:`forebay.options`, docs/options.md).
@@ -185,7 +187,7 @@ class Loader:
         )
         self._decode = decode
         self._rank_info = identify(explicit or self._options["world"], self._options["timeout"])
-        channel = self._rank_info.channel
+        channel = self._open_channel()
         with errors_told(channel):
             self._dataset = dataset if isinstance(dataset, Dataset) else open(dataset)
             self._batch_size = per_rank_batch(self._options, self._rank_info.size)
@@ -198,6 +200,9 @@ class Loader:
         self._closed_explanation: str | None = None
         self._closed_bad_samples: list[tuple[int, str]] | None = None
         self._engine = self._make_engine(channel)
+
+    def _open_channel(self) -> Channel | None:
+        return open_channel(self._rank_info, self.name, self._options["timeout"])
 
     def _order_facts(self, order: str | Group | OrderFunction) -> dict[str, Any]:
         if isinstance(order, str):
@@ -437,7 +442,7 @@ class Loader:
         before = self._order
         self._order = {**before, **wanted}
         try:
-            self._engine = self._make_engine(self._rank_info.channel)
+            self._engine = self._make_engine(self._open_channel())
         except ForebayError as error:
             self._order = before
             # What the state asks for cannot be. Alone a loader goes on as it was; several ranks would have to agree on that.

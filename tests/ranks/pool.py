@@ -65,11 +65,15 @@ class Rank:
         return self.process.pid
 
     def begin(
-        self, function: Callable[..., Any], world: Mapping[str, Any], arguments: Mapping[str, Any]
+        self,
+        function: Callable[..., Any],
+        world: Mapping[str, Any],
+        arguments: Mapping[str, Any],
+        environment: Mapping[str, str],
     ) -> None:
         """Start a call."""
         self.busy = True
-        self._pipe.send((function, dict(world), dict(os.environ), dict(arguments)))
+        self._pipe.send((function, dict(world), dict(environment), dict(arguments)))
 
     def tell(self, value: object) -> None:
         """Send something to a call that asks for it with ``hear``."""
@@ -130,21 +134,29 @@ class Pool:
         job: str | None = None,
         absent: Sequence[int] = (),
         nodes: Sequence[int] | None = None,
+        over: str = "mpi",
         **arguments: Any,
     ) -> list[Rank]:
         """Start a call on ranks of a new job; ``each(rank)`` gives the arguments that differ, ``absent`` ranks do not come.
 
-        ``nodes`` says which node each rank is on; without it they are all on one, and know of no communicator.
+        ``nodes`` says which node each rank is on; without it they are all on one, and know of no communicator. Those of several
+        nodes talk ``over`` a stand-in for MPI, or ``"tcp"``.
         """
         ranks = self.ranks(size)
         job = job or f"test-{os.getpid()}-{next(_jobs)}"
         for number, rank in enumerate(ranks):
             if number not in absent:
                 world: dict[str, Any] = {"rank": number, "size": size, "job": job}
-                if nodes is not None:
+                environment = dict(os.environ)
+                if nodes is not None and over == "tcp":
+                    local = [rank for rank, node in enumerate(nodes) if node == nodes[number]]
+                    world |= {"node": nodes[number], "local_ranks": local}
+                    world |= {"local_rank": local.index(number), "local_size": len(local)}
+                    environment["FOREBAY_JOB_ADDRESS"] = "127.0.0.1"
+                elif nodes is not None:
                     exchange = os.path.join(os.getcwd(), "exchange", job)  # noqa: PTH109, PTH118
                     world |= {"node": nodes[number], "exchange": exchange}
-                rank.begin(function, world, {**arguments, **each(number)})
+                rank.begin(function, world, {**arguments, **each(number)}, environment)
         return ranks
 
     def outcomes(self, ranks: Sequence[Rank], deadline_s: float = DEADLINE_S) -> list[Any]:

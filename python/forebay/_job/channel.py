@@ -1,7 +1,7 @@
 """The channel of a job: how all its ranks exchange a few bytes while a loader is made.
 
-It gathers payloads at a deadline, names the ranks that are missing, and ends the exchange on every rank when one of them gives
-up. `forebay._job.mpi` implements it.
+There are two: over MPI (`forebay._job.mpi`), and over TCP (`forebay._job.tcp`) where no MPI started the ranks. Both gather
+payloads at a deadline, name the ranks that are missing, and end the exchange on every rank when one of them gives up.
 """
 
 from __future__ import annotations

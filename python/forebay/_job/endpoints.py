@@ -16,9 +16,8 @@ from typing import Any
 from forebay import _native
 from forebay._core import ForebayError, option_error
 from forebay._job.channel import Channel
+from forebay._job.rank0 import INTERFACE_VARIABLE
 from forebay._job.rank_info import RankInfo
-
-INTERFACE_VARIABLE = "FOREBAY_INTERFACE"
 
 _NAME_BYTES = 64
 _PROBLEM_BYTES = 256

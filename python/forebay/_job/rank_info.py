@@ -33,6 +33,8 @@ class RankInfo:
     source: str
     launcher: str | None = None
     """Variable of the environment that holds the rank; empty where all ranks of the node are children of one process."""
+    address: str | None = None
+    """Host of rank 0, where the ranks of several nodes open a channel over TCP; empty where torch alone knows it."""
 
     @property
     def local_rank(self) -> int:

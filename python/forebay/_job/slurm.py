@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from forebay._core import option_error
-from forebay._job.rank_info import JOB_VARIABLE, RankInfo, check_rank, host, number, single
+from forebay._job.rank_info import JOB_VARIABLE, RankInfo, check_rank, number, own_node, single
 
+_FIRST_OF_RANGE = re.compile(r"\[(\d+)[^\]]*\]")
 _REPEATED = re.compile(r"^(\d+)(?:\(x(\d+)\))?$")
 _MOST_NODES = 1 << 20
 
@@ -45,10 +46,11 @@ def from_slurm(environment: Mapping[str, str]) -> RankInfo | None:
         rank=rank,
         size=size,
         local_ranks=local_ranks,
-        node=host(),
+        node=own_node(environment),
         job=environment.get(JOB_VARIABLE) or job,
         source=where,
         launcher="SLURM_PROCID",
+        address=first_host(environment.get("SLURM_STEP_NODELIST", "")),
     )
 
 
@@ -82,6 +84,18 @@ def tasks_per_node(text: str) -> list[int]:
             )
         tasks += [int(match.group(1))] * repeated
     return tasks
+
+
+def first_host(hosts: str) -> str | None:
+    """Return the first of SLURM's host list, on which rank 0 runs: ``"gpu[07-09,12],login"`` is gpu07."""
+    depth = 0
+    for place, letter in enumerate(hosts):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            hosts = hosts[:place]
+            break
+    first = _FIRST_OF_RANGE.sub(r"\1", hosts)
+    return first if first and not set(first) & set("[],") else None
 
 
 def block_layout(tasks: list[int]) -> list[tuple[int, ...]]:

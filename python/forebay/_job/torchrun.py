@@ -10,7 +10,16 @@ from typing import Any
 
 from forebay._core import option_error
 from forebay._job.processes import process_key
-from forebay._job.rank_info import JOB_VARIABLE, RankInfo, block, check_rank, host, node_key, number, single
+from forebay._job.rank_info import (
+    JOB_VARIABLE,
+    RankInfo,
+    block,
+    check_rank,
+    node_key,
+    number,
+    own_node,
+    single,
+)
 
 
 def from_torch() -> RankInfo | None:
@@ -23,17 +32,19 @@ def from_torch() -> RankInfo | None:
     found = from_torchrun(os.environ)
     if found is not None and (found.rank, found.size) == (rank, size):
         return found
+    node = own_node(os.environ)
     everyone: list[Any] = [None] * size
     # Collective over the default group; it ends with torch's own timeout.
-    distributed.all_gather_object(everyone, (node_key(host()), secrets.token_hex(16)))
+    distributed.all_gather_object(everyone, (node_key(node), secrets.token_hex(16)))
     local_ranks = tuple(other for other in range(size) if everyone[other][0] == everyone[rank][0])
     return RankInfo(
         rank=rank,
         size=size,
         local_ranks=local_ranks,
-        node=host(),
+        node=node,
         job=f"torch-{everyone[0][1]}",
         source="torch.distributed",
+        address="",
     )
 
 
@@ -65,8 +76,9 @@ def from_torchrun(environment: Mapping[str, str]) -> RankInfo | None:
         rank=rank,
         size=size,
         local_ranks=block(where, rank, size, local_rank, local_size),
-        node=host(),
+        node=own_node(environment),
         job=job,
         source=where,
         launcher="RANK",
+        address=environment.get("MASTER_ADDR") if "MASTER_PORT" in environment else None,
     )
