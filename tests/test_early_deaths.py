@@ -229,3 +229,47 @@ except forebay.PeerLostError as error:
     )
     pid = json.loads(done.stdout)[1]
     assert f"rank 1 (process {pid}) of this node has ended" in (tmp_path / "said").read_text()
+
+
+def test_a_call_that_cannot_be_cancelled_is_reported_with_the_ranks_that_have_ended(tmp_path):
+    program = (
+        f"""{_WATCHED}"""
+        + """
+import sys
+from pathlib import Path
+here, said = Path(sys.argv[2], "here"), Path(sys.argv[2], "said")
+if sys.argv[1] == "1":
+    while not here.exists():
+        time.sleep(0.01)
+    wait_until_watched_by(int(here.read_text()))
+    os._exit(3)
+from forebay import _native
+os.dup2(os.open(said, os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
+draft = here.with_name("draft")
+draft.write_text(str(os.getpid()))
+draft.rename(here)
+with _native.Watchdog("waiting", 0.2, rank=("RANK", 0)):
+    while "rank 1 " not in said.read_text():
+        time.sleep(0.01)
+"""
+    )
+    environments = [{"RANK": str(rank)} for rank in range(2)]
+    done = subprocess.run(
+        [sys.executable, "-c", _PARENT, json.dumps([program, ["RANK", str(tmp_path)], environments])],
+        capture_output=True,
+        text=True,
+        timeout=support.DEADLINE_S,
+        check=True,
+    )
+    assert f"rank 1 (process {json.loads(done.stdout)[1]})" in (tmp_path / "said").read_text()
+
+
+def test_a_call_that_cannot_be_cancelled_ends_the_process_only_where_that_is_asked_for():
+    code = """
+import sys, time
+from forebay import _native
+with _native.Watchdog("waiting", 0.05, end_after_s=float(sys.argv[1]) or None):
+    time.sleep(0.3 if sys.argv[1] == "0" else 600)
+"""
+    assert support.run_python(code, 0).returncode == 0
+    assert support.run_python(code, 0.1).returncode == 1

@@ -147,7 +147,14 @@ class Siblings:
 
 @final
 class Watchdog:
-    def __new__(cls, warn_after_s: float, warning: str, end_after_s: float, end: str) -> Watchdog: ...
+    def __new__(
+        cls,
+        what: str,
+        warn_after_s: float,
+        *,
+        end_after_s: float | None = None,
+        rank: tuple[str, int] | None = None,
+    ) -> Watchdog: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *_exception: object) -> None: ...
 

@@ -18,6 +18,10 @@ from forebay._job.channel import WARN_AFTER_S, reason_of
 from forebay._job.mpi_wait import Notes, Wait, give_up, reported
 from forebay._job.processes import Processes
 
+INIT_TIMEOUT_VARIABLE = "FOREBAY_MPI_INIT_TIMEOUT"
+# Thirty years, which clocks can still add [s].
+_MOST_SECONDS = 1e9
+
 INSTALL_HINT = (
     "install an MPI with `pip install 'forebay[mpi]'` and start the script with the mpiexec beside this Python, "
     "`mpiexec -n 4 python -m mpi4py train.py`, or use your site's launcher"
@@ -32,25 +36,46 @@ def imported() -> Any | None:
     return mpi
 
 
-def load(why: str, deadline_s: float) -> Any:
+def _init_timeout_s() -> float | None:
+    text = os.environ.get(INIT_TIMEOUT_VARIABLE)
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _MOST_SECONDS:
+        raise option_error(f"{INIT_TIMEOUT_VARIABLE}: expected seconds above 0, found {text!r}")
+    return seconds
+
+
+def load(why: str, deadline_s: float, rank: tuple[str, int] | None = None) -> Any:
     """Import mpi4py.MPI, which initialises MPI.
 
-    ``MPI_Init`` waits for all ranks and cannot be given up. Where they do not come, standard error says so after ten seconds,
-    and after ``deadline_s`` seconds this process ends with exit code 1.
+    ``MPI_Init`` waits for all ranks and cannot be cancelled. If they do not come, standard error reports it after ten seconds
+    (half of ``deadline_s`` where that is shorter), then ever more rarely. It is up to the launcher to end the job, unless
+    ``FOREBAY_MPI_INIT_TIMEOUT`` says after how many seconds this process ends, with exit code 1.
+
+    Parameters
+    ----------
+    why : str
+        Begins messages.
+    deadline_s : float
+        How long ranks may keep each other waiting elsewhere.
+    rank : tuple of str and int, optional
+        Variable in which the launcher gave this process its rank, and the rank: then ranks of this node that have ended are
+        named.
 
     Raises
     ------
     OptionError
         If it is not installed or finds no MPI; the message begins with ``why``.
     """
-    waiting = f"forebay: {why}: MPI_Init has waited for {{:.0f}} s for a rank that has not come"
-    warn_after_s = min(WARN_AFTER_S, deadline_s / 2)
     watchdog = _native.Watchdog(
-        warn_after_s,
-        f"{waiting.format(warn_after_s)}; each makes a forebay.Loader, or imports mpi4py.MPI before; "
-        f"after {deadline_s:g} s this process ends",
-        deadline_s,
-        f"{waiting.format(deadline_s)} and cannot be given up: this process ends",
+        f"forebay: {why}: MPI_Init",
+        min(WARN_AFTER_S, deadline_s / 2),
+        end_after_s=_init_timeout_s(),
+        rank=rank,
     )
     try:
         with watchdog:

@@ -76,7 +76,7 @@ def from_mpi(environment: Mapping[str, str], deadline_s: float) -> RankInfo | No
             source=where,
             launcher=names[0],
         )
-    mpi = mpi or _mpi.load(f"{size} MPI ranks on several nodes", deadline_s)
+    mpi = mpi or _mpi.load(f"{size} MPI ranks on several nodes", deadline_s, (names[0], rank))
     _check_library(mpi, launcher, size)
     return exchange_nodes(mpi.COMM_WORLD, own_node(environment), deadline_s, where)
 
