@@ -174,7 +174,8 @@ def test_a_rank_that_does_not_join_costs_the_channel_and_no_error(warned, monkey
     job = f"absent-{os.getpid()}-{absent}"
     assert on_ranks(3, lambda channel: channel, absent=[absent], job=job) == [None] * 3
     assert len(warned) == 2
-    assert all(f"rank {absent}" in text for text in warned)
+    # On a busy machine another one may be late as well.
+    assert all(str(absent) in text.split(" for rank")[1] for text in warned)
     # Later loaders of the job do not try again, and say nothing.
     assert on_ranks(3, lambda channel: channel, job=job) == [None] * 3
     assert len(warned) == 2
@@ -326,13 +327,13 @@ def test_a_store_of_torch_carries_address_and_secret(monkeypatch):
     monkeypatch.delenv(rank0.ADDRESS_VARIABLE)
     store, place = Store(), threading.local()
     fake_torch(monkeypatch, store, place)
-    really = tcp.meeting_of
+    really = tcp.find_rank0
 
-    def meeting_of(rank_info, loader, join_by):
+    def find_rank0(rank_info, loader, join_by):
         place.rank, place.size = rank_info.rank, rank_info.size
         return really(rank_info, loader, join_by)
 
-    monkeypatch.setattr(tcp, "meeting_of", meeting_of)
+    monkeypatch.setattr(tcp, "find_rank0", find_rank0)
     # Threads of one process would count each other's channels.
     monkeypatch.setattr(rank0, "_number_of", lambda name: 0)
     found = on_ranks(3, lambda channel: channel.gather(b"x", "testing", 60), job="torch", address="")

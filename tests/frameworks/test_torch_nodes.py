@@ -24,12 +24,12 @@ from forebay._job import rank0, tcp
 if sys.argv[2] == "initialised":
     torch.distributed.init_process_group("gloo")
 secrets = []
-really = tcp.meeting_of
-def meeting_of(*arguments):
+really = tcp.find_rank0
+def find_rank0(*arguments):
     found = really(*arguments)
     secrets.append(len(found.secret))
     return found
-tcp.meeting_of = meeting_of
+tcp.find_rank0 = find_rank0
 found = []
 for name in ("train", "test"):
     with forebay.Loader(sys.argv[1], 4, memory="32MiB", name=name) as loader:

@@ -47,8 +47,8 @@ _opened: collections.Counter[tuple[str, str]] = collections.Counter()
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where the ranks connect to rank 0, and what they have in common beside the names of job and loader."""
+class Rank0Address:
+    """Where the ranks connect to rank 0, and the secret that came with it."""
 
     hosts: tuple[str, ...]
     ports: tuple[int, ...]
@@ -61,8 +61,8 @@ class Meeting:
         return f"{' or '.join(self.hosts)}, port {ports}" if self.hosts else f"port {ports}"
 
 
-def meeting_of(rank_info: RankInfo, loader: str, join_by: float) -> Meeting | None:
-    """Find out where the ranks meet; None if nothing says where.
+def find_rank0(rank_info: RankInfo, loader: str, join_by: float) -> Rank0Address | None:
+    """Find out where rank 0 listens; None if nothing says where. On rank 0 it listens from here on.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def meeting_of(rank_info: RankInfo, loader: str, join_by: float) -> Meeting | No
     host, ports = split_address(address)
     ports = ports or derived_ports(rank_info.job, loader)
     listener = _listen(ports) if rank_info.rank == 0 else None
-    return Meeting((host,), ports, b"", listener)
+    return Rank0Address((host,), ports, b"", listener)
 
 
 def split_address(address: str) -> tuple[str, tuple[int, ...]]:
@@ -153,7 +153,7 @@ def _number_of(name: tuple[str, str]) -> int:
     return _opened[name] - 1
 
 
-def _published(store: Any, rank_info: RankInfo, loader: str, join_by: float) -> Meeting:
+def _published(store: Any, rank_info: RankInfo, loader: str, join_by: float) -> Rank0Address:
     """Publish where rank 0 listens, or wait until it has."""
     name = rank_info.job, loader
     number = _number_of(name)
@@ -165,7 +165,7 @@ def _published(store: Any, rank_info: RankInfo, loader: str, join_by: float) -> 
             port, secret = listener.getsockname()[1], secrets.token_bytes(_SECRET_BYTES)
             here = {"machine": machine, "hosts": hosts, "port": port, "secret": secret.hex()}
             store.set(key, json.dumps(here))
-            return Meeting(tuple(hosts), (port,), secret, listener)
+            return Rank0Address(tuple(hosts), (port,), secret, listener)
         while not store.check([key]):
             if time.monotonic() > join_by:
                 raise OSError("rank 0 has not published where it listens")
@@ -175,7 +175,7 @@ def _published(store: Any, rank_info: RankInfo, loader: str, join_by: float) -> 
         raise OSError(f"the store of torch: {error}") from error
     if found["machine"] == machine:
         found["hosts"] = ["127.0.0.1"]
-    return Meeting(tuple(found["hosts"]), (found["port"],), bytes.fromhex(found["secret"]), None)
+    return Rank0Address(tuple(found["hosts"]), (found["port"],), bytes.fromhex(found["secret"]), None)
 
 
 def _machine_and_addresses() -> tuple[str, list[str]]:

@@ -3,7 +3,8 @@
 1. Rank 0 listens, where the others can know (`forebay._job.rank0`). Every rank connects, and proves that it belongs to the job
    (`forebay._job.connection`). Rank 0 holds one connection to each.
 2. Once all have joined, rank 0 tells them so and closes its port. If they have not after a minute it tells those that
-   came, all ranks warn, and the nodes are not linked. So a rank that cannot be reached costs a minute, not the job.
+   came, the leaders of the nodes warn, and the nodes are not linked: a rank that cannot be reached costs a minute, not the
+   job.
 3. In an exchange each rank sends its payload to rank 0, which sends all of them to all ranks. Every second it tells the ranks
    that wait which ones are missing. A rank that gives up, or whose connection ends, ends the exchange on every rank.
 
@@ -36,7 +37,7 @@ from forebay._job.channel import (
 )
 from forebay._job.connection import Connection, Kind, Stranger, connect, job_key
 from forebay._job.processes import Processes
-from forebay._job.rank0 import Meeting, meeting_of
+from forebay._job.rank0 import Rank0Address, find_rank0
 from forebay._job.rank_info import RankInfo
 
 # How long ranks wait for each other before the job goes on without a channel [s].
@@ -86,19 +87,20 @@ def open_channel(rank_info: RankInfo, loader: str, deadline_s: float) -> Channel
         return rank_info.channel
     if rank_info.job in _unlinked:
         return None
-    begun = time.monotonic()
-    within_s = min(JOIN_WITHIN_S, deadline_s)
+    join_by = time.monotonic() + min(JOIN_WITHIN_S, deadline_s)
     siblings = _native.Siblings(rank_info.launcher, rank_info.rank) if rank_info.launcher else None
-    processes = Processes({}, siblings)
     try:
-        meeting = meeting_of(rank_info, loader, begun + within_s)
-        if meeting is None:
+        try:
+            address = find_rank0(rank_info, loader, join_by)
+        except OSError as error:
+            raise _NoChannelError(str(error)) from error
+        if address is None:
             return None
-        key = job_key(rank_info.job, loader, meeting.secret)
+        key = job_key(rank_info.job, loader, address.secret)
         side = _Rank0 if rank_info.rank == 0 else _Member
-        channel: Channel = side(rank_info, meeting, key, processes, begun + within_s, deadline_s)
+        channel: Channel = side(rank_info, address, key, Processes({}, siblings), join_by, deadline_s)
         return channel
-    except (_NoChannelError, OSError) as error:
+    except _NoChannelError as error:
         _unlinked.add(rank_info.job)
         if rank_info.rank == rank_info.local_ranks[0]:
             warnings.warn(
@@ -119,7 +121,7 @@ class _Rank0:
     def __init__(
         self,
         rank_info: RankInfo,
-        meeting: Meeting,
+        address: Rank0Address,
         key: bytes,
         processes: Processes,
         join_by: float,
@@ -128,9 +130,9 @@ class _Rank0:
         self.size = rank_info.size
         self._processes = processes
         self._others: dict[int, Connection] = {}
-        assert meeting.listener is not None
+        assert address.listener is not None
         try:
-            with meeting.listener as listener:
+            with address.listener as listener:
                 self._join(listener, key, join_by)
         except BaseException as error:
             self._end(error)
@@ -154,7 +156,7 @@ class _Rank0:
         try:
             while missing := set(range(1, self.size)) - self._others.keys() - refused:
                 wait.check(listed(missing))
-                _wait([listener, *strangers, *proved.values(), *self._others.values()])
+                ready = _wait([listener, *strangers, *proved.values(), *self._others.values()])
                 _accept(listener, strangers, key, self.size)
                 for rank, one in _admitted(strangers):
                     if rank in missing and rank not in proved:
@@ -169,7 +171,7 @@ class _Rank0:
                         refused.add(rank)
                     else:
                         self._others[rank] = proved.pop(rank)
-                self._receive(_JOINING)
+                self._receive(_JOINING, ready)
                 self._look(_JOINING)
         finally:
             for stranger in strangers:
@@ -198,8 +200,8 @@ class _Rank0:
         payloads = {0: payload}
         try:
             while len(payloads) < self.size:
-                _wait([*self._others.values()])
-                payloads |= self._receive(what)
+                ready = _wait([*self._others.values()])
+                payloads |= self._receive(what, ready)
                 self._look(what)
                 if (missing := reports.due(payloads)) is not None:
                     for rank in payloads.keys() - {0}:
@@ -238,8 +240,8 @@ class _Rank0:
             # Where a rank has failed all have been told so, and nothing is left to close.
             self.give_up(error)
 
-    def _receive(self, what: str) -> dict[int, bytes]:
-        """Return the payloads that have come.
+    def _receive(self, what: str, ready: set[int]) -> dict[int, bytes]:
+        """Return the payloads that have come over the connections that are ready.
 
         Raises
         ------
@@ -248,6 +250,8 @@ class _Rank0:
         """
         payloads: dict[int, bytes] = {}
         for rank, other in self._others.items():
+            if other.fileno() not in ready and not other.ended:
+                continue
             for kind, body in other.receive():
                 if kind == Kind.PAYLOAD:
                     payloads[rank] = body
@@ -287,7 +291,7 @@ class _Member:
     def __init__(
         self,
         rank_info: RankInfo,
-        meeting: Meeting,
+        address: Rank0Address,
         key: bytes,
         processes: Processes,
         join_by: float,
@@ -297,11 +301,11 @@ class _Member:
         self._processes = processes
         self._rank0: Connection | None = None
         try:
-            self._rank0 = self._connect(meeting, key, join_by)
+            self._rank0 = self._connect(address, key, join_by)
             self._rank0.send(Kind.JOIN)
             patience = Patience(_JOINING, self.rank, self.size, deadline_s)
             if self._answer(patience)[0] != Kind.READY:
-                raise ConnectionError("rank 0 sent what does not belong there")
+                raise _failed(_JOINING, "rank 0 sent a frame that does not belong there")
         except _NoChannelError:
             self.close()
             raise
@@ -309,12 +313,12 @@ class _Member:
             self.give_up(error)
             raise
 
-    def _connect(self, meeting: Meeting, key: bytes, join_by: float) -> Connection:
+    def _connect(self, address: Rank0Address, key: bytes, join_by: float) -> Connection:
         wait = _JoinWait(self.rank, join_by)
         pause, problem = _FIRST_PAUSE_S, ""
         while True:
-            for host in meeting.hosts:
-                for port in meeting.ports:
+            for host in address.hosts:
+                for port in address.ports:
                     within_s = min(_ATTEMPT_WITHIN_S, max(join_by - time.monotonic(), 0.1))
                     try:
                         return connect(host, port, key, self.rank, self.size, within_s)
@@ -322,7 +326,7 @@ class _Member:
                         problem = str(error)
                     if who := self._processes.lost():
                         raise lost(f"{_JOINING}: {who} of this node has ended")
-                    wait.check(f"rank 0 at {meeting}: {problem}")
+                    wait.check(f"rank 0 at {address}: {problem}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -441,13 +445,17 @@ def _admitted(strangers: list[Stranger]) -> Iterator[tuple[int, Connection]]:
             yield rank, Connection(stranger.socket)
 
 
-def _wait(sockets: Sequence[_HasDescriptor], reads: bool = True) -> None:
-    """Wait a moment until one of some sockets can be read, or takes what waits to be sent; send that."""
+def _wait(sockets: Sequence[_HasDescriptor], reads: bool = True) -> set[int]:
+    """Wait a moment until one of some sockets can be read, or takes what waits to be sent; send that.
+
+    Returns the descriptors of those that are ready.
+    """
     poll = select.poll()
     for one in sockets:
         sends = isinstance(one, Connection) and one.sends
         poll.register(one.fileno(), (select.POLLIN if reads else 0) | (select.POLLOUT if sends else 0))
-    poll.poll(_SLICE_S * 1000)
+    ready = {descriptor for descriptor, _ in poll.poll(_SLICE_S * 1000)}
     for one in sockets:
         if isinstance(one, Connection) and one.sends:
             one.flush()
+    return ready
