@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_engine::node::Siblings;
+use forebay_host::Siblings;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
