@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -290,6 +291,10 @@ def building(
     native = module._native
     engine = native.Engine
     said = False
+    # A cache per node: a leader that is late must not find the sidecar of another one, and build nothing.
+    cache = Path(os.environ["FOREBAY_CACHE_DIR"], f"node-{world.get('node', 0)}")
+    cache.mkdir(mode=0o700, exist_ok=True)
+    os.environ["FOREBAY_CACHE_DIR"] = str(cache)
 
     def progress(what: str, done: int, total: int) -> None:
         nonlocal said
