@@ -69,11 +69,11 @@ class Rank:
         function: Callable[..., Any],
         world: Mapping[str, Any],
         arguments: Mapping[str, Any],
-        environment: Mapping[str, str],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start a call."""
+        """Start a call; by default in the environment of this process."""
         self.busy = True
-        self._pipe.send((function, dict(world), dict(environment), dict(arguments)))
+        self._pipe.send((function, dict(world), dict(environment or os.environ), dict(arguments)))
 
     def tell(self, value: object) -> None:
         """Send something to a call that asks for it with ``hear``."""
