@@ -1,24 +1,25 @@
 //! The seam between a data set and the formats: what a format answers about one file.
 //!
 //! A format reduces a file to the places of its samples' columns; everything behind that is the same for all of them.
-//! LMDB alone stands beside this seam, in [`crate::lmdb`]: its files are walked level by level, by cursors and by
-//! recipes.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use forebay_types::{Dtype, Field, Layout};
+use forebay_types::Field;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::file::Input;
 use crate::framed::FramedFile;
+use crate::lmdb::Database;
 use crate::npy::Arrays;
 use crate::recordio::RecordIo;
-use crate::sidecar::{Class, Entry, PackedNames, ShardInfo, ShardState, SidecarFault, Tiles, Writer};
+use crate::schema::opaque_field;
+use crate::sidecar::{Class, PackedNames, ShardInfo, ShardState, SidecarFault, Tiles, Writer};
 use crate::tfrecord::TfRecord;
 use crate::{Error, Index, OpenOptions, Schema, SchemaChoice, folder, hdf5, raw, tar};
 
@@ -89,45 +90,44 @@ impl FromStr for Format {
 }
 
 /// One file of a data set, open for reading; its headers were read and checked.
-pub(crate) trait Container: fmt::Debug + Send + Sync {
+pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
     /// The file.
     fn input(&self) -> &Input;
 
     /// What tells this state of the file from another, besides its size and its last change.
     fn state(&self) -> ShardState;
 
-    /// The columns of a sample and how their bytes lie. All files of a data set must answer alike.
+    /// The columns of a sample and how their bytes lie. All files of a data set must have the same fields.
     fn columns(&self) -> Result<Vec<Column>, Error>;
 
-    /// Finds how columns become fields. `look` reads the columns of any of the `samples` samples of the data set.
-    fn schema(
-        &self,
-        choice: SchemaChoice,
-        columns: &[Column],
-        samples: u64,
-        look: &mut Look<'_>,
-    ) -> Result<Schema, Error> {
-        let _ = (samples, look);
-        plain_schema(self.input(), choice, columns)
+    /// The schema that records of this format usually have, if the format has one column of opaque
+    /// records; `None` if its columns are fields.
+    fn usual_schema(&self) -> Option<SchemaChoice> {
+        None
     }
 
-    /// Goes over all samples in order; `take` gets an entry for each column. `progress` is told how far into the file the
-    /// walk is \[bytes\], often, and of a folder how many files were taken; `false` ends the walk with
-    /// [`Error::Interrupted`].
-    fn walk(
+    /// Number of records, if the headers tell; with those that are not samples.
+    fn entries(&self) -> Option<u64> {
+        None
+    }
+
+    /// What the progress of [`Container::add_to`] counts, and how many of them there are, if that is
+    /// known beforehand.
+    fn progress_unit(&self) -> (&'static str, Option<u64>) {
+        ("bytes", Some(self.input().bytes()))
+    }
+
+    /// Adds all samples, in order, to an index in the making, with up to `threads` reads at the same
+    /// time if the format can.
+    ///
+    /// `progress` is called often, with how far the scan is ([`Container::progress_unit`]); `false`
+    /// ends it with [`Error::Interrupted`].
+    fn add_to(
         &self,
+        writer: &mut Writer,
+        threads: usize,
         progress: &dyn Fn(u64) -> bool,
-        take: &mut dyn FnMut(&[Entry]) -> Result<(), Error>,
-    ) -> Result<Walked, Error>;
-
-    /// Adds all samples to an index in the making; `progress` as in [`Container::walk`], which does it for columns whose
-    /// records are samples.
-    fn add_to(&self, writer: &mut Writer, progress: &dyn Fn(u64) -> bool) -> Result<Walked, Error> {
-        self.walk(progress, &mut |entries| {
-            writer.push(entries.iter().cloned());
-            Ok(())
-        })
-    }
+    ) -> Result<ScanSummary, Error>;
 
     /// How the bytes of a column lie in this file, where the format has chunks of many samples.
     fn chunks(&self, column: usize) -> Option<ChunkShape> {
@@ -159,10 +159,18 @@ pub(crate) trait Container: fmt::Debug + Send + Sync {
 
     /// Compares the checksums that are not those of single samples, which reading a sample
     /// compares, with the file: of headers, and of members that hold many samples. `progress` as in
-    /// [`Container::walk`].
+    /// [`Container::add_to`].
     fn check_sums(&self, progress: &dyn Fn(u64) -> bool) -> Result<(), Error> {
         let _ = progress;
         Ok(())
+    }
+
+    /// Why a data set of such files has no samples, and what the user can do: `found` and `hint` of
+    /// the error. `summary` is what the scans of all files found, `excluded` the names of records that
+    /// are not samples.
+    fn explain_empty(&self, summary: &ScanSummary, excluded: &[&str]) -> (String, String) {
+        let _ = (summary, excluded);
+        ("no sample in any file".to_owned(), String::new())
     }
 
     /// [`Error::Modified`] where the file is not what was opened.
@@ -170,9 +178,6 @@ pub(crate) trait Container: fmt::Debug + Send + Sync {
         self.input().check_unchanged()
     }
 }
-
-/// Reads the columns of a sample.
-pub(crate) type Look<'a> = dyn FnMut(u64) -> Result<Vec<Vec<u8>>, Error> + 'a;
 
 /// What an index keeps for each sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,9 +189,20 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// The column of records whose bytes are nobody's business here.
+    /// The column of opaque records.
     pub(crate) fn opaque(classes: Vec<Class>) -> Self {
-        Self { field: Field::new("data", Dtype::Uint8, Layout::Ragged), classes }
+        Self { field: opaque_field(), classes }
+    }
+
+    /// Adds the classes of another file, unless they are there, and returns the number of their first
+    /// one.
+    pub(crate) fn add_classes(&mut self, classes: Vec<Class>) -> usize {
+        let known = self.classes.chunks(classes.len()).position(|known| known == classes);
+        let first = known.map_or(self.classes.len(), |known| known * classes.len());
+        if known.is_none() {
+            self.classes.extend(classes);
+        }
+        first
     }
 }
 
@@ -226,7 +242,7 @@ pub(crate) fn index_alone(file: &dyn Container) -> Result<Vec<u8>, Error> {
     let columns = file.columns()?;
     let mut writer = Writer::new(columns.iter().map(|column| column.classes.clone()).collect());
     tile(&mut writer, columns.len(), &[file]);
-    file.add_to(&mut writer, &|_| true)?;
+    file.add_to(&mut writer, 1, &|_| true)?;
     writer.end_shard(ShardInfo {
         name: file.input().path().display().to_string(),
         bytes: file.input().bytes(),
@@ -238,9 +254,9 @@ pub(crate) fn index_alone(file: &dyn Container) -> Result<Vec<u8>, Error> {
     Ok(writer.finish(Format::Hdf5, Schema::Fields(fields), 0))
 }
 
-/// What a walk through a file found besides samples.
+/// What a scan of a file found besides samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Walked {
+pub(crate) struct ScanSummary {
     /// Records that are not samples, by name.
     pub(crate) excluded: BTreeMap<String, u64>,
     /// What the user should know though all goes on.
@@ -249,39 +265,29 @@ pub(crate) struct Walked {
     pub(crate) bytes: Option<u64>,
     /// Names of the samples' files, where they have files of their own.
     pub(crate) names: Option<PackedNames>,
+    /// Number of databases with names of their own among the records (LMDB).
+    pub(crate) named_databases: u64,
+    /// The first of their names.
+    pub(crate) database_names: Vec<String>,
+    /// Reads that [`Container::input`] did not count.
+    pub(crate) reads: u64,
+    /// Bytes of those reads.
+    pub(crate) read_bytes: u64,
 }
 
-/// Opens a file of a format other than LMDB.
+/// Opens a file.
 pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result<Arc<dyn Container>, Error> {
     Ok(match format {
-        Format::Lmdb => unreachable!("LMDB files are databases"),
+        Format::Lmdb => Arc::new(Database::open(path, options.database.as_deref())?),
         Format::Npy => Arc::new(Arrays::npy(Input::open(path)?, &options.fields, options.sample_axis)?),
         Format::Npz => Arc::new(Arrays::npz(Input::open(path)?, &options.fields, options.sample_axis)?),
         Format::Raw => Arc::new(raw::RawFile::open(path, options)?),
-        Format::RecordIo => Arc::new(FramedFile::<RecordIo>::open(path, options)?),
-        Format::TfRecord => Arc::new(FramedFile::<TfRecord>::open(path, options)?),
+        Format::RecordIo => Arc::new(FramedFile::<RecordIo>::open(path)?),
+        Format::TfRecord => Arc::new(FramedFile::<TfRecord>::open(path)?),
         Format::Hdf5 => Arc::new(hdf5::Hdf5File::open(path, options)?),
         Format::Tar => Arc::new(tar::TarFile::open(path, options)?),
         Format::Folder => Arc::new(folder::Folder::open(path, options)?),
     })
-}
-
-/// The schema of columns that are fields; of one opaque column, raw records.
-pub(crate) fn plain_schema(input: &Input, choice: SchemaChoice, columns: &[Column]) -> Result<Schema, Error> {
-    if !matches!(choice, SchemaChoice::Auto | SchemaChoice::Raw) {
-        return Err(Error::Usage {
-            message: format!(
-                "{}: schema {:?} does not fit this format",
-                input.path().display(),
-                choice.name()
-            ),
-            hint: "leave out schema=".to_owned(),
-        });
-    }
-    match columns {
-        [column] if *column == Column::opaque(column.classes.clone()) => Ok(Schema::Raw),
-        columns => Ok(Schema::Fields(columns.iter().map(|column| column.field.clone()).collect())),
-    }
 }
 
 /// The state of a file that is known by its headers.

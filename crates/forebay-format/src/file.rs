@@ -147,6 +147,11 @@ impl Input {
         self.bytes
     }
 
+    /// What is read, by readers that count for themselves.
+    pub(crate) fn source(&self) -> &Arc<dyn Source> {
+        &self.source
+    }
+
     /// Number of reads so far.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
@@ -155,6 +160,14 @@ impl Input {
     /// Bytes read so far.
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The same file, read through what `wrap` makes of its source.
+    #[must_use]
+    pub(crate) fn read_through(&self, wrap: impl FnOnce(Arc<dyn Source>) -> Arc<dyn Source>) -> Self {
+        let (path, source) = (self.path.clone(), wrap(Arc::clone(&self.source)));
+        let (reads, read_bytes) = Default::default();
+        Self { path, source, bytes: self.bytes, reads, read_bytes }
     }
 
     /// Announces that these bytes are read soon.

@@ -8,9 +8,9 @@ use std::path::Path;
 use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
-use crate::container::{Column, Container, Walked, state_of};
+use crate::container::{Column, Container, ScanSummary, state_of};
 use crate::file::Input;
-use crate::sidecar::{Class, Entry, ShardState};
+use crate::sidecar::{Class, Entry, ShardState, Writer};
 use crate::{Error, OpenOptions};
 
 /// Samples between two reports of progress.
@@ -101,11 +101,12 @@ impl Container for RawFile {
             .collect())
     }
 
-    fn walk(
+    fn add_to(
         &self,
+        writer: &mut Writer,
+        _threads: usize,
         progress: &dyn Fn(u64) -> bool,
-        take: &mut dyn FnMut(&[Entry]) -> Result<(), Error>,
-    ) -> Result<Walked, Error> {
+    ) -> Result<ScanSummary, Error> {
         let places: Vec<(u64, u64)> = self
             .fields()
             .iter()
@@ -113,20 +114,18 @@ impl Container for RawFile {
                 (self.layout.header_bytes + start, field.sample_bytes().unwrap_or_default())
             })
             .collect();
-        let mut entries = Vec::with_capacity(places.len());
         for sample in 0..self.samples {
             let first = sample * self.layout.record_bytes;
-            entries.clear();
-            entries.extend(places.iter().map(|(start, length)| Entry::Plain {
+            let entry = |(start, length): &(u64, u64)| Entry::Plain {
                 class: 0,
                 start: first + start,
                 length: *length,
-            }));
-            take(&entries)?;
+            };
+            writer.push(places.iter().map(entry));
             if sample % TELL_EVERY == 0 && !progress(first) {
                 return Err(Error::Interrupted);
             }
         }
-        Ok(Walked::default())
+        Ok(ScanSummary::default())
     }
 }

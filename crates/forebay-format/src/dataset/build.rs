@@ -1,30 +1,21 @@
-//! Building an index: one walk per file, and a look at a few records.
+//! Building an index: one scan per file, then schema inference from a few records.
 
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_types::{Extent, Layout, Located, Piece, SampleId, ShardId};
 use serde::Serialize;
 
-use super::{Dataset, Files, Progress, Shard};
-use crate::Format;
-use crate::file::Input;
-use crate::lmdb::{Database, Record, Value, WalkOptions};
-use crate::schema::datum::{self, Look};
-use crate::schema::{Schema, SchemaChoice, SchemaError};
-use crate::sidecar::{Class, Entry, Home, ShardInfo, Writer};
-use crate::{DatumSchema, Error};
-
-/// Records that are looked at to find the schema: the first, the last, and as many between.
-const LOOKS: u64 = 16;
-
-/// Most classes of records; two for each kind of LMDB file in a dataset.
-const MOST_CLASSES: usize = 16;
-
-/// Keys of records that are not samples: counts and lists that writers put beside them.
-///
-/// `num-samples`: scene-text sets; the others: tensorpack and its imitators. Left out by exact name only, since a
-/// pattern would drop samples in silence.
-pub(crate) const NOT_SAMPLES: [&str; 4] = ["num-samples", "__keys__", "__len__", "__classnum__"];
+use super::opened::OpenFiles;
+use super::verify::{Units, single_extent};
+use super::{Dataset, Progress, Shard};
+use crate::container::{self, Column, Container, ScanSummary};
+use crate::schema::infer::{ProbedRecord, SchemaInference, of_fields};
+use crate::schema::{Schema, SchemaError};
+use crate::sidecar::{MOST_CLASSES, ShardInfo, Writer};
+use crate::{Error, Index};
 
 /// An index, just built.
 #[derive(Clone, Debug)]
@@ -58,305 +49,280 @@ pub struct IndexReport {
     pub warnings: Vec<String>,
 }
 
-/// A record to look at.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Probe {
-    pub(super) sample: u64,
-    pub(super) shard: usize,
-    /// Where the record starts [bytes from the start of the file].
-    pub(super) offset: u64,
-    pub(super) length: u64,
-}
+/// Adds the samples of shard `number` to the writer and reports how far it is.
+pub(super) type AddShard<'a> =
+    dyn FnMut(usize, &mut Writer, &dyn Fn(u64) -> bool) -> Result<ScanSummary, Error> + 'a;
 
 impl Dataset {
-    /// Walks the files and makes an index of them, with up to `threads` reads at the same time.
+    /// Scans the files, one after the other, and makes an index of them, with up to `threads` reads at
+    /// the same time if the format can.
     ///
-    /// `progress` is called often; `false` ends the walk with [`Error::Interrupted`].
+    /// `progress` is called often; `false` ends the scan with [`Error::Interrupted`].
     pub fn build_index(
         &self,
         threads: usize,
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<BuiltIndex, Error> {
-        match &self.files {
-            Files::Lmdb(_) => self.build_observed(threads, progress, &mut |_, _, _| {}),
-            Files::Other(files) => self.build_from_files(files, progress),
-        }
+        self.build_with(progress, &mut |shard, writer, progress| {
+            self.files[shard].add_to(writer, threads, progress)
+        })
     }
 
-    /// The same for LMDB files; `observe` sees every record of every shard, with the number of its name in [`NOT_SAMPLES`], if it is one
-    /// of those.
-    pub(super) fn build_observed(
+    /// The same, with samples that `add` adds.
+    pub(super) fn build_with(
         &self,
-        threads: usize,
-        progress: &(dyn Fn(Progress) -> bool + Sync),
-        observe: &mut dyn FnMut(usize, &Record<'_>, Option<u8>),
+        progress: &dyn Fn(Progress) -> bool,
+        add: &mut AddShard<'_>,
     ) -> Result<BuiltIndex, Error> {
-        let mut assembly = Assembly::new(self)?;
-        let total = self.databases().iter().map(|database| database.identity().tree.leaf_pages).sum();
-        let mut leaves_before = 0;
-        for (number, database) in self.databases().iter().enumerate() {
-            let walked = database.walk(
-                &WalkOptions { threads, ..WalkOptions::default() },
-                &|leaves, _| progress(Progress { what: "leaf pages", done: leaves_before + leaves, total }),
-                &mut |record| {
-                    let excluded = NOT_SAMPLES.iter().position(|name| name.as_bytes() == record.key);
-                    let excluded = excluded.map(|name| name as u8);
-                    observe(number, &record, excluded);
-                    assembly.push(number, record.value, excluded);
-                    Ok(())
-                },
-            )?;
-            assembly.end_shard(number);
-            leaves_before += database.identity().tree.leaf_pages;
-            assembly.report.named_databases += walked.named_databases;
-            assembly.report.read_bytes += walked.read_bytes;
-            assembly.report.reads += walked.reads;
-            assembly.names.extend(walked.names);
+        let mut builder = IndexBuilder::new(self)?;
+        let (what, _) = self.files[0].progress_unit();
+        let totals: Option<Vec<u64>> = self.files.iter().map(|file| file.progress_unit().1).collect();
+        let total = totals.as_ref().map_or(0, |totals| totals.iter().sum());
+        for (shard, file) in self.files.iter().enumerate() {
+            let before =
+                totals.as_ref().map_or(builder.writer.samples(), |totals| totals[..shard].iter().sum());
+            let report = |done| progress(Progress { what, done: before + done, total });
+            let summary = add(shard, builder.begin_shard(shard), &report)?;
+            file.check_unchanged()?;
+            builder.end_shard(shard, summary);
         }
-        assembly.finish()
+        let total = if totals.is_some() { total } else { builder.writer.samples() };
+        progress(Progress { what, done: total, total });
+        builder.finish()
     }
 
-    /// The classes of records of all shards, and for each shard the number of its first one.
-    fn classes(&self) -> Result<(Vec<Class>, Vec<u8>), Error> {
-        let mut classes: Vec<Class> = Vec::new();
-        let mut first = Vec::new();
-        for database in self.databases() {
-            let of_shard = lmdb_classes(database);
-            let known = classes.chunks(2).position(|pair| *pair == of_shard);
-            if known.is_none() {
-                classes.extend(of_shard);
-            }
-            first.push(known.map_or(classes.len() - 2, |pair| 2 * pair) as u8);
-        }
-        if classes.len() > MOST_CLASSES {
-            return Err(Error::Usage {
-                message: format!("the files are of {} kinds (page size, LMDB version)", classes.len() / 2),
-                hint: format!("a dataset mixes at most {}; rewrite some of them", MOST_CLASSES / 2),
-            });
-        }
-        Ok((classes, first))
+    /// The files whose structure another library has to find before an index is built, by number.
+    pub fn unknown_structures(&self) -> Vec<usize> {
+        (0..self.files.len()).filter(|shard| self.files[*shard].needs_structure()).collect()
     }
 
-    fn without_samples<'a>(&self, names: &[String], excluded: impl Iterator<Item = &'a String>) -> Error {
-        let excluded: Vec<_> = excluded.map(String::as_str).collect();
-        let (found, hint) = if names.is_empty() && excluded.is_empty() {
-            let named = "where an LMDB file holds named databases, name the one to read with database=";
-            ("no records".to_owned(), named.to_owned())
-        } else if names.is_empty() {
-            (format!("only records that are not samples: {}", excluded.join(", ")), String::new())
-        } else {
-            let names = names.join(", ");
-            ("only named databases".to_owned(), format!("name the database to read; the file holds: {names}"))
-        };
-        let what = "a dataset without samples".to_owned();
-        Error::Unsupported { path: self.shards[0].path.clone(), what, found, hint }
+    /// Takes the structure of a file from the library that found it: bytes that are checked like any
+    /// other input.
+    pub fn tell_structure(&self, shard: usize, structure: &[u8]) -> Result<(), Error> {
+        self.files[shard].tell_structure(structure)
     }
 
-    /// Finds the schema that the options ask for, from a look at a few records.
-    fn find_schema(&self, probes: &[Probe], report: &mut IndexReport) -> Result<Schema, Error> {
-        let of_library = match self.options.schema {
-            SchemaChoice::Raw => Some(Schema::Raw),
-            SchemaChoice::TfExample => self.find_example(probes, &self.options.fields, true, report)?,
-            SchemaChoice::ImageRecord => self.find_image_record(probes, true, report)?,
-            SchemaChoice::Auto | SchemaChoice::CaffeDatum => None,
-        };
-        if let Some(schema) = of_library {
-            return Ok(schema);
-        }
-        let forced = self.options.schema == SchemaChoice::CaffeDatum;
-        let mut found: Option<DatumSchema> = None;
-        let mut misfit = None;
-        for probe in probes {
-            let other = match (self.look(probe, report)?, found) {
-                (Look::Fits(schema), None) => {
-                    found = Some(schema);
-                    continue;
-                }
-                (Look::Fits(schema), Some(first)) if schema == first => continue,
-                (Look::Fits(schema), Some(first)) => datum::difference(&first, &schema),
-                (Look::Extended(error), _) if !forced => return Err(self.misfit(probe, error)),
-                (Look::Other(error) | Look::Extended(error), _) if forced => {
-                    // It may be damaged: whoever reads it will see.
-                    misfit.get_or_insert_with(|| self.misfit(probe, error));
-                    continue;
-                }
-                (Look::Other(_) | Look::Extended(_), _) => return Ok(Schema::Raw),
-            };
-            return if forced { Err(self.misfit(probe, other)) } else { Ok(Schema::Raw) };
-        }
-        match (found, misfit) {
-            (Some(schema), _) => Ok(Schema::CaffeDatum(schema)),
-            (None, Some(misfit)) => Err(misfit),
-            (None, None) => Ok(Schema::Raw),
-        }
-    }
-
-    pub(super) fn misfit(&self, probe: &Probe, source: SchemaError) -> Error {
-        let path = self.shards[probe.shard].path.clone();
-        Error::Schema { path, sample: probe.sample, offset: probe.offset, source: Box::new(source) }
-    }
-
-    fn look(&self, probe: &Probe, report: &mut IndexReport) -> Result<Look, Error> {
-        let input = Input::open(&self.shards[probe.shard].path)?;
-        datum::look(probe.length, &mut |at, into| {
-            report.reads += 1;
-            report.read_bytes += into.len() as u64;
-            input.read(probe.offset + at, into, "record")
-        })
-    }
-}
-
-/// An index in the making: takes records in order, from wherever their places are known.
-pub(super) struct Assembly<'a> {
-    dataset: &'a Dataset,
-    started: Instant,
-    writer: Writer,
-    first_classes: Vec<u8>,
-    probes: Probes,
-    /// Names of databases among the records.
-    names: Vec<String>,
-    pub(super) report: IndexReport,
-}
-
-impl<'a> Assembly<'a> {
-    pub(super) fn new(dataset: &'a Dataset) -> Result<Self, Error> {
-        let started = Instant::now();
-        let (classes, first_classes) = dataset.classes()?;
-        Ok(Self {
-            dataset,
-            started,
-            writer: Writer::new(vec![classes]),
-            first_classes,
-            probes: Probes::new(dataset.databases().iter().map(Database::entries).sum()),
-            names: Vec::new(),
-            report: IndexReport::default(),
-        })
-    }
-
-    /// Takes the next record of shard `shard`; `excluded` is the number of its name in [`NOT_SAMPLES`].
-    pub(super) fn push(&mut self, shard: usize, value: Value, excluded: Option<u8>) {
-        if let Some(name) = excluded.and_then(|name| NOT_SAMPLES.get(usize::from(name))) {
-            self.writer.exclude(name);
-            return;
-        }
-        let database = &self.dataset.databases()[shard];
-        let (offset, length) = place_of(value, database);
-        self.probes.see(Probe { sample: self.writer.samples(), shard, offset, length });
-        self.writer.push([entry(value, database, self.first_classes[shard])]);
-    }
-
-    /// Ends shard `shard`.
-    pub(super) fn end_shard(&mut self, shard: usize) {
-        self.writer.end_shard(self.dataset.describe_shard(shard));
-        self.report.file_bytes += self.dataset.shards[shard].bytes;
-    }
-
-    /// Finds the schema, which reads a few records, and makes the sidecar.
-    pub(super) fn finish(self) -> Result<BuiltIndex, Error> {
-        let Self { dataset, started, writer, probes, names, mut report, .. } = self;
-        if writer.samples() == 0 {
-            return Err(dataset.without_samples(&names, writer.summary().excluded.keys()));
-        }
-        let schema = dataset.find_schema(&probes.finish(), &mut report)?;
-        report.samples = writer.samples();
-        report.excluded = writer.summary().excluded.clone();
-        let bytes = writer.finish(Format::Lmdb, schema, dataset.fingerprint);
-        report.sidecar_bytes = bytes.len() as u64;
-        report.seconds = started.elapsed().as_secs_f64();
-        Ok(BuiltIndex { bytes, report })
-    }
-}
-
-impl Dataset {
     /// What a sidecar says of a shard; the number of samples is the writer's to fill in.
-    pub(super) fn describe_shard(&self, number: usize) -> ShardInfo {
+    fn describe_shard(&self, number: usize) -> ShardInfo {
         let Shard { bytes, modified_ns, .. } = self.shards[number];
-        let state = self.files.state(number);
+        let state = self.files[number].state();
         ShardInfo { name: self.shards[number].name(), bytes, modified_ns, samples: 0, state }
     }
 }
 
-/// The two classes of LMDB's records: on a leaf page, and on pages of their own.
-fn lmdb_classes(database: &Database) -> [Class; 2] {
-    let page_bytes = database.page_bytes();
-    let inline = Class {
-        name: "inline".to_owned(),
-        head_bytes: 0,
-        tail_bytes: 0,
-        align_bytes: 1,
-        step_bytes: 2,
-        page_bytes,
-        page_tail_bytes: database.identity().checksum_bytes,
-        guard: false,
-        home: Home::default(),
+/// An index in the making: takes the samples of one shard after the other.
+pub(super) struct IndexBuilder<'a> {
+    dataset: &'a Dataset,
+    started: Instant,
+    columns: Vec<Column>,
+    /// For each shard the numbers of its columns' first classes.
+    first_classes: Vec<Vec<u8>>,
+    pub(super) writer: Writer,
+    /// Of all shards, as far as the error of an empty dataset needs it.
+    summary: ScanSummary,
+    pub(super) report: IndexReport,
+}
+
+impl<'a> IndexBuilder<'a> {
+    pub(super) fn new(dataset: &'a Dataset) -> Result<Self, Error> {
+        let started = Instant::now();
+        let (columns, first_classes) = merge_columns(&dataset.files)?;
+        let mut writer = Writer::new(columns.iter().map(|column| column.classes.clone()).collect());
+        let files: Vec<&dyn Container> = dataset.files.iter().map(|file| &**file).collect();
+        container::tile(&mut writer, columns.len(), &files);
+        let (summary, report) = Default::default();
+        Ok(Self { dataset, started, columns, first_classes, writer, summary, report })
+    }
+
+    /// Begins a shard and returns what takes its samples.
+    pub(super) fn begin_shard(&mut self, shard: usize) -> &mut Writer {
+        self.writer.first_classes(&self.first_classes[shard]);
+        &mut self.writer
+    }
+
+    /// Ends a shard.
+    pub(super) fn end_shard(&mut self, shard: usize, summary: ScanSummary) {
+        for (name, count) in summary.excluded {
+            (0..count).for_each(|_| self.writer.exclude(&name));
+        }
+        if let Some(names) = summary.names {
+            self.writer.names(names);
+        }
+        let described = self.dataset.describe_shard(shard);
+        let bytes = summary.bytes.unwrap_or(described.bytes);
+        self.writer.end_shard(ShardInfo { bytes, ..described });
+        let input = self.dataset.files[shard].input();
+        self.report.file_bytes += bytes;
+        self.report.reads += summary.reads + input.reads();
+        self.report.read_bytes += summary.read_bytes + input.read_bytes();
+        self.report.named_databases += summary.named_databases;
+        self.report.warnings.extend(summary.warnings);
+        self.summary.database_names.extend(summary.database_names);
+    }
+
+    /// Infers the schema, which reads a few records, and makes the sidecar.
+    pub(super) fn finish(mut self) -> Result<BuiltIndex, Error> {
+        let dataset = self.dataset;
+        self.report.excluded = self.writer.summary().excluded.clone();
+        if self.writer.samples() == 0 {
+            let excluded: Vec<&str> = self.report.excluded.keys().map(String::as_str).collect();
+            let (found, hint) = dataset.files[0].explain_empty(&self.summary, &excluded);
+            let what = "a dataset without samples".to_owned();
+            return Err(Error::Unsupported { path: dataset.shards[0].path.clone(), what, found, hint });
+        }
+        let schema = self.infer_schema()?;
+        let Self { started, writer, mut report, .. } = self;
+        report.samples = writer.samples();
+        let bytes = writer.finish(dataset.format, schema, dataset.fingerprint);
+        report.sidecar_bytes = bytes.len() as u64;
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(BuiltIndex { bytes, report })
+    }
+
+    /// Infers the schema. Records are read through an index without one.
+    fn infer_schema(&mut self) -> Result<Schema, Error> {
+        let Dataset { files, options, format, fingerprint, .. } = self.dataset;
+        let (path, choice) = (files[0].input().path(), options.schema);
+        let Some(usual) = files[0].usual_schema() else {
+            return of_fields(path, choice, self.columns.iter().map(|column| column.field.clone()).collect());
+        };
+        let (index, records) = (OnceCell::new(), OnceCell::new());
+        let inference = SchemaInference { path, choice, usual, fields: &options.fields };
+        let found = inference.infer(self.writer.samples(), &mut |sample| {
+            if index.get().is_none() {
+                let bytes = self.writer.finish(*format, Schema::Raw, *fingerprint);
+                let _ = index.set(self.dataset.index(Arc::new(bytes))?);
+            }
+            let index = index.get().expect("just made");
+            records.get_or_init(|| RecordReader::new(self.dataset, index)).record(sample)
+        });
+        if let Some(records) = records.get() {
+            self.report.reads += records.reads.get();
+            self.report.read_bytes += records.read_bytes.get();
+        }
+        found.map_err(|error| match (error, index.get()) {
+            (Error::Schema { sample, source, .. }, Some(index)) => {
+                self.dataset.misplaced(index, sample, source)
+            }
+            (error, _) => error,
+        })
+    }
+}
+
+/// Reads records for schema inference, and counts that.
+struct RecordReader<'a> {
+    dataset: &'a Dataset,
+    index: &'a Index,
+    files: OpenFiles<'a>,
+    reads: Cell<u64>,
+    read_bytes: Cell<u64>,
+}
+
+impl<'a> RecordReader<'a> {
+    fn new(dataset: &'a Dataset, index: &'a Index) -> Self {
+        let (reads, read_bytes) = Default::default();
+        Self { dataset, index, files: OpenFiles::new(dataset, index), reads, read_bytes }
+    }
+
+    fn count(&self, bytes: usize) {
+        self.reads.set(self.reads.get() + 1);
+        self.read_bytes.set(self.read_bytes.get() + bytes as u64);
+    }
+
+    /// The record of a sample. What the format has no checksums of and stores in one piece is read as
+    /// far as it is asked for, anything else as a whole.
+    fn record(&self, sample: u64) -> Result<ProbedRecord<'_>, Error> {
+        let mut located = Located::default();
+        self.index.locate(&[SampleId(sample)], &mut located)?;
+        if let Some(extent) = single_extent(&located, 0).filter(|_| !self.index.has_checksums()) {
+            let slice = located.slices(0, 0)[0];
+            let read = move |at: u64, into: &mut [u8]| {
+                self.count(into.len());
+                self.files.read(Extent { offset: extent.offset + slice.offset + at, ..extent }, into)
+            };
+            return Ok(ProbedRecord { bytes: slice.length, read: Box::new(read) });
+        }
+        let units = &mut Units::default();
+        let mut columns = self.dataset.read_located(&self.files, self.index, &located, 0, units)?;
+        let record = columns.swap_remove(0);
+        self.count(record.len());
+        Ok(ProbedRecord::whole(record))
+    }
+}
+
+impl Dataset {
+    /// The error of a sample that does not fit its schema, with the place that only the index knows.
+    fn misplaced(&self, index: &Index, sample: u64, source: Box<SchemaError>) -> Error {
+        let mut located = Located::default();
+        if let Err(error) = index.locate(&[SampleId(sample)], &mut located) {
+            return error;
+        }
+        let extent = located.pieces().iter().find_map(|piece| match piece {
+            Piece::Extent(extent) => Some(*extent),
+            Piece::Literal { .. } => None,
+        });
+        let (shard, offset) = extent.map_or((ShardId(0), 0), |extent| (extent.shard, extent.offset));
+        match self.path_of(index, shard) {
+            Ok(path) => Error::Schema { path, sample, offset, source },
+            Err(error) => error,
+        }
+    }
+}
+
+/// The columns of all files together, and for each file the numbers of its columns' first classes.
+fn merge_columns(files: &[Arc<dyn Container>]) -> Result<(Vec<Column>, Vec<Vec<u8>>), Error> {
+    let mut columns = files[0].columns()?;
+    let mut first_classes = vec![vec![0; columns.len()]];
+    for file in &files[1..] {
+        let found = file.columns()?;
+        refuse_other_fields(&columns, &found, &**file, &*files[0])?;
+        let mut first = Vec::with_capacity(columns.len());
+        for (column, found) in columns.iter_mut().zip(found) {
+            let count = found.classes.len();
+            first.push(column.add_classes(found.classes) as u8);
+            if column.classes.len() > MOST_CLASSES {
+                return Err(Error::Usage {
+                    message: format!(
+                        "{}: its records lie as in none of {} kinds of files before it (page size, LMDB version)",
+                        file.input().path().display(),
+                        column.classes.len() / count - 1
+                    ),
+                    hint: format!("a dataset mixes at most {}; rewrite some of them", MOST_CLASSES / count),
+                });
+            }
+        }
+        first_classes.push(first);
+    }
+    Ok((columns, first_classes))
+}
+
+/// Refuses a file whose samples have other fields than those of the first one.
+fn refuse_other_fields(
+    columns: &[Column],
+    found: &[Column],
+    file: &dyn Container,
+    first: &dyn Container,
+) -> Result<(), Error> {
+    let differs = columns.iter().zip(found).find(|(expected, found)| expected.field != found.field);
+    let (expected, found) = match differs {
+        Some((expected, found)) => (told(expected), told(found)),
+        None if columns.len() == found.len() => return Ok(()),
+        None => (format!("{} fields", columns.len()), format!("{} fields", found.len())),
     };
-    let big = Class {
-        name: "big".to_owned(),
-        head_bytes: database.header_bytes(),
-        tail_bytes: 0,
-        align_bytes: page_bytes,
-        step_bytes: page_bytes,
-        page_bytes: 0,
-        page_tail_bytes: 0,
-        guard: true,
-        home: Home::default(),
+    let what = format!("samples that are not like those of {}", first.input().path().display());
+    let hint = "open files with other fields as another dataset, or name what they share in fields=";
+    Err(file.input().unsupported(what, format!("{found} instead of {expected}"), hint))
+}
+
+/// A field, for a message.
+fn told(column: &Column) -> String {
+    let field = &column.field;
+    let shape = match (&field.layout, &field.numpy) {
+        (Layout::Ragged, _) => return format!("{:?} of {}, varying length", field.name, field.dtype.name()),
+        // The last axis is the bytes of an item.
+        (Layout::Dense(shape), Some(_)) => &shape[..shape.len().saturating_sub(1)],
+        (Layout::Dense(shape), None) => &shape[..],
     };
-    [inline, big]
-}
-
-/// The entry of a record.
-fn entry(value: Value, database: &Database, first_class: u8) -> Entry {
-    match value {
-        Value::Inline { offset, length } => Entry::Plain { class: first_class, start: offset, length },
-        Value::Big { page, length } => {
-            let start = page * u64::from(database.page_bytes());
-            Entry::Plain { class: first_class + 1, start, length }
-        }
-    }
-}
-
-/// Where the bytes of a record start [bytes from the start of the file], and how many they are.
-pub(super) fn place_of(value: Value, database: &Database) -> (u64, u64) {
-    match value {
-        Value::Inline { offset, length } => (offset, length),
-        Value::Big { page, length } => {
-            (page * u64::from(database.page_bytes()) + u64::from(database.header_bytes()), length)
-        }
-    }
-}
-
-/// Whether the record with this key is a sample.
-pub(super) fn is_sample(key: &[u8]) -> bool {
-    NOT_SAMPLES.iter().all(|name| name.as_bytes() != key)
-}
-
-/// Picks the records to look at while the walk goes by.
-struct Probes {
-    entries: u64,
-    picked: Vec<Probe>,
-    last: Option<Probe>,
-}
-
-impl Probes {
-    fn new(entries: u64) -> Self {
-        Self { entries, picked: Vec::new(), last: None }
-    }
-
-    fn see(&mut self, probe: Probe) {
-        // Spread evenly: the first of each sixteenth.
-        let wanted = u128::from(self.entries) * self.picked.len() as u128 / u128::from(LOOKS);
-        if (self.picked.len() as u64) < LOOKS - 1 && u128::from(probe.sample) >= wanted {
-            self.picked.push(probe);
-        }
-        self.last = Some(probe);
-    }
-
-    fn finish(mut self) -> Vec<Probe> {
-        if let Some(last) = self.last
-            && self.picked.last().is_none_or(|picked| picked.sample != last.sample)
-        {
-            self.picked.push(last);
-        }
-        self.picked
-    }
+    let dtype = field.numpy.as_deref().unwrap_or(field.dtype.name());
+    format!("{:?} of {dtype}, shape {shape:?}", field.name)
 }

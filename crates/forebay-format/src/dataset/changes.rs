@@ -15,7 +15,7 @@ use std::time::UNIX_EPOCH;
 
 use forebay_types::{Located, Piece, SampleId};
 
-use super::{Dataset, Files};
+use super::Dataset;
 use crate::{Error, Format, Index};
 
 /// The last change of a file [ns since 1970]. Times before that or unknown count as 1970: the state of the file tells files
@@ -61,10 +61,7 @@ impl Dataset {
     }
 
     fn check_shard(&self, number: usize) -> Result<Option<String>, Error> {
-        match &self.files {
-            Files::Lmdb(databases) => databases[number].check_unchanged()?,
-            Files::Other(files) => files[number].check_unchanged()?,
-        }
+        self.files[number].check_unchanged()?;
         let shard = &self.shards[number];
         let now = match fs::metadata(&shard.path) {
             Ok(now) => now,

@@ -5,8 +5,9 @@
 
 use forebay_types::{Extent, Located, SampleId, ShardId, Slice};
 
-use super::build::{Assembly, NOT_SAMPLES, is_sample, place_of};
+use super::build::IndexBuilder;
 use super::{BuiltIndex, Dataset, Progress};
+use crate::container::ScanSummary;
 use crate::lmdb;
 use crate::{Error, Index};
 
@@ -53,12 +54,11 @@ impl Dataset {
         id: SampleId,
         bytes: &ShardBytes<'_>,
     ) -> Result<SamplePlace, Error> {
-        self.need_lmdb("walking with a cursor")?;
         let (shard, first) = index.shard_of_sample(id)?;
         if shard != cursor.shard || id.0 < cursor.next {
             *cursor = SampleCursor { shard, cursor: lmdb::Cursor::default(), next: first };
         }
-        let database = &self.databases()[shard];
+        let database = self.database(shard, "walking with a cursor")?;
         let pages = |offset, length| bytes(ShardId(shard as u32), offset, length);
         loop {
             let Some((key, value)) = cursor.cursor.next(database, &pages)? else {
@@ -69,7 +69,7 @@ impl Dataset {
                     found: format!("{} samples up to here", cursor.next),
                 });
             };
-            if !is_sample(key) {
+            if lmdb::excluded(key).is_some() {
                 continue;
             }
             cursor.next += 1;
@@ -87,7 +87,8 @@ impl Dataset {
     pub fn tell_cursor(&self, cursor: &SampleCursor) -> Vec<u8> {
         let mut bytes = (cursor.shard as u32).to_le_bytes().to_vec();
         bytes.extend(cursor.next.to_le_bytes());
-        bytes.extend(cursor.cursor.portable(&self.databases()[cursor.shard]).encode());
+        let database = self.database(cursor.shard, "a cursor").expect("a cursor of this data set");
+        bytes.extend(cursor.cursor.portable(database).encode());
         bytes
     }
 
@@ -126,7 +127,8 @@ impl Dataset {
             return Err(refuse("next sample", expected, next.to_string()));
         }
         let pages = |offset, length| bytes(ShardId(shard), offset, length);
-        let cursor = lmdb::Cursor::restore(&self.databases()[number], &portable, next - first, &pages)?;
+        let cursor =
+            lmdb::Cursor::restore(self.database(number, "a cursor")?, &portable, next - first, &pages)?;
         Ok(SampleCursor { shard: number, cursor, next })
     }
 
@@ -140,11 +142,12 @@ impl Dataset {
         announce: &dyn Fn(ShardId, u64, u64),
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<BuiltIndex, Error> {
-        self.need_lmdb("a scan with a cursor")?;
-        let mut assembly = Assembly::new(self)?;
-        let total = self.databases().iter().map(lmdb::Database::entries).sum();
+        let databases = self.databases("a scan with a cursor")?;
+        let mut builder = IndexBuilder::new(self)?;
+        let total = databases.iter().map(|database| database.entries()).sum();
         let mut done = 0;
-        for (number, database) in self.databases().iter().enumerate() {
+        for (number, database) in databases.into_iter().enumerate() {
+            let writer = builder.begin_shard(number);
             let shard = ShardId(number as u32);
             let pages = |offset, length| bytes(shard, offset, length);
             let mut cursor = lmdb::Cursor::default();
@@ -158,29 +161,23 @@ impl Dataset {
                         announce(shard, offset, length);
                     }
                 }
-                let excluded = NOT_SAMPLES.iter().position(|name| name.as_bytes() == key);
-                assembly.push(number, value, excluded.map(|name| name as u8));
+                database.add_record(writer, value, lmdb::excluded(key));
                 done += 1;
                 if done % TELL_EVERY == 0 && !progress(Progress { what: "records", done, total }) {
                     return Err(Error::Interrupted);
                 }
             }
-            assembly.end_shard(number);
+            builder.end_shard(number, ScanSummary::default());
         }
         self.check_unchanged()?;
-        assembly.finish()
+        builder.finish()
     }
 }
 
 impl SamplePlace {
     fn new(value: lmdb::Value, database: &lmdb::Database, shard: ShardId) -> Self {
-        let (offset, length) = place_of(value, database);
-        let (head_bytes, guard) = match value {
-            lmdb::Value::Inline { .. } => (0, 0),
-            lmdb::Value::Big { page, .. } => (database.header_bytes(), page),
-        };
-        let head = u64::from(head_bytes);
-        Self { extent: Extent { shard, offset: offset - head, length: length + head }, head_bytes, guard }
+        let (extent, head_bytes, guard) = value.unit(database, shard);
+        Self { extent, head_bytes, guard }
     }
 
     /// Adds the sample to those that were located.

@@ -2,27 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::{CachePolicy, Dataset, Files, Shard};
+use super::{CachePolicy, Dataset, Shard};
 use crate::Index;
 use crate::container::Container;
-use crate::lmdb::{Database, Version, Word};
 
 impl Dataset {
     /// Describes the dataset; with its index also what only that knows. Reads nothing but a sidecar's header.
     ///
     /// Sizes are in bytes. Keys are those of `forebay inspect --json`.
     pub fn inspect(&self, index: Option<&Index>, cache: &CachePolicy) -> Value {
-        let shards: Vec<Value> = match &self.files {
-            Files::Lmdb(databases) => self
-                .shards
-                .iter()
-                .zip(databases)
-                .map(|(shard, database)| of_database(shard, database))
-                .collect(),
-            Files::Other(files) => {
-                self.shards.iter().zip(files).map(|(shard, file)| of_file(shard, &**file)).collect()
-            }
-        };
+        let shards: Vec<Value> =
+            self.shards.iter().zip(&self.files).map(|(shard, file)| of_file(shard, &**file)).collect();
         let lookup = self.find_sidecar(cache);
         let sidecar = lookup.found.map(|found| {
             json!({
@@ -40,8 +30,8 @@ impl Dataset {
             "warnings": lookup.warnings,
             "counted_by": self.counted_by(),
         });
-        if let Files::Lmdb(databases) = &self.files {
-            description["entries"] = json!(databases.iter().map(Database::entries).sum::<u64>());
+        if let Some(entries) = self.entries() {
+            description["entries"] = json!(entries);
         }
         if let Some(index) = index {
             description["samples"] = json!(index.samples());
@@ -64,30 +54,6 @@ impl Dataset {
         }
         description
     }
-}
-
-fn of_database(shard: &Shard, database: &Database) -> Value {
-    let identity = database.identity();
-    let version = match identity.dialect.version {
-        Version::V0_9 => "LMDB 0.9",
-        Version::V1_0 => "LMDB 1.0",
-    };
-    let word_bits = if identity.dialect.word == Word::Bits64 { 64 } else { 32 };
-    let dialect =
-        format!("{version}, {word_bits} bit, {:?}-endian", identity.dialect.byte_order).to_lowercase();
-    json!({
-        "path": shard.path.to_string_lossy(),
-        "bytes": shard.bytes,
-        "entries": database.entries(),
-        "database": identity.database,
-        "dialect": dialect,
-        "page_bytes": identity.page_bytes,
-        "depth": identity.tree.depth,
-        "branch_pages": identity.tree.branch_pages,
-        "leaf_pages": identity.tree.leaf_pages,
-        "overflow_pages": identity.tree.overflow_pages,
-        "transaction": identity.transactions.iter().max(),
-    })
 }
 
 fn of_file(shard: &Shard, file: &dyn Container) -> Value {

@@ -8,8 +8,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::{Dataset, Files};
-use crate::Format;
+use super::Dataset;
 use crate::lmdb::Source;
 
 /// Takes the bytes that are read of the shards; called by several threads at once.
@@ -21,11 +20,8 @@ pub trait Keep: Send + Sync + fmt::Debug {
 impl Dataset {
     /// Bytes of the tree pages, where all values lie among them; `None` where some value has pages of its own.
     pub fn inline_bytes(&self) -> Option<u64> {
-        if self.format() != Format::Lmdb {
-            return None;
-        }
         let mut bytes = 0;
-        for database in self.databases() {
+        for database in self.databases("keeping values").ok()? {
             let tree = &database.identity().tree;
             if tree.overflow_pages > 0 {
                 return None;
@@ -39,9 +35,11 @@ impl Dataset {
     #[must_use]
     pub fn kept_by(&self, keep: &Arc<dyn Keep>) -> Self {
         let mut kept = self.clone();
-        let Files::Lmdb(databases) = &mut kept.files else { return kept };
-        for (shard, database) in databases.iter_mut().enumerate() {
-            *database = database.read_through(|inner| Arc::new(Tee { inner, shard, keep: Arc::clone(keep) }));
+        for (shard, file) in kept.files.iter_mut().enumerate() {
+            if let Ok(database) = self.database(shard, "keeping values") {
+                let tee = |inner| Arc::new(Tee { inner, shard, keep: Arc::clone(keep) }) as _;
+                *file = Arc::new(database.read_through(tee));
+            }
         }
         kept
     }

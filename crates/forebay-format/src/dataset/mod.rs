@@ -1,23 +1,24 @@
 //! A dataset: one or more container files whose samples are counted through.
 //!
-//! [`Dataset::open`] reads headers only. [`build`] (LMDB) and [`walk`] (every other format) go through the containers and make an index, [`place`] says where
-//! indexes are kept, [`provenance`] computes one from a recipe, [`keep`] hands on what a walk reads, [`cursor`] finds samples without an index, [`detect`] tells other formats apart, [`find`] finds schemas of LMDB records, [`verify`] reads everything once, [`inspect`] tells what
-//! there is, [`counting`] what counts the samples of a file of arrays.
+//! [`Dataset::open`] reads headers only. [`build`] scans the containers and makes an index, [`place`]
+//! says where indexes are kept, [`provenance`] computes one from a recipe. [`keep`] hands on what a scan
+//! reads, [`cursor`] finds samples without an index. [`detect`] tells formats apart, [`counting`] says
+//! what counts the samples of a file of arrays. [`verify`] reads everything once, [`inspect`] describes
+//! a dataset.
 
 mod build;
 mod changes;
 mod counting;
 mod cursor;
 mod detect;
-mod find;
 mod inspect;
 mod keep;
 mod opened;
 mod place;
 mod provenance;
 mod verify;
-mod walk;
 
+use std::any::Any;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +26,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-pub(crate) use build::NOT_SAMPLES;
 pub use build::{BuiltIndex, IndexReport};
 pub use counting::SampleAxis;
 pub use cursor::{SampleCursor, SamplePlace, ShardBytes};
@@ -38,7 +38,7 @@ use changes::{inode, modified_ns};
 
 use crate::container::{self, Container, Format};
 use crate::lmdb::Database;
-use crate::{Error, Index, RawLayout, SchemaChoice, ShardState, SidecarFault};
+use crate::{Error, Index, RawLayout, SchemaChoice, SidecarFault};
 
 /// What to open in a file, and how to read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -104,16 +104,10 @@ pub struct Shard {
 pub struct Dataset {
     options: OpenOptions,
     format: Format,
-    files: Files,
+    /// The opened files, shard by shard.
+    files: Vec<Arc<dyn Container>>,
     shards: Vec<Shard>,
     fingerprint: u128,
-}
-
-/// The opened files, shard by shard.
-#[derive(Clone, Debug)]
-enum Files {
-    Lmdb(Vec<Database>),
-    Other(Vec<Arc<dyn Container>>),
 }
 
 impl Dataset {
@@ -127,15 +121,10 @@ impl Dataset {
         }
         let format = detect::format(paths, options)?;
         Self::check_sample_axis(format, options.sample_axis)?;
-        let files = if format == Format::Lmdb {
-            let open = |path: &PathBuf| Database::open(path, options.database.as_deref());
-            Files::Lmdb(paths.iter().map(open).collect::<Result<_, _>>()?)
-        } else {
-            let open = |path: &PathBuf| container::open(format, path, options);
-            Files::Other(paths.iter().map(open).collect::<Result<_, _>>()?)
-        };
-        let shards = files.shards()?;
-        files.refuse_empty(options)?;
+        let open = |path: &PathBuf| container::open(format, path, options);
+        let files: Vec<Arc<dyn Container>> = paths.iter().map(open).collect::<Result<_, _>>()?;
+        let shards = files.iter().map(|file| Shard::of(&**file)).collect::<Result<Vec<_>, _>>()?;
+        refuse_empty(&files, options)?;
         let mut text = options.key(format);
         for shard in &shards {
             text.extend(shard.fingerprint.to_le_bytes());
@@ -149,24 +138,33 @@ impl Dataset {
         self.format
     }
 
-    /// The databases of LMDB files; none of another format.
-    fn databases(&self) -> &[Database] {
-        match &self.files {
-            Files::Lmdb(databases) => databases,
-            Files::Other(_) => &[],
+    /// The databases of LMDB files; `what` needs them, and is [`Error::Usage`] for other formats.
+    fn databases(&self, what: &str) -> Result<Vec<&Database>, Error> {
+        (0..self.files.len()).map(|shard| self.database(shard, what)).collect()
+    }
+
+    /// The database of a shard.
+    fn database(&self, shard: usize, what: &str) -> Result<&Database, Error> {
+        let file: &dyn Any = &*self.files[shard];
+        file.downcast_ref().ok_or_else(|| self.not_lmdb(what))
+    }
+
+    fn not_lmdb(&self, what: &str) -> Error {
+        let (path, format) = (self.shards[0].path.display(), self.format.name());
+        Error::Usage {
+            message: format!("{path}: {what} is for LMDB files; this is {format}"),
+            hint: String::new(),
         }
+    }
+
+    /// Number of records, if the headers of all files tell; with those that are not samples.
+    fn entries(&self) -> Option<u64> {
+        self.files.iter().map(|file| file.entries()).sum()
     }
 
     /// [`Error::Usage`] where the files are of another format: `what` is for LMDB alone.
     pub fn need_lmdb(&self, what: &str) -> Result<(), Error> {
-        if self.format == Format::Lmdb {
-            return Ok(());
-        }
-        let (path, format) = (self.shards[0].path.display(), self.format.name());
-        Err(Error::Usage {
-            message: format!("{path}: {what} is for LMDB files; this is {format}"),
-            hint: String::new(),
-        })
+        if self.format == Format::Lmdb { Ok(()) } else { Err(self.not_lmdb(what)) }
     }
 
     /// The options it was opened with.
@@ -215,64 +213,34 @@ impl Dataset {
             if info.bytes != shard.bytes && self.format != Format::Folder {
                 return differs("size of a file", shard.bytes.to_string(), info.bytes.to_string());
             }
-            let state = self.files.state(number);
+            let state = self.files[number].state();
             if info.state != state {
                 return differs("state of a file", format!("{state:?}"), format!("{:?}", info.state));
             }
-            if let Files::Other(files) = &self.files {
-                files[number].check_index(&index, number)?;
-            }
+            self.files[number].check_index(&index, number)?;
         }
         Ok(index)
     }
 }
 
-impl Files {
-    /// What tells the state of a file from another.
-    fn state(&self, shard: usize) -> ShardState {
-        match self {
-            Self::Lmdb(databases) => ShardState::Lmdb(databases[shard].identity().clone()),
-            Self::Other(files) => files[shard].state(),
-        }
+/// Refuses files whose headers say that none of them has a record. What other files hold, only a scan
+/// shows.
+fn refuse_empty(files: &[Arc<dyn Container>], options: &OpenOptions) -> Result<(), Error> {
+    if files.iter().any(|file| file.entries() != Some(0)) {
+        return Ok(());
     }
-
-    fn shards(&self) -> Result<Vec<Shard>, Error> {
-        match self {
-            Self::Lmdb(databases) => databases
-                .iter()
-                .map(|database| {
-                    let state = serde_json::to_vec(database.identity()).expect("numbers and text are JSON");
-                    Shard::of(database.path(), database.file_bytes(), &state)
-                })
-                .collect(),
-            Self::Other(files) => files
-                .iter()
-                .map(|file| {
-                    let state = serde_json::to_vec(&file.state()).expect("text is JSON");
-                    Shard::of(file.input().path(), file.input().bytes(), &state)
-                })
-                .collect(),
-        }
-    }
-
-    /// Refuses databases without a single entry. What other formats hold, only a walk shows.
-    fn refuse_empty(&self, options: &OpenOptions) -> Result<(), Error> {
-        let Self::Lmdb(databases) = self else { return Ok(()) };
-        if databases.iter().any(|database| database.entries() > 0) {
-            return Ok(());
-        }
-        let database = options.database.as_ref().map_or(String::new(), |name| format!("database {name:?} "));
-        Err(Error::Unsupported {
-            path: databases[0].path().to_owned(),
-            what: "a dataset without records".to_owned(),
-            found: format!("{database}0 entries"),
-            hint: "check that the writer committed its last transaction".to_owned(),
-        })
-    }
+    let database = options.database.as_ref().map_or(String::new(), |name| format!("database {name:?} "));
+    Err(Error::Unsupported {
+        path: files[0].input().path().to_owned(),
+        what: "a dataset without records".to_owned(),
+        found: format!("{database}0 entries"),
+        hint: "check that the writer committed its last transaction".to_owned(),
+    })
 }
 
 impl Shard {
-    fn of(path: &Path, bytes: u64, state: &[u8]) -> Result<Self, Error> {
+    fn of(file: &dyn Container) -> Result<Self, Error> {
+        let (path, bytes) = (file.input().path(), file.input().bytes());
         let status = fs::metadata(path).map_err(|source| Error::Io {
             action: "inspect".to_owned(),
             path: path.to_owned(),
@@ -282,7 +250,7 @@ impl Shard {
         let modified_ns = modified_ns(&status);
         let mut text = bytes.to_le_bytes().to_vec();
         text.extend(modified_ns.to_le_bytes());
-        text.extend(state);
+        text.extend(file.state().fingerprint_bytes());
         let (path, inode) = (path.to_owned(), inode(&status));
         Ok(Self { path, bytes, modified_ns, inode, fingerprint: xxh3_128(&text) })
     }

@@ -23,8 +23,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Dataset, Files, OpenOptions};
-use crate::lmdb::Database;
+use super::{Dataset, OpenOptions};
 use crate::{Error, Format};
 
 /// Ending of the names of sidecars.
@@ -327,13 +326,12 @@ impl Dataset {
             return Err(ignored("it is not a regular file".to_owned()));
         }
         self.check_owner(place, status.uid()).map_err(ignored)?;
-        let records: u64 = match &self.files {
-            Files::Lmdb(databases) => databases.iter().map(Database::entries).sum(),
+        let records: u64 = self.entries().unwrap_or_else(|| match self.format {
             // A folder's files are known by the sidecar only; there are no more than their numbers tell apart.
-            Files::Other(_) if self.format == Format::Folder => u64::from(u32::MAX),
+            Format::Folder => u64::from(u32::MAX),
             // How many there are is not known: a sample takes a byte at least.
-            Files::Other(_) => self.shards.iter().map(|shard| shard.bytes).sum(),
-        };
+            _ => self.shards.iter().map(|shard| shard.bytes).sum(),
+        });
         if status.len() > most_bytes(records) {
             let most = most_bytes(records);
             return Err(ignored(format!("it has {} bytes, at most {most} are plausible", status.len())));

@@ -7,15 +7,17 @@
 
 use std::path::{Path, PathBuf};
 
-use super::build::Assembly;
+use super::build::IndexBuilder;
 use super::place::{RECIPE_ENDING, warning};
 use super::{BuiltIndex, CachePolicy, Dataset, Place, Progress};
 use crate::Error;
+use crate::container::ScanSummary;
 use crate::lmdb::{Database, WalkOptions};
 use crate::provenance::{
     Difference, LeafPicker, Observed, Offsets, PlaceDigest, Recipe, RecipeFile, ShardRecipe, compare_facts,
     compare_metas, compute, value_of,
 };
+use crate::sidecar::Writer;
 
 /// Leaves after which the progress callback is called.
 const PROGRESS_LEAVES: u64 = 1024;
@@ -56,20 +58,23 @@ impl Dataset {
         threads: usize,
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<Recorded, Error> {
-        if let Err(error) = self.need_lmdb("a recipe") {
-            return Ok(Recorded {
-                index: self.build_index(threads, progress)?,
-                recipe: Err(error.to_string()),
-            });
-        }
+        let databases = match self.databases("a recipe") {
+            Ok(databases) => databases,
+            Err(error) => {
+                let index = self.build_index(threads, progress)?;
+                return Ok(Recorded { index, recipe: Err(error.to_string()) });
+            }
+        };
         let mut observed: Vec<Observed> =
-            self.databases().iter().map(|database| Observed::new(database.identity())).collect();
-        let index = self.build_observed(threads, progress, &mut |shard, record, excluded| {
-            observed[shard].see(record, excluded);
+            databases.iter().map(|database| Observed::new(database.identity())).collect();
+        let index = self.build_with(progress, &mut |shard, writer, progress| {
+            databases[shard].add_observed(writer, threads, progress, &mut |record, excluded| {
+                observed[shard].see(record, excluded);
+            })
         })?;
         let mut shards = Vec::new();
         let mut recipe = Ok(());
-        for (observed, database) in observed.into_iter().zip(self.databases()) {
+        for (observed, database) in observed.into_iter().zip(databases) {
             match observed.find(database.identity()) {
                 Ok((recipe, digest)) => shards.push(ShardRecipe { recipe, digest: Some(digest) }),
                 Err(reason) => {
@@ -84,11 +89,10 @@ impl Dataset {
 
     /// The recipe that a user states in a TOML file, for every shard; nothing of it is compared with the files.
     pub fn state_recipe(&self, path: &Path) -> Result<RecipeFile, Error> {
-        self.need_lmdb("a recipe")?;
         let recipe = |database: &Database| {
             Recipe::from_toml(path, database.identity()).map(|recipe| ShardRecipe { recipe, digest: None })
         };
-        let shards = self.databases().iter().map(recipe).collect::<Result<_, _>>()?;
+        let shards = self.databases("a recipe")?.into_iter().map(recipe).collect::<Result<_, _>>()?;
         Ok(RecipeFile { fingerprint: self.fingerprint, shards })
     }
 
@@ -100,7 +104,7 @@ impl Dataset {
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<RecipeFile, Error> {
         let mut settled = recipe.clone();
-        for (database, shard) in self.databases().iter().zip(&mut settled.shards) {
+        for (database, shard) in self.databases("a recipe")?.into_iter().zip(&mut settled.shards) {
             let mut observed = Observed::new(database.identity());
             database.walk(
                 &WalkOptions { threads, ..WalkOptions::default() },
@@ -123,78 +127,22 @@ impl Dataset {
         recipe: &RecipeFile,
         progress: &dyn Fn(Progress) -> bool,
     ) -> Result<BuiltIndex, Error> {
-        self.need_lmdb("a recipe")?;
-        let mut assembly = Assembly::new(self)?;
-        let total = self.databases().iter().map(|database| database.identity().tree.leaf_pages).sum();
+        let databases = self.databases("a recipe")?;
+        let mut builder = IndexBuilder::new(self)?;
+        let total = databases.iter().map(|database| database.identity().tree.leaf_pages).sum();
         let mut done = 0;
-        for (number, (database, shard)) in self.databases().iter().zip(&recipe.shards).enumerate() {
-            let computed = self.compute_shard(number, shard, &mut assembly, &mut |leaves| {
+        for (number, (database, shard)) in databases.into_iter().zip(&recipe.shards).enumerate() {
+            let computed = compute_shard(database, shard, builder.begin_shard(number), &mut |leaves| {
                 progress(Progress { what: "leaf pages", done: done + leaves, total })
             });
-            computed.map_err(|stopped| match stopped {
+            let summary = computed.map_err(|stopped| match stopped {
                 Stopped::Different(difference) => difference.at(database),
                 Stopped::Failed(error) => *error,
             })?;
-            assembly.end_shard(number);
+            builder.end_shard(number, summary);
             done += database.identity().tree.leaf_pages;
         }
-        assembly.finish()
-    }
-
-    fn compute_shard(
-        &self,
-        number: usize,
-        shard: &ShardRecipe,
-        assembly: &mut Assembly<'_>,
-        progress: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<(), Stopped> {
-        let database = &self.databases()[number];
-        let identity = database.identity();
-        let recipe = &shard.recipe;
-        // From here on the recipe has no more records than the file, which bounds the work.
-        compare_facts(recipe, identity)?;
-        let offsets = Offsets::new(identity.page_bytes, identity.dialect.header_bytes());
-        let mut digest = PlaceDigest::default();
-        let mut picker = LeafPicker::new(identity.tree.leaf_pages);
-        let mut excluded = recipe.excluded.iter().peekable();
-        let mut leaves = 0_u64;
-        let outcome = compute(recipe, |leaf| {
-            let page = leaf.page.page;
-            // A recipe that leads elsewhere must not run away before the end is compared.
-            if leaf.last_page > identity.last_page || leaves == identity.tree.leaf_pages {
-                let expected = format!("leaf {leaves} among {} pages", leaf.last_page + 1);
-                let (known, pages) = (identity.tree.leaf_pages, identity.last_page + 1);
-                let found = format!("{known} leaves among {pages} pages");
-                return Err(Difference::new("pages", expected, found).into());
-            }
-            picker.see(leaf);
-            for (record, placed) in (leaf.first..).zip(&leaf.page.records) {
-                digest.push(offsets.value(page, placed), u64::from(placed.value_bytes));
-                let name = excluded.next_if(|(_, excluded)| *excluded == record).map(|(name, _)| *name);
-                assembly.push(number, value_of(page, database, placed), name);
-            }
-            leaves += 1;
-            if leaves.is_multiple_of(PROGRESS_LEAVES) && !progress(leaves) {
-                return Err(Stopped::Failed(Box::new(Error::Interrupted)));
-            }
-            Ok(())
-        })?;
-        compare_metas(&outcome, identity)?;
-        let found = digest.finish();
-        if let Some(recorded) = shard.digest.filter(|recorded| *recorded != found) {
-            let what = "digest of where all records lie";
-            return Err(Difference::new(what, format!("{found:032x}"), format!("{recorded:032x}")).into());
-        }
-        let picked = picker.finish();
-        for leaf in &picked {
-            leaf.announce(database);
-        }
-        for leaf in picked {
-            leaf.check(database, recipe.key_pattern.as_ref())?;
-            assembly.report.reads += 1;
-            assembly.report.read_bytes += u64::from(identity.page_bytes);
-        }
-        Ok(())
+        builder.finish()
     }
 
     /// Looks for a recipe beside the data and in the cache directory. Never fails: what cannot be used is passed over
@@ -236,6 +184,62 @@ impl Dataset {
     ) -> Result<PathBuf, Error> {
         self.write_kept(&recipe.encode(), place, cache, RECIPE_ENDING)
     }
+}
+
+/// Adds the records of a shard, computed from its recipe, after holding the recipe against the file.
+fn compute_shard(
+    database: &Database,
+    shard: &ShardRecipe,
+    writer: &mut Writer,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<ScanSummary, Stopped> {
+    let identity = database.identity();
+    let recipe = &shard.recipe;
+    // From here on the recipe has no more records than the file, which bounds the work.
+    compare_facts(recipe, identity)?;
+    let offsets = Offsets::new(identity.page_bytes, identity.dialect.header_bytes());
+    let mut digest = PlaceDigest::default();
+    let mut picker = LeafPicker::new(identity.tree.leaf_pages);
+    let mut excluded = recipe.excluded.iter().peekable();
+    let mut leaves = 0_u64;
+    let outcome = compute(recipe, |leaf| {
+        let page = leaf.page.page;
+        // A recipe that leads elsewhere must not run away before the end is compared.
+        if leaf.last_page > identity.last_page || leaves == identity.tree.leaf_pages {
+            let expected = format!("leaf {leaves} among {} pages", leaf.last_page + 1);
+            let (known, pages) = (identity.tree.leaf_pages, identity.last_page + 1);
+            let found = format!("{known} leaves among {pages} pages");
+            return Err(Difference::new("pages", expected, found).into());
+        }
+        picker.see(leaf);
+        for (record, placed) in (leaf.first..).zip(&leaf.page.records) {
+            digest.push(offsets.value(page, placed), u64::from(placed.value_bytes));
+            let name = excluded.next_if(|(_, excluded)| *excluded == record).map(|(name, _)| *name);
+            database.add_record(writer, value_of(page, database, placed), name);
+        }
+        leaves += 1;
+        if leaves.is_multiple_of(PROGRESS_LEAVES) && !progress(leaves) {
+            return Err(Stopped::Failed(Box::new(Error::Interrupted)));
+        }
+        Ok(())
+    })?;
+    compare_metas(&outcome, identity)?;
+    let found = digest.finish();
+    if let Some(recorded) = shard.digest.filter(|recorded| *recorded != found) {
+        let what = "digest of where all records lie";
+        return Err(Difference::new(what, format!("{found:032x}"), format!("{recorded:032x}")).into());
+    }
+    let picked = picker.finish();
+    for leaf in &picked {
+        leaf.announce(database);
+    }
+    let mut summary = ScanSummary::default();
+    for leaf in picked {
+        leaf.check(database, recipe.key_pattern.as_ref())?;
+        summary.reads += 1;
+        summary.read_bytes += u64::from(identity.page_bytes);
+    }
+    Ok(summary)
 }
 
 /// Why a computation ended.

@@ -13,7 +13,7 @@ use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId
 use serde::Serialize;
 
 use super::opened::OpenFiles;
-use super::{Dataset, Files, Progress};
+use super::{Dataset, Progress};
 use crate::threads::start_up_to;
 use crate::{Error, FieldOut, Index};
 
@@ -63,10 +63,9 @@ impl Dataset {
     /// headers and of members of npz archives. Those of single samples are compared when a sample
     /// is read; a wrong one here is an error, since no sample can be named.
     pub fn check_sums(&self, progress: &dyn Fn(Progress) -> bool) -> Result<(), Error> {
-        let Files::Other(files) = &self.files else { return Ok(()) };
         let total = self.shards.iter().map(|shard| shard.bytes).sum();
         let mut before = 0;
-        for (file, shard) in files.iter().zip(&self.shards) {
+        for (file, shard) in self.files.iter().zip(&self.shards) {
             file.check_sums(&|done| progress(Progress { what: "checksums", done: before + done, total }))?;
             before += shard.bytes;
         }
@@ -126,7 +125,7 @@ impl Dataset {
     }
 
     /// Reads the columns of the `position`-th located sample, unit by unit; those that `units` holds are not read again.
-    fn read_located(
+    pub(super) fn read_located(
         &self,
         files: &OpenFiles<'_>,
         index: &Index,
@@ -213,7 +212,7 @@ impl Verification {
 
 /// Decoded units of some located samples, by number.
 #[derive(Default)]
-struct Units {
+pub(super) struct Units {
     held: HashMap<u32, Vec<u8>>,
     bytes: usize,
 }
@@ -365,7 +364,7 @@ impl<'a> Checker<'a> {
 }
 
 /// The extent of a sample that is one slice of one stored extent.
-fn single_extent(located: &Located, position: usize) -> Option<Extent> {
+pub(super) fn single_extent(located: &Located, position: usize) -> Option<Extent> {
     if located.columns() != 1 {
         return None;
     }

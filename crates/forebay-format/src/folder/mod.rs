@@ -21,11 +21,11 @@ use forebay_types::{Dtype, Field, Layout};
 use rustix::fs::{CWD, Mode, OFlags};
 use serde_json::json;
 
-use crate::container::{Column, Container, Walked, state_of};
+use crate::container::{Column, Container, ScanSummary, state_of};
 use crate::file::Input;
 use crate::sidecar::block::OFFSET_LIMIT;
 use crate::sidecar::names::Directory;
-use crate::sidecar::{Class, Entry, NUMBER_BYTES, NamesWriter, ShardState, SidecarFault};
+use crate::sidecar::{Class, Entry, NUMBER_BYTES, NamesWriter, ShardState, SidecarFault, Writer};
 use crate::{Error, Index, OpenOptions};
 use list::{Names, ask_all, entries, file_bytes, modified_ns};
 
@@ -121,13 +121,13 @@ struct Listed {
     files: Names,
 }
 
-/// A walk under way.
-struct Walk<'a> {
+/// A scan under way.
+struct Scan<'a> {
     folder: &'a Folder,
     progress: &'a dyn Fn(u64) -> bool,
-    take: &'a mut dyn FnMut(&[Entry]) -> Result<(), Error>,
+    writer: &'a mut Writer,
     names: NamesWriter,
-    walked: Walked,
+    summary: ScanSummary,
     /// Directories whose files are not taken yet, and their number.
     listed: Vec<Listed>,
     waiting: usize,
@@ -135,7 +135,7 @@ struct Walk<'a> {
     bytes: u64,
 }
 
-impl Walk<'_> {
+impl Scan<'_> {
     /// Lists a directory and hands the names of those in it to `deeper`, last one first.
     fn list(
         &mut self,
@@ -162,7 +162,7 @@ impl Walk<'_> {
             ("files beside the class directories", beside),
         ];
         for (what, count) in excluded.into_iter().filter(|(_, count)| *count > 0) {
-            *self.walked.excluded.entry(what.to_owned()).or_default() += count;
+            *self.summary.excluded.entry(what.to_owned()).or_default() += count;
         }
         let files = if beside > 0 { Names::default() } else { found.files };
         self.waiting += files.len();
@@ -228,7 +228,7 @@ impl Walk<'_> {
                 *entry = Entry::Plain { class: 0, start: listed.label, length: NUMBER_BYTES };
             }
         }
-        (self.take)(&row[..fields.len()])?;
+        self.writer.push(row.into_iter().take(fields.len()));
         self.names.file(listed.number, name.to_vec());
         self.files += 1;
         Ok(())
@@ -267,17 +267,18 @@ impl Container for Folder {
         Ok(self.fields.iter().map(column).collect())
     }
 
-    fn walk(
+    fn add_to(
         &self,
+        writer: &mut Writer,
+        _threads: usize,
         progress: &dyn Fn(u64) -> bool,
-        take: &mut dyn FnMut(&[Entry]) -> Result<(), Error>,
-    ) -> Result<Walked, Error> {
-        let mut walk = Walk {
+    ) -> Result<ScanSummary, Error> {
+        let mut scan = Scan {
             folder: self,
             progress,
-            take,
+            writer,
             names: NamesWriter::default(),
-            walked: Walked::default(),
+            summary: ScanSummary::default(),
             listed: Vec::new(),
             waiting: 0,
             files: 0,
@@ -285,7 +286,7 @@ impl Container for Folder {
         };
         // The last one is listed next; classes are numbered by the order of their names.
         let mut waiting = Vec::new();
-        walk.list(PathBuf::new(), 0, 0, &mut waiting)?;
+        scan.list(PathBuf::new(), 0, 0, &mut waiting)?;
         let classes: BTreeMap<&[u8], u64> =
             (0..).zip(&self.classes).map(|(label, name)| (name.as_slice(), label)).collect();
         while let Some((name, parent)) = waiting.pop() {
@@ -295,13 +296,17 @@ impl Container for Folder {
                 return Err(changed(path, "no such directory", "one that is new"));
             };
             let label = *label;
-            walk.list(name, parent, label, &mut waiting)?;
+            scan.list(name, parent, label, &mut waiting)?;
         }
-        walk.flush()?;
-        let Walk { names, mut walked, bytes, .. } = walk;
-        walked.bytes = Some(bytes);
-        walked.names = self.fields.contains(&DATA).then(|| names.finish());
-        Ok(walked)
+        scan.flush()?;
+        let Scan { names, mut summary, bytes, .. } = scan;
+        summary.bytes = Some(bytes);
+        summary.names = self.fields.contains(&DATA).then(|| names.finish());
+        Ok(summary)
+    }
+
+    fn progress_unit(&self) -> (&'static str, Option<u64>) {
+        ("files", None)
     }
 
     fn describe(&self) -> serde_json::Map<String, serde_json::Value> {

@@ -21,7 +21,7 @@ pub(crate) use superblock::signature;
 use self::structure::{Chunks, DataLayout, Dataset, Structure};
 use self::superblock::Superblock;
 use crate::codec::Codec;
-use crate::container::{ChunkShape, Column, Container, Walked, state_of};
+use crate::container::{ChunkShape, Column, Container, ScanSummary, state_of};
 use crate::file::{Input, Source};
 use crate::sidecar::{Class, Entry, Part, ShardState, Stretch, Writer};
 use crate::{Error, OpenOptions};
@@ -164,7 +164,12 @@ impl Container for Hdf5File {
         Some(ChunkShape { item_bytes: *item_bytes, sample: sample.clone(), shape, is_cut })
     }
 
-    fn add_to(&self, writer: &mut Writer, progress: &dyn Fn(u64) -> bool) -> Result<Walked, Error> {
+    fn add_to(
+        &self,
+        writer: &mut Writer,
+        _threads: usize,
+        progress: &dyn Fn(u64) -> bool,
+    ) -> Result<ScanSummary, Error> {
         let Structure { samples, datasets } = self.structure()?;
         let is_tiled: Vec<bool> = (0..datasets.len()).map(|column| writer.is_tiled(column)).collect();
         for (column, dataset) in datasets.iter().enumerate().filter(|(column, _)| is_tiled[*column]) {
@@ -175,7 +180,7 @@ impl Container for Hdf5File {
         }
         if is_tiled.iter().all(|tiled| *tiled) {
             writer.push_samples(*samples);
-            return Ok(Walked::default());
+            return Ok(ScanSummary::default());
         }
         for sample in 0..*samples {
             let mut entries = Vec::with_capacity(datasets.len());
@@ -187,15 +192,7 @@ impl Container for Hdf5File {
                 return Err(Error::Interrupted);
             }
         }
-        Ok(Walked::default())
-    }
-
-    fn walk(
-        &self,
-        _progress: &dyn Fn(u64) -> bool,
-        _take: &mut dyn FnMut(&[Entry]) -> Result<(), Error>,
-    ) -> Result<Walked, Error> {
-        unreachable!("columns of HDF5 may be tiled: add_to is called instead")
+        Ok(ScanSummary::default())
     }
 
     fn describe(&self) -> serde_json::Map<String, serde_json::Value> {

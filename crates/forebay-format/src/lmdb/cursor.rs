@@ -94,7 +94,7 @@ impl Cursor {
         database: &Database,
         pages: &Pages<'a>,
     ) -> Result<Option<(&'a [u8], Value)>, Error> {
-        self.step(database, pages).map_err(|trouble| trouble.at(&database.path))
+        self.step(database, pages).map_err(|trouble| trouble.at(database.path()))
     }
 
     /// The branch page above the leaf that the cursor is in, and the leaves that it names from there on, as bytes of the file; `None`
@@ -133,7 +133,7 @@ impl Cursor {
         let tree = &database.identity.tree;
         let refuse = |what: &str, expected: String, found: String| {
             Err(Error::Modified {
-                path: database.path.clone(),
+                path: database.path().to_owned(),
                 what: format!("cursor that another process told: {what}"),
                 expected,
                 found,
@@ -159,7 +159,7 @@ impl Cursor {
             }
             cursor
                 .descend(database, *page, database.tree_offset, pages)
-                .map_err(|trouble| trouble.at(&database.path))?;
+                .map_err(|trouble| trouble.at(database.path()))?;
             let level = cursor.levels.last_mut().expect("a level was just added");
             level.next = usize::from(*next);
             let entered = level.next.checked_sub(1).and_then(|node| level.nodes.get(node));

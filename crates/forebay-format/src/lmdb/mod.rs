@@ -17,6 +17,7 @@
 //! Source: observation of files written by LMDB 0.9.7 to 1.0.2; the byte layout is in `docs/formats/lmdb.md`.
 
 mod bitmap;
+mod container;
 mod cursor;
 mod dialect;
 mod fault;
@@ -26,10 +27,11 @@ mod meter;
 mod page;
 mod walk;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 pub use crate::file::{DataFile, Source};
+pub(crate) use container::{NOT_SAMPLES, excluded};
 pub use cursor::{Cursor, Pages, PortableCursor};
 pub use dialect::{ByteOrder, Dialect, Version, Word};
 pub use fault::Fault;
@@ -43,6 +45,7 @@ use self::meter::Meter;
 use self::page::Payload;
 use self::walk::{Found, Walk};
 use crate::Error;
+use crate::file::Input;
 
 /// Name of the data file in a database's directory.
 const DATA_FILE: &str = "data.mdb";
@@ -53,8 +56,7 @@ const LISTED_LEAF_PAGES: u64 = 64;
 /// One database, open for reading.
 #[derive(Clone, Debug)]
 pub struct Database {
-    source: Arc<dyn Source>,
-    path: PathBuf,
+    input: Arc<Input>,
     layout: Layout,
     identity: Identity,
     /// Where the tree's record stands [bytes from the start of the file].
@@ -87,34 +89,23 @@ impl Database {
 
     /// Opens a database that lies in `source`; `path` is its name in messages.
     pub fn from_source(source: Arc<dyn Source>, path: &Path, database: Option<&str>) -> Result<Self, Error> {
-        let size = |error| Error::Io {
-            action: "find out the length".to_owned(),
-            path: path.to_owned(),
-            offset: None,
-            source: error,
-        };
-        let file_bytes = source.bytes().map_err(size)?;
-        Self::open_tree(source, path, file_bytes, database).map_err(|trouble| trouble.at(path))
+        Self::open_tree(Input::from_source(path, source)?, database).map_err(|trouble| trouble.at(path))
     }
 
-    fn open_tree(
-        source: Arc<dyn Source>,
-        path: &Path,
-        file_bytes: u64,
-        database: Option<&str>,
-    ) -> Result<Self, Trouble> {
+    fn open_tree(input: Input, database: Option<&str>) -> Result<Self, Trouble> {
+        let source = &**input.source();
         let meter = Meter::default();
-        let metas = Metas::read(&*source, &meter)?;
+        let metas = Metas::read(source, &meter)?;
         let (meta, number) = metas.chosen();
         let Metas { dialect, page_bytes, checksum_bytes, .. } = metas;
-        let layout = Layout { dialect, page_bytes, checksum_bytes, last_page: meta.last_page, file_bytes };
+        let (last_page, file_bytes) = (meta.last_page, input.bytes());
+        let layout = Layout { dialect, page_bytes, checksum_bytes, last_page, file_bytes };
         let mut tree_offset = metas.main_offset(number);
         meta.main.check("main", tree_offset, &layout)?;
         let mut tree = meta.main;
         if let Some(name) = database {
-            let walk =
-                Walk { source: &*source, layout: &layout, tree: &meta.main, is_main: true, tree_offset };
-            (tree, tree_offset) = find_named(&walk, path, name, &meter)?;
+            let walk = Walk { source, layout: &layout, tree: &meta.main, is_main: true, tree_offset };
+            (tree, tree_offset) = find_named(&walk, input.path(), name, &meter)?;
             tree.check(&format!("{name:?}"), tree_offset, &layout)?;
         }
         let identity = Identity {
@@ -128,26 +119,19 @@ impl Database {
             tree,
         };
         let (opening_reads, opening_bytes) = (meter.reads(), meter.read_bytes());
-        Ok(Self {
-            source,
-            path: path.to_owned(),
-            layout,
-            identity,
-            tree_offset,
-            opening_reads,
-            opening_bytes,
-        })
+        let input = Arc::new(input);
+        Ok(Self { input, layout, identity, tree_offset, opening_reads, opening_bytes })
     }
 
     /// The same database, read through what `wrap` makes of its source.
     #[must_use]
     pub fn read_through(&self, wrap: impl FnOnce(Arc<dyn Source>) -> Arc<dyn Source>) -> Self {
-        Self { source: wrap(Arc::clone(&self.source)), ..self.clone() }
+        Self { input: Arc::new(self.input.read_through(wrap)), ..self.clone() }
     }
 
     /// The data file.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.input.path()
     }
 
     /// Length of the data file when it was opened \[bytes\].
@@ -182,19 +166,19 @@ impl Database {
     /// opening, other contents under the same number (another file was copied over this one).
     pub fn check_unchanged(&self) -> Result<(), Error> {
         let modified = |what: &str, expected: String, found: String| Error::Modified {
-            path: self.path.clone(),
+            path: self.path().to_owned(),
             what: what.to_owned(),
             expected,
             found,
         };
-        let metas = match Metas::read(&*self.source, &Meter::default()) {
+        let metas = match Metas::read(&**self.input.source(), &Meter::default()) {
             Ok(metas) => metas,
-            Err(error @ Trouble::Io { .. }) => return Err(error.at(&self.path)),
+            Err(error @ Trouble::Io { .. }) => return Err(error.at(self.path())),
             Err(trouble) => {
                 return Err(modified(
                     "meta pages",
                     "as when opened".to_owned(),
-                    trouble.at(&self.path).to_string(),
+                    trouble.at(self.path()).to_string(),
                 ));
             }
         };
@@ -214,7 +198,7 @@ impl Database {
             let expected = format!("transaction {opened} with {} entries", identity.main.entries);
             return Err(modified("meta page", expected, found));
         }
-        if let Ok(bytes) = self.source.bytes()
+        if let Ok(bytes) = self.input.source().bytes()
             && bytes < self.layout.file_bytes
         {
             let expected = format!("at least {} bytes", self.layout.file_bytes);
@@ -225,18 +209,18 @@ impl Database {
 
     /// Announces that a page is read soon.
     pub(crate) fn announce_page(&self, page: u64) {
-        self.source.will_need(self.layout.offset(page), u64::from(self.layout.page_bytes));
+        self.input.will_need(self.layout.offset(page), u64::from(self.layout.page_bytes));
     }
 
     /// Reads one page as a leaf of the tree: the keys and values of its nodes, in key order.
     pub(crate) fn leaf(&self, page: u64) -> Result<Vec<(Vec<u8>, Value)>, Error> {
-        self.leaf_nodes(page).map_err(|trouble| trouble.at(&self.path))
+        self.leaf_nodes(page).map_err(|trouble| trouble.at(self.path()))
     }
 
     fn leaf_nodes(&self, page: u64) -> Result<Vec<(Vec<u8>, Value)>, Trouble> {
         let (mut bytes, mut nodes) = (Vec::new(), Vec::new());
         self.layout.check_tree_page(page, self.tree_offset)?;
-        meta::read_page(&*self.source, &self.layout, page, &mut bytes, &Meter::default())?;
+        meta::read_page(&**self.input.source(), &self.layout, page, &mut bytes, &Meter::default())?;
         page::decode(&self.layout, page, page::Role::Leaf, &bytes, &mut nodes)?;
         let start = self.layout.offset(page);
         let mut found = Vec::with_capacity(nodes.len());
@@ -268,12 +252,12 @@ impl Database {
     pub fn walk(
         &self,
         options: &WalkOptions,
-        progress: &(dyn Fn(u64, u64) -> bool + Sync),
+        progress: &dyn Fn(u64, u64) -> bool,
         sink: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
     ) -> Result<WalkReport, Error> {
         let meter = Meter::default();
         let walk = Walk {
-            source: &*self.source,
+            source: &**self.input.source(),
             layout: &self.layout,
             tree: &self.identity.tree,
             is_main: self.identity.database.is_none(),
@@ -289,9 +273,9 @@ impl Database {
             // What looks like damage may be a writer at work.
             Err(Trouble::Fault(fault)) => match self.check_unchanged() {
                 Err(modified @ Error::Modified { .. }) => Err(modified),
-                _ => Err(fault.at(&self.path)),
+                _ => Err(fault.at(self.path())),
             },
-            Err(trouble) => Err(trouble.at(&self.path)),
+            Err(trouble) => Err(trouble.at(self.path())),
         }
     }
 }

@@ -117,7 +117,7 @@ impl Walk<'_> {
         &self,
         options: &WalkOptions,
         meter: &Meter,
-        progress: &(dyn Fn(u64, u64) -> bool + Sync),
+        progress: &dyn Fn(u64, u64) -> bool,
         sink: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
     ) -> Result<WalkReport, Trouble> {
         let tree = self.tree;

@@ -16,9 +16,9 @@ use forebay_types::{Dtype, Field, Layout};
 pub use header::Array;
 pub use item::{Item, ItemKind};
 
-use crate::container::{Column, Container, Walked, state_of};
+use crate::container::{Column, Container, ScanSummary, state_of};
 use crate::file::Input;
-use crate::sidecar::{Class, Entry, ShardState};
+use crate::sidecar::{Class, Entry, ShardState, Writer};
 use crate::{Error, SampleAxis};
 use zip::Member;
 
@@ -178,26 +178,24 @@ impl Container for Arrays {
         Ok(self.found.fields.iter().map(column).collect())
     }
 
-    fn walk(
+    fn add_to(
         &self,
+        writer: &mut Writer,
+        _threads: usize,
         progress: &dyn Fn(u64) -> bool,
-        take: &mut dyn FnMut(&[Entry]) -> Result<(), Error>,
-    ) -> Result<Walked, Error> {
-        let mut entries = Vec::with_capacity(self.found.fields.len());
+    ) -> Result<ScanSummary, Error> {
         let row_bytes: u64 = self.found.fields.iter().map(|(_, array)| array.sample_bytes).sum();
         for sample in 0..self.samples() {
-            entries.clear();
-            entries.extend(self.found.fields.iter().map(|(_, array)| Entry::Plain {
+            writer.push(self.found.fields.iter().map(|(_, array)| Entry::Plain {
                 class: 0,
                 start: array.start + sample * array.sample_bytes,
                 length: array.sample_bytes,
             }));
-            take(&entries)?;
             if sample % TELL_EVERY == 0 && !progress(sample * row_bytes) {
                 return Err(Error::Interrupted);
             }
         }
-        Ok(Walked { warnings: self.found.warnings.clone(), ..Walked::default() })
+        Ok(ScanSummary { warnings: self.found.warnings.clone(), ..ScanSummary::default() })
     }
 
     fn check_sums(&self, progress: &dyn Fn(u64) -> bool) -> Result<(), Error> {

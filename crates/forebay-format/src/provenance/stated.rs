@@ -9,8 +9,7 @@ use serde::Deserialize;
 use super::lengths::{Lengths, MOST_RUNS};
 use super::recipe::{KeyPattern, NamedDatabase, Recipe, SplitClass, Transactions};
 use crate::Error;
-use crate::dataset::NOT_SAMPLES;
-use crate::lmdb::Identity;
+use crate::lmdb::{Identity, NOT_SAMPLES};
 
 /// Largest file of a user that is read \[bytes\]: 100 million lengths as text.
 const LARGEST_FILE_BYTES: u64 = 1 << 30;

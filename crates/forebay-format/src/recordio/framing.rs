@@ -1,7 +1,7 @@
 //! `RecordIO` as a framing of records.
 
 use super::{IndexFile, class, part_at, walk};
-use crate::container::Walked;
+use crate::container::ScanSummary;
 use crate::file::Input;
 use crate::framed::Framing;
 use crate::headers::Headers;
@@ -23,30 +23,30 @@ impl Framing for RecordIo {
         part_at(headers, 0).map(drop)
     }
 
-    /// Goes over the records, and holds the index file beside against them, if there is one.
-    fn walk(
+    /// Visits the records, and holds the index file beside against them, if there is one.
+    fn scan(
         input: &Input,
         progress: &dyn Fn(u64) -> bool,
-        take: &mut dyn FnMut(&[Entry]) -> Result<(), Error>,
-    ) -> Result<Walked, Error> {
+        visit: &mut dyn FnMut(Entry) -> Result<(), Error>,
+    ) -> Result<ScanSummary, Error> {
         let mut index = IndexFile::beside(input.path())?;
         let mut records = 0_u64;
         walk(input, progress, &mut |start, entry| {
             records += 1;
             index.as_mut().map_or(Ok(()), |index| index.see(start))?;
-            take(&[entry])
+            visit(entry)
         })?;
-        let mut walked = Walked::default();
+        let mut summary = ScanSummary::default();
         if let Some(index) = index {
             index.finish()?;
             if index.records() < records {
-                walked.warnings.push(format!(
+                summary.warnings.push(format!(
                     "{} lists {} of {records} records; all of them are read",
                     index.path().display(),
                     index.records()
                 ));
             }
         }
-        Ok(walked)
+        Ok(summary)
     }
 }

@@ -12,7 +12,7 @@ use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
 use super::wire::{self, Message, Piece, ReadRecord, Unknown, Windowed};
-use super::{FieldOut, SchemaError};
+use super::{FieldOut, Misfit, SchemaError};
 
 /// Most elements of an image.
 const MOST_ELEMENTS: u64 = 1 << 32;
@@ -222,27 +222,17 @@ impl DatumSchema {
     }
 }
 
-/// What a look at one record gave.
-pub(crate) enum Look {
-    /// The record is a `Datum` of this schema.
-    Fits(DatumSchema),
-    /// It is one, and holds more than the schema has.
-    Extended(SchemaError),
-    /// It is not, or not a plausible one.
-    Other(SchemaError),
-}
-
-/// Looks at a record of `bytes` bytes without reading its pixels.
-pub(crate) fn look(bytes: u64, read: ReadRecord<'_>) -> Result<Look, crate::Error> {
+/// Probes a record of `bytes` bytes without reading its pixels: the schema that it has.
+pub(crate) fn probe(bytes: u64, read: ReadRecord<'_>) -> Result<Result<DatumSchema, Misfit>, crate::Error> {
     let mut windowed = Windowed::new(bytes, read);
     let extension = RefCell::new(None);
     let parsed = Datum::parse(&mut windowed, &Unknown::Note(&extension), |_, _| Ok(()));
     let found = parsed.and_then(|datum| datum.schema());
     match (windowed.failure, found, extension.into_inner()) {
         (Some(failure), _, _) => Err(failure),
-        (None, Ok(_), Some(error)) => Ok(Look::Extended(error)),
-        (None, Ok(schema), None) => Ok(Look::Fits(schema)),
-        (None, Err(error), _) => Ok(Look::Other(error)),
+        (None, Ok(_), Some(error)) => Ok(Err(Misfit::Extended(error))),
+        (None, Ok(schema), None) => Ok(Ok(schema)),
+        (None, Err(error), _) => Ok(Err(Misfit::Other(error))),
     }
 }
 

@@ -162,17 +162,17 @@ fn put(name: &str, at: usize, bytes: &[u8], out: &mut FieldOut<'_>) -> Result<()
     Ok(())
 }
 
-/// What a look at some records gave.
+/// What probing some records gave.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct Inference {
     /// Least and greatest number of labels, and length of the image \[bytes\].
     seen: Option<((u32, u32), (u64, u64))>,
 }
 
-impl Survey {
-    /// Looks at a record of `bytes` bytes; reads its header. With `doubt`, a header that is possible but has never been
+impl Inference {
+    /// Probes a record of `bytes` bytes; reads its header. With `doubt`, a header that is possible but has never been
     /// seen is none.
-    pub(crate) fn look(
+    pub(crate) fn probe(
         &mut self,
         bytes: u64,
         doubt: bool,
@@ -211,7 +211,7 @@ impl Survey {
         Ok(Ok(()))
     }
 
-    /// The schema, if any record was looked at.
+    /// The schema, if any record was probed.
     pub(crate) fn schema(&self) -> Option<ImageRecordSchema> {
         let ((fewest, most), (shortest, longest)) = self.seen?;
         let labels = match (fewest, most) {

@@ -1,12 +1,12 @@
 //! Schemas: how the bytes of a record become fields.
 //!
-//! A schema is found once, when the index is built ([`detect`](datum::detect) looks at a few records), and kept in the
+//! A schema is inferred once, when the index is built ([`infer`] probes a few records), and kept in the
 //! sidecar. Decoding is a pure function of the record's bytes; it copies pixels once and allocates nothing.
 
 pub(crate) mod datum;
 pub(crate) mod example;
-pub(crate) mod find;
 pub(crate) mod image_record;
+pub(crate) mod infer;
 mod wire;
 
 use std::str::FromStr;
@@ -118,7 +118,12 @@ pub struct SchemaError {
     pub found: String,
 }
 
-/// Why a record that was looked at is not of a schema.
+/// The field of records that are opaque.
+pub(crate) fn opaque_field() -> Field {
+    Field::new("data", Dtype::Uint8, Layout::Ragged)
+}
+
+/// Why a probed record is not of a schema.
 #[derive(Debug)]
 pub(crate) enum Misfit {
     /// It is something else.

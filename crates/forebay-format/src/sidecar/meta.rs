@@ -15,7 +15,7 @@ use crate::lmdb::Identity;
 use crate::schema::Schema;
 
 /// Most classes per column.
-const MOST_CLASSES: usize = 16;
+pub(crate) const MOST_CLASSES: usize = 16;
 
 /// Most codec chains: chunks of one dataset that skip different filters, for some thousand datasets and files.
 const MOST_CHAINS: usize = 1 << 14;
@@ -70,6 +70,17 @@ pub enum ShardState {
         /// Their hash.
         digest: String,
     },
+}
+
+impl ShardState {
+    /// The bytes that go into the fingerprint of the shard.
+    pub(crate) fn fingerprint_bytes(&self) -> Vec<u8> {
+        let json = match self {
+            Self::Lmdb(identity) => serde_json::to_vec(identity),
+            Self::File { .. } => serde_json::to_vec(self),
+        };
+        json.expect("numbers and text are JSON")
+    }
 }
 
 impl ShardInfo {

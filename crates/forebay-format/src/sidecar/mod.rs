@@ -31,6 +31,7 @@ pub use class::{Class, Home};
 pub(crate) use contents::Contents;
 pub(crate) use decode::decode;
 pub use fault::SidecarFault;
+pub(crate) use meta::MOST_CLASSES;
 pub use meta::{Meta, ShardInfo, ShardState, Summary};
 pub(crate) use pack::{pack, unpack, unpack_block};
 pub use tiles::Tiles;

@@ -35,6 +35,8 @@ pub struct Writer {
 
 struct Column {
     classes: Vec<Class>,
+    /// What is added to the classes of the shard's entries.
+    first_class: u8,
     tiles: Option<Tiles>,
     pending: Vec<Entry>,
     blocks: Blocks,
@@ -121,6 +123,7 @@ impl Writer {
             .into_iter()
             .map(|classes| Column {
                 classes,
+                first_class: 0,
                 tiles: None,
                 pending: Vec::new(),
                 blocks: Blocks::default(),
@@ -135,6 +138,13 @@ impl Writer {
             shard_samples: 0,
             summary,
             names: Vec::new(),
+        }
+    }
+
+    /// Says which of each column's classes is number 0 in the entries of the next shard.
+    pub(crate) fn first_classes(&mut self, first_classes: &[u8]) {
+        for (column, first_class) in self.columns.iter_mut().zip(first_classes) {
+            column.first_class = *first_class;
         }
     }
 
@@ -211,9 +221,10 @@ impl Writer {
         let mut entries = entries.into_iter();
         let Self { columns, summary, .. } = self;
         for (number, column) in columns.iter_mut().enumerate().filter(|(_, column)| column.tiles.is_none()) {
-            let entry = entries.next().expect("an entry for each column");
-            let length = match &entry {
+            let mut entry = entries.next().expect("an entry for each column");
+            let length = match &mut entry {
                 Entry::Plain { class, start, length } => {
+                    *class += column.first_class;
                     summary.class_records[number][usize::from(*class)] += 1;
                     summary.backward_records += u64::from(*start < column.last_start);
                     column.last_start = *start;

@@ -19,9 +19,9 @@ use std::path::Path;
 use forebay_types::{Dtype, Field, Layout};
 
 use crate::compressed::Compression;
-use crate::container::{Column, Container, Walked, state_of};
+use crate::container::{Column, Container, ScanSummary, state_of};
 use crate::file::Input;
-use crate::sidecar::{Class, Entry, ShardState};
+use crate::sidecar::{Class, Entry, ShardState, Writer};
 use crate::{Error, OpenOptions};
 use group::{is_about_the_archive, key_and_extension};
 use header::{BLOCK_BYTES, Header};
@@ -33,8 +33,8 @@ const MOST_FIELDS: usize = 1024;
 /// Names that `WebDataset` keeps for itself.
 const RESERVED: [&str; 3] = ["__key__", "__url__", "__local_path__"];
 
-/// Takes the place of each field of a sample: its start in the file and its length \[bytes\].
-pub type Take<'a> = dyn FnMut(&[(u64, u64)]) -> Result<(), Error> + 'a;
+/// Visits the place of each field of a sample: its start in the file and its length \[bytes\].
+pub type Visit<'a> = dyn FnMut(&[(u64, u64)]) -> Result<(), Error> + 'a;
 
 /// A tar file, open for reading.
 #[derive(Debug)]
@@ -109,13 +109,13 @@ impl TarFile {
         &self.fields
     }
 
-    /// Goes over all samples; `take` gets (start, length) of each field.
+    /// Visits all samples; `visit` gets (start, length) of each field.
     ///
     /// `progress` is told how far it has come \[bytes\].
     pub fn samples(
         &self,
         progress: &dyn Fn(u64) -> bool,
-        take: &mut Take<'_>,
+        visit: &mut Visit<'_>,
     ) -> Result<(BTreeMap<String, u64>, Vec<String>), Error> {
         let mut members = Members::new(&self.input);
         let mut excluded: BTreeMap<String, u64> = BTreeMap::new();
@@ -142,14 +142,14 @@ impl TarFile {
                 continue;
             };
             if sample.begins(key) {
-                sample.end(take)?;
+                sample.end(visit)?;
                 sample.begin(&member, key);
             }
             if !sample.add(&member, &extension)? {
                 exclude(UNWANTED);
             }
         }
-        sample.end(take)?;
+        sample.end(visit)?;
         Ok((excluded, members.left_behind()?.into_iter().collect()))
     }
 }
@@ -213,7 +213,7 @@ impl<'a> Sample<'a> {
     }
 
     /// Hands on a sample that is complete.
-    fn end(&mut self, take: &mut Take<'_>) -> Result<(), Error> {
+    fn end(&mut self, visit: &mut Visit<'_>) -> Result<(), Error> {
         let Some(key) = &self.key else { return Ok(()) };
         self.whole.clear();
         for (place, field) in self.places.iter_mut().zip(&self.file.fields) {
@@ -227,7 +227,7 @@ impl<'a> Sample<'a> {
             };
             self.whole.push(place);
         }
-        take(&self.whole)
+        visit(&self.whole)
     }
 }
 
@@ -284,23 +284,22 @@ impl Container for TarFile {
         Ok(self.fields.iter().map(column).collect())
     }
 
-    fn walk(
+    fn add_to(
         &self,
+        writer: &mut Writer,
+        _threads: usize,
         progress: &dyn Fn(u64) -> bool,
-        take: &mut dyn FnMut(&[Entry]) -> Result<(), Error>,
-    ) -> Result<Walked, Error> {
-        let mut entries = Vec::with_capacity(self.fields.len());
+    ) -> Result<ScanSummary, Error> {
         let (excluded, warnings) = self.samples(progress, &mut |places| {
-            entries.clear();
             let plain =
                 |(start, length): &(u64, u64)| Entry::Plain { class: 0, start: *start, length: *length };
-            entries.extend(places.iter().map(plain));
-            take(&entries)
+            writer.push(places.iter().map(plain));
+            Ok(())
         })?;
-        Ok(Walked { excluded, warnings, ..Walked::default() })
+        Ok(ScanSummary { excluded, warnings, ..ScanSummary::default() })
     }
 
     fn check_sums(&self, progress: &dyn Fn(u64) -> bool) -> Result<(), Error> {
-        self.walk(progress, &mut |_| Ok(())).map(drop)
+        self.samples(progress, &mut |_| Ok(())).map(drop)
     }
 }

@@ -1,7 +1,7 @@
 //! `TFRecord` as a framing of records.
 
 use super::{class, record_at, walk};
-use crate::container::Walked;
+use crate::container::ScanSummary;
 use crate::file::Input;
 use crate::framed::Framing;
 use crate::headers::Headers;
@@ -23,12 +23,12 @@ impl Framing for TfRecord {
         record_at(headers, 0).map(drop)
     }
 
-    fn walk(
+    fn scan(
         input: &Input,
         progress: &dyn Fn(u64) -> bool,
-        take: &mut dyn FnMut(&[Entry]) -> Result<(), Error>,
-    ) -> Result<Walked, Error> {
-        walk(input, progress, &mut |entry| take(&[entry]))?;
-        Ok(Walked::default())
+        visit: &mut dyn FnMut(Entry) -> Result<(), Error>,
+    ) -> Result<ScanSummary, Error> {
+        walk(input, progress, visit)?;
+        Ok(ScanSummary::default())
     }
 }

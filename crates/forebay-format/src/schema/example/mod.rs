@@ -6,19 +6,19 @@
 //! that is there twice the last one counts. Fields that are not part of the messages are an error
 //! where they hold something: those of `tf.train.SequenceExample`, whose first field is the same
 //! and whose second one holds lists of features ([`sequence`]), and any others. What each feature
-//! is, and whether it has as many values in every record, is found by a look at some records
-//! ([`Survey`]). The rules are in `docs/formats/tfrecord.md`. Source: tensorflow's `example.proto`
+//! is, and whether it has as many values in every record, is found by probing some records
+//! ([`Inference`]). The rules are in `docs/formats/tfrecord.md`. Source: tensorflow's `example.proto`
 //! and `feature.proto`.
 
+mod infer;
 mod sequence;
-mod survey;
 
 use std::collections::BTreeSet;
 
 use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use survey::Survey;
+pub(crate) use infer::Inference;
 
 use super::wire::{self, Fields, Message, Piece, Unknown};
 use super::{FieldOut, SchemaError};

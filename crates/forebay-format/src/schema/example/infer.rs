@@ -1,6 +1,6 @@
-//! Finds out what the features of records are, from a look at some of them.
+//! Infers what the features of records are, by probing some of them.
 //!
-//! A feature with as many values in every record that was looked at is taken for an array of that shape; a record that
+//! A feature with as many values in every probed record is taken for an array of that shape; a record that
 //! has another number then does not fit its schema, which is an error that names it, never other values. Byte strings
 //! are taken for arrays only where that is likely, since ragged fields are always right.
 
@@ -14,9 +14,9 @@ use super::{
 };
 use crate::Error;
 
-/// What a look at some records gave.
+/// What probing some records gave.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct Inference {
     records: u64,
     features: BTreeMap<String, Seen>,
 }
@@ -83,15 +83,15 @@ impl Seen {
     }
 }
 
-impl Survey {
-    /// Looks at a record of `bytes` bytes; reads no more than the heads of its byte strings.
-    pub(crate) fn look(&mut self, bytes: u64, read: ReadRecord<'_>) -> Result<Result<(), Misfit>, Error> {
+impl Inference {
+    /// Probes a record of `bytes` bytes; reads no more than the heads of its byte strings.
+    pub(crate) fn probe(&mut self, bytes: u64, read: ReadRecord<'_>) -> Result<Result<(), Misfit>, Error> {
         let mut message = Windowed::new(bytes, read);
-        let mut seen = look(&mut message, &Unknown::Refuse).map_err(Misfit::Other);
+        let mut seen = parse(&mut message, &Unknown::Refuse).map_err(Misfit::Other);
         if seen.is_err() {
             // Is it one all the same, if what the schema has no place for is passed over?
             let extension = RefCell::new(None);
-            let lenient = look(&mut message, &Unknown::Note(&extension));
+            let lenient = parse(&mut message, &Unknown::Note(&extension));
             if let (Ok(_), Some(error)) = (lenient, extension.into_inner()) {
                 seen = Err(Misfit::Extended(error));
             }
@@ -134,7 +134,7 @@ impl Survey {
         for name in wanted {
             let Some(seen) = self.features.get(name) else {
                 return Err(Error::Usage {
-                    message: format!("there is no feature {name:?} in the records that were looked at"),
+                    message: format!("there is no feature {name:?} in the records that were probed"),
                     hint: format!("features: {}", names.join(", ")),
                 });
             };
@@ -164,8 +164,8 @@ impl Survey {
     }
 }
 
-/// Looks at one message.
-fn look(message: &mut impl Message, unknown: &Unknown<'_>) -> Result<BTreeMap<String, Seen>, SchemaError> {
+/// Parses one message.
+fn parse(message: &mut impl Message, unknown: &Unknown<'_>) -> Result<BTreeMap<String, Seen>, SchemaError> {
     let mut all = BTreeMap::new();
     let is_sequence = entries(message, unknown, |message, key, value| {
         let name = String::from_utf8(key.read(message)?)
@@ -232,24 +232,24 @@ mod tests {
     }
 
     /// What is found in these records, each the features of one.
-    fn survey(records: &[Vec<u8>]) -> Result<Survey, String> {
-        let mut survey = Survey::default();
+    fn inference(records: &[Vec<u8>]) -> Result<Inference, String> {
+        let mut inference = Inference::default();
         for record in records {
             let record = bytes(1, record);
             let mut read = |at: u64, into: &mut [u8]| {
                 into.copy_from_slice(&record[at as usize..at as usize + into.len()]);
                 Ok(())
             };
-            survey
-                .look(record.len() as u64, &mut read)
+            inference
+                .probe(record.len() as u64, &mut read)
                 .expect("reads do not fail")
                 .map_err(|error| error.into_error().to_string())?;
         }
-        Ok(survey)
+        Ok(inference)
     }
 
     fn values(records: &[Vec<u8>]) -> Vec<Values> {
-        let schema = survey(records).expect("examples").schema(&[]).expect("fields");
+        let schema = inference(records).expect("examples").schema(&[]).expect("fields");
         assert_eq!(schema.check(1 << 20), Ok(()));
         schema.features.iter().map(|feature| feature.values).collect()
     }
@@ -279,24 +279,24 @@ mod tests {
     #[test]
     fn lists_of_strings_that_are_no_array_are_refused_unless_they_are_left_out() {
         let records = [[strings("a", &[b"x", b"yz"]), ints("b", &[1])].concat()];
-        let survey = survey(&records).expect("an example");
-        let error = survey.schema(&[]).expect_err("no array");
+        let inference = inference(&records).expect("an example");
+        let error = inference.schema(&[]).expect_err("no array");
         assert_eq!(
             error.to_string(),
             "feature \"a\" holds 2 to 2 byte strings of 1 to 2 bytes, which are no array"
         );
         assert!(error.hint().is_some_and(|hint| hint.contains("out of a, b;")), "{error}");
-        let schema = survey.schema(&["b".to_owned()]).expect("the other one");
+        let schema = inference.schema(&["b".to_owned()]).expect("the other one");
         assert_eq!(schema.features.len(), 1);
-        let error = survey.schema(&["c".to_owned()]).expect_err("unknown").to_string();
-        assert_eq!(error, "there is no feature \"c\" in the records that were looked at");
-        let error = survey.schema(&["b".to_owned(), "b".to_owned()]).expect_err("twice").to_string();
+        let error = inference.schema(&["c".to_owned()]).expect_err("unknown").to_string();
+        assert_eq!(error, "there is no feature \"c\" in the records that were probed");
+        let error = inference.schema(&["b".to_owned(), "b".to_owned()]).expect_err("twice").to_string();
         assert_eq!(error, "feature \"b\" is named twice in fields=");
     }
 
     #[test]
     fn records_with_other_features_are_noticed() {
-        let of = |records: &[Vec<u8>]| survey(records).map(|survey| survey.is_uniform());
+        let of = |records: &[Vec<u8>]| inference(records).map(|inference| inference.is_uniform());
         assert_eq!(of(&[ints("a", &[1]), ints("a", &[2])]), Ok(true));
         assert_eq!(of(&[ints("a", &[1]), ints("b", &[2])]), Ok(false));
         let error = of(&[ints("a", &[1]), strings("a", &[b"x"])]).expect_err("another kind");
@@ -317,13 +317,13 @@ mod tests {
         let image = vec![7; 10_000];
         let record = bytes(1, &[strings("image", &[&image]), ints("label", &[3])].concat());
         let mut read_bytes = 0;
-        let mut survey = Survey::default();
+        let mut inference = Inference::default();
         let mut read = |at: u64, into: &mut [u8]| {
             read_bytes += into.len();
             into.copy_from_slice(&record[at as usize..at as usize + into.len()]);
             Ok(())
         };
-        survey.look(record.len() as u64, &mut read).expect("no failure").expect("an example");
+        inference.probe(record.len() as u64, &mut read).expect("no failure").expect("an example");
         assert!(read_bytes <= 512, "{read_bytes}");
     }
 
@@ -332,7 +332,7 @@ mod tests {
         let mut read = |_: u64, _: &mut [u8]| {
             Err(Error::Usage { message: "a failing read".to_owned(), hint: String::new() })
         };
-        let error = Survey::default().look(100, &mut read).map(|_| ()).expect_err("failed");
+        let error = Inference::default().probe(100, &mut read).map(|_| ()).expect_err("failed");
         assert_eq!(error.to_string(), "a failing read");
     }
 }
