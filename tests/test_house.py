@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from import_circles import Crate
 from support import ROOT
 
 
@@ -62,6 +63,58 @@ def test_arrows_between_rooms_run_one_way():
     assert "forebay-plan" not in allowed["forebay-format"]
     # What is shared by processes knows nothing of samples.
     assert not [crate for crate in allowed["forebay-host"] if crate.startswith("forebay-")]
+
+
+# Crates whose files import each other in one direction. A crate is added when its last circle is cut.
+WITHOUT_CIRCLES = ["forebay-format", "forebay-py", "forebay-types"]
+
+
+@pytest.mark.parametrize("crate", WITHOUT_CIRCLES)
+def test_files_of_a_crate_import_each_other_in_one_direction(crate):
+    assert Crate(ROOT / "crates" / crate / "src").circles() == []
+
+
+def crate_of(tmp_path, files):
+    """Write the files of a crate and return it."""
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return Crate(tmp_path)
+
+
+def test_a_circle_is_found_behind_a_reexport(tmp_path):
+    files = {
+        "lib.rs": "mod error;\nmod index;\npub use error::Error;\npub use index::Index;\n",
+        "error.rs": "use crate::Index;\npub struct Error(Index);\n",
+        "index/mod.rs": "mod cache;\npub struct Index(cache::Cache);\n",
+        "index/cache.rs": "pub struct Cache;\nfn fail() -> crate::Error { todo!() }\n",
+    }
+    crate = crate_of(tmp_path, files)
+    assert crate.imports(("error",)) == {("index",)}
+    assert crate.imports(("index", "cache")) == {("error",)}
+    # A mod.rs dispatches to its children, so index and index::cache are no circle; nor are index and error.
+    assert crate.circles() == []
+    crate = crate_of(tmp_path, files | {"index/mod.rs": files["index/mod.rs"] + "use crate::{Error};\n"})
+    assert crate.circles() == [["error", "index"]]
+
+
+def test_comments_strings_tests_and_other_crates_are_no_imports(tmp_path):
+    text = """
+        //! See [`crate::b::B`].
+        use std::{fmt, io::{self, Read}};
+        use super::b::{self, B as Other};
+        const NAME: &str = "crate::c::C";
+        fn make() -> b::Part { Other }
+        #[cfg(test)]
+        mod tests {
+            use super::c::C;
+        }
+    """
+    text = "\n".join(line.removeprefix("        ") for line in text.splitlines())
+    crate = crate_of(tmp_path, {"a.rs": text, "b.rs": "use super::a::NAME;", "c.rs": ""})
+    assert crate.imports(("a",)) == {("b",)}
+    assert crate.circles() == [["a", "b"]]
 
 
 CARGO = """

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_format::{Dataset, Keep};
+use forebay_format::{Dataset, ValueSink};
 use forebay_host::{Draft, HostError};
 
 use crate::registry;
@@ -83,8 +83,8 @@ impl Keeping {
     }
 }
 
-impl Keep for Keeping {
-    fn keep(&self, shard: usize, offset: u64, bytes: &[u8]) {
+impl ValueSink for Keeping {
+    fn take(&self, shard: usize, offset: u64, bytes: &[u8]) {
         if !self.failed.load(Ordering::Relaxed) && self.shards[shard].write(offset, bytes).is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
@@ -106,8 +106,8 @@ mod tests {
     #[test]
     fn kept_bytes_stand_at_their_own_offsets_and_cannot_be_changed() {
         let keeping = keeping(300);
-        keeping.keep(0, 100, &[1; 100]);
-        keeping.keep(1, 19_800, &[2; 200]);
+        keeping.take(0, 100, &[1; 100]);
+        keeping.take(1, 19_800, &[2; 200]);
         let kept = keeping.finish().unwrap();
         assert_eq!(kept.bytes(), 300);
         let shared = kept.share().unwrap();
@@ -133,8 +133,8 @@ mod tests {
     fn what_could_not_be_kept_whole_is_not_used() {
         let keeping = keeping(300);
         // Behind the largest offset that a file can have: a write that must fail.
-        keeping.keep(0, i64::MAX as u64, &[1; 100]);
-        keeping.keep(0, 100, &[1; 100]);
+        keeping.take(0, i64::MAX as u64, &[1; 100]);
+        keeping.take(0, 100, &[1; 100]);
         assert!(keeping.finish().is_none());
     }
 }

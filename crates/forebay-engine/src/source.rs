@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use forebay_format::provenance::RecipeFile;
+use forebay_format::recipe::RecipeFile;
 use forebay_format::{
     CachePolicy, Dataset, FieldOut, FoundRecipe, Index, IndexReport, OpenOptions, Place, Progress,
     Verification,
@@ -145,7 +145,7 @@ impl Source {
         } else if let Some(bytes) = self.recorded(&mut notes, caller)? {
             bytes
         } else if let Some(keeping) = self.keeping(budget_bytes) {
-            let built = self.build_from(&self.dataset.kept_by(&(keeping.clone() as _)), None, caller)?;
+            let built = self.build_from(&self.dataset.read_into(&(keeping.clone() as _)), None, caller)?;
             kept = Arc::into_inner(keeping).and_then(Keeping::finish).map(Arc::new);
             built.bytes
         } else {
@@ -216,7 +216,7 @@ impl Source {
 
     /// Builds the index by a walk, looks for a recipe that leads to the files, and writes both.
     pub fn build_recorded(&self, place: Place, caller: &dyn Caller) -> Result<BuiltRecorded, Error> {
-        let recorded = self.dataset.build_recorded(INDEX_THREADS, &|progress| tell(caller, progress))?;
+        let recorded = self.dataset.build_with_recipe(INDEX_THREADS, &|progress| tell(caller, progress))?;
         let policy = CachePolicy::from_environment();
         let path = self.dataset.write_sidecar(&recorded.index.bytes, place, &policy)?;
         let recipe = match recorded.recipe {
@@ -237,7 +237,7 @@ impl Source {
         place: Place,
         caller: &dyn Caller,
     ) -> Result<(IndexReport, RecipeReport), Error> {
-        let recipe = self.dataset.state_recipe(stated)?;
+        let recipe = self.dataset.declare_recipe(stated)?;
         let computed = self.dataset.compute_index(&recipe, &|progress| tell(caller, progress))?;
         Ok((computed.report, self.keep_recipe(&recipe, place)?))
     }
@@ -264,7 +264,7 @@ impl Source {
                 Err(error) => Err(error.into()),
             };
         }
-        match self.dataset.settle_recipe(&found.recipe, threads, &|progress| tell(caller, progress)) {
+        match self.dataset.verify_recipe(&found.recipe, threads, &|progress| tell(caller, progress)) {
             Ok(settled) => Ok(Some(Ok(self.keep_recipe(&settled, found.place)?))),
             Err(error @ forebay_format::Error::Recipe { .. }) => Ok(Some(Err(error.to_string()))),
             Err(error) => Err(error.into()),

@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Instant;
 
 use forebay_format::lmdb::Dialect;
-use forebay_format::provenance::{
+use forebay_format::recipe::{
     Lengths, NamedDatabase, Recipe, RecipeFile, ShardRecipe, SplitClass, Transactions,
 };
 use forebay_format::sidecar::{Class, Entry, Home, Writer};

@@ -8,8 +8,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::{SchemaError, SidecarFault};
-
 /// Failure of opening, indexing or checking a dataset.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -70,7 +68,7 @@ pub enum Error {
         /// The first data file of the dataset.
         path: PathBuf,
         /// What is wrong.
-        source: Box<SidecarFault>,
+        source: Box<SidecarError>,
     },
     /// A recipe does not lead to the file.
     #[error("{}: the recipe does not lead to this file: {what}: expected {expected}, found {found}", path.display())]
@@ -128,6 +126,100 @@ impl Error {
             ),
             Self::Modified { .. } => Some("train on a file that nobody writes, for example a copy of it"),
             _ => None,
+        }
+    }
+}
+
+/// A record that does not fit its schema.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} at byte {offset} of the record: expected {expected}, found {found}")]
+pub struct SchemaError {
+    /// Which thing is wrong.
+    pub what: String,
+    /// Where in the record \[bytes\].
+    pub offset: u64,
+    /// What the schema has there.
+    pub expected: String,
+    /// What the record has there.
+    pub found: String,
+}
+
+impl SchemaError {
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
+    pub(crate) fn new(
+        what: impl Into<String>,
+        offset: u64,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Self {
+        Self { what: what.into(), offset, expected: expected.to_string(), found: found.to_string() }
+    }
+}
+
+/// What is wrong with a sidecar as a whole.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SidecarError {
+    /// It does not begin like one.
+    #[error("it is no sidecar: expected the magic number {expected:02x?}, found {found:02x?}")]
+    Magic {
+        /// The first bytes of a sidecar.
+        expected: [u8; 8],
+        /// The first bytes.
+        found: Vec<u8>,
+    },
+    /// Another version of Forebay wrote it.
+    #[error("it has version {found}; this Forebay reads version {expected}")]
+    Version {
+        /// The version that is read.
+        expected: u32,
+        /// The version it names.
+        found: u32,
+    },
+    /// It describes another dataset, or an earlier state of this one.
+    #[error("it is stale: expected fingerprint {expected:032x}, found {found:032x}")]
+    Stale {
+        /// The dataset's.
+        expected: u128,
+        /// The sidecar's.
+        found: u128,
+    },
+    /// Something changed that the fingerprint does not tell.
+    #[error("it is stale: {what}: expected {expected}, found {found}")]
+    Outdated {
+        /// What changed.
+        what: String,
+        /// As it was.
+        expected: String,
+        /// As it is.
+        found: String,
+    },
+    /// Its bytes contradict each other.
+    #[error("it is damaged: {what} at offset {offset}: expected {expected}, found {found}")]
+    Damaged {
+        /// Where in the sidecar \[bytes\].
+        offset: u64,
+        /// Which thing is wrong.
+        what: String,
+        /// What a sound one has there.
+        expected: String,
+        /// What this one has there.
+        found: String,
+    },
+}
+
+impl SidecarError {
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
+    pub(crate) fn damaged(
+        offset: usize,
+        what: impl Into<String>,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Self {
+        Self::Damaged {
+            offset: offset as u64,
+            what: what.into(),
+            expected: expected.to_string(),
+            found: found.to_string(),
         }
     }
 }

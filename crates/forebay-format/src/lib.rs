@@ -9,57 +9,41 @@
 /// Codecs of units: public for fuzz targets, tests and tools, not a stable interface.
 #[doc(hidden)]
 pub mod codec;
-mod compressed;
 mod container;
 mod dataset;
 mod error;
 /// How files are read: public for fuzz targets and tests, not a stable interface.
 #[doc(hidden)]
 pub mod file;
-mod folder;
-mod framed;
-/// HDF5 below the datasets: public for fuzz targets, tests and tools, not a stable interface.
-#[doc(hidden)]
-pub mod hdf5;
-mod headers;
+mod format;
 mod index;
-/// The LMDB reader below the datasets: public for fuzz targets, integration tests and tools, not a stable interface.
-#[doc(hidden)]
-pub mod lmdb;
-/// Arrays of numpy below the datasets: public for fuzz targets, integration tests and tools, not a stable interface.
-#[doc(hidden)]
-pub mod npy;
+mod options;
 /// Layouts computed from recipes: public for tests, fuzz targets and tools, not a stable interface.
 #[doc(hidden)]
-pub mod provenance;
-mod raw;
-/// `MXNet`'s container: public for fuzz targets and tests, not a stable interface.
-#[doc(hidden)]
-pub mod recordio;
+pub mod recipe;
 mod schema;
-/// The file format of indexes: public for tests, fuzz targets and tools, not a stable interface.
-#[doc(hidden)]
-pub mod sidecar;
-/// `WebDataset`'s container: public for fuzz targets and tests, not a stable interface.
-#[doc(hidden)]
-pub mod tar;
-/// `TensorFlow`'s container: public for fuzz targets and tests, not a stable interface.
-#[doc(hidden)]
-pub mod tfrecord;
+mod summary;
 mod threads;
 
 pub use codec::{Codec, CodecError};
-pub use container::Format;
+/// The formats below the datasets: public for fuzz targets, tests and tools, not a stable interface.
+#[doc(hidden)]
+pub use container::{hdf5, lmdb, npy, recordio, tar, tfrecord};
 pub use dataset::{
-    BadSample, BuiltIndex, CachePolicy, Dataset, Found, FoundRecipe, IndexReport, Keep, Lookup, OpenOptions,
-    Place, Progress, RecipeLookup, Recorded, SampleAxis, SampleCursor, SamplePlace, Shard, ShardBytes,
-    Verification,
+    BadSample, BuiltIndex, CachePolicy, Dataset, Found, IndexReport, Lookup, Place, Progress, SampleCursor,
+    SamplePlace, Shard, ShardBytes, ValueSink, Verification,
 };
-pub use error::Error;
+pub use error::{Error, SchemaError, SidecarError};
+pub use format::Format;
+/// The file format of indexes: public for tests, fuzz targets and tools, not a stable interface.
+#[doc(hidden)]
+pub use index::sidecar;
+pub use index::sidecar::{Meta, ShardInfo, ShardState};
 pub use index::Index;
-pub use raw::RawLayout;
+pub use options::{OpenOptions, RawLayout, SampleAxis, SchemaChoice};
+pub use recipe::{DerivedRecipe, FoundRecipe, RecipeLookup};
 pub use schema::{
     DatumSchema, ExampleSchema, Feature, FeatureKind, FieldOut, ImageRecordSchema, Labels, Pixels, Schema,
-    SchemaChoice, SchemaError, Values,
+    Values,
 };
-pub use sidecar::{Meta, ShardInfo, ShardState, SidecarFault, Summary};
+pub use summary::Summary;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use forebay_format::Error;
-use forebay_format::lmdb::{Database, Dialect, Identity, Source, WalkOptions};
+use forebay_format::lmdb::{Database, Dialect, Identity, ReadAt, WalkOptions};
 use support::lmdb_reader::PATH;
 use support::lmdb_writer::{Image, Kind, Spec, records};
 
@@ -134,7 +134,7 @@ impl Changing {
     }
 }
 
-impl Source for Changing {
+impl ReadAt for Changing {
     fn bytes(&self) -> io::Result<u64> {
         self.bytes.lock().expect("not poisoned").bytes()
     }
@@ -226,7 +226,7 @@ struct Torn {
     looks: AtomicI64,
 }
 
-impl Source for Torn {
+impl ReadAt for Torn {
     fn bytes(&self) -> io::Result<u64> {
         self.whole.bytes()
     }
@@ -279,7 +279,7 @@ struct Stuck {
     freed: Condvar,
 }
 
-impl Source for Stuck {
+impl ReadAt for Stuck {
     fn bytes(&self) -> io::Result<u64> {
         self.bytes.bytes()
     }

@@ -8,14 +8,14 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use forebay_format::file::{Input, Source};
+use forebay_format::file::{Input, ReadAt};
 use forebay_format::npy::{Arrays, ItemKind};
 use forebay_format::{Error, SampleAxis};
 use support::npy_writer::{Member, npy, npy_of, zip};
 
 const PATH: &str = "memory.npy";
 
-fn input(source: Arc<dyn Source>) -> Input {
+fn input(source: Arc<dyn ReadAt>) -> Input {
     Input::from_source(Path::new(PATH), source).expect("a size")
 }
 
@@ -272,7 +272,7 @@ fn damaged_archives_are_refused_with_the_place() {
 #[derive(Debug)]
 struct Rewritten(Mutex<Vec<u8>>);
 
-impl Source for Rewritten {
+impl ReadAt for Rewritten {
     fn bytes(&self) -> io::Result<u64> {
         self.0.lock().expect("not poisoned").bytes()
     }

@@ -1,8 +1,8 @@
 //! Recipe files as input: whatever their bytes are, they are a recipe or refused.
 
-use forebay_format::SidecarFault;
+use forebay_format::SidecarError;
 use forebay_format::lmdb::Dialect;
-use forebay_format::provenance::{
+use forebay_format::recipe::{
     KeyPattern, Lengths, NamedDatabase, Recipe, RecipeFile, ShardRecipe, SplitClass, Transactions,
 };
 use proptest::prelude::*;
@@ -56,7 +56,7 @@ fn a_recipe_file_comes_back() {
 fn a_file_of_another_dataset_is_stale() {
     let bytes = file().encode();
     let stale = RecipeFile::decode(&bytes, FINGERPRINT + 1, 2).expect_err("another fingerprint");
-    assert!(matches!(stale, SidecarFault::Stale { .. }), "{stale}");
+    assert!(matches!(stale, SidecarError::Stale { .. }), "{stale}");
     let fault = RecipeFile::decode(&bytes, FINGERPRINT, 3).expect_err("another number of shards");
     assert!(fault.to_string().contains("number of files"), "{fault}");
 }

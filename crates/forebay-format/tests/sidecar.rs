@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use forebay_format::sidecar::{Entry, Part, Stretch, Writer};
-use forebay_format::{Format, Index, Schema, SidecarFault};
+use forebay_format::{Format, Index, Schema, SidecarError};
 use forebay_types::{CodecChain, Dtype, Extent, Field, Layout, Located, Piece, SampleId, ShardId};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -375,5 +375,5 @@ fn a_stale_sidecar_is_told_apart_from_a_damaged_one() {
     let bytes = sidecar(&golden_tables()[4].1);
     let error = Index::from_bytes(Arc::new(bytes), 0).expect_err("another fingerprint");
     let forebay_format::Error::Sidecar { source, .. } = error else { panic!("{error}") };
-    assert_eq!(*source, SidecarFault::Stale { expected: 0, found: FINGERPRINT });
+    assert_eq!(*source, SidecarError::Stale { expected: 0, found: FINGERPRINT });
 }

@@ -8,14 +8,14 @@ use std::time::Instant;
 use forebay_types::{Extent, Layout, Located, Piece, SampleId, ShardId};
 use serde::Serialize;
 
-use super::opened::OpenFiles;
+use super::read::OpenFiles;
 use super::verify::{Units, single_extent};
 use super::{Dataset, Progress, Shard};
 use crate::container::{self, Column, Container, ScanSummary};
+use crate::index::sidecar::{MOST_CLASSES, ShardInfo, Writer};
+use crate::schema::Schema;
 use crate::schema::infer::{ProbedRecord, SchemaInference, of_fields};
-use crate::schema::{Schema, SchemaError};
-use crate::sidecar::{MOST_CLASSES, ShardInfo, Writer};
-use crate::{Error, Index};
+use crate::{Error, Index, SchemaError};
 
 /// An index, just built.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub struct IndexReport {
 }
 
 /// Adds the samples of shard `number` to the writer and reports how far it is.
-pub(super) type AddShard<'a> =
+pub(crate) type AddShard<'a> =
     dyn FnMut(usize, &mut Writer, &dyn Fn(u64) -> bool) -> Result<ScanSummary, Error> + 'a;
 
 impl Dataset {
@@ -69,7 +69,7 @@ impl Dataset {
     }
 
     /// The same, with samples that `add` adds.
-    pub(super) fn build_with(
+    pub(crate) fn build_with(
         &self,
         progress: &dyn Fn(Progress) -> bool,
         add: &mut AddShard<'_>,
@@ -111,20 +111,20 @@ impl Dataset {
 }
 
 /// An index in the making: takes the samples of one shard after the other.
-pub(super) struct IndexBuilder<'a> {
+pub(crate) struct IndexBuilder<'a> {
     dataset: &'a Dataset,
     started: Instant,
     columns: Vec<Column>,
     /// For each shard the numbers of its columns' first classes.
     first_classes: Vec<Vec<u8>>,
-    pub(super) writer: Writer,
+    pub(crate) writer: Writer,
     /// Of all shards, as far as the error of an empty dataset needs it.
     summary: ScanSummary,
-    pub(super) report: IndexReport,
+    pub(crate) report: IndexReport,
 }
 
 impl<'a> IndexBuilder<'a> {
-    pub(super) fn new(dataset: &'a Dataset) -> Result<Self, Error> {
+    pub(crate) fn new(dataset: &'a Dataset) -> Result<Self, Error> {
         let started = Instant::now();
         let (columns, first_classes) = merge_columns(&dataset.files)?;
         let mut writer = Writer::new(columns.iter().map(|column| column.classes.clone()).collect());
@@ -135,13 +135,13 @@ impl<'a> IndexBuilder<'a> {
     }
 
     /// Begins a shard and returns what takes its samples.
-    pub(super) fn begin_shard(&mut self, shard: usize) -> &mut Writer {
+    pub(crate) fn begin_shard(&mut self, shard: usize) -> &mut Writer {
         self.writer.first_classes(&self.first_classes[shard]);
         &mut self.writer
     }
 
     /// Ends a shard.
-    pub(super) fn end_shard(&mut self, shard: usize, summary: ScanSummary) {
+    pub(crate) fn end_shard(&mut self, shard: usize, summary: ScanSummary) {
         for (name, count) in summary.excluded {
             (0..count).for_each(|_| self.writer.exclude(&name));
         }
@@ -161,7 +161,7 @@ impl<'a> IndexBuilder<'a> {
     }
 
     /// Infers the schema, which reads a few records, and makes the sidecar.
-    pub(super) fn finish(mut self) -> Result<BuiltIndex, Error> {
+    pub(crate) fn finish(mut self) -> Result<BuiltIndex, Error> {
         let dataset = self.dataset;
         self.report.excluded = self.writer.summary().excluded.clone();
         if self.writer.samples() == 0 {

@@ -8,7 +8,7 @@ use forebay_types::{Extent, Located, SampleId, ShardId, Slice};
 use super::build::IndexBuilder;
 use super::{BuiltIndex, Dataset, Progress};
 use crate::container::ScanSummary;
-use crate::lmdb;
+use crate::container::lmdb;
 use crate::{Error, Index};
 
 /// Hands out bytes of a shard, (shard, offset, length) \[bytes\]; `None` where it has none.

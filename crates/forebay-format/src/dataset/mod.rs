@@ -1,21 +1,18 @@
 //! A dataset: one or more container files whose samples are counted through.
 //!
-//! [`Dataset::open`] reads headers only. [`build`] scans the containers and makes an index, [`place`]
-//! says where indexes are kept, [`provenance`] computes one from a recipe. [`keep`] hands on what a scan
-//! reads, [`cursor`] finds samples without an index. [`detect`] tells formats apart, [`counting`] says
-//! what counts the samples of a file of arrays. [`verify`] reads everything once, [`inspect`] describes
-//! a dataset.
+//! [`Dataset::open`] reads headers only. [`build`] scans the containers and makes an index, [`store`]
+//! keeps and finds indexes, [`value_sink`] hands on what a scan reads, [`cursor`] finds samples without
+//! an index. [`modified`] notices files that change, [`sample_axis`] says what counts the samples of a
+//! file of arrays. [`read`] reads single samples, [`verify`] all of them, [`inspect`] describes a dataset.
 
-mod build;
-mod changes;
-mod counting;
+pub(crate) mod build;
 mod cursor;
-mod detect;
 mod inspect;
-mod keep;
-mod opened;
-mod place;
-mod provenance;
+mod modified;
+mod read;
+mod sample_axis;
+pub(crate) mod store;
+mod value_sink;
 mod verify;
 
 use std::any::Any;
@@ -23,55 +20,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use build::{BuiltIndex, IndexReport};
-pub use counting::SampleAxis;
 pub use cursor::{SampleCursor, SamplePlace, ShardBytes};
-pub use keep::Keep;
-pub use place::{CachePolicy, Found, Lookup, Place};
-pub use provenance::{FoundRecipe, RecipeLookup, Recorded};
+pub use store::{CachePolicy, Found, Lookup, Place};
+pub use value_sink::ValueSink;
 pub use verify::{BadSample, Verification};
 
-use changes::{inode, modified_ns};
+use modified::{inode, modified_ns};
 
-use crate::container::{self, Container, Format};
-use crate::lmdb::Database;
-use crate::{Error, Index, RawLayout, SchemaChoice, SidecarFault};
-
-/// What to open in a file, and how to read it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct OpenOptions {
-    /// Name of a database within the file (LMDB); `None`: the main one.
-    pub database: Option<String>,
-    /// How records become fields.
-    pub schema: SchemaChoice,
-    /// The container format; `None`: found from the contents.
-    pub format: Option<Format>,
-    /// The fields that are wanted, in this order; empty: all.
-    pub fields: Vec<String>,
-    /// What the records of a raw file are.
-    pub raw: Option<RawLayout>,
-    /// What counts the samples of a file of arrays.
-    #[serde(default)]
-    pub sample_axis: SampleAxis,
-}
-
-impl OpenOptions {
-    /// Text that differs between options that lead to different indexes of the same files.
-    fn key(&self, format: Format) -> Vec<u8> {
-        let Self { database, schema, format: _, fields, raw, sample_axis } = self;
-        let mut key = format!("{}\0{database:?}\0{}", format.name(), schema.name()).into_bytes();
-        if !fields.is_empty() || raw.is_some() {
-            key.extend(serde_json::to_vec(&(fields, raw)).expect("numbers and text are JSON"));
-        }
-        if sample_axis.is_file() {
-            key.extend(b"\0sample_axis=None");
-        }
-        key
-    }
-}
+use crate::container::lmdb::Database;
+use crate::container::{Container, registry};
+use crate::{Error, Format, Index, OpenOptions, SidecarError};
 
 /// How far a long piece of work is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,9 +80,9 @@ impl Dataset {
                 hint: "name a data file, or the directory of an LMDB database".to_owned(),
             });
         }
-        let format = detect::format(paths, options)?;
+        let format = registry::detect(paths, options)?;
         Self::check_sample_axis(format, options.sample_axis)?;
-        let open = |path: &PathBuf| container::open(format, path, options);
+        let open = |path: &PathBuf| registry::open(format, path, options);
         let files: Vec<Arc<dyn Container>> = paths.iter().map(open).collect::<Result<_, _>>()?;
         let shards = files.iter().map(|file| Shard::of(&**file)).collect::<Result<Vec<_>, _>>()?;
         refuse_empty(&files, options)?;
@@ -139,7 +100,7 @@ impl Dataset {
     }
 
     /// The databases of LMDB files; `what` needs them, and is [`Error::Usage`] for other formats.
-    fn databases(&self, what: &str) -> Result<Vec<&Database>, Error> {
+    pub(crate) fn databases(&self, what: &str) -> Result<Vec<&Database>, Error> {
         (0..self.files.len()).map(|shard| self.database(shard, what)).collect()
     }
 
@@ -192,10 +153,10 @@ impl Dataset {
     }
 
     /// Reads a sidecar and holds what it says of the files against the files.
-    fn checked_index(&self, bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<Index, SidecarFault> {
+    fn checked_index(&self, bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<Index, SidecarError> {
         let index = Index::read(bytes, self.fingerprint)?;
         let differs = |what: &str, expected: String, found: String| {
-            Err(SidecarFault::Damaged { offset: 0, what: what.to_owned(), expected, found })
+            Err(SidecarError::Damaged { offset: 0, what: what.to_owned(), expected, found })
         };
         if index.meta().format != self.format {
             let name = |format: Format| format.name().to_owned();

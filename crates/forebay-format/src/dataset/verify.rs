@@ -12,7 +12,7 @@ use std::{mem, thread};
 use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId};
 use serde::Serialize;
 
-use super::opened::OpenFiles;
+use super::read::OpenFiles;
 use super::{Dataset, Progress};
 use crate::threads::start_up_to;
 use crate::{Error, FieldOut, Index};

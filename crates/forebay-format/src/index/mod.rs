@@ -5,7 +5,9 @@
 //! block, fetches each block once, and writes the places down in the order of the ids.
 
 mod cache;
+mod guard;
 mod names;
+pub mod sidecar;
 mod tiles;
 
 use std::fmt;
@@ -15,15 +17,13 @@ use std::sync::Arc;
 use forebay_types::{CodecChain, Extent, Field, Located, Piece, SampleId, ShardId, Slice, Unit};
 
 use crate::codec::{self, CodecError};
-use crate::lmdb;
 use crate::schema::Schema;
-use crate::sidecar::block::{Block, Limits, Part, Place, Stretch};
-use crate::sidecar::{
-    self, Class, Contents, Home, Meta, NUMBER_BYTES, ShardInfo, ShardState, SidecarFault, Summary, decode,
-};
-use crate::{Error, Format, tfrecord};
+use crate::{Error, SidecarError, Summary};
 use cache::{Cache, Held};
+use guard::Guard;
 use names::Names;
+use sidecar::block::{Block, Limits, Part, Place, Stretch};
+use sidecar::{Class, Contents, Home, Meta, NUMBER_BYTES, ShardInfo, decode};
 use tiles::{TileWork, TiledColumn};
 
 /// Memory for expanded blocks \[bytes\]: 2 M records, a quarter of what a budget of 128 MiB leaves per process.
@@ -38,6 +38,7 @@ pub struct Index {
     contents: Contents,
     fields: Vec<Field>,
     shards: Vec<ShardBlocks>,
+    guards: Vec<Guard>,
     /// For each column, where its blocks are if it is tiled.
     tiled: Vec<Option<TiledColumn>>,
     cache: Cache<Block>,
@@ -83,7 +84,7 @@ impl Index {
     pub(crate) fn read(
         bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
         expected_fingerprint: u128,
-    ) -> Result<Self, SidecarFault> {
+    ) -> Result<Self, SidecarError> {
         let contents = Contents::read((*bytes).as_ref(), expected_fingerprint)?;
         let (mut first_sample, mut first_block) = (0, 0);
         let shards = contents
@@ -97,6 +98,8 @@ impl Index {
                 blocks
             })
             .collect();
+        let format = contents.meta.format;
+        let guards = contents.meta.shards.iter().map(|shard| Guard::of(format, &shard.state)).collect();
         let fields = contents.meta.schema.fields(&contents.meta.summary);
         let cache = Cache::new(contents.first_name_block(), EXPANDED_BYTES);
         let names = Names::read((*bytes).as_ref(), &contents)?;
@@ -109,7 +112,7 @@ impl Index {
                 Some(TiledColumn::new(records, block_records))
             })
             .collect();
-        Ok(Self { bytes, contents, fields, shards, tiled, cache, names })
+        Ok(Self { bytes, contents, fields, shards, guards, tiled, cache, names })
     }
 
     /// Number of samples.
@@ -261,7 +264,7 @@ impl Index {
         self.cache.with(number, expand, each).map_err(|fault| self.unusable(fault))
     }
 
-    fn expand(&self, number: usize, column: usize, shard: usize, block: u64) -> Result<Block, SidecarFault> {
+    fn expand(&self, number: usize, column: usize, shard: usize, block: u64) -> Result<Block, SidecarError> {
         let contents = &self.contents;
         let fault = |fault| contents.block_fault(number, fault);
         let body = sidecar::unpack_block(self.stored_block(number)?).map_err(fault)?;
@@ -295,17 +298,17 @@ impl Index {
         left.min(block_records) as usize
     }
 
-    fn stored_block(&self, number: usize) -> Result<&[u8], SidecarFault> {
+    fn stored_block(&self, number: usize) -> Result<&[u8], SidecarError> {
         self.contents.stored_block((*self.bytes).as_ref(), number)
     }
 
-    fn unusable(&self, fault: SidecarFault) -> Error {
+    fn unusable(&self, fault: SidecarError) -> Error {
         let name = self.shards().first().map_or("dataset", |shard| &shard.name);
         Error::Sidecar { path: PathBuf::from(name), source: Box::new(fault) }
     }
 
     /// Compares the checksums of all blocks.
-    pub(crate) fn check_blocks(&self) -> Result<(), SidecarFault> {
+    pub(crate) fn check_blocks(&self) -> Result<(), SidecarError> {
         (0..self.contents.block_checksums.len()).try_for_each(|number| self.stored_block(number).map(|_| ()))
     }
 
@@ -328,43 +331,42 @@ impl Index {
         if unit.guard == 0 {
             return Ok(());
         }
-        let Some(shard) = self.shards().get(extent.shard.0 as usize) else {
+        let Some((shard, guard)) = self.guarded(extent) else {
             return Err(Error::Usage {
                 message: format!("there is no shard {}", extent.shard.0),
                 hint: String::new(),
             });
         };
-        let ShardState::Lmdb(identity) = &shard.state else { return Ok(()) };
-        let length = extent.length.saturating_sub(u64::from(identity.dialect.header_bytes()));
-        lmdb::check_overflow_header(identity, unit.guard, length, head)
-            .map_err(|fault| fault.at(&PathBuf::from(&shard.name)))
+        guard.check_head(unit.guard, extent, head, Path::new(&shard.name))
     }
 
     /// Whether the format keeps a checksum of every record that [`Index::check_data`] computes. Those of chunks are
     /// codecs, and always checked.
     pub fn has_checksums(&self) -> bool {
-        self.meta().format == Format::TfRecord
+        self.guards.iter().any(|guard| matches!(guard, Guard::RecordChecksum))
     }
 
-    /// Checks the data of a stored record, which stands at `extent` with `head` in front of it and `tail` behind it, against
-    /// their checksum, where the format keeps one.
+    /// Checks the data of a stored record, which stands at `extent` between `head` and `tail`, against their checksum, if
+    /// the format keeps one.
     pub fn check_data(&self, extent: Extent, head: &[u8], data: &[u8], tail: &[u8]) -> Result<(), Error> {
-        match self.shards().get(extent.shard.0 as usize) {
-            Some(shard) if self.has_checksums() => {
-                tfrecord::check_parts(head, data, tail, extent.offset, Path::new(&shard.name))
-            }
-            _ => Ok(()),
-        }
+        let Some((shard, guard)) = self.guarded(extent) else { return Ok(()) };
+        guard.check_data([head, data, tail], extent.offset, Path::new(&shard.name))
     }
 
     /// The same for a stored unit of one extent that was read whole.
     pub(crate) fn check_record(&self, unit: &Unit, extent: Extent, bytes: &[u8]) -> Result<(), Error> {
-        match self.shards().get(extent.shard.0 as usize) {
-            Some(shard) if self.has_checksums() && unit.pieces == 1 && unit.codecs == CodecChain::STORED => {
-                tfrecord::check_record(bytes, extent.offset, Path::new(&shard.name))
+        match self.guarded(extent) {
+            Some((shard, guard)) if unit.pieces == 1 && unit.codecs == CodecChain::STORED => {
+                guard.check_record(bytes, extent.offset, Path::new(&shard.name))
             }
             _ => Ok(()),
         }
+    }
+
+    /// The shard of an extent, and how it is checked.
+    fn guarded(&self, extent: Extent) -> Option<(&ShardInfo, &Guard)> {
+        let number = extent.shard.0 as usize;
+        self.shards().get(number).zip(self.guards.get(number))
     }
 }
 

@@ -10,10 +10,10 @@ use forebay_types::{SampleId, ShardId};
 
 use super::Index;
 use super::cache::{Cache, Held};
-use crate::sidecar::block::BlockFault;
-use crate::sidecar::names::{Directory, FileNames, decode_directories};
-use crate::sidecar::{self, Contents, Home, SidecarFault};
-use crate::{Error, Format};
+use crate::index::sidecar::block::BlockError;
+use crate::index::sidecar::names::{Directory, FileNames, decode_directories};
+use crate::index::sidecar::{self, Contents, Home};
+use crate::{Error, Format, SidecarError};
 
 /// Memory for names in use \[bytes\]: those of a million files, coded.
 const NAMES_BYTES: u64 = 16 << 20;
@@ -39,7 +39,7 @@ impl Held for FileNames {
 
 impl Names {
     /// Reads the directories; `None` where samples have no files of their own.
-    pub(super) fn read(bytes: &[u8], contents: &Contents) -> Result<Option<Self>, SidecarFault> {
+    pub(super) fn read(bytes: &[u8], contents: &Contents) -> Result<Option<Self>, SidecarError> {
         let Some(column) = contents.meta.column_of_files() else { return Ok(None) };
         let mut block = contents.first_directory_block();
         let records = u64::from(contents.header.block_records);
@@ -54,7 +54,7 @@ impl Names {
                 let body = sidecar::unpack_block(stored).map_err(at)?;
                 held_bytes += body.len() + left * size_of::<Directory>();
                 if held_bytes > MOST_DIRECTORY_BYTES {
-                    return Err(at(BlockFault::new(
+                    return Err(at(BlockError::new(
                         "directories",
                         format!("{MOST_DIRECTORY_BYTES} bytes at most"),
                         held_bytes,

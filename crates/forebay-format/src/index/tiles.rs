@@ -11,8 +11,8 @@ use forebay_types::{CodecChain, Extent, Located, Piece, ShardId, Slice};
 use super::{Index, push_pieces};
 use crate::Error;
 use crate::codec::{self, Codec};
-use crate::sidecar::block::{Block, BlockFault, Part, Place, Stretch};
-use crate::sidecar::tiles::Grid;
+use crate::index::sidecar::block::{Block, BlockError, Part, Place, Stretch};
+use crate::index::sidecar::tiles::Grid;
 
 /// A tiled column, ready to be asked.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Index {
         grid: &Grid,
         block: &Block,
         records: usize,
-    ) -> Result<(), BlockFault> {
+    ) -> Result<(), BlockError> {
         let chains = &self.meta().codec_chains;
         let tiles = self.meta().tiles(column).expect("a tiled column");
         for place in (0..records).map(|index| block.place(index)) {
@@ -172,7 +172,7 @@ impl Index {
             };
             if !is_one || !codec::is_plausible(&chains[usize::from(chain)], bytes, grid.chunk_bytes) {
                 let expected = format!("one of {} bytes when it is decoded", grid.chunk_bytes);
-                return Err(BlockFault::new("chunk", expected, format!("{bytes} bytes, chain {chain}")));
+                return Err(BlockError::new("chunk", expected, format!("{bytes} bytes, chain {chain}")));
             }
         }
         Ok(())

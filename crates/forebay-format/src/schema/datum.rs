@@ -12,7 +12,8 @@ use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
 use super::wire::{self, Message, Piece, ReadRecord, Unknown, Windowed};
-use super::{FieldOut, Misfit, SchemaError};
+use super::{FieldOut, Misfit};
+use crate::SchemaError;
 
 /// Most elements of an image.
 const MOST_ELEMENTS: u64 = 1 << 32;

@@ -10,8 +10,8 @@ use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
 use super::wire::ReadRecord;
-use super::{FieldOut, LEAST_ARRAY_BYTES, Misfit, SchemaError};
-use crate::Error;
+use super::{FieldOut, LEAST_ARRAY_BYTES, Misfit};
+use crate::{Error, SchemaError};
 
 /// Length of the header \[bytes\].
 const HEADER_BYTES: usize = 24;

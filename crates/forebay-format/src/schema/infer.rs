@@ -7,10 +7,8 @@ use std::path::Path;
 
 use forebay_types::Field;
 
-use super::{
-    Misfit, ReadRecord, Schema, SchemaChoice, SchemaError, datum, example, image_record, opaque_field,
-};
-use crate::Error;
+use super::{Misfit, ReadRecord, Schema, datum, example, image_record, opaque_field};
+use crate::{Error, SchemaChoice, SchemaError};
 
 /// Most records that are probed, spread evenly over all.
 ///

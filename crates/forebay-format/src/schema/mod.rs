@@ -9,8 +9,6 @@ pub(crate) mod image_record;
 pub(crate) mod infer;
 mod wire;
 
-use std::str::FromStr;
-
 use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
@@ -20,65 +18,13 @@ pub use datum::{DatumSchema, Pixels};
 pub use example::{ExampleSchema, Feature, FeatureKind, Values};
 pub use image_record::{ImageRecordSchema, Labels};
 
-use crate::{Error, Summary};
+use crate::{SchemaChoice, SchemaError, Summary};
 
 /// Least length from which on byte strings of equal length are taken for arrays \[bytes\].
 ///
 /// Names and paths are shorter and of equal length by accident; images that are files differ in length. What is not
 /// taken for an array is a ragged field, which is never wrong.
 const LEAST_ARRAY_BYTES: u64 = 256;
-
-/// Which schema the caller wants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SchemaChoice {
-    /// The one that fits: `CaffeDatum` if records parse as such, else `Raw`.
-    #[default]
-    Auto,
-    /// Records as they are.
-    Raw,
-    /// Records are Caffe's `Datum` messages.
-    CaffeDatum,
-    /// Records are `TensorFlow`'s `tf.train.Example` messages.
-    TfExample,
-    /// Records are `MXNet`'s image records.
-    ImageRecord,
-}
-
-impl SchemaChoice {
-    /// All choices and their names.
-    pub const ALL: [(&'static str, Self); 5] = [
-        ("auto", Self::Auto),
-        ("raw", Self::Raw),
-        ("caffe-datum", Self::CaffeDatum),
-        ("tf-example", Self::TfExample),
-        ("image-record", Self::ImageRecord),
-    ];
-
-    /// The name, as in `schema="caffe-datum"`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Raw => "raw",
-            Self::CaffeDatum => "caffe-datum",
-            Self::TfExample => "tf-example",
-            Self::ImageRecord => "image-record",
-        }
-    }
-}
-
-impl FromStr for SchemaChoice {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, choice)| *choice).ok_or_else(|| {
-            Error::Usage {
-                message: format!("there is no schema {name:?}"),
-                hint: format!("schemas: {}", Self::ALL.map(|(known, _)| known).join(", ")),
-            }
-        })
-    }
-}
 
 /// How the bytes of a record become fields.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -104,20 +50,6 @@ pub enum FieldOut<'a> {
     Ragged(&'a mut dyn FnMut(&[u8])),
 }
 
-/// A record that does not fit its schema.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} at byte {offset} of the record: expected {expected}, found {found}")]
-pub struct SchemaError {
-    /// Which thing is wrong.
-    pub what: String,
-    /// Where in the record \[bytes\].
-    pub offset: u64,
-    /// What the schema has there.
-    pub expected: String,
-    /// What the record has there.
-    pub found: String,
-}
-
 /// The field of records that are opaque.
 pub(crate) fn opaque_field() -> Field {
     Field::new("data", Dtype::Uint8, Layout::Ragged)
@@ -139,18 +71,6 @@ impl Misfit {
         match self {
             Self::Other(error) | Self::Extended(error) => error,
         }
-    }
-}
-
-impl SchemaError {
-    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
-    pub(crate) fn new(
-        what: impl Into<String>,
-        offset: u64,
-        expected: impl ToString,
-        found: impl ToString,
-    ) -> Self {
-        Self { what: what.into(), offset, expected: expected.to_string(), found: found.to_string() }
     }
 }
 

@@ -4,9 +4,8 @@
 //! they lie, so that a message can be walked through a window ([`Message`]): an image in the middle need not be read.
 //! Groups, given up long ago, are refused. Source: protobuf's "Encoding" page.
 
+use crate::SchemaError;
 use std::cell::RefCell;
-
-use super::SchemaError;
 
 /// Most bytes that a tag and a number after it take \[bytes\].
 pub(super) const LONGEST_HEAD_BYTES: usize = 20;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_format::Error;
-use forebay_format::lmdb::{Cursor, Database, Source, Value, WalkOptions, check_overflow_header};
+use forebay_format::lmdb::{Cursor, Database, ReadAt, Value, WalkOptions, check_overflow_header};
 
 use super::lmdb_writer::Records;
 
@@ -19,7 +19,7 @@ pub fn read(bytes: &[u8], database: Option<&str>, threads: usize) -> Result<Reco
 
 /// As [`read`], with any options.
 pub fn read_batched(bytes: &[u8], database: Option<&str>, options: &WalkOptions) -> Result<Records, Error> {
-    let source: Arc<dyn Source> = Arc::new(bytes.to_vec());
+    let source: Arc<dyn ReadAt> = Arc::new(bytes.to_vec());
     let database = Database::from_source(source, Path::new(PATH), database)?;
     let header = u64::from(database.header_bytes());
     let mut records = Records::new();

@@ -8,11 +8,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::super::wire::{Message, ReadRecord, Unknown, Windowed};
-use super::super::{LEAST_ARRAY_BYTES, Misfit, SchemaError};
+use super::super::{LEAST_ARRAY_BYTES, Misfit};
 use super::{
     ExampleSchema, Feature, FeatureKind, MOST_FEATURES, Run, Stretch, Values, entries, list_of, runs,
 };
-use crate::Error;
+use crate::{Error, SchemaError};
 
 /// What probing some records gave.
 #[derive(Debug, Default)]

@@ -20,8 +20,9 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use infer::Inference;
 
+use super::FieldOut;
 use super::wire::{self, Fields, Message, Piece, Unknown};
-use super::{FieldOut, SchemaError};
+use crate::SchemaError;
 
 /// Most features of a record; more are beyond what anybody trains on, and bound the description in a sidecar.
 const MOST_FEATURES: usize = 1024;

@@ -5,9 +5,9 @@
 //! is repeated, once per list: key 1 is the name, value 2 a message whose field 1 is repeated, a
 //! feature for each step. Source: tensorflow's `example.proto` and `feature.proto`.
 
-use super::super::SchemaError;
 use super::super::wire::{Fields, Message, Piece, Unknown};
 use super::{Stretch, list_of};
+use crate::SchemaError;
 
 /// The field of the lists.
 const LISTS: u64 = 2;

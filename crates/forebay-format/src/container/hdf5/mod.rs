@@ -1,0 +1,227 @@
+//! HDF5: chunks and contiguous data in place, found by h5py and read without it.
+//!
+//! In order: [`Hdf5File::open`] reads the superblock, which tells whether this is an HDF5 file, whole, and closed by its writer.
+//! Where its datasets lie, h5py finds once, before an index is built (`python/forebay/hdf5.py`); what it says is given to
+//! [`Container::tell_structure`], checked like any input ([`structure`]), and made into places. Contiguous datasets are plain
+//! columns; where a file has chunks, the column is tiled. Filters are undone after the read ([`filters`], [`crate::codec`]).
+//!
+//! Not done: datasets that are virtual, external or of variable length are refused, as are filters without a codec; nothing of
+//! libhdf5 is used when samples are read. Layout and refusals: `docs/formats/hdf5.md`.
+
+mod filters;
+mod structure;
+mod superblock;
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+pub use filters::{Filter, chain};
+pub(crate) use superblock::signature;
+
+use self::structure::{Chunks, DataLayout, Dataset, Structure};
+use self::superblock::Superblock;
+use crate::codec::Codec;
+use crate::container::{ChunkShape, Column, Container, ScanSummary, header_digest};
+use crate::file::{Input, ReadAt};
+use crate::index::sidecar::{Class, Entry, Part, ShardState, Stretch, Writer};
+use crate::{Error, OpenOptions};
+
+/// Chains of codecs that the chunks of one column may have, over all files: pipelines, and chunks that skipped a filter.
+const MOST_CHAINS: usize = 8;
+
+/// Samples or chunks between two reports of progress.
+const TELL_EVERY: u64 = 1 << 16;
+
+/// An opened file.
+#[derive(Debug)]
+pub(crate) struct Hdf5File {
+    input: Input,
+    superblock: Superblock,
+    structure: OnceLock<Structure>,
+}
+
+impl Hdf5File {
+    /// Opens a file and reads its superblock.
+    pub(crate) fn open(path: &Path, _options: &OpenOptions) -> Result<Self, Error> {
+        Self::new(Input::open(path)?)
+    }
+
+    fn new(input: Input) -> Result<Self, Error> {
+        let superblock = Superblock::read(&input)?;
+        Ok(Self { input, superblock, structure: OnceLock::new() })
+    }
+
+    fn structure(&self) -> Result<&Structure, Error> {
+        self.structure.get().ok_or_else(|| Error::Usage {
+            message: format!(
+                "{}: nobody has found the structure of this HDF5 file",
+                self.input.path().display()
+            ),
+            hint: "build its index from Python, where h5py finds it: forebay index".to_owned(),
+        })
+    }
+
+    /// Adds what a tiled column has in this file.
+    fn add_chunks(&self, column: usize, dataset: &Dataset, writer: &mut Writer) -> Result<(), Error> {
+        let samples = self.structure()?.samples;
+        let DataLayout::Chunked(Chunks { shape, of_grid, chains, table }) = &dataset.layout else {
+            // Among files with chunks: chunks of one sample each.
+            let stored = self.class(column, &[], writer)?;
+            for sample in 0..samples {
+                let entry = row(dataset, sample, stored, writer);
+                writer.push_chunk(column, entry);
+            }
+            return Ok(());
+        };
+        let classes =
+            chains.iter().map(|chain| self.class(column, chain, writer)).collect::<Result<Vec<u8>, _>>()?;
+        let chunk_bytes = shape.iter().product::<u64>() * u64::from(dataset.item_bytes);
+        let mut table = table.iter().peekable();
+        for number in 0..*of_grid {
+            let entry = match table.next_if(|chunk| chunk.number == number) {
+                Some(chunk) => Entry::Plain {
+                    class: classes[chunk.chain as usize],
+                    start: chunk.offset,
+                    length: chunk.length,
+                },
+                None => missing(dataset, chunk_bytes, writer),
+            };
+            writer.push_chunk(column, entry);
+        }
+        Ok(())
+    }
+
+    /// The class of chunks with this chain in a tiled column.
+    fn class(&self, column: usize, chain: &[Codec], writer: &mut Writer) -> Result<u8, Error> {
+        writer.chunk_class(column, chain).ok_or_else(|| {
+            let found = format!("more than {MOST_CHAINS} different ones in a column");
+            let hint = "rewrite some of the files, so that all are filtered alike";
+            self.input.unsupported("filter pipelines", found, hint)
+        })
+    }
+}
+
+/// A unit that is described in full, of which all belongs to the record.
+fn whole(pieces: Vec<Stretch>, codecs: u16, bytes: u64) -> Part {
+    Part { pieces, codecs, decoded_bytes: bytes, guard: 0, offset: 0, length: bytes }
+}
+
+/// The row of a dataset without chunks.
+fn row(dataset: &Dataset, sample: u64, stored: u8, writer: &mut Writer) -> Entry {
+    let bytes = dataset.sample_bytes();
+    match &dataset.layout {
+        DataLayout::Contiguous { offset } => {
+            Entry::Plain { class: stored, start: offset + sample * bytes, length: bytes }
+        }
+        DataLayout::Compact(data) => {
+            let first = (sample * bytes) as usize;
+            let literal = Stretch::Literal(data[first..first + bytes as usize].to_vec());
+            Entry::Exception(vec![whole(vec![literal], 0, bytes)])
+        }
+        DataLayout::Missing | DataLayout::Chunked(_) => missing(dataset, bytes, writer),
+    }
+}
+
+/// Bytes that were never written.
+fn missing(dataset: &Dataset, bytes: u64, writer: &mut Writer) -> Entry {
+    let fill = writer.chain(&[Codec::Fill { value: dataset.fill.clone() }]);
+    Entry::Exception(vec![whole(vec![], fill, bytes)])
+}
+
+impl Container for Hdf5File {
+    fn input(&self) -> &Input {
+        &self.input
+    }
+
+    fn state(&self) -> ShardState {
+        let Superblock { offset, version: _, head } = &self.superblock;
+        header_digest(&[&offset.to_le_bytes()[..], head].concat())
+    }
+
+    fn needs_structure(&self) -> bool {
+        self.structure.get().is_none()
+    }
+
+    fn tell_structure(&self, structure: &[u8]) -> Result<(), Error> {
+        let found = structure::read(&self.input, structure)?;
+        self.structure.get_or_init(|| found);
+        Ok(())
+    }
+
+    fn columns(&self) -> Result<Vec<Column>, Error> {
+        // As many classes as a tiled column may need; which of them have which chain is found on the way.
+        let classes = vec![Class::tight("data"); MOST_CHAINS];
+        let column = |dataset: &Dataset| Column { field: dataset.field.clone(), classes: classes.clone() };
+        Ok(self.structure()?.datasets.iter().map(column).collect())
+    }
+
+    fn chunks(&self, column: usize) -> Option<ChunkShape> {
+        let Dataset { item_bytes, sample, layout, .. } = self.structure.get()?.datasets.get(column)?;
+        let (shape, is_cut) = match layout {
+            DataLayout::Chunked(chunks) => (chunks.shape.clone(), true),
+            _ => ([1].iter().chain(sample).map(|extent| (*extent).max(1)).collect(), false),
+        };
+        Some(ChunkShape { item_bytes: *item_bytes, sample: sample.clone(), shape, is_cut })
+    }
+
+    fn add_to(
+        &self,
+        writer: &mut Writer,
+        _threads: usize,
+        progress: &dyn Fn(u64) -> bool,
+    ) -> Result<ScanSummary, Error> {
+        let Structure { samples, datasets } = self.structure()?;
+        let is_tiled: Vec<bool> = (0..datasets.len()).map(|column| writer.is_tiled(column)).collect();
+        for (column, dataset) in datasets.iter().enumerate().filter(|(column, _)| is_tiled[*column]) {
+            self.add_chunks(column, dataset, writer)?;
+            if !progress(0) {
+                return Err(Error::Interrupted);
+            }
+        }
+        if is_tiled.iter().all(|tiled| *tiled) {
+            writer.push_samples(*samples);
+            return Ok(ScanSummary::default());
+        }
+        for sample in 0..*samples {
+            let mut entries = Vec::with_capacity(datasets.len());
+            for (_, dataset) in datasets.iter().enumerate().filter(|(column, _)| !is_tiled[*column]) {
+                entries.push(row(dataset, sample, 0, writer));
+            }
+            writer.push(entries);
+            if sample % TELL_EVERY == 0 && !progress(0) {
+                return Err(Error::Interrupted);
+            }
+        }
+        Ok(ScanSummary::default())
+    }
+
+    fn describe(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut told = serde_json::Map::new();
+        told.insert("superblock_version".to_owned(), self.superblock.version.into());
+        told.insert("user_block_bytes".to_owned(), self.superblock.offset.into());
+        told
+    }
+
+    fn check_unchanged(&self) -> Result<(), Error> {
+        self.input.check_unchanged()?;
+        let now = Superblock::read(&self.input)?;
+        if now == self.superblock {
+            return Ok(());
+        }
+        Err(Error::Modified {
+            path: self.input.path().to_owned(),
+            what: "superblock".to_owned(),
+            expected: format!("{:02x?}", self.superblock.head),
+            found: format!("{:02x?}", now.head),
+        })
+    }
+}
+
+/// Takes any bytes for a structure of a file of any bytes: opened and made into an index, or refused. For fuzzing.
+#[doc(hidden)]
+pub fn index_of_bytes(file: Vec<u8>, structure: &[u8]) -> Result<Vec<u8>, Error> {
+    let source: Arc<dyn ReadAt> = Arc::new(file);
+    let file = Hdf5File::new(Input::from_source(Path::new("memory.h5"), source)?)?;
+    file.tell_structure(structure)?;
+    crate::container::index_alone(&file)
+}

@@ -1,0 +1,84 @@
+//! Files of framed records as shards of a dataset: `TFRecord` and `RecordIO`.
+//!
+//! Records stand one behind the other, each with a header that tells where the next one is; record payloads
+//! are opaque at this layer. What the headers look like is a [`Framing`].
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::path::Path;
+
+use crate::container::{Column, Container, ScanSummary, header_digest};
+use crate::file::HeaderScan;
+use crate::file::Input;
+use crate::index::sidecar::{Class, Entry, ShardState, Writer};
+use crate::{Error, SchemaChoice};
+
+/// How records are told from each other.
+pub(crate) trait Framing: Debug + Send + Sync + 'static {
+    /// The schema that records of most files have.
+    const USUAL: SchemaChoice;
+
+    /// How a record lies in its unit.
+    fn class() -> Class;
+
+    /// Reads and checks the first header of a file.
+    fn check_first(headers: &mut HeaderScan<'_>) -> Result<(), Error>;
+
+    /// Visits the places of all records, in order; `progress` as in [`Container::add_to`].
+    fn scan(
+        input: &Input,
+        progress: &dyn Fn(u64) -> bool,
+        visit: &mut dyn FnMut(Entry) -> Result<(), Error>,
+    ) -> Result<ScanSummary, Error>;
+}
+
+/// An opened file.
+#[derive(Debug)]
+pub(crate) struct FramedFile<F> {
+    input: Input,
+    state: ShardState,
+    framing: PhantomData<F>,
+}
+
+impl<F: Framing> FramedFile<F> {
+    /// Opens a file and checks its first header.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let input = Input::open(path)?;
+        let mut headers = HeaderScan::new(&input, &|_| true);
+        if input.bytes() > 0 {
+            F::check_first(&mut headers)?;
+        }
+        let state = header_digest(headers.block());
+        Ok(Self { input, state, framing: PhantomData })
+    }
+}
+
+impl<F: Framing> Container for FramedFile<F> {
+    fn input(&self) -> &Input {
+        &self.input
+    }
+
+    fn state(&self) -> ShardState {
+        self.state.clone()
+    }
+
+    fn columns(&self) -> Result<Vec<Column>, Error> {
+        Ok(vec![Column::opaque(vec![F::class()])])
+    }
+
+    fn usual_schema(&self) -> Option<SchemaChoice> {
+        Some(F::USUAL)
+    }
+
+    fn add_to(
+        &self,
+        writer: &mut Writer,
+        _threads: usize,
+        progress: &dyn Fn(u64) -> bool,
+    ) -> Result<ScanSummary, Error> {
+        F::scan(&self.input, progress, &mut |entry| {
+            writer.push([entry]);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! What the parsing code reports before a path is attached.
+//!
+//! Pages are checked without knowing the name of their file; [`WalkError::at`] turns a finding into [`Error`].
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use crate::Error;
+
+/// Bytes that contradict the format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageError {
+    /// Where [bytes from the start of the file].
+    pub offset: u64,
+    /// Which thing is wrong.
+    pub what: String,
+    /// What a sound file has there.
+    pub expected: String,
+    /// What this file has there.
+    pub found: String,
+}
+
+impl PageError {
+    /// A finding at `offset`.
+    pub(super) fn new(
+        offset: u64,
+        what: impl Into<String>,
+        expected: impl fmt::Display,
+        found: impl fmt::Display,
+    ) -> Self {
+        Self { offset, what: what.into(), expected: expected.to_string(), found: found.to_string() }
+    }
+
+    /// The error about the file at `path`.
+    #[must_use]
+    pub fn at(self, path: &Path) -> Error {
+        let Self { offset, what, expected, found } = self;
+        Error::Corrupt { path: path.to_owned(), offset, what, expected, found }
+    }
+}
+
+/// Anything that ends the reading of a file.
+#[derive(Debug)]
+pub(super) enum WalkError {
+    /// The bytes contradict the format.
+    PageError(PageError),
+    /// The file is sound, as far as one can tell, but of a kind that is not read.
+    Unsupported { what: &'static str, found: String, hint: String },
+    /// The operating system refused to read.
+    Io { offset: u64, length: u64, source: io::Error },
+    /// The caller's callback gave up.
+    Stopped(Box<Error>),
+}
+
+impl WalkError {
+    /// The error about the file at `path`.
+    pub(super) fn at(self, path: &Path) -> Error {
+        match self {
+            Self::PageError(fault) => fault.at(path),
+            Self::Unsupported { what, found, hint } => {
+                Error::Unsupported { path: path.to_owned(), what: what.to_owned(), found, hint }
+            }
+            Self::Io { offset, length, source } => Error::Io {
+                action: format!("read {length} bytes"),
+                path: path.to_owned(),
+                offset: Some(offset),
+                source,
+            },
+            Self::Stopped(error) => *error,
+        }
+    }
+}
+
+impl From<PageError> for WalkError {
+    fn from(fault: PageError) -> Self {
+        Self::PageError(fault)
+    }
+}
+
+impl From<Error> for WalkError {
+    fn from(error: Error) -> Self {
+        Self::Stopped(Box::new(error))
+    }
+}
+
+/// Flags as hexadecimal digits.
+pub(super) fn hex16(flags: u16) -> String {
+    format!("{flags:#06x}")
+}

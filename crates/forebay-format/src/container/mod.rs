@@ -1,0 +1,218 @@
+//! The seam between a data set and the formats: what a format answers about one file.
+//!
+//! A format reduces a file to the places of its samples' columns; everything behind that is the same for all of them.
+
+pub(crate) mod folder;
+pub mod hdf5;
+mod length_delimited;
+pub mod lmdb;
+pub mod npy;
+mod raw;
+pub mod recordio;
+pub(crate) mod registry;
+pub mod tar;
+pub mod tfrecord;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use forebay_types::Field;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::file::Input;
+use crate::index::Index;
+use crate::index::sidecar::{Class, NameTable, ShardInfo, ShardState, Tiles, Writer};
+use crate::schema::opaque_field;
+use crate::{Error, Format, Schema, SchemaChoice, SidecarError};
+
+/// One file of a data set, open for reading; its headers were read and checked.
+pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
+    /// The file.
+    fn input(&self) -> &Input;
+
+    /// What tells this state of the file from another, besides its size and its last change.
+    fn state(&self) -> ShardState;
+
+    /// The columns of a sample and how their bytes lie. All files of a data set must have the same fields.
+    fn columns(&self) -> Result<Vec<Column>, Error>;
+
+    /// The schema that records of this format usually have, if the format has one column of opaque
+    /// records; `None` if its columns are fields.
+    fn usual_schema(&self) -> Option<SchemaChoice> {
+        None
+    }
+
+    /// Number of records, if the headers tell; with those that are not samples.
+    fn entries(&self) -> Option<u64> {
+        None
+    }
+
+    /// What the progress of [`Container::add_to`] counts, and how many of them there are, if that is
+    /// known beforehand.
+    fn progress_unit(&self) -> (&'static str, Option<u64>) {
+        ("bytes", Some(self.input().bytes()))
+    }
+
+    /// Adds all samples, in order, to an index in the making, with up to `threads` reads at the same
+    /// time if the format can.
+    ///
+    /// `progress` is called often, with how far the scan is ([`Container::progress_unit`]); `false`
+    /// ends it with [`Error::Interrupted`].
+    fn add_to(
+        &self,
+        writer: &mut Writer,
+        threads: usize,
+        progress: &dyn Fn(u64) -> bool,
+    ) -> Result<ScanSummary, Error>;
+
+    /// How the bytes of a column lie in this file, where the format has chunks of many samples.
+    fn chunks(&self, column: usize) -> Option<ChunkShape> {
+        let _ = column;
+        None
+    }
+
+    /// Whether another library has to find the structure of this file, before an index can be built.
+    fn needs_structure(&self) -> bool {
+        false
+    }
+
+    /// Takes the structure of this file from who has found it.
+    fn tell_structure(&self, structure: &[u8]) -> Result<(), Error> {
+        let _ = structure;
+        Ok(())
+    }
+
+    /// What `forebay inspect` tells of this file besides its size; keys and values.
+    fn describe(&self) -> serde_json::Map<String, serde_json::Value> {
+        serde_json::Map::new()
+    }
+
+    /// Holds what a sidecar says of shard `shard`, which is this file, against it, besides size and state.
+    fn check_index(&self, index: &Index, shard: usize) -> Result<(), SidecarError> {
+        let _ = (index, shard);
+        Ok(())
+    }
+
+    /// Compares the checksums that are not those of single samples, which reading a sample
+    /// compares, with the file: of headers, and of members that hold many samples. `progress` as in
+    /// [`Container::add_to`].
+    fn check_sums(&self, progress: &dyn Fn(u64) -> bool) -> Result<(), Error> {
+        let _ = progress;
+        Ok(())
+    }
+
+    /// Why a data set of such files has no samples, and what the user can do: `found` and `hint` of
+    /// the error. `summary` is what the scans of all files found, `excluded` the names of records that
+    /// are not samples.
+    fn explain_empty(&self, summary: &ScanSummary, excluded: &[&str]) -> (String, String) {
+        let _ = (summary, excluded);
+        ("no sample in any file".to_owned(), String::new())
+    }
+
+    /// [`Error::Modified`] where the file is not what was opened.
+    fn check_unchanged(&self) -> Result<(), Error> {
+        self.input().check_unchanged()
+    }
+}
+
+/// What an index keeps for each sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Column {
+    /// The field that it is, where columns are fields.
+    pub(crate) field: Field,
+    /// Kinds of records.
+    pub(crate) classes: Vec<Class>,
+}
+
+impl Column {
+    /// The column of opaque records.
+    pub(crate) fn opaque(classes: Vec<Class>) -> Self {
+        Self { field: opaque_field(), classes }
+    }
+
+    /// Adds the classes of another file, unless they are there, and returns the number of their first
+    /// one.
+    pub(crate) fn add_classes(&mut self, classes: Vec<Class>) -> usize {
+        let known = self.classes.chunks(classes.len()).position(|known| known == classes);
+        let first = known.map_or(self.classes.len(), |known| known * classes.len());
+        if known.is_none() {
+            self.classes.extend(classes);
+        }
+        first
+    }
+}
+
+/// How the bytes of a column lie in a file of a format that has chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkShape {
+    /// Length of an element \[bytes\].
+    pub(crate) item_bytes: u32,
+    /// Shape of a sample, in elements.
+    pub(crate) sample: Vec<u64>,
+    /// Shape of a chunk: rows, then as samples.
+    pub(crate) shape: Vec<u64>,
+    /// Whether there are chunks at all; else these are single samples.
+    pub(crate) is_cut: bool,
+}
+
+/// Tells the writer which columns are tiled: those for which some file has chunks.
+pub(crate) fn tile(writer: &mut Writer, columns: usize, files: &[&dyn Container]) {
+    for column in 0..columns {
+        let shapes: Option<Vec<ChunkShape>> = files.iter().map(|file| file.chunks(column)).collect();
+        let Some(all) = shapes.filter(|shapes| shapes.iter().any(|shape| shape.is_cut)) else { continue };
+        let (item_bytes, sample) = (all[0].item_bytes, all[0].sample.clone());
+        let (mut shapes, mut shards) = (Vec::new(), Vec::new());
+        for ChunkShape { shape, .. } in all {
+            let known = shapes.iter().rposition(|known| *known == shape);
+            shards.push(known.unwrap_or(shapes.len()) as u32);
+            if known.is_none() {
+                shapes.push(shape);
+            }
+        }
+        writer.tile(column, Tiles { item_bytes, sample, chains: Vec::new(), shapes, shards });
+    }
+}
+
+/// The index of one file alone.
+pub(crate) fn index_alone(file: &dyn Container) -> Result<Vec<u8>, Error> {
+    let columns = file.columns()?;
+    let mut writer = Writer::new(columns.iter().map(|column| column.classes.clone()).collect());
+    tile(&mut writer, columns.len(), &[file]);
+    file.add_to(&mut writer, 1, &|_| true)?;
+    writer.end_shard(ShardInfo {
+        name: file.input().path().display().to_string(),
+        bytes: file.input().bytes(),
+        modified_ns: 0,
+        samples: 0,
+        state: file.state(),
+    });
+    let fields = columns.into_iter().map(|column| column.field).collect();
+    Ok(writer.finish(Format::Hdf5, Schema::Fields(fields), 0))
+}
+
+/// What a scan of a file found besides samples.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ScanSummary {
+    /// Records that are not samples, by name.
+    pub(crate) excluded: BTreeMap<String, u64>,
+    /// What the user should know though all goes on.
+    pub(crate) warnings: Vec<String>,
+    /// Size of all data \[bytes\], where that of the input says nothing.
+    pub(crate) bytes: Option<u64>,
+    /// Names of the samples' files, where they have files of their own.
+    pub(crate) names: Option<NameTable>,
+    /// Number of databases with names of their own among the records (LMDB).
+    pub(crate) named_databases: u64,
+    /// The first of their names.
+    pub(crate) database_names: Vec<String>,
+    /// Reads that [`Container::input`] did not count.
+    pub(crate) reads: u64,
+    /// Bytes of those reads.
+    pub(crate) read_bytes: u64,
+}
+
+/// The state of a file that is known by its headers.
+pub(crate) fn header_digest(headers: &[u8]) -> ShardState {
+    ShardState::File { digest: format!("{:032x}", xxh3_128(headers)) }
+}

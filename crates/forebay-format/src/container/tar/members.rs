@@ -1,0 +1,208 @@
+//! The members of a tar file, one after the other, by their headers only.
+
+use super::header::{BLOCK_BYTES, Block, Header, HeaderError};
+use super::pax::Extended;
+use super::window::Window;
+use crate::Error;
+use crate::file::Input;
+
+/// Largest extended header \[bytes\]: names have at most 4,096.
+const LARGEST_EXTENDED_BYTES: u64 = 1 << 20;
+
+/// Bytes behind the end that are looked at \[bytes\]: writers pad to 10,240, and with `tar -b` to 1 MiB and more.
+const LOOK_BEHIND_BYTES: u64 = 1 << 20;
+
+/// A member that holds a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    /// Its name.
+    pub(super) name: Vec<u8>,
+    /// Where its own header stands [bytes from the start of the file].
+    pub(super) header: u64,
+    /// Where its data stand [bytes from the start of the file].
+    pub(super) start: u64,
+    /// Length of its data \[bytes\].
+    pub(super) length: u64,
+}
+
+/// What comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A file.
+    Member(Member),
+    /// A directory, a link, a device: nothing with data.
+    Other,
+    /// The end of the archive.
+    End,
+}
+
+/// Goes through a tar file.
+pub(super) struct Members<'a> {
+    input: &'a Input,
+    window: Window<'a>,
+    /// Where the next header stands.
+    at: u64,
+    /// What `g` headers said.
+    global: Extended,
+}
+
+impl<'a> Members<'a> {
+    pub(super) fn new(input: &'a Input) -> Self {
+        Self { input, window: Window::new(input), at: 0, global: Extended::default() }
+    }
+
+    /// How far it has come [bytes from the start of the file].
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The next member, with the extended headers in front of it.
+    pub(super) fn next(&mut self) -> Result<Next, Error> {
+        let mut extended = Extended::default();
+        let mut waiting = false;
+        loop {
+            let at = self.at;
+            let Some(header) = self.header(waiting)? else { return Ok(Next::End) };
+            let data = at + BLOCK_BYTES;
+            match header.kind {
+                b'L' => {
+                    let name = self.extended(data, header.size)?;
+                    extended = extended.or(Extended::long_name(&name));
+                    self.skip(data, header.size)?;
+                }
+                // The name of a link's target.
+                b'K' => self.skip(data, header.size)?,
+                kind @ (b'x' | b'X' | b'g') => {
+                    let records = self.extended(data, header.size)?;
+                    let found = Extended::parse(&records).map_err(|fault| {
+                        self.input.corrupt(
+                            data + fault.offset,
+                            "tar extended header",
+                            fault.expected,
+                            fault.found,
+                        )
+                    })?;
+                    if kind == b'g' {
+                        self.global = found.or(std::mem::take(&mut self.global));
+                    } else {
+                        extended = extended.or(found);
+                    }
+                    self.skip(data, header.size)?;
+                }
+                _ => return self.member(at, header, extended),
+            }
+            waiting = header.kind != b'g';
+        }
+    }
+
+    /// What a header that is no extended one stands for.
+    fn member(&mut self, at: u64, header: Header, extended: Extended) -> Result<Next, Error> {
+        let data = at + BLOCK_BYTES;
+        let is_global_size = extended.size.is_none() && self.global.size.is_some();
+        let extended = extended.or(self.global.clone());
+        if header.kind == b'S' || extended.sparse {
+            let name = extended.path.unwrap_or(header.name);
+            return Err(self.input.unsupported(
+                "a sparse member of a tar file",
+                format!("{:?} at offset {at}", String::from_utf8_lossy(&name)),
+                "write the archive again without `tar --sparse`",
+            ));
+        }
+        if is_global_size {
+            let found = format!("a pax header in front of offset {at} that gives all members one size");
+            return Err(self.input.unsupported(
+                "a global size in a tar file",
+                found,
+                "write the archive again",
+            ));
+        }
+        let size = extended.size.unwrap_or(header.size);
+        // Types 1 to 6 have no data, whatever their size says; unknown ones have. A name that ends with a slash is a
+        // directory in files older than POSIX.
+        let is_old_directory = header.kind == 0 && header.name.ends_with(b"/");
+        if matches!(header.kind, b'1'..=b'6') || is_old_directory {
+            self.at = data;
+            return Ok(Next::Other);
+        }
+        self.skip(data, size)?;
+        if !matches!(header.kind, b'0' | 0 | b'7') {
+            return Ok(Next::Other);
+        }
+        let name = extended.path.unwrap_or(header.name);
+        Ok(Next::Member(Member { name, header: at, start: data, length: size }))
+    }
+
+    /// The header at `at`; `None` at the end, which must not come while a member is `waited` for.
+    fn header(&mut self, waited: bool) -> Result<Option<Header>, Error> {
+        let at = self.at;
+        let mut block: Block = [0; BLOCK_BYTES as usize];
+        let count = self.window.read(at, &mut block)?;
+        if count == 0 && !waited {
+            // Some writers leave the end out.
+            return Ok(None);
+        }
+        if count < block.len() {
+            let found = format!("the end of the file after {count}");
+            return Err(self.input.corrupt(at, "tar header", format!("{BLOCK_BYTES} bytes"), found));
+        }
+        let parsed = Header::parse(&block).map_err(|HeaderError { offset, what, expected, found }| {
+            self.input.corrupt(at + offset, format!("tar {what}"), expected, found)
+        })?;
+        if parsed.is_none() && waited {
+            return Err(self.input.corrupt(at, "tar header", "the member of an extended header", "zeros"));
+        }
+        Ok(parsed)
+    }
+
+    /// Reads an extended header.
+    fn extended(&mut self, data: u64, size: u64) -> Result<Vec<u8>, Error> {
+        if size > LARGEST_EXTENDED_BYTES {
+            let expected = format!("at most {LARGEST_EXTENDED_BYTES} bytes");
+            return Err(self.input.corrupt(data - BLOCK_BYTES, "tar extended header", expected, size));
+        }
+        let left = self.input.bytes().saturating_sub(data);
+        let mut bytes = vec![0; size.min(left) as usize];
+        let count = self.window.read(data, &mut bytes)?;
+        if (count as u64) < size {
+            let found = format!("the end of the file after {count}");
+            return Err(self.input.corrupt(data, "tar extended header", format!("{size} bytes"), found));
+        }
+        Ok(bytes)
+    }
+
+    /// Goes on behind data and the zeros that fill their last block.
+    fn skip(&mut self, data: u64, size: u64) -> Result<(), Error> {
+        let end = size.checked_next_multiple_of(BLOCK_BYTES).and_then(|size| data.checked_add(size));
+        let Some(end) = end.filter(|end| *end <= self.input.bytes()) else {
+            let left = self.input.bytes().saturating_sub(data);
+            let expected = format!("{size} bytes, and zeros to a multiple of {BLOCK_BYTES}");
+            let found = format!("{left} to the end of the file");
+            return Err(self.input.corrupt(data, "tar member", expected, found));
+        };
+        self.at = end;
+        Ok(())
+    }
+
+    /// Behind the end: what the user should know if there is more than zeros.
+    pub(super) fn left_behind(&mut self) -> Result<Option<String>, Error> {
+        let (from, end) = (self.at, self.input.bytes());
+        let mut at = from;
+        let mut block = [0; 4096];
+        while at < end.min(from.saturating_add(LOOK_BEHIND_BYTES)) {
+            let count = self.window.read(at, &mut block)?;
+            if count == 0 {
+                break;
+            }
+            if block[..count].iter().any(|byte| *byte != 0) {
+                return Ok(Some(format!(
+                    "{}: {} bytes behind the end of the archive at offset {from} are not read, as by tar and webdataset; \
+                     members of archives that were joined with `cat` are lost",
+                    self.input.path().display(),
+                    end - from
+                )));
+            }
+            at += count as u64;
+        }
+        Ok(None)
+    }
+}

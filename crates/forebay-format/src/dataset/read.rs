@@ -1,0 +1,129 @@
+//! The files of a data set, open for reading single samples.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use forebay_io::open_beneath;
+use forebay_types::{Extent, ShardId, Unit};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::Dataset;
+use crate::container::folder;
+use crate::file::{DataFile, Input};
+use crate::{Error, Index};
+
+/// The shards, or the folders in which every sample has a file of its own, which is opened for every read. A shard or folder is opened
+/// when it is first read, and stays open as long as this.
+pub(super) struct OpenFiles<'a> {
+    dataset: &'a Dataset,
+    index: &'a Index,
+    kind: Kind,
+}
+
+enum Kind {
+    Shards(Vec<OnceLock<Input>>),
+    Folders(Vec<OnceLock<OwnedFd>>),
+}
+
+impl<'a> OpenFiles<'a> {
+    pub(super) fn new(dataset: &'a Dataset, index: &'a Index) -> Self {
+        let count = dataset.shards.len();
+        let kind = if index.has_sample_files() {
+            Kind::Folders(std::iter::repeat_with(OnceLock::new).take(count).collect())
+        } else {
+            Kind::Shards(std::iter::repeat_with(OnceLock::new).take(count).collect())
+        };
+        Self { dataset, index, kind }
+    }
+
+    /// Opens all there is, so that what cannot be opened shows before anything is read.
+    pub(super) fn open_all(&self) -> Result<(), Error> {
+        (0..self.dataset.shards.len()).try_for_each(|number| match &self.kind {
+            Kind::Shards(files) => self.shard(files, number).map(drop),
+            Kind::Folders(folders) => self.folder(folders, number).map(drop),
+        })
+    }
+
+    fn shard<'b>(&self, files: &'b [OnceLock<Input>], number: usize) -> Result<&'b Input, Error> {
+        once(&files[number], || Input::open(&self.dataset.shards[number].path))
+    }
+
+    fn folder<'b>(&self, folders: &'b [OnceLock<OwnedFd>], number: usize) -> Result<&'b OwnedFd, Error> {
+        let path = &self.dataset.shards[number].path;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        once(&folders[number], || {
+            rustix::fs::openat(CWD, path, flags, Mode::empty())
+                .map_err(|errno| folder::failed("open", path, errno))
+        })
+    }
+
+    /// The file that a number in extents stands for; for messages.
+    pub(super) fn path(&self, shard: ShardId) -> PathBuf {
+        let path = self.dataset.path_of(self.index, shard);
+        path.unwrap_or_else(|_| self.dataset.shards[0].path.clone())
+    }
+
+    /// The index knows shards by short names; the dataset knows their paths.
+    fn renamed(&self, error: Error, shard: ShardId) -> Error {
+        match error {
+            Error::Corrupt { offset, what, expected, found, .. } => {
+                Error::Corrupt { path: self.path(shard), offset, what, expected, found }
+            }
+            other => other,
+        }
+    }
+
+    /// Checks the first extent of a unit, which was read: all that the format keeps to check it by, which is more than
+    /// readers in the hot path look at.
+    pub(super) fn check_unit(&self, unit: &Unit, extent: Extent, bytes: &[u8]) -> Result<(), Error> {
+        self.index
+            .check_unit(unit, extent, bytes)
+            .and_then(|()| self.index.check_record(unit, extent, bytes))
+            .map_err(|error| self.renamed(error, extent.shard))
+    }
+
+    /// Reads exactly `into.len()` bytes from the start of an extent on.
+    pub(super) fn read(&self, Extent { shard, offset, .. }: Extent, into: &mut [u8]) -> Result<(), Error> {
+        match &self.kind {
+            Kind::Shards(files) => self.shard(files, shard.0 as usize)?.read(offset, into, "record"),
+            Kind::Folders(folders) => {
+                let file = self.index.sample_file(shard)?;
+                let path = self.dataset.shards[file.shard].path.join(&file.name);
+                let fd = open_beneath(self.folder(folders, file.shard)?, &file.name, OFlags::empty())
+                    .map_err(|errno| folder::failed("open for reading", &path, errno))?;
+                let input = Input::from_source(&path, Arc::new(DataFile::of(fd, &path)?))?;
+                if input.bytes() != file.bytes {
+                    let (expected, found) =
+                        (format!("{} bytes", file.bytes), format!("{} bytes", input.bytes()));
+                    return Err(Error::Modified { path, what: "size".to_owned(), expected, found });
+                }
+                input.read(offset, into, "record")
+            }
+        }
+    }
+}
+
+/// What a place holds, made now where it is empty.
+fn once<T>(place: &OnceLock<T>, make: impl FnOnce() -> Result<T, Error>) -> Result<&T, Error> {
+    match place.get() {
+        Some(value) => Ok(value),
+        None => make().map(|made| place.get_or_init(|| made)),
+    }
+}
+
+impl Dataset {
+    /// The file that a number in extents stands for.
+    pub fn path_of(&self, index: &Index, shard: ShardId) -> Result<PathBuf, Error> {
+        if index.has_sample_files() {
+            let file = index.sample_file(shard)?;
+            return Ok(self.shards[file.shard].path.join(file.name));
+        }
+        match self.shards.get(shard.0 as usize) {
+            Some(shard) => Ok(shard.path.clone()),
+            None => {
+                Err(Error::Usage { message: format!("there is no file {}", shard.0), hint: String::new() })
+            }
+        }
+    }
+}

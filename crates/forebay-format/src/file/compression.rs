@@ -1,0 +1,31 @@
+//! Files that are compressed as a whole: nothing in them has a place of its own, so they are refused, with what undoes it.
+
+use std::path::Path;
+
+/// How a file is compressed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Compression {
+    /// Its name.
+    pub(crate) name: &'static str,
+    command: &'static str,
+}
+
+/// First bytes.
+const KNOWN: [(&[u8], Compression); 4] = [
+    (b"\x1f\x8b", Compression { name: "gzip", command: "gunzip --keep" }),
+    (b"\x28\xb5\x2f\xfd", Compression { name: "zstd", command: "unzstd --keep" }),
+    (b"BZh", Compression { name: "bzip2", command: "bunzip2 --keep" }),
+    (b"\xfd7zXZ\0", Compression { name: "xz", command: "unxz --keep" }),
+];
+
+impl Compression {
+    /// That of a file which begins with these bytes.
+    pub(crate) fn of(head: &[u8]) -> Option<&'static Self> {
+        KNOWN.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, compression)| compression)
+    }
+
+    /// What the user can do.
+    pub(crate) fn hint(&self, path: &Path) -> String {
+        format!("decompress it: {} {}", self.command, path.display())
+    }
+}

@@ -1,0 +1,157 @@
+//! Reads the headers of a container whose records stand one behind the other, each header telling where the next is.
+//!
+//! Where records are small, their headers come with large blocks of the file; where they are large, a header is read
+//! alone and the record skipped. What was read is dropped when the next block is read, so that memory does not depend
+//! on the file. Nothing is read that the file does not have.
+//!
+//! tar has a reader of its own, [`crate::container::tar`]'s window: there a header's neighbours are read after a leap too, where here nothing
+//! but the next record's header of fixed length is wanted, and a block as soon as two records stand close.
+
+use std::time::{Duration, Instant};
+
+use super::Input;
+use crate::Error;
+
+/// Distance of headers from which on the bytes between them are skipped \[bytes\].
+///
+/// On shared storage a request costs about as much as the transfer of 64 KiB (docs/cost-model.md).
+const LEAP_BYTES: u64 = 64 << 10;
+
+/// Length of a block \[bytes\]: large enough that the cost of a request does not show against its transfer.
+const BLOCK_BYTES: u64 = 1 << 20;
+
+/// Length of the first read \[bytes\]: nobody knows yet how large the records are, and a page costs what a byte does.
+const FIRST_BYTES: u64 = 4096;
+
+/// Time after which a caller that waits is asked whether it still wants to; Ctrl-C should feel immediate.
+const WAITING: Duration = Duration::from_millis(100);
+
+/// The headers of one file, read from its start to its end.
+pub(crate) struct HeaderScan<'a> {
+    input: &'a Input,
+    progress: &'a dyn Fn(u64) -> bool,
+    asked: Instant,
+    block: Vec<u8>,
+    block_at: u64,
+    /// Where the last header that was asked for begins.
+    last_at: Option<u64>,
+}
+
+impl<'a> HeaderScan<'a> {
+    /// The headers of a file. `progress` is told how far the work is \[bytes\], a few times a second; `false` ends it with
+    /// [`Error::Interrupted`].
+    pub(crate) fn new(input: &'a Input, progress: &'a dyn Fn(u64) -> bool) -> Self {
+        Self { input, progress, asked: Instant::now(), block: Vec::new(), block_at: 0, last_at: None }
+    }
+
+    /// The file.
+    pub(crate) fn input(&self) -> &'a Input {
+        self.input
+    }
+
+    /// What was read last.
+    pub(crate) fn block(&self) -> &[u8] {
+        &self.block
+    }
+
+    /// The `N` bytes at `at`, which lie behind those of the last call.
+    ///
+    /// A file without so many bytes there is an error that says `what` was looked for.
+    pub(crate) fn get<const N: usize>(&mut self, at: u64, what: &str) -> Result<[u8; N], Error> {
+        let left = self.input.bytes().saturating_sub(at);
+        if left < N as u64 {
+            let found = format!("the end of the file after {left} bytes");
+            return Err(self.input.corrupt(at, what, format!("{N} bytes"), found));
+        }
+        let block_end = self.block_at + self.block.len() as u64;
+        if at < self.block_at || at + N as u64 > block_end {
+            let wanted = match self.last_at {
+                None => FIRST_BYTES,
+                Some(last) if at.saturating_sub(last) >= LEAP_BYTES => N as u64,
+                Some(_) => BLOCK_BYTES,
+            };
+            self.block.resize(left.min(wanted.max(N as u64)) as usize, 0);
+            self.block_at = at;
+            self.fill(what)?;
+        }
+        self.last_at = Some(at);
+        let from = (at - self.block_at) as usize;
+        let bytes = self.block[from..].first_chunk().expect("the block holds the header");
+        Ok(*bytes)
+    }
+
+    /// Reads the block.
+    fn fill(&mut self, what: &str) -> Result<(), Error> {
+        if self.asked.elapsed() >= WAITING {
+            if !(self.progress)(self.block_at) {
+                return Err(Error::Interrupted);
+            }
+            self.asked = Instant::now();
+        }
+        let read = self.input.read(self.block_at, &mut self.block, what);
+        if read.is_err() {
+            self.block.clear();
+        }
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn input(bytes: usize) -> Input {
+        let bytes = (0..bytes).map(|at| at as u8).collect::<Vec<u8>>();
+        Input::from_source(Path::new("x"), Arc::new(bytes)).expect("a file in memory")
+    }
+
+    #[test]
+    fn small_records_come_with_blocks_and_large_ones_are_skipped() {
+        let input = input(8 << 20);
+        let mut headers = HeaderScan::new(&input, &|_| true);
+        let mut read = |at| {
+            let before = input.read_bytes();
+            let header = headers.get::<12>(at, "header").expect("there");
+            assert_eq!(header[0], at as u8);
+            input.read_bytes() - before
+        };
+        assert_eq!(read(0), 4096, "the first page");
+        assert_eq!(read(1000), 0, "held");
+        assert_eq!(read(5000), 1 << 20, "small records");
+        assert_eq!(read(60_000), 0, "held");
+        assert_eq!(read(2 << 20), 12, "a leap");
+        assert_eq!(read((2 << 20) + 100_000), 12, "another one");
+        assert_eq!(read((2 << 20) + 100_020), 1 << 20, "small records again");
+        assert_eq!(read((8 << 20) - 20), 12);
+        assert_eq!(read((8 << 20) - 12), 12, "no more than there is");
+    }
+
+    #[test]
+    fn headers_behind_the_end_are_reported_with_their_place() {
+        let input = input(10);
+        let mut headers = HeaderScan::new(&input, &|_| true);
+        let error = headers.get::<8>(4, "header").expect_err("cut").to_string();
+        assert_eq!(error, "x: header at offset 4: expected 8 bytes, found the end of the file after 6 bytes");
+        let error = headers.get::<8>(u64::MAX, "header").expect_err("beyond").to_string();
+        assert!(error.ends_with("after 0 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_caller_that_has_enough_ends_the_walk() {
+        let input = input(4 << 20);
+        let calls = RefCell::new(Vec::new());
+        let progress = |done| {
+            calls.borrow_mut().push(done);
+            false
+        };
+        let mut headers = HeaderScan::new(&input, &progress);
+        headers.get::<8>(0, "header").expect("nobody is asked at once");
+        std::thread::sleep(2 * WAITING);
+        assert!(matches!(headers.get::<8>(1 << 20, "header"), Err(Error::Interrupted)));
+        assert_eq!(*calls.borrow(), [1 << 20]);
+    }
+}

@@ -1,0 +1,78 @@
+//! The container formats that are read.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// A container format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Lightning Memory-Mapped Database.
+    Lmdb,
+    /// An array of numpy.
+    Npy,
+    /// Arrays of numpy in a zip archive.
+    Npz,
+    /// Records of one size, one behind the other.
+    Raw,
+    /// `MXNet`'s `RecordIO`.
+    RecordIo,
+    /// `TensorFlow`'s `TFRecord`.
+    TfRecord,
+    /// Hierarchical Data Format, version 5.
+    Hdf5,
+    /// tar files as `WebDataset` uses them.
+    Tar,
+    /// A directory of files.
+    Folder,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Self; 9] = [
+        Self::Lmdb,
+        Self::Hdf5,
+        Self::Npy,
+        Self::Npz,
+        Self::Raw,
+        Self::RecordIo,
+        Self::TfRecord,
+        Self::Tar,
+        Self::Folder,
+    ];
+
+    /// The name, as in `format="lmdb"` and in sidecars.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lmdb => "lmdb",
+            Self::Npy => "npy",
+            Self::Npz => "npz",
+            Self::Raw => "raw",
+            Self::RecordIo => "recordio",
+            Self::TfRecord => "tfrecord",
+            Self::Hdf5 => "hdf5",
+            Self::Tar => "tar",
+            Self::Folder => "folder",
+        }
+    }
+
+    /// Whether its files hold arrays, whose first axis may count samples.
+    pub(crate) fn has_axes(self) -> bool {
+        matches!(self, Self::Hdf5 | Self::Npy | Self::Npz)
+    }
+}
+
+impl FromStr for Format {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| Error::Usage {
+            message: format!("there is no format {name:?}"),
+            hint: format!("formats: {}", Self::ALL.map(Self::name).join(", ")),
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! What the caller says when a dataset is opened.
+
+use std::str::FromStr;
+
+use forebay_types::Field;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Format};
+
+/// What to open in a file, and how to read it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OpenOptions {
+    /// Name of a database within the file (LMDB); `None`: the main one.
+    pub database: Option<String>,
+    /// How records become fields.
+    pub schema: SchemaChoice,
+    /// The container format; `None`: found from the contents.
+    pub format: Option<Format>,
+    /// The fields that are wanted, in this order; empty: all.
+    pub fields: Vec<String>,
+    /// What the records of a raw file are.
+    pub raw: Option<RawLayout>,
+    /// What counts the samples of a file of arrays.
+    #[serde(default)]
+    pub sample_axis: SampleAxis,
+}
+
+impl OpenOptions {
+    /// Text that differs between options that lead to different indexes of the same files.
+    pub(crate) fn key(&self, format: Format) -> Vec<u8> {
+        let Self { database, schema, format: _, fields, raw, sample_axis } = self;
+        let mut key = format!("{}\0{database:?}\0{}", format.name(), schema.name()).into_bytes();
+        if !fields.is_empty() || raw.is_some() {
+            key.extend(serde_json::to_vec(&(fields, raw)).expect("numbers and text are JSON"));
+        }
+        if sample_axis.is_file() {
+            key.extend(b"\0sample_axis=None");
+        }
+        key
+    }
+}
+
+/// Which schema the caller wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SchemaChoice {
+    /// The one that fits: `CaffeDatum` if records parse as such, else `Raw`.
+    #[default]
+    Auto,
+    /// Records as they are.
+    Raw,
+    /// Records are Caffe's `Datum` messages.
+    CaffeDatum,
+    /// Records are `TensorFlow`'s `tf.train.Example` messages.
+    TfExample,
+    /// Records are `MXNet`'s image records.
+    ImageRecord,
+}
+
+impl SchemaChoice {
+    /// All choices and their names.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("auto", Self::Auto),
+        ("raw", Self::Raw),
+        ("caffe-datum", Self::CaffeDatum),
+        ("tf-example", Self::TfExample),
+        ("image-record", Self::ImageRecord),
+    ];
+
+    /// The name, as in `schema="caffe-datum"`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Raw => "raw",
+            Self::CaffeDatum => "caffe-datum",
+            Self::TfExample => "tf-example",
+            Self::ImageRecord => "image-record",
+        }
+    }
+}
+
+impl FromStr for SchemaChoice {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, choice)| *choice).ok_or_else(|| {
+            Error::Usage {
+                message: format!("there is no schema {name:?}"),
+                hint: format!("schemas: {}", Self::ALL.map(|(known, _)| known).join(", ")),
+            }
+        })
+    }
+}
+
+/// What a record of a raw file consists of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RawLayout {
+    /// Size of a record \[bytes\].
+    pub record_bytes: u64,
+    /// Bytes in front of the first record.
+    pub header_bytes: u64,
+    /// The fields that are wanted and where each begins [bytes from the start of the record]; none: one field `data`.
+    pub fields: Vec<(Field, u64)>,
+}
+
+/// What counts the samples of a file of arrays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SampleAxis {
+    /// The first axis, as nobody said anything else.
+    #[default]
+    Auto,
+    /// The first axis, as the caller says.
+    First,
+    /// Nothing: a file is one sample.
+    File,
+}
+
+impl SampleAxis {
+    /// Whether a file is one sample.
+    #[must_use]
+    pub fn is_file(self) -> bool {
+        self == Self::File
+    }
+
+    /// The shape of samples and their number in an array of this shape: its first axis, or a first
+    /// axis of one.
+    #[must_use]
+    pub fn shape(self, mut shape: Vec<u64>) -> Vec<u64> {
+        if self.is_file() {
+            shape.insert(0, 1);
+        }
+        shape
+    }
+}

@@ -1,0 +1,77 @@
+//! A history that may have led to the file: a writer that repeats it, held against the file leaf by leaf.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::check::compare_metas;
+use super::insertion::{LeafPage, Outcome};
+use super::layout::{Offsets, Writing};
+use crate::container::lmdb::Identity;
+
+/// Bytes per place that are hashed.
+pub(super) const PLACE_BYTES: usize = 16;
+
+pub(super) fn put_place(out: &mut Vec<u8>, offset: u64, length: u64) {
+    out.extend_from_slice(&offset.to_le_bytes());
+    out.extend_from_slice(&length.to_le_bytes());
+}
+
+/// A leaf as a walk found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ObservedLeaf {
+    pub(super) page: u64,
+    pub(super) hash: u64,
+    pub(super) records: u32,
+}
+
+/// The file, as far as a candidate is held against it.
+pub(super) struct Truth<'a> {
+    pub(super) leaves: &'a [ObservedLeaf],
+    pub(super) offsets: Offsets,
+    pub(super) identity: &'a Identity,
+}
+
+/// A writer with all leaves right so far.
+#[derive(Clone)]
+pub(super) struct Candidate<'a> {
+    pub(super) writing: Writing<'a>,
+    /// Leaves that are finished.
+    pub(super) leaves: usize,
+}
+
+impl Candidate<'_> {
+    /// Whether what either does next is the same.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.writing.insertion == other.writing.insertion
+    }
+}
+
+impl Truth<'_> {
+    /// Whether the file has this leaf.
+    pub(super) fn is_right(&self, number: usize, leaf: &LeafPage, bytes: &mut Vec<u8>) -> bool {
+        let Some(observed) = self.leaves.get(number) else { return false };
+        if observed.page != leaf.page || observed.records as usize != leaf.records.len() {
+            return false;
+        }
+        bytes.clear();
+        for record in &leaf.records {
+            put_place(bytes, self.offsets.value(leaf.page, record), u64::from(record.value_bytes));
+        }
+        xxh3_64(bytes) == observed.hash
+    }
+
+    fn is_end(&self, outcome: &Outcome) -> bool {
+        compare_metas(outcome, self.identity).is_ok()
+    }
+
+    /// Ends the last transaction; whether that leads to the file.
+    pub(super) fn ends_well(
+        &self,
+        candidate: &mut Candidate<'_>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<bool, String> {
+        let (outcome, last) = candidate.writing.finish()?;
+        Ok(self.is_end(&outcome)
+            && candidate.leaves + 1 == self.leaves.len()
+            && self.is_right(candidate.leaves, last.page, bytes))
+    }
+}
