@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_format::file::Input;
 use forebay_format::recordio::{self, IndexFile};
-use forebay_format::sidecar::{Entry, Stretch};
+use forebay_format::sidecar::{Entry, PartPiece};
 use forebay_format::tfrecord;
 use libfuzzer_sys::fuzz_target;
 
@@ -54,7 +54,7 @@ fuzz_target!(|bytes: &[u8]| {
             Entry::Plain { start, length, .. } => extent(start + 8, length),
             Entry::Exception(parts) => {
                 for piece in &parts[0].pieces {
-                    let Stretch::Extent { offset, length } = piece else { panic!("an extent") };
+                    let PartPiece::Extent { offset, length } = piece else { panic!("an extent") };
                     extent(*offset, *length);
                 }
             }

@@ -24,7 +24,7 @@ use std::fs;
 use std::path::Path;
 
 use forebay_format::lmdb::Dialect;
-use forebay_format::sidecar::{Entry, Part, Stretch};
+use forebay_format::sidecar::{Entry, Part, PartPiece};
 use lmdb_writer::{Spec, records};
 use npy_writer::{Member, npy, zip};
 use serde_json::Value;
@@ -49,8 +49,8 @@ fn main() {
         ("inline", (0..300).map(|index| plain(0, (1 << 20) - 200 * index, 150 + index % 30)).collect()),
         ("mixed", (0..300).map(|index| plain((index % 2) as u8, (2 + index) * 4096, 7 * index)).collect()),
         ("exceptional", {
-            let extent = Stretch::Extent { offset: 9000, length: 40 };
-            let pieces = vec![extent, Stretch::Literal(vec![1, 2, 3])];
+            let extent = PartPiece::Extent { offset: 9000, length: 40 };
+            let pieces = vec![extent, PartPiece::Literal(vec![1, 2, 3])];
             let part = Part { pieces, codecs: 0, decoded_bytes: 43, guard: 9, offset: 4, length: 30 };
             vec![plain(0, 8192, 9), Entry::Exception(vec![part.clone(), part]), plain(1, 12288, 3)]
         }),

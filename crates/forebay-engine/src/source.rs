@@ -311,7 +311,7 @@ impl Source {
                     format!("{}: there is nobody to find the structure of the file", path.display());
                 return Err(Error::Format(message, Some("open it from Python, where h5py does that".into())));
             };
-            dataset.tell_structure(shard, &found)?;
+            dataset.set_structure(shard, &found)?;
         }
         let built = dataset.build_index(INDEX_THREADS, &|progress| tell(caller, progress))?;
         for warning in &built.report.warnings {

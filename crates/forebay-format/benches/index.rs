@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_format::lmdb::{Dialect, Identity, TreeRecord};
-use forebay_format::sidecar::{Class, Entry, Home, Writer};
+use forebay_format::sidecar::{Entry, RecordClass, StoredIn, Writer};
 use forebay_format::{Dataset, FieldOut, Index, OpenOptions, Schema, SchemaChoice, ShardInfo, ShardState};
 use forebay_types::{Located, SampleId};
 
@@ -38,7 +38,7 @@ fn main() {
 
 /// A table as one LMDB transaction would lay it out, with keys of 8 bytes and a leap every 1,000 records.
 fn table(name: &str, samples: u64, mut length: impl FnMut(u64) -> u64) {
-    let class = |name: &str, head_bytes, align_bytes: u64, step_bytes: u64, page_bytes: u64| Class {
+    let class = |name: &str, head_bytes, align_bytes: u64, step_bytes: u64, page_bytes: u64| RecordClass {
         name: name.to_owned(),
         head_bytes,
         tail_bytes: 0,
@@ -47,7 +47,7 @@ fn table(name: &str, samples: u64, mut length: impl FnMut(u64) -> u64) {
         page_bytes: page_bytes as u32,
         page_tail_bytes: 0,
         guard: head_bytes > 0,
-        home: Home::default(),
+        stored_in: StoredIn::default(),
     };
     let classes = vec![class("inline", 0, 1, 2, PAGE_BYTES), class("big", 16, PAGE_BYTES, PAGE_BYTES, 0)];
     let mut writer = Writer::new(vec![classes]);

@@ -10,7 +10,7 @@ use forebay_format::lmdb::Dialect;
 use forebay_format::recipe::{
     Lengths, NamedDatabase, Recipe, RecipeFile, ShardRecipe, SplitClass, Transactions,
 };
-use forebay_format::sidecar::{Class, Entry, Home, Writer};
+use forebay_format::sidecar::{Entry, RecordClass, StoredIn, Writer};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|text| !text.starts_with('-')).collect();
@@ -78,7 +78,7 @@ fn measure(case: &str, recipe: &Recipe) {
     let offsets_s = started.elapsed().as_secs_f64();
     let offsets_bytes = peak_bytes() - before_bytes;
 
-    let class = |name: &str, head_bytes, align_bytes, step_bytes, page_bytes| Class {
+    let class = |name: &str, head_bytes, align_bytes, step_bytes, page_bytes| RecordClass {
         name: name.to_owned(),
         head_bytes,
         tail_bytes: 0,
@@ -87,7 +87,7 @@ fn measure(case: &str, recipe: &Recipe) {
         page_bytes,
         page_tail_bytes: 0,
         guard: head_bytes > 0,
-        home: Home::default(),
+        stored_in: StoredIn::default(),
     };
     let started = Instant::now();
     let mut writer = Writer::new(vec![vec![class("inline", 0, 1, 2, 4096), class("big", 16, 4096, 4096, 0)]]);

@@ -149,18 +149,18 @@ fn a_cursor_that_was_told_goes_on_exactly_there() {
     let index = index(&dataset);
     let bytes = |_: ShardId, offset: u64, length: u64| file.get(offset as usize..(offset + length) as usize);
     let mut whole = SampleCursor::default();
-    let mut told = dataset.tell_cursor(&whole);
+    let mut told = dataset.export_cursor(&whole);
     for id in 0..900 {
         // Told from process to process after every sample.
-        let mut cursor = dataset.take_cursor(&index, &told, &bytes).expect("taken");
+        let mut cursor = dataset.import_cursor(&index, &told, &bytes).expect("taken");
         assert_eq!(cursor.next_sample(), id);
         let found = dataset.find_by_cursor(&mut cursor, &index, SampleId(id), &bytes).expect("found");
         let expected = dataset.find_by_cursor(&mut whole, &index, SampleId(id), &bytes).expect("found");
         assert_eq!(found, expected, "sample {id}");
-        told = dataset.tell_cursor(&cursor);
+        told = dataset.export_cursor(&cursor);
     }
     // Behind the last one there is nothing to come.
-    let cursor = dataset.take_cursor(&index, &told, &bytes).expect("taken");
+    let cursor = dataset.import_cursor(&index, &told, &bytes).expect("taken");
     assert_eq!(cursor.next_sample(), 900);
 }
 
@@ -181,9 +181,9 @@ fn a_cursor_of_another_snapshot_is_refused_with_both() {
     let scratch = Scratch::new();
     let (dataset, file) = deep(&scratch);
     let bytes = |_: ShardId, offset: u64, length: u64| file.get(offset as usize..(offset + length) as usize);
-    let mut told = dataset.tell_cursor(&SampleCursor::default());
+    let mut told = dataset.export_cursor(&SampleCursor::default());
     told[12] ^= 1;
-    let error = dataset.take_cursor(&index(&dataset), &told, &bytes).unwrap_err();
+    let error = dataset.import_cursor(&index(&dataset), &told, &bytes).unwrap_err();
     assert!(error.to_string().contains("transaction and root page"), "{error}");
 }
 
@@ -200,10 +200,10 @@ proptest! {
         let bytes = |_: ShardId, offset: u64, length: u64| file.get(offset as usize..(offset + length) as usize);
         let mut cursor = SampleCursor::default();
         dataset.find_by_cursor(&mut cursor, &index, SampleId(walked - 1), &bytes).expect("found");
-        let mut told = dataset.tell_cursor(&cursor);
+        let mut told = dataset.export_cursor(&cursor);
         let at = at % told.len();
         told[at] ^= flip;
-        if let Ok(mut taken) = dataset.take_cursor(&index, &told, &bytes) {
+        if let Ok(mut taken) = dataset.import_cursor(&index, &told, &bytes) {
             // A node or a number that is another, but is one: the walk goes on or ends, and nothing worse.
             let next = taken.next_sample().min(899);
             let _ = dataset.find_by_cursor(&mut taken, &index, SampleId(next), &bytes);

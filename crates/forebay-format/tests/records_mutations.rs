@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_format::file::Input;
-use forebay_format::sidecar::{Entry, Stretch};
+use forebay_format::sidecar::{Entry, PartPiece};
 use forebay_format::{Dataset, Error, OpenOptions, SchemaChoice, recordio, tfrecord};
 use support::dataset::Scratch;
 use support::lmdb_writer::Random;
@@ -138,8 +138,8 @@ fn damaged_recordio_files_give_an_error_or_records_within_the_file() {
                     .pieces
                     .iter()
                     .map(|piece| match piece {
-                        Stretch::Extent { offset, length } => (*offset, *length),
-                        Stretch::Literal(_) => panic!("seed {seed}: no literals"),
+                        PartPiece::Extent { offset, length } => (*offset, *length),
+                        PartPiece::Literal(_) => panic!("seed {seed}: no literals"),
                     })
                     .collect(),
             };

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{env, fs};
 
-use forebay_format::sidecar::{Entry, Part, Stretch, Writer};
+use forebay_format::sidecar::{Entry, Part, PartPiece, Writer};
 use forebay_format::{Format, Index, Schema, SidecarError};
 use forebay_types::{CodecChain, Dtype, Extent, Field, Layout, Located, Piece, SampleId, ShardId};
 use proptest::collection::vec;
@@ -42,8 +42,10 @@ fn entries(index: &Index) -> Vec<Entry> {
             let part = |slice: &forebay_types::Slice| {
                 let unit = located.units()[slice.unit as usize];
                 let stretch = |piece: &Piece| match *piece {
-                    Piece::Extent(extent) => Stretch::Extent { offset: extent.offset, length: extent.length },
-                    Piece::Literal { first, length } => Stretch::Literal(
+                    Piece::Extent(extent) => {
+                        PartPiece::Extent { offset: extent.offset, length: extent.length }
+                    }
+                    Piece::Literal { first, length } => PartPiece::Literal(
                         located.literals()[first as usize..(first + length) as usize].to_vec(),
                     ),
                 };
@@ -69,15 +71,15 @@ fn any_entries() -> impl Strategy<Value = Vec<Entry>> {
     let big = (2_u64..1 << 20, 0_u64..70_000).prop_map(move |(page, length)| place(1, page * 4096, length));
     let stretch = prop_oneof![
         (DATA.start..DATA.end - 100, 0_u64..100)
-            .prop_map(|(offset, length)| Stretch::Extent { offset, length }),
-        vec(any::<u8>(), 0..9).prop_map(Stretch::Literal),
+            .prop_map(|(offset, length)| PartPiece::Extent { offset, length }),
+        vec(any::<u8>(), 0..9).prop_map(PartPiece::Literal),
     ];
     let part = (vec(stretch, 0..4), any::<u64>(), 0_u64..1 << 20).prop_map(|(pieces, guard, cut)| {
         let bytes = pieces
             .iter()
             .map(|piece| match piece {
-                Stretch::Extent { length, .. } => *length,
-                Stretch::Literal(bytes) => bytes.len() as u64,
+                PartPiece::Extent { length, .. } => *length,
+                PartPiece::Literal(bytes) => bytes.len() as u64,
             })
             .sum();
         let offset = if bytes == 0 { 0 } else { cut % bytes };
@@ -166,7 +168,7 @@ fn golden_tables() -> Vec<(&'static str, Vec<Entry>)> {
         .collect();
     let scattered =
         (0..300).map(|_| plain(0, DATA.start + random.below(1 << 30), random.below(3000))).collect();
-    let extent = |offset, length| Stretch::Extent { offset, length };
+    let extent = |offset, length| PartPiece::Extent { offset, length };
     let part = |pieces, decoded_bytes, offset, length| Part {
         pieces,
         codecs: 0,
@@ -178,7 +180,7 @@ fn golden_tables() -> Vec<(&'static str, Vec<Entry>)> {
     let exceptional = (0..50)
         .map(|index: u64| match index % 10 {
             3 => Entry::Exception(vec![part(
-                vec![extent(9000 + index, 40), Stretch::Literal(vec![1, 2, 3, 4]), extent(20_000, 60)],
+                vec![extent(9000 + index, 40), PartPiece::Literal(vec![1, 2, 3, 4]), extent(20_000, 60)],
                 104,
                 4,
                 100,
@@ -278,7 +280,7 @@ fn places_outside_the_file_are_refused_even_with_sound_checksums() {
         (Entry::Plain { class: 1, start: DATA.end - 4096, length: 4081 }, "record"),
         (
             Entry::Exception(vec![Part {
-                pieces: vec![Stretch::Extent { offset: u64::MAX, length: 5 }],
+                pieces: vec![PartPiece::Extent { offset: u64::MAX, length: 5 }],
                 codecs: 0,
                 decoded_bytes: 5,
                 guard: 0,
@@ -289,7 +291,7 @@ fn places_outside_the_file_are_refused_even_with_sound_checksums() {
         ),
         (
             Entry::Exception(vec![Part {
-                pieces: vec![Stretch::Literal(vec![1; 5])],
+                pieces: vec![PartPiece::Literal(vec![1; 5])],
                 codecs: 1,
                 decoded_bytes: 5,
                 guard: 0,
@@ -300,7 +302,7 @@ fn places_outside_the_file_are_refused_even_with_sound_checksums() {
         ),
         (
             Entry::Exception(vec![Part {
-                pieces: vec![Stretch::Literal(vec![1; 5])],
+                pieces: vec![PartPiece::Literal(vec![1; 5])],
                 codecs: 0,
                 decoded_bytes: 6,
                 guard: 0,
@@ -311,7 +313,7 @@ fn places_outside_the_file_are_refused_even_with_sound_checksums() {
         ),
         (
             Entry::Exception(vec![Part {
-                pieces: vec![Stretch::Literal(vec![1; 5])],
+                pieces: vec![PartPiece::Literal(vec![1; 5])],
                 codecs: 0,
                 decoded_bytes: 5,
                 guard: 0,

@@ -10,7 +10,7 @@ mod support {
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use forebay_format::sidecar::{Class, Entry, Home, Part, Stretch, Tiles, Writer};
+use forebay_format::sidecar::{Entry, Part, PartPiece, RecordClass, StoredIn, Tiles, Writer};
 use forebay_format::{Codec, Format, Index, Schema};
 use forebay_types::{CodecChain, Dtype, Field, Layout, Located, Piece, SampleId};
 use support::lmdb_writer::Random;
@@ -24,8 +24,8 @@ fn byte(shard: u32, offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ shard as u8
 }
 
-fn class(name: &str) -> Class {
-    Class {
+fn class(name: &str) -> RecordClass {
+    RecordClass {
         name: name.to_owned(),
         head_bytes: 0,
         tail_bytes: 0,
@@ -34,7 +34,7 @@ fn class(name: &str) -> Class {
         page_bytes: 0,
         page_tail_bytes: 0,
         guard: false,
-        home: Home::default(),
+        stored_in: StoredIn::default(),
     }
 }
 
@@ -151,7 +151,7 @@ impl Array {
                 let entry = match chunk {
                     Chunk::Stored(start) => Entry::Plain { class: 1, start: *start, length },
                     Chunk::Shuffled(start) => Entry::Plain { class: 0, start: *start, length },
-                    Chunk::Literal(bytes) => exception(vec![Stretch::Literal(bytes.clone())], 0),
+                    Chunk::Literal(bytes) => exception(vec![PartPiece::Literal(bytes.clone())], 0),
                     Chunk::Missing => exception(vec![], fill),
                 };
                 writer.push_chunk(0, entry);

@@ -5,7 +5,7 @@
 //! record is passed over once in the whole job.
 //!
 //! ```text
-//! step (8 bytes) | leg (4) | cursor (forebay_format::Dataset::tell_cursor)
+//! step (8 bytes) | leg (4) | cursor (forebay_format::Dataset::export_cursor)
 //! ```
 //!
 //! Where a cursor stands follows from step and leg alone, so it does not matter which pass it was told in, and a cursor for a

@@ -159,7 +159,7 @@ impl<'a> Walk<'a> {
         }
         let Some((handoff, _)) = &mut self.handoff else { return Ok(()) };
         let cursor = &self.cursors[0];
-        let bytes = handoff.pass_on(step, leg, || shared.source.dataset().tell_cursor(cursor));
+        let bytes = handoff.pass_on(step, leg, || shared.source.dataset().export_cursor(cursor));
         count(shared.slot(), Counter::CursorBytes, bytes);
         if self.hands_to_others() {
             for find in 0..self.leg.len() {
@@ -187,7 +187,7 @@ impl<'a> Walk<'a> {
         let shared = &self.pass.shared;
         let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
         let dataset = shared.source.dataset();
-        let cursor = dataset.take_cursor(&shared.index, told, &bytes)?;
+        let cursor = dataset.import_cursor(&shared.index, told, &bytes)?;
         if let Some(first) = first {
             if first.0 < cursor.next_sample() {
                 return Ok(()); // behind it: the order begins anew here

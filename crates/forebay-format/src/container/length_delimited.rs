@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::HeaderScan;
 use crate::file::Input;
-use crate::index::sidecar::{Class, Entry, ShardState, Writer};
+use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
 use crate::{Error, SchemaChoice};
 
 /// How records are told from each other.
@@ -19,7 +19,7 @@ pub(crate) trait Framing: Debug + Send + Sync + 'static {
     const USUAL: SchemaChoice;
 
     /// How a record lies in its unit.
-    fn class() -> Class;
+    fn class() -> RecordClass;
 
     /// Reads and checks the first header of a file.
     fn check_first(headers: &mut HeaderScan<'_>) -> Result<(), Error>;

@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::file::Input;
 use crate::index::Index;
-use crate::index::sidecar::{Class, NameTable, ShardInfo, ShardState, Tiles, Writer};
+use crate::index::sidecar::{NameTable, RecordClass, ShardInfo, ShardState, Tiles, Writer};
 use crate::schema::opaque_field;
 use crate::{Error, Format, Schema, SchemaChoice, SidecarError};
 
@@ -78,7 +78,7 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
     }
 
     /// Takes the structure of this file from who has found it.
-    fn tell_structure(&self, structure: &[u8]) -> Result<(), Error> {
+    fn set_structure(&self, structure: &[u8]) -> Result<(), Error> {
         let _ = structure;
         Ok(())
     }
@@ -122,18 +122,18 @@ pub(crate) struct Column {
     /// The field that it is, where columns are fields.
     pub(crate) field: Field,
     /// Kinds of records.
-    pub(crate) classes: Vec<Class>,
+    pub(crate) classes: Vec<RecordClass>,
 }
 
 impl Column {
     /// The column of opaque records.
-    pub(crate) fn opaque(classes: Vec<Class>) -> Self {
+    pub(crate) fn opaque(classes: Vec<RecordClass>) -> Self {
         Self { field: opaque_field(), classes }
     }
 
     /// Adds the classes of another file, unless they are there, and returns the number of their first
     /// one.
-    pub(crate) fn add_classes(&mut self, classes: Vec<Class>) -> usize {
+    pub(crate) fn add_classes(&mut self, classes: Vec<RecordClass>) -> usize {
         let known = self.classes.chunks(classes.len()).position(|known| known == classes);
         let first = known.map_or(self.classes.len(), |known| known * classes.len());
         if known.is_none() {

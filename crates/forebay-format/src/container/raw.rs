@@ -9,7 +9,7 @@ use forebay_types::{Dtype, Field, Layout};
 
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Input;
-use crate::index::sidecar::{Class, Entry, ShardState, Writer};
+use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions, RawLayout};
 
 /// Samples between two reports of progress.
@@ -81,7 +81,7 @@ impl Container for RawFile {
     }
 
     fn columns(&self) -> Result<Vec<Column>, Error> {
-        let class = Class::tight("record");
+        let class = RecordClass::tight("record");
         Ok(self
             .fields()
             .into_iter()

@@ -57,7 +57,7 @@ const DIRECTORY_MARKS: [(&str, &str); 3] =
     [("zarr.json", "a Zarr array"), (".zarray", "a Zarr array"), ("index.json", "MDS or LitData")];
 
 /// Entries of a directory that are looked at to find out whether its files hold one sample each.
-const ENTRIES_LOOKED_AT: usize = 64;
+const PROBED_ENTRIES: usize = 64;
 
 /// Opens a file.
 pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result<Arc<dyn Container>, Error> {
@@ -76,7 +76,7 @@ pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result
 
 /// What a file or directory looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Looks {
+enum Detected {
     Like(Format),
     /// Something that is not read.
     Other(&'static str),
@@ -96,14 +96,14 @@ pub(crate) fn detect(paths: &[PathBuf], options: &OpenOptions) -> Result<Format,
     for path in paths {
         let looks = if path.is_dir() { directory(path)? } else { file(path)? };
         let format = match looks {
-            Looks::Like(format) => format,
-            Looks::Empty => continue,
-            Looks::Other(name) => return Err(refused(path, format!("it looks like {name}"))),
-            Looks::Compressed(compression) => {
+            Detected::Like(format) => format,
+            Detected::Empty => continue,
+            Detected::Other(name) => return Err(refused(path, format!("it looks like {name}"))),
+            Detected::Compressed(compression) => {
                 let found = format!("it looks like a file compressed with {}", compression.name);
                 return Err(unsupported(path, found, compression.hint(path)));
             }
-            Looks::Unknown => return Err(refused(path, begin(path)?)),
+            Detected::Unknown => return Err(refused(path, begin(path)?)),
         };
         match known {
             None => known = Some((format, path)),
@@ -143,20 +143,20 @@ fn begin(path: &Path) -> Result<String, Error> {
     Ok(format!("no format that is read begins with {}", hex(&head[..count])))
 }
 
-fn directory(path: &Path) -> Result<Looks, Error> {
+fn directory(path: &Path) -> Result<Detected, Error> {
     if ["data.mdb", "lock.mdb"].iter().any(|file| path.join(file).exists()) {
-        return Ok(Looks::Like(Format::Lmdb));
+        return Ok(Detected::Like(Format::Lmdb));
     }
     if let Some((_, name)) = DIRECTORY_MARKS.iter().find(|(file, _)| path.join(file).exists()) {
-        return Ok(Looks::Other(name));
+        return Ok(Detected::Other(name));
     }
     let visible = visible(path)?;
     if visible.is_empty() {
-        return Ok(Looks::Unknown);
+        return Ok(Detected::Unknown);
     }
     // A directory of files that each hold many samples is rather a data set of these.
     if let Some(first) = visible.into_iter().filter(|path| path.is_file()).min()
-        && let Looks::Like(format) = file(&first)?
+        && let Detected::Like(format) = file(&first)?
     {
         return Err(Error::Usage {
             message: format!(
@@ -168,7 +168,7 @@ fn directory(path: &Path) -> Result<Looks, Error> {
             hint: format!("name the files, for example \"{}/*\", or say format=\"folder\"", path.display()),
         });
     }
-    Ok(Looks::Like(Format::Folder))
+    Ok(Detected::Like(Format::Folder))
 }
 
 /// The first entries of a directory but hidden ones, in no order.
@@ -180,35 +180,35 @@ fn visible(directory: &Path) -> Result<Vec<PathBuf>, Error> {
         source,
     })?;
     let visible = entries.flatten().filter(|entry| !entry.file_name().as_bytes().starts_with(b"."));
-    Ok(visible.take(ENTRIES_LOOKED_AT).map(|entry| entry.path()).collect())
+    Ok(visible.take(PROBED_ENTRIES).map(|entry| entry.path()).collect())
 }
 
-fn file(path: &Path) -> Result<Looks, Error> {
+fn file(path: &Path) -> Result<Detected, Error> {
     let mut head = [0; HEAD_BYTES];
     let input = Input::open(path)?;
     let count = input.read_most(0, &mut head)?;
-    let looks = if count == 0 { Looks::Empty } else { looks(&head[..count]) };
+    let looks = if count == 0 { Detected::Empty } else { looks(&head[..count]) };
     // A user block may hold anything; what it looks like is believed where that is something.
-    let is_unknown = looks == Looks::Unknown;
-    Ok(if is_unknown && hdf5::signature(&input)?.is_some() { Looks::Like(Format::Hdf5) } else { looks })
+    let is_unknown = looks == Detected::Unknown;
+    Ok(if is_unknown && hdf5::signature(&input)?.is_some() { Detected::Like(Format::Hdf5) } else { looks })
 }
 
 /// What these first bytes of a file look like.
-fn looks(head: &[u8]) -> Looks {
+fn looks(head: &[u8]) -> Detected {
     let has = |at: usize, mark: &[u8]| head.get(at..at + mark.len()).is_some_and(|found| found == mark);
     if LMDB_MAGIC_AT.iter().any(|at| LMDB_MAGIC.iter().any(|magic| has(*at, magic))) {
-        return Looks::Like(Format::Lmdb);
+        return Detected::Like(Format::Lmdb);
     }
     if let Some((name, _, _, format)) = MARKS.iter().find(|(_, at, mark, _)| has(*at, mark)) {
-        return format.map_or(Looks::Other(name), Looks::Like);
+        return format.map_or(Detected::Other(name), Detected::Like);
     }
     if let Some(compression) = Compression::of(head) {
-        return Looks::Compressed(compression);
+        return Detected::Compressed(compression);
     }
     if tar::is_header(head) {
-        return Looks::Like(Format::Tar);
+        return Detected::Like(Format::Tar);
     }
-    if is_tfrecord(head) { Looks::Like(Format::TfRecord) } else { Looks::Unknown }
+    if is_tfrecord(head) { Detected::Like(Format::TfRecord) } else { Detected::Unknown }
 }
 
 /// `TFRecord` has no mark, but the first eight bytes have a checksum behind them.
@@ -225,21 +225,21 @@ mod tests {
         for (name, at, mark, format) in MARKS {
             let mut head = vec![b'.'; HEAD_BYTES];
             head[at..at + mark.len()].copy_from_slice(mark);
-            assert_eq!(looks(&head), format.map_or(Looks::Other(name), Looks::Like));
+            assert_eq!(looks(&head), format.map_or(Detected::Other(name), Detected::Like));
         }
-        assert_eq!(looks(b"PK"), Looks::Unknown, "a mark that is cut is no mark");
-        assert_eq!(looks(&[]), Looks::Unknown);
-        assert_eq!(looks(&[0; 600]), Looks::Unknown);
+        assert_eq!(looks(b"PK"), Detected::Unknown, "a mark that is cut is no mark");
+        assert_eq!(looks(&[]), Detected::Unknown);
+        assert_eq!(looks(&[0; 600]), Detected::Unknown);
         let mut database = vec![0; 600];
         database[16..20].copy_from_slice(&LMDB_MAGIC[0]);
-        assert_eq!(looks(&database), Looks::Like(Format::Lmdb));
+        assert_eq!(looks(&database), Detected::Like(Format::Lmdb));
     }
 
     #[test]
     fn tfrecord_is_known_by_its_first_checksum() {
         let length = 5_u64.to_le_bytes();
         let masked = tfrecord::masked_crc32c(&length);
-        assert_eq!(looks(&[&length[..], &masked.to_le_bytes()].concat()), Looks::Like(Format::TfRecord));
-        assert_eq!(looks(&[&length[..], &(masked ^ 1).to_le_bytes()].concat()), Looks::Unknown);
+        assert_eq!(looks(&[&length[..], &masked.to_le_bytes()].concat()), Detected::Like(Format::TfRecord));
+        assert_eq!(looks(&[&length[..], &(masked ^ 1).to_le_bytes()].concat()), Detected::Unknown);
     }
 }

@@ -98,8 +98,8 @@ impl Dataset {
 
     /// Takes the structure of a file from the library that found it: bytes that are checked like any
     /// other input.
-    pub fn tell_structure(&self, shard: usize, structure: &[u8]) -> Result<(), Error> {
-        self.files[shard].tell_structure(structure)
+    pub fn set_structure(&self, shard: usize, structure: &[u8]) -> Result<(), Error> {
+        self.files[shard].set_structure(structure)
     }
 
     /// What a sidecar says of a shard; the number of samples is the writer's to fill in.

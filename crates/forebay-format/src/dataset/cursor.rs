@@ -84,7 +84,7 @@ impl Dataset {
     /// A cursor as another process can be told it: shard (4 bytes), next sample (8), the place in the shard
     /// ([`lmdb::PortableCursor`]).
     #[must_use]
-    pub fn tell_cursor(&self, cursor: &SampleCursor) -> Vec<u8> {
+    pub fn export_cursor(&self, cursor: &SampleCursor) -> Vec<u8> {
         let mut bytes = (cursor.shard as u32).to_le_bytes().to_vec();
         bytes.extend(cursor.next.to_le_bytes());
         let database = self.database(cursor.shard, "a cursor").expect("a cursor of this data set");
@@ -96,7 +96,7 @@ impl Dataset {
     ///
     /// # Errors
     /// What is no cursor in this state of these files.
-    pub fn take_cursor(
+    pub fn import_cursor(
         &self,
         index: &Index,
         told: &[u8],

@@ -1,4 +1,4 @@
-//! Where sidecars are kept, and which ones are believed to be somebody's honest work.
+//! Where sidecars and recipes are kept, and which ones are trusted (owner, mode, no symbolic link).
 //!
 //! Two places are looked at: beside the data (`data.mdb.forebay`, written on request only, used if it belongs to the
 //! owner of the data, to root or to the user), and the user's cache directory (ours, closed to others, or not used at
@@ -9,6 +9,7 @@
 //! the old one or the new one.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -24,10 +25,10 @@ use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::Dataset;
-use crate::{Error, Format, OpenOptions};
+use crate::{Error, Format, OpenOptions, SidecarError};
 
 /// Ending of the names of sidecars.
-pub(crate) const SIDECAR_ENDING: &str = "forebay";
+const SIDECAR_ENDING: &str = "forebay";
 
 /// Ending of the names of recipes.
 pub(crate) const RECIPE_ENDING: &str = "forebay-recipe";
@@ -167,29 +168,43 @@ fn failed(action: &str, path: &Path, errno: Errno) -> Error {
 }
 
 impl Dataset {
-    /// Looks for a sidecar beside the data and in the cache directory. Never fails: what cannot be used is passed over
-    /// with a warning.
+    /// Looks for a sidecar beside the data and in the cache directory. Never fails: what cannot be used is skipped with a
+    /// warning.
     pub fn find_sidecar(&self, cache: &CachePolicy) -> Lookup {
-        let mut lookup = Lookup::default();
+        let (found, warnings) =
+            self.find_kept(cache, SIDECAR_ENDING, "sidecar", |bytes| self.checked_sidecar(bytes));
+        Lookup { found: found.map(|(path, place, bytes)| Found { path, place, bytes }), warnings }
+    }
+
+    /// The first file of this dataset with an ending that `check` accepts, and why others were skipped; `what` it is, for
+    /// messages.
+    pub(crate) fn find_kept<T, E: fmt::Display>(
+        &self,
+        cache: &CachePolicy,
+        ending: &str,
+        what: &str,
+        check: impl Fn(Vec<u8>) -> Result<T, E>,
+    ) -> (Option<(PathBuf, Place, T)>, Vec<String>) {
+        let mut warnings = Vec::new();
         for place in [Place::Beside, Place::Cache] {
-            let path = match self.kept_path(place, cache, SIDECAR_ENDING) {
+            let path = match self.kept_path(place, cache, ending) {
                 Ok(Some(path)) => path,
                 Ok(None) => continue,
                 Err(error) => {
-                    lookup.warnings.push(warning(&error));
+                    warnings.push(warning(&error));
                     continue;
                 }
             };
-            match self.read_sidecar(place, cache, &path) {
-                Ok(Some(bytes)) => {
-                    lookup.found = Some(Found { path, place, bytes });
-                    break;
-                }
+            match self.read_kept(place, cache, &path, what) {
+                Ok(Some(bytes)) => match check(bytes) {
+                    Ok(checked) => return (Some((path, place, checked)), warnings),
+                    Err(error) => warnings.push(format!("{}: {what} ignored: {error}", path.display())),
+                },
                 Ok(None) => {}
-                Err(reason) => lookup.warnings.push(reason),
+                Err(reason) => warnings.push(reason),
             }
         }
-        lookup
+        (None, warnings)
     }
 
     /// Writes a sidecar to its place, in one step for whoever looks at it, and returns the file.
@@ -238,12 +253,7 @@ impl Dataset {
     }
 
     /// Where a sidecar of this dataset, or its recipe, is kept; `None` without a cache directory.
-    pub(crate) fn kept_path(
-        &self,
-        place: Place,
-        cache: &CachePolicy,
-        ending: &str,
-    ) -> Result<Option<PathBuf>, Error> {
+    fn kept_path(&self, place: Place, cache: &CachePolicy, ending: &str) -> Result<Option<PathBuf>, Error> {
         let mut key = self.options.key(self.format);
         key.push(0);
         match place {
@@ -279,23 +289,15 @@ impl Dataset {
         }
     }
 
-    /// Reads a sidecar that can be used; `None` if there is no file, or the reason why it is passed over.
-    fn read_sidecar(
-        &self,
-        place: Place,
-        cache: &CachePolicy,
-        path: &Path,
-    ) -> Result<Option<Vec<u8>>, String> {
-        let Some(bytes) = self.read_kept(place, cache, path, "sidecar")? else { return Ok(None) };
+    /// Checks the contents of a sidecar against the files, and its checksums.
+    fn checked_sidecar(&self, bytes: Vec<u8>) -> Result<Vec<u8>, SidecarError> {
         let bytes = Arc::new(bytes);
-        let checked =
-            self.checked_index(Arc::<Vec<u8>>::clone(&bytes)).and_then(|index| index.check_blocks());
-        checked.map_err(|fault| format!("{}: sidecar ignored: {fault}", path.display()))?;
-        Ok(Arc::into_inner(bytes))
+        self.checked_index(Arc::<Vec<u8>>::clone(&bytes)).and_then(|index| index.check_blocks())?;
+        Ok(Arc::into_inner(bytes).expect("the index is gone"))
     }
 
     /// Reads a file that was kept, from a place and of an owner that are believed; its contents are not looked at.
-    pub(crate) fn read_kept(
+    fn read_kept(
         &self,
         place: Place,
         cache: &CachePolicy,
@@ -365,7 +367,7 @@ impl Dataset {
 }
 
 /// An error as one line.
-pub(crate) fn warning(error: &Error) -> String {
+fn warning(error: &Error) -> String {
     error.hint().map_or_else(|| error.to_string(), |hint| format!("{error}; {hint}"))
 }
 

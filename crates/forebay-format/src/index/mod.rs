@@ -22,8 +22,8 @@ use crate::{Error, SidecarError, Summary};
 use cache::{Cache, Held};
 use guard::Guard;
 use names::Names;
-use sidecar::block::{Block, Limits, Part, Place, Stretch};
-use sidecar::{Class, Contents, Home, Meta, NUMBER_BYTES, ShardInfo, decode};
+use sidecar::block::{Block, Limits, Part, PartPiece, Place};
+use sidecar::{Contents, Meta, NUMBER_BYTES, RecordClass, ShardInfo, StoredIn, decode};
 use tiles::{TileWork, TiledColumn};
 
 /// Memory for expanded blocks \[bytes\]: 2 M records, a quarter of what a budget of 128 MiB leaves per process.
@@ -210,11 +210,13 @@ impl Index {
             } else {
                 let (class, start, length) = place.plain();
                 let class = &self.meta().columns[entry % columns][usize::from(class)];
-                match class.home {
-                    Home::Shard => push_plain(class, shard, start, length, out),
+                match class.stored_in {
+                    StoredIn::Shard => push_plain(class, shard, start, length, out),
                     // There are at most 2^32 samples where they have files of their own.
-                    Home::File => push_plain(class, ShardId(ids[entry / columns].0 as u32), 0, length, out),
-                    Home::Number => push_number(start, out),
+                    StoredIn::File => {
+                        push_plain(class, ShardId(ids[entry / columns].0 as u32), 0, length, out);
+                    }
+                    StoredIn::Number => push_number(start, out),
                 }
             }
             out.end_column();
@@ -384,7 +386,7 @@ struct Work {
 }
 
 #[inline]
-fn push_plain(class: &Class, shard: ShardId, start: u64, length: u64, out: &mut Located) {
+fn push_plain(class: &RecordClass, shard: ShardId, start: u64, length: u64, out: &mut Located) {
     let extent = Extent { shard, offset: start, length: length + class.margin_bytes() };
     let guard = if class.guard { start / u64::from(class.align_bytes) } else { 0 };
     let unit = out.push_stored_unit(extent, guard);
@@ -410,10 +412,10 @@ fn push_pieces(part: &Part, shard: ShardId, out: &mut Located) -> Vec<Piece> {
     part.pieces
         .iter()
         .map(|piece| match piece {
-            Stretch::Extent { offset, length } => {
+            PartPiece::Extent { offset, length } => {
                 Piece::Extent(Extent { shard, offset: *offset, length: *length })
             }
-            Stretch::Literal(bytes) => out.push_literal(bytes),
+            PartPiece::Literal(bytes) => out.push_literal(bytes),
         })
         .collect()
 }

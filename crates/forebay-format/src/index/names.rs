@@ -12,7 +12,7 @@ use super::Index;
 use super::cache::{Cache, Held};
 use crate::index::sidecar::block::BlockError;
 use crate::index::sidecar::names::{Directory, FileNames, decode_directories};
-use crate::index::sidecar::{self, Contents, Home};
+use crate::index::sidecar::{self, Contents, StoredIn};
 use crate::{Error, Format, SidecarError};
 
 /// Memory for names in use \[bytes\]: those of a million files, coded.
@@ -159,6 +159,6 @@ fn no_files() -> Error {
 impl sidecar::Meta {
     /// The column whose records are files, if samples have files of their own.
     pub(crate) fn column_of_files(&self) -> Option<usize> {
-        self.columns.iter().position(|classes| classes.iter().any(|class| class.home == Home::File))
+        self.columns.iter().position(|classes| classes.iter().any(|class| class.stored_in == StoredIn::File))
     }
 }

@@ -11,7 +11,7 @@ use forebay_types::{CodecChain, Extent, Located, Piece, ShardId, Slice};
 use super::{Index, push_pieces};
 use crate::Error;
 use crate::codec::{self, Codec};
-use crate::index::sidecar::block::{Block, BlockError, Part, Place, Stretch};
+use crate::index::sidecar::block::{Block, BlockError, Part, PartPiece, Place};
 use crate::index::sidecar::tiles::Grid;
 
 /// A tiled column, ready to be asked.
@@ -164,7 +164,7 @@ impl Index {
                     parts,
                     [part] if part.offset == 0 && part.length == grid.chunk_bytes && part.decoded_bytes == grid.chunk_bytes
                 );
-                let bytes = parts.iter().flat_map(|part| &part.pieces).map(Stretch::length).sum();
+                let bytes = parts.iter().flat_map(|part| &part.pieces).map(PartPiece::length).sum();
                 (parts.first().map_or(0, |part| part.codecs), bytes, is_one)
             } else {
                 let (class, _, length) = place.plain();

@@ -14,7 +14,7 @@ use super::{
 use crate::container::ScanSummary;
 use crate::container::lmdb::{Database, WalkOptions};
 use crate::dataset::build::IndexBuilder;
-use crate::dataset::store::{RECIPE_ENDING, warning};
+use crate::dataset::store::RECIPE_ENDING;
 use crate::index::sidecar::Writer;
 use crate::{BuiltIndex, CachePolicy, Dataset, Error, Place, Progress};
 
@@ -147,33 +147,12 @@ impl Dataset {
     /// Looks for a recipe beside the data and in the cache directory. Never fails: what cannot be used is passed over
     /// with a warning. Whether it leads to the files is not looked at.
     pub fn find_recipe(&self, cache: &CachePolicy) -> RecipeLookup {
-        let mut lookup = RecipeLookup::default();
-        for place in [Place::Beside, Place::Cache] {
-            let path = match self.kept_path(place, cache, RECIPE_ENDING) {
-                Ok(Some(path)) => path,
-                Ok(None) => continue,
-                Err(error) => {
-                    lookup.warnings.push(warning(&error));
-                    continue;
-                }
-            };
-            match self.read_kept(place, cache, &path, "recipe") {
-                Ok(Some(bytes)) => {
-                    match RecipeFile::decode(&bytes, self.fingerprint(), self.shards().len()) {
-                        Ok(recipe) => {
-                            lookup.found = Some(FoundRecipe { path, place, recipe });
-                            break;
-                        }
-                        Err(fault) => {
-                            lookup.warnings.push(format!("{}: recipe ignored: {fault}", path.display()));
-                        }
-                    }
-                }
-                Ok(None) => {}
-                Err(reason) => lookup.warnings.push(reason),
-            }
+        let decode = |bytes: Vec<u8>| RecipeFile::decode(&bytes, self.fingerprint(), self.shards().len());
+        let (found, warnings) = self.find_kept(cache, RECIPE_ENDING, "recipe", decode);
+        RecipeLookup {
+            found: found.map(|(path, place, recipe)| FoundRecipe { path, place, recipe }),
+            warnings,
         }
-        lookup
     }
 
     /// Writes a recipe to its place, in one step for whoever looks at it, and returns the file.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use forebay_format::lmdb::{Dialect, Identity, TreeRecord};
-use forebay_format::sidecar::{Class, Entry, Home, Writer};
+use forebay_format::sidecar::{Entry, RecordClass, StoredIn, Writer};
 use forebay_format::{Schema, ShardInfo, ShardState};
 use forebay_types::{Located, Piece};
 
@@ -15,8 +15,8 @@ pub const FINGERPRINT: u128 = 0x0123_4567_89ab_cdef_0011_2233_4455_6677;
 pub const DATA: Range<u64> = 8192..(1 << 33);
 
 /// Records on pages, and records with a header on pages of their own.
-pub fn classes() -> Vec<Class> {
-    let class = |name: &str, head_bytes, align_bytes, step_bytes, page_bytes, guard| Class {
+pub fn classes() -> Vec<RecordClass> {
+    let class = |name: &str, head_bytes, align_bytes, step_bytes, page_bytes, guard| RecordClass {
         name: name.to_owned(),
         head_bytes,
         tail_bytes: 0,
@@ -25,7 +25,7 @@ pub fn classes() -> Vec<Class> {
         page_bytes,
         page_tail_bytes: 0,
         guard,
-        home: Home::default(),
+        stored_in: StoredIn::default(),
     };
     vec![class("inline", 0, 1, 2, 4096, false), class("big", 16, 4096, 4096, 0, true)]
 }

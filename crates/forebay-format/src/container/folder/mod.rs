@@ -25,7 +25,7 @@ use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Input;
 use crate::index::sidecar::block::OFFSET_LIMIT;
 use crate::index::sidecar::names::Directory;
-use crate::index::sidecar::{Class, Entry, NUMBER_BYTES, NameTableWriter, ShardState, Writer};
+use crate::index::sidecar::{Entry, NUMBER_BYTES, NameTableWriter, RecordClass, ShardState, Writer};
 use crate::{Error, Index, OpenOptions, SidecarError};
 use list::{Names, ask_all, entries, file_bytes, modified_ns};
 
@@ -257,11 +257,11 @@ impl Container for Folder {
         let column = |field: &&str| match *field {
             DATA => Column {
                 field: Field::new(DATA, Dtype::Uint8, Layout::Ragged),
-                classes: vec![Class::files("file")],
+                classes: vec![RecordClass::files("file")],
             },
             _ => Column {
                 field: Field::new(LABEL, Dtype::Int64, Layout::Dense(Vec::new())),
-                classes: vec![Class::numbers("label")],
+                classes: vec![RecordClass::numbers("label")],
             },
         };
         Ok(self.fields.iter().map(column).collect())

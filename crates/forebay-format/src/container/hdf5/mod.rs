@@ -2,7 +2,7 @@
 //!
 //! In order: [`Hdf5File::open`] reads the superblock, which tells whether this is an HDF5 file, whole, and closed by its writer.
 //! Where its datasets lie, h5py finds once, before an index is built (`python/forebay/hdf5.py`); what it says is given to
-//! [`Container::tell_structure`], checked like any input ([`structure`]), and made into places. Contiguous datasets are plain
+//! [`Container::set_structure`], checked like any input ([`structure`]), and made into places. Contiguous datasets are plain
 //! columns; where a file has chunks, the column is tiled. Filters are undone after the read ([`filters`], [`crate::codec`]).
 //!
 //! Not done: datasets that are virtual, external or of variable length are refused, as are filters without a codec; nothing of
@@ -23,7 +23,7 @@ use self::superblock::Superblock;
 use crate::codec::Codec;
 use crate::container::{ChunkShape, Column, Container, ScanSummary, header_digest};
 use crate::file::{Input, ReadAt};
-use crate::index::sidecar::{Class, Entry, Part, ShardState, Stretch, Writer};
+use crate::index::sidecar::{Entry, Part, PartPiece, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions};
 
 /// Chains of codecs that the chunks of one column may have, over all files: pipelines, and chunks that skipped a filter.
@@ -102,7 +102,7 @@ impl Hdf5File {
 }
 
 /// A unit that is described in full, of which all belongs to the record.
-fn whole(pieces: Vec<Stretch>, codecs: u16, bytes: u64) -> Part {
+fn whole(pieces: Vec<PartPiece>, codecs: u16, bytes: u64) -> Part {
     Part { pieces, codecs, decoded_bytes: bytes, guard: 0, offset: 0, length: bytes }
 }
 
@@ -115,7 +115,7 @@ fn row(dataset: &Dataset, sample: u64, stored: u8, writer: &mut Writer) -> Entry
         }
         DataLayout::Compact(data) => {
             let first = (sample * bytes) as usize;
-            let literal = Stretch::Literal(data[first..first + bytes as usize].to_vec());
+            let literal = PartPiece::Literal(data[first..first + bytes as usize].to_vec());
             Entry::Exception(vec![whole(vec![literal], 0, bytes)])
         }
         DataLayout::Missing | DataLayout::Chunked(_) => missing(dataset, bytes, writer),
@@ -142,7 +142,7 @@ impl Container for Hdf5File {
         self.structure.get().is_none()
     }
 
-    fn tell_structure(&self, structure: &[u8]) -> Result<(), Error> {
+    fn set_structure(&self, structure: &[u8]) -> Result<(), Error> {
         let found = structure::read(&self.input, structure)?;
         self.structure.get_or_init(|| found);
         Ok(())
@@ -150,7 +150,7 @@ impl Container for Hdf5File {
 
     fn columns(&self) -> Result<Vec<Column>, Error> {
         // As many classes as a tiled column may need; which of them have which chain is found on the way.
-        let classes = vec![Class::tight("data"); MOST_CHAINS];
+        let classes = vec![RecordClass::tight("data"); MOST_CHAINS];
         let column = |dataset: &Dataset| Column { field: dataset.field.clone(), classes: classes.clone() };
         Ok(self.structure()?.datasets.iter().map(column).collect())
     }
@@ -222,6 +222,6 @@ impl Container for Hdf5File {
 pub fn index_of_bytes(file: Vec<u8>, structure: &[u8]) -> Result<Vec<u8>, Error> {
     let source: Arc<dyn ReadAt> = Arc::new(file);
     let file = Hdf5File::new(Input::from_source(Path::new("memory.h5"), source)?)?;
-    file.tell_structure(structure)?;
+    file.set_structure(structure)?;
     crate::container::index_alone(&file)
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, json};
 use super::{Database, Record, Value, Version, WalkOptions, Word};
 use crate::container::{Column, Container, ScanSummary};
 use crate::file::Input;
-use crate::index::sidecar::{Class, Entry, ShardState, Writer};
+use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
 use crate::{Error, SchemaChoice};
 
 /// Keys of records that are not samples: counts and lists that writers put beside them.
@@ -55,20 +55,20 @@ impl Value {
 
 impl Database {
     /// The two classes of records: on a leaf page, and on pages of their own.
-    fn classes(&self) -> [Class; 2] {
+    fn classes(&self) -> [RecordClass; 2] {
         let page_bytes = self.page_bytes();
-        let inline = Class {
+        let inline = RecordClass {
             step_bytes: 2,
             page_bytes,
             page_tail_bytes: self.identity().checksum_bytes,
-            ..Class::tight("inline")
+            ..RecordClass::tight("inline")
         };
-        let big = Class {
+        let big = RecordClass {
             head_bytes: self.header_bytes(),
             align_bytes: page_bytes,
             step_bytes: page_bytes,
             guard: true,
-            ..Class::tight("big")
+            ..RecordClass::tight("big")
         };
         [inline, big]
     }

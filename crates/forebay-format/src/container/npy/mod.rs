@@ -18,7 +18,7 @@ pub use item::{Item, ItemKind};
 
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Input;
-use crate::index::sidecar::{Class, Entry, ShardState, Writer};
+use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
 use crate::{Error, SampleAxis};
 use zip::Member;
 
@@ -173,7 +173,7 @@ impl Container for Arrays {
     fn columns(&self) -> Result<Vec<Column>, Error> {
         let column = |(name, array): &(String, Array)| Column {
             field: array.field(name),
-            classes: vec![Class::tight("row")],
+            classes: vec![RecordClass::tight("row")],
         };
         Ok(self.found.fields.iter().map(column).collect())
     }

@@ -5,7 +5,7 @@ use crate::container::ScanSummary;
 use crate::container::length_delimited::Framing;
 use crate::file::HeaderScan;
 use crate::file::Input;
-use crate::index::sidecar::{Class, Entry};
+use crate::index::sidecar::{Entry, RecordClass};
 use crate::{Error, SchemaChoice};
 
 /// `MXNet`'s records.
@@ -15,7 +15,7 @@ pub(crate) struct RecordIo;
 impl Framing for RecordIo {
     const USUAL: SchemaChoice = SchemaChoice::ImageRecord;
 
-    fn class() -> Class {
+    fn class() -> RecordClass {
         class()
     }
 

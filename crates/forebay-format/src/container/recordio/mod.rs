@@ -15,7 +15,7 @@ pub use index_file::IndexFile;
 use crate::Error;
 use crate::file::HeaderScan;
 use crate::file::Input;
-use crate::index::sidecar::{Class, Entry, Home, Part, Stretch};
+use crate::index::sidecar::{Entry, Part, PartPiece, RecordClass};
 
 /// The magic number in front of every part.
 pub const MAGIC: u32 = 0xced7_230a;
@@ -59,17 +59,12 @@ impl Kind {
 }
 
 /// How the records of a file lie that are not in parts.
-pub(crate) fn class() -> Class {
-    Class {
-        name: "record".to_owned(),
+pub(crate) fn class() -> RecordClass {
+    RecordClass {
         head_bytes: HEAD_BYTES,
-        tail_bytes: 0,
         align_bytes: STEP_BYTES,
         step_bytes: STEP_BYTES,
-        page_bytes: 0,
-        page_tail_bytes: 0,
-        guard: false,
-        home: Home::default(),
+        ..RecordClass::tight("record")
     }
 }
 
@@ -119,8 +114,8 @@ pub fn walk(
         let length = pieces
             .iter()
             .map(|piece| match piece {
-                Stretch::Extent { length, .. } => *length,
-                Stretch::Literal(bytes) => bytes.len() as u64,
+                PartPiece::Extent { length, .. } => *length,
+                PartPiece::Literal(bytes) => bytes.len() as u64,
             })
             .sum();
         let part = Part { pieces, codecs: 0, decoded_bytes: length, guard: 0, offset: 0, length };
@@ -166,9 +161,9 @@ fn part_at(headers: &mut HeaderScan<'_>, at: u64) -> Result<(Kind, u64, u64), Er
 
 /// Where the data of the part at `at` lie. What was left out behind a part, the magic number, is what the header of the
 /// next one begins with, so that it is read from there.
-fn extent(at: u64, length: u64, kind: Kind) -> Stretch {
+fn extent(at: u64, length: u64, kind: Kind) -> PartPiece {
     let magic_bytes = if kind.goes_on() { size_of_val(&MAGIC) as u64 } else { 0 };
-    Stretch::Extent { offset: at + u64::from(HEAD_BYTES), length: length + magic_bytes }
+    PartPiece::Extent { offset: at + u64::from(HEAD_BYTES), length: length + magic_bytes }
 }
 
 fn out_of_order(input: &Input, at: u64, expected: &str, found: Kind) -> Error {
@@ -210,10 +205,10 @@ mod tests {
                     .pieces
                     .iter()
                     .flat_map(|piece| match piece {
-                        Stretch::Extent { offset, length } => {
+                        PartPiece::Extent { offset, length } => {
                             &file[*offset as usize..(offset + length) as usize]
                         }
-                        Stretch::Literal(bytes) => bytes,
+                        PartPiece::Literal(bytes) => bytes,
                     })
                     .copied()
                     .collect(),

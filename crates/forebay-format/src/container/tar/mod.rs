@@ -21,7 +21,7 @@ use forebay_types::{Dtype, Field, Layout};
 use crate::container::{Column, Container, ScanSummary, header_digest};
 use crate::file::Compression;
 use crate::file::Input;
-use crate::index::sidecar::{Class, Entry, ShardState, Writer};
+use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions};
 use group::{is_about_the_archive, key_and_extension};
 use header::{BLOCK_BYTES, Header};
@@ -276,7 +276,8 @@ impl Container for TarFile {
 
     fn columns(&self) -> Result<Vec<Column>, Error> {
         let block_bytes = BLOCK_BYTES as u32;
-        let class = Class { align_bytes: block_bytes, step_bytes: block_bytes, ..Class::tight("member") };
+        let class =
+            RecordClass { align_bytes: block_bytes, step_bytes: block_bytes, ..RecordClass::tight("member") };
         let column = |name: &String| Column {
             field: Field::new(name, Dtype::Uint8, Layout::Ragged),
             classes: vec![class.clone()],

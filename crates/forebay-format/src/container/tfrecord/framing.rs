@@ -5,7 +5,7 @@ use crate::container::ScanSummary;
 use crate::container::length_delimited::Framing;
 use crate::file::HeaderScan;
 use crate::file::Input;
-use crate::index::sidecar::{Class, Entry};
+use crate::index::sidecar::{Entry, RecordClass};
 use crate::{Error, SchemaChoice};
 
 /// `TensorFlow`'s records.
@@ -15,7 +15,7 @@ pub(crate) struct TfRecord;
 impl Framing for TfRecord {
     const USUAL: SchemaChoice = SchemaChoice::TfExample;
 
-    fn class() -> Class {
+    fn class() -> RecordClass {
         class()
     }
 

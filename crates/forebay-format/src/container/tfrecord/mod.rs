@@ -15,21 +15,11 @@ pub(crate) use framing::TfRecord;
 use crate::Error;
 use crate::file::HeaderScan;
 use crate::file::Input;
-use crate::index::sidecar::{Class, Entry, Home};
+use crate::index::sidecar::{Entry, RecordClass};
 
 /// How the records of a file lie.
-pub(crate) fn class() -> Class {
-    Class {
-        name: "record".to_owned(),
-        head_bytes: HEAD_BYTES,
-        tail_bytes: TAIL_BYTES,
-        align_bytes: 1,
-        step_bytes: 1,
-        page_bytes: 0,
-        page_tail_bytes: 0,
-        guard: false,
-        home: Home::default(),
-    }
+pub(crate) fn class() -> RecordClass {
+    RecordClass { head_bytes: HEAD_BYTES, tail_bytes: TAIL_BYTES, ..RecordClass::tight("record") }
 }
 
 /// Goes from header to header of a file; `each` gets the place of every record, as a plain entry of class 0.

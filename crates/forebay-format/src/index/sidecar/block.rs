@@ -36,7 +36,7 @@ pub enum Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The unit's encoded bytes.
-    pub pieces: Vec<Stretch>,
+    pub pieces: Vec<PartPiece>,
     /// Number of the codec chain; 0: stored.
     pub codecs: u16,
     /// Size of the unit after decoding \[bytes\].
@@ -51,7 +51,7 @@ pub struct Part {
 
 /// A stretch of a unit's encoded bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stretch {
+pub enum PartPiece {
     /// Bytes of the shard.
     Extent {
         /// First byte [bytes from the start of the file].
@@ -63,7 +63,7 @@ pub enum Stretch {
     Literal(Vec<u8>),
 }
 
-impl Stretch {
+impl PartPiece {
     /// Length \[bytes\].
     pub(crate) fn length(&self) -> u64 {
         match self {
@@ -189,7 +189,7 @@ impl Part {
         let literals: usize = self
             .pieces
             .iter()
-            .map(|piece| if let Stretch::Literal(bytes) = piece { bytes.len() } else { 0 })
+            .map(|piece| if let PartPiece::Literal(bytes) = piece { bytes.len() } else { 0 })
             .sum();
         size_of::<Self>() + size_of_val(self.pieces.as_slice()) + literals
     }

@@ -13,7 +13,7 @@ const LARGEST_MARGIN_BYTES: u32 = 1 << 16;
 
 /// How records of one kind lie in their file, one extent each, stored without a codec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Class {
+pub struct RecordClass {
     /// Name, for people.
     pub name: String,
     /// Bytes in front of the record that are read with it (a header to check) \[bytes\].
@@ -31,14 +31,14 @@ pub struct Class {
     /// Whether a unit's guard is its start divided by `align_bytes` (LMDB: the page number), else 0.
     pub guard: bool,
     /// What the start of a record means.
-    #[serde(default, skip_serializing_if = "Home::is_shard")]
-    pub home: Home,
+    #[serde(default, rename = "home", skip_serializing_if = "StoredIn::is_shard")]
+    pub stored_in: StoredIn,
 }
 
-/// Where the bytes of a record are.
+/// Where the bytes of a record are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Home {
+pub enum StoredIn {
     /// In the shard, from the start on.
     #[default]
     Shard,
@@ -49,7 +49,7 @@ pub enum Home {
     Number,
 }
 
-impl Home {
+impl StoredIn {
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
     fn is_shard(&self) -> bool {
         *self == Self::Shard
@@ -59,7 +59,7 @@ impl Home {
 /// Length of a record that is a number \[bytes\].
 pub(crate) const NUMBER_BYTES: u64 = 8;
 
-impl Class {
+impl RecordClass {
     /// Records of which nothing but their own bytes is read, one behind the other.
     pub(crate) fn tight(name: &str) -> Self {
         Self {
@@ -71,18 +71,18 @@ impl Class {
             page_bytes: 0,
             page_tail_bytes: 0,
             guard: false,
-            home: Home::Shard,
+            stored_in: StoredIn::Shard,
         }
     }
 
     /// Files of their own, one for each sample.
     pub(crate) fn files(name: &str) -> Self {
-        Self { home: Home::File, ..Self::tight(name) }
+        Self { stored_in: StoredIn::File, ..Self::tight(name) }
     }
 
     /// Numbers that are not in any file.
     pub(crate) fn numbers(name: &str) -> Self {
-        Self { home: Home::Number, ..Self::tight(name) }
+        Self { stored_in: StoredIn::Number, ..Self::tight(name) }
     }
 
     /// Says what is wrong with a class that a file claims.
@@ -93,9 +93,10 @@ impl Class {
         let margins = self.head_bytes.max(self.tail_bytes) <= LARGEST_MARGIN_BYTES;
         let steps = self.step_bytes >= self.align_bytes;
         let pages = self.page_bytes == 0 || (self.align_bytes == 1 && self.page_tail_bytes < self.page_bytes);
-        let plain = Self { name: String::new(), home: Home::Shard, ..self.clone() } == Self::tight("");
-        let home = self.home == Home::Shard || plain;
-        if powers && margins && steps && pages && home { Ok(()) } else { Err(format!("class {self:?}")) }
+        let plain =
+            Self { name: String::new(), stored_in: StoredIn::Shard, ..self.clone() } == Self::tight("");
+        let stored = self.stored_in == StoredIn::Shard || plain;
+        if powers && margins && steps && pages && stored { Ok(()) } else { Err(format!("class {self:?}")) }
     }
 
     /// Bytes that are read with a record \[bytes\].
@@ -122,7 +123,7 @@ pub(crate) struct Predictor {
 
 impl Predictor {
     /// A predictor for records of `class` that take `overhead` bytes besides their own.
-    pub(crate) fn new(class: &Class, descending: bool, overhead: u64) -> Self {
+    pub(crate) fn new(class: &RecordClass, descending: bool, overhead: u64) -> Self {
         Self {
             align_shift: class.align_bytes.trailing_zeros(),
             step_mask: u64::from(class.step_bytes) - 1,
@@ -130,7 +131,7 @@ impl Predictor {
             page_end: u64::from(class.page_bytes).wrapping_sub(u64::from(class.page_tail_bytes)),
             descending,
             overhead,
-            repeats: class.home == Home::Number,
+            repeats: class.stored_in == StoredIn::Number,
             previous: None,
         }
     }
@@ -214,8 +215,8 @@ impl Predictor {
 
 /// A class for tests: values that lie close together in pages.
 #[cfg(test)]
-pub(super) fn inline() -> Class {
-    Class {
+pub(super) fn inline() -> RecordClass {
+    RecordClass {
         name: "inline".into(),
         head_bytes: 0,
         tail_bytes: 0,
@@ -224,7 +225,7 @@ pub(super) fn inline() -> Class {
         page_bytes: 4096,
         page_tail_bytes: 0,
         guard: false,
-        home: Home::Shard,
+        stored_in: StoredIn::Shard,
     }
 }
 
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn any_place_comes_back() {
-        let aligned = Class { align_bytes: 512, step_bytes: 1024, page_bytes: 0, ..inline() };
+        let aligned = RecordClass { align_bytes: 512, step_bytes: 1024, page_bytes: 0, ..inline() };
         for (class, scale) in [(inline(), 1), (aligned, 512)] {
             for descending in [false, true] {
                 let mut writer = Predictor::new(&class, descending, 40);
@@ -266,10 +267,10 @@ mod tests {
     #[test]
     fn files_one_behind_the_other_and_numbers_that_repeat_cost_nothing() {
         let lengths = [3, 70, 0, 9];
-        let mut files = Predictor::new(&Class::files("file"), false, 0);
+        let mut files = Predictor::new(&RecordClass::files("file"), false, 0);
         let starts = lengths.iter().scan(0, |end, length| Some(std::mem::replace(end, *end + length)));
         assert!(starts.zip(lengths).all(|(start, length)| files.code(start, length) == 0));
-        let mut numbers = Predictor::new(&Class::numbers("label"), false, 0);
+        let mut numbers = Predictor::new(&RecordClass::numbers("label"), false, 0);
         let codes: Vec<u64> = [0, 0, 1, 1, 1, 2].into_iter().map(|label| numbers.code(label, 8)).collect();
         assert_eq!(codes.iter().filter(|code| **code != 0).count(), 2);
     }
@@ -278,14 +279,14 @@ mod tests {
     fn impossible_classes_are_refused() {
         assert!(inline().check().is_ok());
         for class in [
-            Class { align_bytes: 0, ..inline() },
-            Class { step_bytes: 3, ..inline() },
-            Class { page_bytes: 5000, ..inline() },
-            Class { page_tail_bytes: 4096, ..inline() },
-            Class { head_bytes: 1 << 20, ..inline() },
-            Class { align_bytes: 4096, page_bytes: 0, ..inline() },
-            Class { home: Home::File, ..inline() },
-            Class { tail_bytes: 4, ..Class::numbers("label") },
+            RecordClass { align_bytes: 0, ..inline() },
+            RecordClass { step_bytes: 3, ..inline() },
+            RecordClass { page_bytes: 5000, ..inline() },
+            RecordClass { page_tail_bytes: 4096, ..inline() },
+            RecordClass { head_bytes: 1 << 20, ..inline() },
+            RecordClass { align_bytes: 4096, page_bytes: 0, ..inline() },
+            RecordClass { stored_in: StoredIn::File, ..inline() },
+            RecordClass { tail_bytes: 4, ..RecordClass::numbers("label") },
         ] {
             assert!(class.check().is_err(), "{class:?}");
         }

@@ -4,13 +4,13 @@
 //! The byte layout is in `docs/formats/sidecar.md`, "Block body".
 
 use super::block::{
-    Block, BlockError, DENSE, EXCEPTION, Limits, OFFSET_LIMIT, Part, Place, Places, Runs, SPARSE, Stretch,
+    Block, BlockError, DENSE, EXCEPTION, Limits, OFFSET_LIMIT, Part, PartPiece, Place, Places, Runs, SPARSE,
 };
-use super::class::{Class, Home, NUMBER_BYTES, Predictor};
+use super::class::{NUMBER_BYTES, Predictor, RecordClass, StoredIn};
 use super::varint::{Bytes, for_planes};
 
 /// Expands a block body and checks every place in it.
-pub(crate) fn decode(body: &[u8], classes: &[Class], limits: &Limits) -> Result<Block, BlockError> {
+pub(crate) fn decode(body: &[u8], classes: &[RecordClass], limits: &Limits) -> Result<Block, BlockError> {
     let mut bytes = Bytes::new(body);
     let head = Head::read(&mut bytes, classes, limits.records)?;
     let block = match head.regular(&bytes) {
@@ -50,7 +50,7 @@ impl Numbers<'_> {
 }
 
 impl<'a> Head<'a> {
-    fn read(bytes: &mut Bytes<'a>, classes: &[Class], records: usize) -> Result<Self, BlockError> {
+    fn read(bytes: &mut Bytes<'a>, classes: &[RecordClass], records: usize) -> Result<Self, BlockError> {
         let short = BlockError::short;
         let known = |number: u8| number == EXCEPTION || usize::from(number) < classes.len();
         let (numbers, unknown) = match bytes.byte() {
@@ -106,8 +106,8 @@ impl<'a> Head<'a> {
 }
 
 /// Checks a record of a class against the shard.
-fn check_place(start: u64, length: u64, class: &Class, limits: &Limits) -> Result<(), BlockError> {
-    if class.home == Home::Number {
+fn check_place(start: u64, length: u64, class: &RecordClass, limits: &Limits) -> Result<(), BlockError> {
+    if class.stored_in == StoredIn::Number {
         let fits = length == NUMBER_BYTES && start < OFFSET_LIMIT;
         let expected = || format!("{NUMBER_BYTES} bytes of a number below {OFFSET_LIMIT}");
         let found = || format!("{length} bytes of {start}");
@@ -131,7 +131,7 @@ fn decode_runs(
     bytes: &mut Bytes<'_>,
     class: u8,
     head: &Head<'_>,
-    classes: &[Class],
+    classes: &[RecordClass],
     limits: &Limits,
 ) -> Result<Block, BlockError> {
     let length = head.base_length;
@@ -168,7 +168,7 @@ fn decode_runs(
 fn decode_each(
     bytes: &mut Bytes<'_>,
     head: Head<'_>,
-    classes: &[Class],
+    classes: &[RecordClass],
     limits: &Limits,
 ) -> Result<Block, BlockError> {
     let Head { numbers, base_length, excess, excess_width, mut predictors } = head;
@@ -262,7 +262,7 @@ fn read_part(bytes: &mut Bytes<'_>, limits: &Limits) -> Result<Part, BlockError>
         let head = bytes.varint().ok_or_else(short)?;
         let length = head >> 1;
         if head & 1 == 1 {
-            part.pieces.push(Stretch::Literal(bytes.take(length as usize).ok_or_else(short)?.to_vec()));
+            part.pieces.push(PartPiece::Literal(bytes.take(length as usize).ok_or_else(short)?.to_vec()));
         } else {
             let offset = bytes.varint().ok_or_else(short)?;
             if offset < limits.data.start
@@ -275,7 +275,7 @@ fn read_part(bytes: &mut Bytes<'_>, limits: &Limits) -> Result<Part, BlockError>
                     format!("{length} bytes from byte {offset} on"),
                 ));
             }
-            part.pieces.push(Stretch::Extent { offset, length });
+            part.pieces.push(PartPiece::Extent { offset, length });
         }
         encoded_bytes = encoded_bytes.saturating_add(length);
     }
@@ -295,9 +295,9 @@ mod tests {
     use crate::index::sidecar::encode::encode;
     use crate::index::sidecar::varint::put;
 
-    fn classes() -> [Class; 2] {
+    fn classes() -> [RecordClass; 2] {
         let inline = inline();
-        let big = Class {
+        let big = RecordClass {
             name: "big".into(),
             head_bytes: 16,
             align_bytes: 4096,
@@ -365,7 +365,7 @@ mod tests {
             Entry::Plain { class: 0, start: 9000, length: 5 },
             Entry::Plain { class: 1, start: 3 * 4096, length: 700 },
             Entry::Exception(vec![Part {
-                pieces: vec![Stretch::Literal(vec![1, 2, 3])],
+                pieces: vec![PartPiece::Literal(vec![1, 2, 3])],
                 codecs: 0,
                 decoded_bytes: 3,
                 guard: 0,

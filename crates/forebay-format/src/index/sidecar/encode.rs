@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::block::{DENSE, EXCEPTION, Entry, Part, SPARSE, Stretch};
-use super::class::{Class, Predictor};
+use super::block::{DENSE, EXCEPTION, Entry, Part, PartPiece, SPARSE};
+use super::class::{Predictor, RecordClass};
 use super::varint::{put, put_planes, width};
 
 /// Sparse codes are used up to this share of coded records; beyond it planes are smaller.
 const SPARSE_SHARE: usize = 4;
 
 /// Codes the records of one block.
-pub(crate) fn encode(entries: &[Entry], classes: &[Class]) -> Vec<u8> {
+pub(crate) fn encode(entries: &[Entry], classes: &[RecordClass]) -> Vec<u8> {
     let mut out = Vec::new();
     let class_of = |entry: &Entry| match entry {
         Entry::Plain { class, .. } => *class,
@@ -62,7 +62,7 @@ pub(crate) fn encode(entries: &[Entry], classes: &[Class]) -> Vec<u8> {
 }
 
 /// The direction and overhead that leave the fewest codes, and the codes.
-fn best_predictor(class: &Class, members: &[(usize, u64, u64)]) -> (bool, u64, Vec<u64>) {
+fn best_predictor(class: &RecordClass, members: &[(usize, u64, u64)]) -> (bool, u64, Vec<u64>) {
     let attempt = |descending| {
         let overhead = likely_overhead(class, members, descending);
         let mut predictor = Predictor::new(class, descending, overhead);
@@ -77,7 +77,7 @@ fn best_predictor(class: &Class, members: &[(usize, u64, u64)]) -> (bool, u64, V
 }
 
 /// The overhead that explains most neighbours. With steps above 2 it is the margin of the class.
-fn likely_overhead(class: &Class, members: &[(usize, u64, u64)], descending: bool) -> u64 {
+fn likely_overhead(class: &RecordClass, members: &[(usize, u64, u64)], descending: bool) -> u64 {
     if class.step_bytes > 2 {
         return class.margin_bytes();
     }
@@ -138,11 +138,11 @@ fn put_exception(out: &mut Vec<u8>, parts: &[Part]) {
         put(out, part.pieces.len() as u64);
         for piece in &part.pieces {
             match piece {
-                Stretch::Extent { offset, length } => {
+                PartPiece::Extent { offset, length } => {
                     put(out, length << 1);
                     put(out, *offset);
                 }
-                Stretch::Literal(bytes) => {
+                PartPiece::Literal(bytes) => {
                     put(out, (bytes.len() as u64) << 1 | 1);
                     out.extend_from_slice(bytes);
                 }

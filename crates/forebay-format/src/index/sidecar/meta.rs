@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::block::OFFSET_LIMIT;
 use super::header::Header;
 use super::tiles::Grid;
-use super::{Class, NUMBER_BYTES, Tiles};
+use super::{NUMBER_BYTES, RecordClass, Tiles};
 use crate::Format;
 use crate::Summary;
 use crate::codec::{self, Codec};
@@ -30,7 +30,7 @@ pub struct Meta {
     /// The files.
     pub shards: Vec<ShardInfo>,
     /// For each column its classes of records.
-    pub columns: Vec<Vec<Class>>,
+    pub columns: Vec<Vec<RecordClass>>,
     /// For each column how its chunks lie, if its records are chunks of many samples; empty if that is so for no column.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiles: Vec<Option<Tiles>>,
@@ -103,7 +103,7 @@ impl Meta {
             if classes.len() > MOST_CLASSES {
                 return Err(format!("{} classes", classes.len()));
             }
-            classes.iter().try_for_each(Class::check)?;
+            classes.iter().try_for_each(RecordClass::check)?;
         }
         let folders = if self.column_of_files().is_some() { self.shards.len() } else { 0 };
         if self.directories.len() != folders || self.directories.contains(&0) {

@@ -24,9 +24,9 @@ pub(crate) mod tiles;
 pub(crate) mod varint;
 mod writer;
 
-pub use block::{Entry, Part, Stretch};
+pub use block::{Entry, Part, PartPiece};
 pub(crate) use class::NUMBER_BYTES;
-pub use class::{Class, Home};
+pub use class::{RecordClass, StoredIn};
 pub(crate) use contents::Contents;
 pub(crate) use decode::decode;
 pub(crate) use meta::MOST_CLASSES;

@@ -6,7 +6,7 @@ use super::header::{HEADER_BYTES, Header};
 use super::names::{Directory, encode_directories, encode_files};
 use super::pack::{LARGEST_BODY_BYTES, STORED, ZSTD, pack};
 use super::varint::put;
-use super::{BLOCK_RECORDS, Class, Meta, ShardInfo, Tiles};
+use super::{BLOCK_RECORDS, Meta, RecordClass, ShardInfo, Tiles};
 use crate::Format;
 use crate::Summary;
 use crate::codec::Codec;
@@ -35,7 +35,7 @@ pub struct Writer {
 }
 
 struct Column {
-    classes: Vec<Class>,
+    classes: Vec<RecordClass>,
     /// What is added to the classes of the shard's entries.
     first_class: u8,
     tiles: Option<Tiles>,
@@ -114,7 +114,7 @@ impl NameTableWriter {
 
 impl Writer {
     /// A writer for columns with these classes of records.
-    pub fn new(columns: Vec<Vec<Class>>) -> Self {
+    pub fn new(columns: Vec<Vec<RecordClass>>) -> Self {
         let summary = Summary {
             shortest_record_bytes: u64::MAX,
             class_records: columns.iter().map(|classes| vec![0; classes.len()]).collect(),

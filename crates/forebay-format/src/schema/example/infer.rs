@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 
 use super::super::wire::{Message, ReadRecord, Unknown, Windowed};
 use super::super::{LEAST_ARRAY_BYTES, Misfit};
-use super::{
-    ExampleSchema, Feature, FeatureKind, MOST_FEATURES, Run, Stretch, Values, entries, list_of, runs,
-};
+use super::{ExampleSchema, Feature, FeatureKind, MOST_FEATURES, Run, Span, Values, entries, list_of, runs};
 use crate::{Error, SchemaError};
 
 /// What probing some records gave.
@@ -196,7 +194,7 @@ fn parse(message: &mut impl Message, unknown: &Unknown<'_>) -> Result<BTreeMap<S
 }
 
 /// Number of packed integers: each ends with a byte whose highest bit is clear.
-fn count_packed(message: &mut impl Message, Stretch { mut at, length }: Stretch) -> Result<u64, SchemaError> {
+fn count_packed(message: &mut impl Message, Span { mut at, length }: Span) -> Result<u64, SchemaError> {
     let end = at + length;
     let mut values = 0;
     while at < end {

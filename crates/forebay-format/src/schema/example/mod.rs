@@ -78,12 +78,12 @@ pub enum Values {
 
 /// A stretch of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stretch {
+struct Span {
     at: u64,
     length: u64,
 }
 
-impl Stretch {
+impl Span {
     const NONE: Self = Self { at: 0, length: 0 };
 
     /// The stretch that a field holds, which was expected to be `what`.
@@ -119,9 +119,9 @@ impl Stretch {
 
 /// Values that stand together in a list.
 enum Run {
-    Bytes(Stretch),
-    Floats(Stretch),
-    Packed(Stretch),
+    Bytes(Span),
+    Floats(Span),
+    Packed(Span),
     Int(u64),
 }
 
@@ -130,7 +130,7 @@ enum Run {
 fn entries<M: Message>(
     message: &mut M,
     unknown: &Unknown<'_>,
-    mut each: impl FnMut(&mut M, Stretch, Option<Stretch>) -> Result<(), SchemaError>,
+    mut each: impl FnMut(&mut M, Span, Option<Span>) -> Result<(), SchemaError>,
 ) -> Result<bool, SchemaError> {
     let mut example = Fields::new(0, message.bytes());
     let mut is_sequence = false;
@@ -145,17 +145,17 @@ fn entries<M: Message>(
             }
             continue;
         }
-        let mut features = Stretch::of(piece, example.place(), "Example: features")?.fields();
+        let mut features = Span::of(piece, example.place(), "Example: features")?.fields();
         while let Some((number, piece)) = features.next(message)? {
             if number != 1 {
                 unknown.meet("Example: features", number, piece, features.place())?;
                 continue;
             }
-            let mut entry = Stretch::of(piece, features.place(), "Example: feature")?.fields();
-            let (mut key, mut value) = (Stretch::NONE, None);
+            let mut entry = Span::of(piece, features.place(), "Example: feature")?.fields();
+            let (mut key, mut value) = (Span::NONE, None);
             while let Some((number, piece)) = entry.next(message)? {
                 match number {
-                    1 => key = Stretch::of(piece, entry.place(), "Example: name of a feature")?,
+                    1 => key = Span::of(piece, entry.place(), "Example: name of a feature")?,
                     2 => once(&mut value, piece, &entry, "Example: value of a feature")?,
                     _ => unknown.meet("Example: feature", number, piece, entry.place())?,
                 }
@@ -167,20 +167,20 @@ fn entries<M: Message>(
 }
 
 /// Notes a message that may be there once; what no writer makes, and readers would merge, is refused.
-fn once(place: &mut Option<Stretch>, piece: Piece, fields: &Fields, what: &str) -> Result<(), SchemaError> {
+fn once(place: &mut Option<Span>, piece: Piece, fields: &Fields, what: &str) -> Result<(), SchemaError> {
     if place.is_some() {
         return Err(SchemaError::new(what, fields.place(), "one", "another one"));
     }
-    *place = Some(Stretch::of(piece, fields.place(), what)?);
+    *place = Some(Span::of(piece, fields.place(), what)?);
     Ok(())
 }
 
 /// The list that the value of a feature holds, if it holds one.
 fn list_of(
     message: &mut impl Message,
-    value: Stretch,
+    value: Span,
     unknown: &Unknown<'_>,
-) -> Result<Option<(FeatureKind, Stretch)>, SchemaError> {
+) -> Result<Option<(FeatureKind, Span)>, SchemaError> {
     let (mut kind, mut list) = (FeatureKind::Bytes, None);
     let mut fields = value.fields();
     while let Some((number, piece)) = fields.next(message)? {
@@ -202,7 +202,7 @@ fn list_of(
 fn runs<M: Message>(
     message: &mut M,
     kind: FeatureKind,
-    list: Stretch,
+    list: Span,
     unknown: &Unknown<'_>,
     mut each: impl FnMut(&mut M, Run) -> Result<(), SchemaError>,
 ) -> Result<(), SchemaError> {
@@ -213,12 +213,12 @@ fn runs<M: Message>(
             continue;
         }
         let run = match (kind, piece) {
-            (FeatureKind::Bytes, Piece::Bytes { at, length }) => Run::Bytes(Stretch { at, length }),
+            (FeatureKind::Bytes, Piece::Bytes { at, length }) => Run::Bytes(Span { at, length }),
             (FeatureKind::Float, Piece::Bytes { at, length }) if length % 4 == 0 => {
-                Run::Floats(Stretch { at, length })
+                Run::Floats(Span { at, length })
             }
-            (FeatureKind::Float, Piece::Fixed32 { at }) => Run::Floats(Stretch { at, length: 4 }),
-            (FeatureKind::Int64, Piece::Bytes { at, length }) => Run::Packed(Stretch { at, length }),
+            (FeatureKind::Float, Piece::Fixed32 { at }) => Run::Floats(Span { at, length: 4 }),
+            (FeatureKind::Int64, Piece::Bytes { at, length }) => Run::Packed(Span { at, length }),
             (FeatureKind::Int64, Piece::Varint(value)) => Run::Int(value),
             (_, piece) => {
                 let what = format!("Example: value of a {} list", kind.name());
@@ -297,11 +297,11 @@ impl Feature {
     fn decode(
         &self,
         record: &[u8],
-        found: Option<(FeatureKind, Stretch)>,
+        found: Option<(FeatureKind, Span)>,
         out: &mut FieldOut<'_>,
     ) -> Result<(), SchemaError> {
         let list = match found {
-            None => Stretch::NONE,
+            None => Span::NONE,
             Some((kind, list)) if kind == self.kind => list,
             Some((kind, list)) => {
                 let list_of = |kind: FeatureKind| format!("a list of {}", kind.name());
@@ -315,7 +315,7 @@ impl Feature {
                 self.decode_fixed(record, list, out, count, value_bytes)
             }
             (FieldOut::Ragged(take), Values::Varying) if self.kind == FeatureKind::Bytes => {
-                let mut value: Option<Stretch> = None;
+                let mut value: Option<Span> = None;
                 runs(&mut &record[..], self.kind, list, &Unknown::Refuse, |_, run| match (run, value) {
                     (Run::Bytes(bytes), None) => {
                         value = Some(bytes);
@@ -323,7 +323,7 @@ impl Feature {
                     }
                     _ => Err(self.error(list.at, "one value", "several")),
                 })?;
-                take(value.unwrap_or(Stretch::NONE).of_record(record));
+                take(value.unwrap_or(Span::NONE).of_record(record));
                 Ok(())
             }
             (FieldOut::Ragged(take), Values::Varying) => {
@@ -345,7 +345,7 @@ impl Feature {
     fn decode_fixed(
         &self,
         record: &[u8],
-        list: Stretch,
+        list: Span,
         out: &mut [u8],
         count: u64,
         value_bytes: u64,
@@ -377,7 +377,7 @@ impl Feature {
         if values == count { Ok(()) } else { Err(self.miscount(list, count, values)) }
     }
 
-    fn miscount(&self, list: Stretch, count: u64, found: u64) -> SchemaError {
+    fn miscount(&self, list: Span, count: u64, found: u64) -> SchemaError {
         self.error(list.at, format!("{count} values"), found)
     }
 }
@@ -386,7 +386,7 @@ impl Feature {
 fn numbers(
     record: &[u8],
     kind: FeatureKind,
-    list: Stretch,
+    list: Span,
     mut put: impl FnMut(&[u8]),
 ) -> Result<(), SchemaError> {
     runs(&mut &record[..], kind, list, &Unknown::Refuse, |_, run| {
@@ -397,8 +397,8 @@ fn numbers(
                     put(&u32::from_le_bytes([float[0], float[1], float[2], float[3]]).to_ne_bytes());
                 }
             }
-            Run::Packed(Stretch { mut at, length }) => {
-                let mut rest = Stretch { at, length }.of_record(record);
+            Run::Packed(Span { mut at, length }) => {
+                let mut rest = Span { at, length }.of_record(record);
                 while !rest.is_empty() {
                     let (value, bytes) = wire::varint(rest, at)?;
                     put(&value.to_ne_bytes());

@@ -6,7 +6,7 @@
 //! feature for each step. Source: tensorflow's `example.proto` and `feature.proto`.
 
 use super::super::wire::{Fields, Message, Piece, Unknown};
-use super::{Stretch, list_of};
+use super::{Span, list_of};
 use crate::SchemaError;
 
 /// The field of the lists.
@@ -21,7 +21,7 @@ pub(super) fn lists_of(message: &mut impl Message, number: u64, piece: Piece) ->
     if number != LISTS || length == 0 {
         return None;
     }
-    read(message, Stretch { at, length }).ok().filter(|names| !names.is_empty())
+    read(message, Span { at, length }).ok().filter(|names| !names.is_empty())
 }
 
 /// The error of a record that has such lists from byte `at` on.
@@ -35,15 +35,15 @@ pub(super) fn refusal(at: u64, lists: &[String]) -> SchemaError {
 }
 
 /// Reads lists to the last feature; what has any other field is something else.
-fn read(message: &mut impl Message, lists: Stretch) -> Result<Vec<String>, SchemaError> {
+fn read(message: &mut impl Message, lists: Span) -> Result<Vec<String>, SchemaError> {
     let mut names = Vec::new();
     let mut entries = lists.fields();
     while let Some((number, piece)) = entries.next(message)? {
         let mut entry = only(1, number, piece, &entries)?.fields();
-        let mut name = Stretch::NONE;
+        let mut name = Span::NONE;
         while let Some((number, piece)) = entry.next(message)? {
             if number == 1 {
-                name = Stretch::of(piece, entry.place(), "name")?;
+                name = Span::of(piece, entry.place(), "name")?;
                 continue;
             }
             let mut steps = only(2, number, piece, &entry)?.fields();
@@ -60,9 +60,9 @@ fn read(message: &mut impl Message, lists: Stretch) -> Result<Vec<String>, Schem
 }
 
 /// The stretch of the one field that may stand there.
-fn only(wanted: u64, number: u64, piece: Piece, fields: &Fields) -> Result<Stretch, SchemaError> {
+fn only(wanted: u64, number: u64, piece: Piece, fields: &Fields) -> Result<Span, SchemaError> {
     if number == wanted {
-        Stretch::of(piece, fields.place(), "feature lists")
+        Span::of(piece, fields.place(), "feature lists")
     } else {
         Err(SchemaError::new("feature lists", fields.place(), format!("field {wanted}"), number))
     }
