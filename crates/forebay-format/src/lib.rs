@@ -24,6 +24,7 @@ pub mod recipe;
 mod schema;
 mod summary;
 mod threads;
+mod varint;
 
 pub use codec::{Codec, CodecError};
 /// The formats below the datasets: public for fuzz targets, tests and tools, not a stable interface.

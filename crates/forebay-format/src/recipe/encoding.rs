@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::facts::{KeyPattern, NamedDatabase, Recipe, RecipeError, SplitClass, Transactions};
 use super::lengths::{LengthList, Lengths, MOST_RUNS};
 use crate::container::lmdb::Dialect;
-use crate::index::sidecar::varint::{Bytes, put};
+use crate::varint::{Bytes, put};
 
 /// First byte of an encoded recipe.
 const VERSION: u8 = 1;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::index::sidecar::varint::{Bytes, for_planes, put, put_planes, width};
 use crate::index::sidecar::{pack, unpack};
+use crate::varint::{Bytes, for_planes, put, put_planes, width};
 
 /// Numbers of a list that are compressed together: 16 KiB, a good stretch for zstd.
 const STRETCH: usize = 4096;

@@ -4,8 +4,9 @@
 //! they lie, so that a message can be walked through a window ([`Message`]): an image in the middle need not be read.
 //! Groups, given up long ago, are refused. Source: protobuf's "Encoding" page.
 
-use crate::SchemaError;
 use std::cell::RefCell;
+
+use crate::{SchemaError, varint};
 
 /// Most bytes that a tag and a number after it take \[bytes\].
 pub(super) const LONGEST_HEAD_BYTES: usize = 20;
@@ -194,15 +195,10 @@ impl Fields {
 /// A varint at the start of `window`, which is `at` of the message, and its length.
 #[inline]
 pub(super) fn varint(window: &[u8], at: u64) -> Result<(u64, usize), SchemaError> {
-    let mut value = 0;
-    for (index, byte) in window.iter().take(10).enumerate() {
-        value |= u64::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            return Ok((value, index + 1));
-        }
-    }
-    let found = if window.len() < 10 { "the end of the message" } else { "no end within 10" };
-    Err(SchemaError::new("varint", at, "at most 10 bytes", found))
+    varint::decode(window).ok_or_else(|| {
+        let found = if window.len() < 10 { "the end of the message" } else { "no end within 10" };
+        SchemaError::new("varint", at, "at most 10 bytes", found)
+    })
 }
 
 /// Reads a stretch of a record: `read(at, into)` fills `into` from byte `at` of the record on.

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::varint::{unzigzag, zigzag};
+use crate::varint::{unzigzag, zigzag};
 
 /// Largest bytes around a record that a class may claim \[bytes\].
 const LARGEST_MARGIN_BYTES: u32 = 1 << 16;

@@ -7,7 +7,7 @@ use super::block::{
     Block, BlockError, DENSE, EXCEPTION, Limits, OFFSET_LIMIT, Part, PartPiece, Place, Places, Runs, SPARSE,
 };
 use super::class::{NUMBER_BYTES, Predictor, RecordClass, StoredIn};
-use super::varint::{Bytes, for_planes};
+use crate::varint::{Bytes, for_planes};
 
 /// Expands a block body and checks every place in it.
 pub(crate) fn decode(body: &[u8], classes: &[RecordClass], limits: &Limits) -> Result<Block, BlockError> {
@@ -293,7 +293,7 @@ mod tests {
     use crate::index::sidecar::Entry;
     use crate::index::sidecar::class::inline;
     use crate::index::sidecar::encode::encode;
-    use crate::index::sidecar::varint::put;
+    use crate::varint::put;
 
     fn classes() -> [RecordClass; 2] {
         let inline = inline();

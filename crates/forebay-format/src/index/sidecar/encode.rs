@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::block::{DENSE, EXCEPTION, Entry, Part, PartPiece, SPARSE};
 use super::class::{Predictor, RecordClass};
-use super::varint::{put, put_planes, width};
+use crate::varint::{put, put_planes, width};
 
 /// Sparse codes are used up to this share of coded records; beyond it planes are smaller.
 const SPARSE_SHARE: usize = 4;

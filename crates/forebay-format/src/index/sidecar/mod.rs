@@ -21,7 +21,6 @@ mod meta;
 pub(crate) mod names;
 mod pack;
 pub(crate) mod tiles;
-pub(crate) mod varint;
 mod writer;
 
 pub use block::{Entry, Part, PartPiece};

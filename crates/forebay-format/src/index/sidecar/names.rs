@@ -7,7 +7,7 @@
 //! Decoding checks every number, and that no name leads anywhere but into its directory.
 
 use super::block::BlockError;
-use super::varint::{Bytes, put, unzigzag, zigzag};
+use crate::varint::{Bytes, put, unzigzag, zigzag};
 
 /// Names from one that is written in full to the next.
 pub(crate) const RESTART: usize = 16;

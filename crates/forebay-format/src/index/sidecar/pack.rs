@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use zstd::bulk::Decompressor;
 
 use super::block::BlockError;
-use super::varint::Bytes;
+use crate::varint::Bytes;
 
 /// Block packing: the body as it is.
 pub(crate) const STORED: u8 = 0;

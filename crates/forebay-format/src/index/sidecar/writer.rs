@@ -5,12 +5,12 @@ use super::encode::encode;
 use super::header::{HEADER_BYTES, Header};
 use super::names::{Directory, encode_directories, encode_files};
 use super::pack::{LARGEST_BODY_BYTES, STORED, ZSTD, pack};
-use super::varint::put;
 use super::{BLOCK_RECORDS, Meta, RecordClass, ShardInfo, Tiles};
 use crate::Format;
 use crate::Summary;
 use crate::codec::Codec;
 use crate::schema::Schema;
+use crate::varint::put;
 
 /// Compression level of blocks and of the meta part.
 ///

@@ -1,4 +1,4 @@
-//! Integers of the sidecar's blocks: little-endian base 128, zigzag for signed ones, and byte planes.
+//! Integers of variable length: little-endian base 128, zigzag for signed ones, and byte planes.
 //!
 //! Reading never trusts a length: every function returns `None` where the bytes end or a number does not fit.
 
@@ -12,6 +12,19 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     out.push(value as u8);
+}
+
+/// The number at the start of `bytes`, and its length \[bytes\]. Bits that have no room are dropped, as protobuf does.
+#[inline]
+pub(crate) fn decode(bytes: &[u8]) -> Option<(u64, usize)> {
+    let mut value = 0;
+    for (index, byte) in bytes.iter().take(LONGEST).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return Some((value, index + 1));
+        }
+    }
+    None
 }
 
 /// Maps small numbers of either sign to small unsigned ones.
@@ -64,20 +77,10 @@ impl<'a> Bytes<'a> {
     }
 
     pub(crate) fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for (index, byte) in self.rest.iter().enumerate().take(LONGEST) {
-            let bits = u64::from(byte & 0x7f);
-            let shift = 7 * index as u32;
-            if shift == 63 && bits > 1 {
-                return None;
-            }
-            value |= bits << shift;
-            if byte & 0x80 == 0 {
-                self.rest = &self.rest[index + 1..];
-                return Some(value);
-            }
-        }
-        None
+        let (value, length) = decode(self.rest)?;
+        let read = self.take(length)?;
+        // Of the tenth byte one bit has room.
+        (length < LONGEST || read[LONGEST - 1] <= 1).then_some(value)
     }
 
     /// The next byte, which stays.
@@ -126,6 +129,9 @@ mod tests {
             assert_eq!(Bytes::new(&bytes[..bytes.len() - 1]).varint(), None);
         }
         assert_eq!(Bytes::new(&[0xff; 11]).varint(), None);
+        let too_large = [&[0xff; 9][..], &[0x02]].concat();
+        assert_eq!(Bytes::new(&too_large).varint(), None, "a bit has no room");
+        assert_eq!(decode(&too_large), Some((u64::MAX >> 1, 10)), "as protobuf reads it");
         for value in [0, -1, 1, i64::MIN, i64::MAX] {
             assert_eq!(unzigzag(zigzag(value)), value);
         }
