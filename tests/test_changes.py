@@ -91,7 +91,7 @@ def test_a_loader_names_a_file_that_changed_in_mid_epoch(files, tmp_path, strate
             name=name,
             epochs=1,
         )
-        with loader, pytest.raises(forebay.ForebayError, match=here.name):
+        with loader, pytest.raises(forebay.StorageError, match=here.name):
             epoch(loader, lambda change=change, here=here, there=there: change(here, there))
 
 
@@ -101,7 +101,7 @@ def test_a_loader_names_a_file_that_changed_before_it_was_made(files, tmp_path):
         dataset = opened(here, kind)
         change(here, there)
         with (
-            pytest.raises(forebay.ForebayError, match=here.name),
+            pytest.raises(forebay.StorageError, match=here.name),
             forebay.Loader(dataset, batch_size=4, world="single", name=name, epochs=1) as loader,
         ):
             epoch(loader, lambda: None)
@@ -113,7 +113,7 @@ def test_a_dataset_names_a_file_that_changed(files, tmp_path):
         dataset = opened(here, kind)
         np.testing.assert_array_equal(np.unique(bytes_of(dataset[SAMPLES - 1])), [SAMPLES - 1])
         change(here, there)
-        with pytest.raises(forebay.ForebayError, match=here.name):
+        with pytest.raises(forebay.StorageError, match=here.name):
             dataset[SAMPLES - 1]
 
 
@@ -144,7 +144,7 @@ def test_a_database_that_is_written_meanwhile_is_said_to_be_not_damaged(tmp_path
                     transaction(number)
 
             with pytest.raises(
-                forebay.FormatError, match=r"the file was modified while it was open: last transaction"
+                forebay.StorageError, match=r"the file was modified while it was open: last transaction"
             ):
                 epoch(loader, act)
             assert loader.state_dict()["step"] < len(loader)

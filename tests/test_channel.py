@@ -16,7 +16,7 @@ import types
 import pytest
 
 import support
-from forebay import OptionError, PeerLostError
+from forebay import OptionError, PeerLostError, RendezvousError
 from forebay._job import channel as channels
 from forebay._job import connection, rank0, tcp
 from forebay._job.rank_info import RankInfo
@@ -99,25 +99,26 @@ def test_ranks_that_disagree_raise_the_same_error():
         channels.compare(channel, {"seed": 1, "batch_size": 8 if channel.rank < 2 else 9}, 60)
 
     for error in on_ranks(3, compare):
-        assert isinstance(error, OptionError)
+        assert isinstance(error, RendezvousError)
         assert str(error).startswith("the ranks disagree on batch_size: 8 on rank 0, 9 on rank 2\n")
 
 
 @pytest.mark.parametrize("victim", [0, 1, 3])
-def test_a_rank_that_gives_up_ends_the_exchange_of_all(victim):
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(ValueError, RendezvousError), (RendezvousError, RendezvousError), (PeerLostError, PeerLostError)],
+)
+def test_a_rank_that_gives_up_ends_the_exchange_of_all(victim, error, kind):
     def exchange(channel):
         channel.gather(b"a", "testing", 60)
         with channels.errors_told(channel):
             if channel.rank == victim:
-                raise ValueError("on purpose")
+                raise error("on purpose")
         channel.gather(b"b", "testing", 60)
 
-    for rank, error in enumerate(on_ranks(4, exchange)):
-        if rank == victim:
-            assert isinstance(error, ValueError)
-        else:
-            assert isinstance(error, PeerLostError)
-            assert f"rank {victim} gave up: ValueError: on purpose" in str(error)
+    for rank, raised in enumerate(on_ranks(4, exchange)):
+        assert type(raised) is (error if rank == victim else kind)
+        assert rank == victim or f"rank {victim} gave up: {error.__name__}: on purpose" in str(raised)
 
 
 @pytest.mark.parametrize("victim", [0, 2])
@@ -149,7 +150,7 @@ def test_a_rank_that_does_not_come_to_an_exchange_is_named_at_the_deadline(absen
         ended, left = threading.Event(), []
         found = on_ranks(4, exchange)
         errors = [str(error) for rank, error in enumerate(found) if rank != absent]
-        assert all(isinstance(found[rank], PeerLostError) for rank in range(4) if rank != absent)
+        assert all(isinstance(found[rank], RendezvousError) for rank in range(4) if rank != absent)
         # On a busy machine another one may be late as well, and the first to give up says so to all.
         if all(f"missing: rank {absent}" in error for error in errors if "missing" in error):
             assert any("missing" in error for error in errors)

@@ -135,6 +135,7 @@ def test_a_rank_of_a_launcher_that_is_slow_is_a_warning_and_no_loss(tmp_path, sa
     # It ends when all others have given up.
     told, pids = begun(tmp_path / "job", samples, "slow", timeout=5)
     for one in told:
+        assert one["kind"] == "RendezvousError", one
         assert "did not come within 5 s" in one["message"], one
         assert "ended" not in one["message"]
     (warning,) = told[0]["warnings"]
@@ -147,7 +148,7 @@ def test_a_process_of_a_parent_that_ends_early_is_named_as_missing(tmp_path, sam
     told, pids = begun(tmp_path / "job", samples, "exit3", world, timeout=5, variables=False)
     assert len(told) == RANKS - 1
     for one in told:
-        assert one["kind"] == "PeerLostError", one
+        assert one["kind"] == "RendezvousError", one
         assert f"rank {EARLY} (local rank {EARLY}) of this node did not come" in one["message"]
     (warning,) = told[0]["warnings"]
     assert f"for rank {EARLY} (local rank {EARLY})" in warning

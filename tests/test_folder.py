@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import tarfile
@@ -183,17 +184,22 @@ def test_a_file_that_changed_or_went_is_an_error_that_names_it(folder):
     large = next(index for index, (data, _) in enumerate(expected) if len(data) == 5000)
     path = Path(dataset.extents(large)[0][0])
     path.write_bytes(b"short")
-    with pytest.raises(forebay.FormatError, match=f"{path.name}.*expected 5000 bytes, found 5 bytes"):
+    with pytest.raises(
+        forebay.StorageError, match=f"{path.name}.*expected 5000 bytes, found 5 bytes"
+    ) as changed:
         dataset[large]
+    assert (changed.value.errno, changed.value.filename) == (None, str(path))
     loader = forebay.Loader(dataset, batch_size=40, order="sequential", world="single")
-    with loader, pytest.raises(forebay.ForebayError, match=f"{path.name}.*expected 5000 bytes, found 5"):
+    with loader, pytest.raises(forebay.StorageError, match=f"{path.name}.*expected 5000 bytes, found 5"):
         list(loader)
     path.unlink()
-    with pytest.raises(forebay.StorageError, match=f"{path.name}.*No such file"):
+    with pytest.raises(forebay.StorageError, match=f"{path.name}.*No such file") as gone:
         dataset[large]
+    assert (gone.value.errno, gone.value.filename) == (errno.ENOENT, str(path))
     loader = forebay.Loader(dataset, batch_size=40, order="sequential", world="single")
-    with loader, pytest.raises(forebay.StorageError, match=f"{path.name}.*No such file"):
+    with loader, pytest.raises(forebay.StorageError, match=f"{path.name}.*No such file") as gone:
         list(loader)
+    assert (gone.value.errno, gone.value.filename) == (errno.ENOENT, str(path))
 
 
 def test_no_symbolic_link_is_followed_even_if_it_comes_later(folder):

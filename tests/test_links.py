@@ -77,7 +77,7 @@ def test_nodes_that_set_different_epochs_are_all_told(pool, records):
     each = lambda rank: {"actions": [{}, {"epoch": 5 + (NODES[rank] == 1), "pause": 0.15}]}  # noqa: E731
     for one in pool.outcomes(begin(pool, work.act, each, path=records)):
         assert isinstance(one, Raised), one
-        assert one.kind == "OptionError"
+        assert one.kind == "RendezvousError"
         assert "ranks disagree on the iteration start: rank" in one.message
         assert ", node " in one.message
 
@@ -158,7 +158,7 @@ def test_a_rank_that_does_not_come_is_an_error_after_the_timeout(pool, records, 
             assert rank.hear() == "warned"
             outcomes += rank.hear()
         for outcome in outcomes:
-            assert outcome["kind"] == "PeerLostError"
+            assert outcome["kind"] == "RendezvousError"
         warned = [
             warning.split("has waited for ")[1] for outcome in outcomes for warning in outcome["warnings"]
         ]
@@ -201,9 +201,9 @@ def test_a_rank_that_cannot_open_its_data_tells_all_why_and_they_can_try_again(p
     for number, (first, second) in enumerate(pool.outcomes(ranks)):
         if number == victim:
             assert "no.lmdb" in first["message"]
-            assert first["kind"] != "PeerLostError"
+            assert first["kind"] == "StorageError"
         else:
-            assert first["kind"] == "PeerLostError"
+            assert first["kind"] == "RendezvousError"
             assert f"rank {victim} gave up: " in first["message"]
             assert "no.lmdb" in first["message"]
         assert second["steps"] == 15

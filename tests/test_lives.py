@@ -333,7 +333,7 @@ def test_a_data_set_that_is_written_to_is_an_error_at_the_end_of_the_epoch(pool,
         rank.tell("go")
     for one in pool.outcomes(ranks):
         assert isinstance(one, Raised), one
-        assert one.kind == "FormatError"
+        assert one.kind == "StorageError"
         assert "data.mdb" in one.message
         assert "transaction" in one.message
 
@@ -358,7 +358,7 @@ def test_ranks_that_want_different_things_are_all_told_which(pool, even, differ,
         each = lambda rank: {"options": {**options, **(differ if rank == odd else {})}}  # noqa: B023, E731
         for one in pool.outcomes(pool.begin(3, work.made, each, path=even)):
             assert isinstance(one, Raised), one
-            assert one.kind == "OptionError"
+            assert one.kind == "RendezvousError"
             assert f"the ranks disagree on {name}" in one.message
 
 
@@ -366,5 +366,5 @@ def test_ranks_with_different_data_sets_are_all_told(pool, even, mixed):
     each = lambda rank: {"path": mixed if rank == 1 else even}  # noqa: E731
     for one in pool.outcomes(pool.begin(3, work.made, each, options={"batch_size": 4})):
         assert isinstance(one, Raised)
-        assert one.kind == "OptionError"
+        assert one.kind == "RendezvousError"
         assert "the ranks disagree on data set" in one.message

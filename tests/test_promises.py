@@ -258,7 +258,7 @@ def test_ranks_that_set_different_epochs_are_all_told(pool, even, odd, first):
     )
     for one in pool.outcomes(ranks):
         assert isinstance(one, Raised)
-        assert (one.kind, "ranks disagree on the iteration start" in one.message) == ("OptionError", True)
+        assert (one.kind, "ranks disagree on the iteration start" in one.message) == ("RendezvousError", True)
 
 
 def test_a_rank_that_goes_on_while_others_jump_is_told_as_well(pool, even):

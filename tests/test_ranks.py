@@ -180,7 +180,7 @@ def test_a_rank_that_does_not_come_is_an_error_that_names_it(counted_lmdb):
     found = finish([processes[0], processes[2]])
     for returncode, _, err in found:
         assert returncode == 1
-        assert "PeerLostError" in err
+        assert "RendezvousError" in err
     assert re.search(r"this is local rank 0, and has waited for \d+ s for ranks? 1\b", found[0][2]), found[0][
         2
     ]
@@ -222,7 +222,7 @@ rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
 os.environ["FOREBAY_NODE"] = str(rank)
 try:
     forebay.Loader(sys.argv[1], 5, seed=rank, memory="32MiB")
-except forebay.OptionError as error:
+except forebay.RendezvousError as error:
     emit(str(error).splitlines()[0])
 """
     assert (

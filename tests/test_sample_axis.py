@@ -140,7 +140,7 @@ def disagree(world, pipe, pattern, axes):
     try:
         with forebay.Loader(dataset, 1, world=forebay.World(**world)):
             return None
-    except OptionError as error:
+    except forebay.RendezvousError as error:
         return str(error)
 
 

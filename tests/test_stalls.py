@@ -81,7 +81,7 @@ def test_a_stall_is_an_error_and_the_loader_closes_while_it_lasts(pool, storage,
     outcomes = pool.outcomes(begun)
     check(outcomes)
     for outcome in outcomes:
-        assert outcome["kind"] == "StorageError"
+        assert outcome["kind"] == "StorageTimeout"
         assert "data.mdb" in outcome["message"]
         assert outcome["warnings"]
     # What reads of these processes are under way still share nothing with their next loader.
@@ -106,7 +106,7 @@ for batch in batches:
 
 
 @needs_fuse
-@pytest.mark.parametrize(("timeout_s", "expected"), [(1, "StorageError"), (600, "KeyboardInterrupt")])
+@pytest.mark.parametrize(("timeout_s", "expected"), [(1, "StorageTimeout"), (600, "KeyboardInterrupt")])
 def test_a_program_ends_while_storage_stalls(storage, timeout_s, expected):
     _, paths, stall = storage
     with subprocess.Popen(
@@ -146,7 +146,7 @@ def test_a_loader_is_not_made_while_storage_stalls_and_all_ranks_are_told(pool, 
         rank.tell("go")
     outcomes = pool.outcomes(begun)
     check(outcomes)
-    assert [outcome["kind"] for outcome in outcomes] == ["StorageError"] * 4
+    assert [outcome["kind"] for outcome in outcomes] == ["StorageTimeout"] * 4
     assert all(f"nothing has moved for {TIMEOUT_S} s" in outcome["message"] for outcome in outcomes)
 
 
@@ -203,8 +203,8 @@ def test_a_jump_in_a_stall_waits_for_the_reads_of_the_pass_before_within_the_lim
         check([outcome])
         assert outcome["steps"] == BYTES // SIZES["small"] // 4
         # Where storage keeps only a read into a batch, which nothing else touches, the jump has nothing to wait for.
-        assert said in ("StorageError", "nothing")
-        if in_the_stall and said == "StorageError":
+        assert said in ("StorageTimeout", "nothing")
+        if in_the_stall and said == "StorageTimeout":
             # The start that failed counts for nothing.
             assert outcome["epoch"] == 7
             return

@@ -371,7 +371,7 @@ from forebay._job.mpi import MpiChannel
 if MPI.COMM_WORLD.rank == 0:
     try:
         MpiChannel.of(MPI.COMM_WORLD, 0.3)
-    except forebay.PeerLostError as error:
+    except forebay.RendezvousError as error:
         emit(str(error))
     open(sys.argv[1], "w").close()
 else:
@@ -400,7 +400,31 @@ channel = MpiChannel.of(c, 60)
 compare(channel, {"seed": 1}, 60)
 try:
     compare(channel, {"seed": 1, "batch_size": 8 if c.rank < 2 else 9}, 60)
-except forebay.OptionError as error:
+except forebay.RendezvousError as error:
     emit(str(error).splitlines()[0])
 """
     assert support.run_mpi(3, code) == ["the ranks disagree on batch_size: 8 on rank 0, 9 on rank 2"] * 3
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("error", "kind"), [("ValueError", "RendezvousError"), ("PeerLostError", "PeerLostError")]
+)
+def test_ranks_raise_a_loss_only_where_the_one_that_gives_up_has_seen_one(error, kind):
+    code = f"""
+from mpi4py import MPI
+import forebay
+from forebay import PeerLostError
+from forebay._job.mpi import MpiChannel
+c = MPI.COMM_WORLD
+channel = MpiChannel.of(c, 60)
+if c.rank == 1:
+    channel.give_up({error}("on purpose"))
+    emit("{kind}")
+else:
+    try:
+        channel.gather(b"a", "testing", 60)
+    except forebay.ForebayError as raised:
+        emit(type(raised).__name__)
+"""
+    assert support.run_mpi(3, code) == [kind] * 3

@@ -14,11 +14,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forebay._core import ForebayError as ForebayError
-    from forebay._core import FormatError, MemoryLimitError, OptionError, PeerLostError, StorageError
     from forebay._iteration import Batch, Position
     from forebay._job.world import World
     from forebay.dataset import Dataset, open
+    from forebay.errors import (
+        ForebayError,
+        FormatError,
+        MemoryLimitError,
+        OptionError,
+        PeerLostError,
+        RendezvousError,
+        StorageError,
+        StorageTimeout,
+    )
     from forebay.loader import Loader
     from forebay.options import Group, Strategy
 
@@ -35,7 +43,9 @@ __all__ = [
     "OptionError",
     "PeerLostError",
     "Position",
+    "RendezvousError",
     "StorageError",
+    "StorageTimeout",
     "Strategy",
     "World",
     "__version__",
@@ -45,15 +55,17 @@ __all__ = [
 _HOMES = {
     "Batch": "_iteration",
     "Dataset": "dataset",
-    "ForebayError": "_core",
-    "FormatError": "_core",
+    "ForebayError": "errors",
+    "FormatError": "errors",
     "Group": "options",
     "Loader": "loader",
-    "MemoryLimitError": "_core",
-    "OptionError": "_core",
-    "PeerLostError": "_core",
+    "MemoryLimitError": "errors",
+    "OptionError": "errors",
+    "PeerLostError": "errors",
     "Position": "_iteration",
-    "StorageError": "_core",
+    "RendezvousError": "errors",
+    "StorageError": "errors",
+    "StorageTimeout": "errors",
     "Strategy": "options",
     "World": "_job.world",
     "__version__": "_core",

@@ -1,8 +1,4 @@
-"""The native module, its errors, and what every module of the package needs from it.
-
-Errors share one base, :class:`ForebayError`, and also inherit the built-in that fits. The message says what was attempted
-and what was found; advice stands apart, in a last line that begins with ``hint:``.
-"""
+"""What every module of the package needs: errors, the version, the detection of forks."""
 
 from __future__ import annotations
 
@@ -10,13 +6,15 @@ import os
 import warnings
 
 from forebay import _native
-from forebay._native import (
+from forebay.errors import (
     ForebayError,
     FormatError,
     MemoryLimitError,
     OptionError,
     PeerLostError,
+    RendezvousError,
     StorageError,
+    StorageTimeout,
 )
 
 __version__ = _native.VERSION
@@ -27,7 +25,9 @@ __all__ = [
     "MemoryLimitError",
     "OptionError",
     "PeerLostError",
+    "RendezvousError",
     "StorageError",
+    "StorageTimeout",
     "__version__",
     "fork_generation",
     "option_error",

@@ -15,16 +15,10 @@ __all__ = [
     "VERSION",
     "Dataset",
     "Engine",
-    "ForebayError",
-    "FormatError",
     "Lease",
     "Listener",
-    "MemoryLimitError",
-    "OptionError",
     "OrderState",
-    "PeerLostError",
     "Siblings",
-    "StorageError",
     "Watchdog",
     "limit",
     "pfs_limit",
@@ -41,13 +35,6 @@ CARD_BYTES: int
 MOST_NODES: int
 FORMATS: tuple[str, ...]
 SCHEMAS: tuple[str, ...]
-
-class ForebayError(Exception): ...
-class OptionError(ForebayError, ValueError): ...
-class MemoryLimitError(OptionError, MemoryError): ...
-class FormatError(ForebayError, ValueError): ...
-class StorageError(ForebayError, OSError): ...
-class PeerLostError(ForebayError, RuntimeError): ...
 
 # What is being done, how much is done, how much there is to do.
 _Progress: TypeAlias = Callable[[str, int, int], object]

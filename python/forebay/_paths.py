@@ -111,7 +111,9 @@ def _matches(text: str) -> list[str]:
         # What stands before the first wildcard is a directory that may not be there.
         fixed = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(text).parts))
         around, _ = _surroundings(fixed / "*")
-        raise StorageError(f"forebay.open: no file matches the pattern {text} ({around})")
+        raise StorageError(
+            f"forebay.open: no file matches the pattern {text} ({around})", errno=errno.ENOENT, filename=text
+        )
     return matches
 
 
@@ -131,7 +133,8 @@ def missing(paths: Sequence[str]) -> StorageError | None:
         text = f"{first} does not exist"
     if "{" in gone[0] and not hint:
         hint = "braces stand for paths as in shards-{0000..0131}.tar and {train,val}.h5; any others are part of the name"
-    return StorageError(f"forebay.open: {text} ({around})" + (f"\nhint: {hint}" if hint else ""))
+    message = f"forebay.open: {text} ({around})" + (f"\nhint: {hint}" if hint else "")
+    return StorageError(message, errno=errno.ENOENT, filename=gone[0])
 
 
 def _is_gone(path: str) -> bool:

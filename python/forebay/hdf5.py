@@ -140,7 +140,7 @@ def _blaming(path: str, what: str, expected: str) -> Iterator[None]:
     except OSError as error:
         if error.errno:
             text = f"{path}: cannot read the {what}: {_line(error)}"
-            raise StorageError(text) from error
+            raise StorageError(text, errno=error.errno, filename=path) from error
         raise _corrupt(what, expected, error) from error
     except Exception as error:
         raise _corrupt(what, expected, error) from error

@@ -132,13 +132,17 @@ class Loader:
     Raises
     ------
     OptionError
-        If an option is not valid, the ranks disagree, or the budget is too small for one batch.
+        If an option is not valid, or the budget is too small for one batch.
     MemoryLimitError
         If a limit on memory (control group, ``ulimit -v``) leaves too little; an OptionError and a MemoryError.
     FormatError, StorageError
         If the dataset cannot be understood, or read.
+    StorageTimeout
+        If storage does not answer within ``timeout`` seconds; a StorageError.
+    RendezvousError
+        If not all ranks came within ``timeout`` seconds, or they disagree.
     PeerLostError
-        If another rank died, or did not come.
+        If a process of the job ended.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class Rank:
             warnings.showwarning = lambda message, *_, **__: self.say("warned", message=str(message))
             try:
                 self.work()
-            except forebay.PeerLostError as error:
+            except (forebay.PeerLostError, forebay.RendezvousError) as error:
                 self.say("lost", message=str(error), time=time.monotonic())
 
 

@@ -316,7 +316,7 @@ def building(
     try:
         with make(path, world, options) as loader:
             return {"message": "", "steps": sum(1 for _ in loader)}
-    except (forebay.PeerLostError, ValueError) as lost:
+    except (forebay.PeerLostError, forebay.RendezvousError, ValueError) as lost:
         return {"message": str(lost), "steps": 0}
     finally:
         module._native = native

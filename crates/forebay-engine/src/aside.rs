@@ -129,14 +129,14 @@ pub fn aside<T: Send + 'static>(
         guard::unblock();
         let Some(work) = take(&taken) else { return };
         let outcome = catch_unwind(AssertUnwindSafe(|| work(&relay)));
-        let outcome = outcome.unwrap_or_else(|_| Err(Error::panicked()));
+        let outcome = outcome.unwrap_or_else(|_| Err(Error::Panicked));
         relay.0.lock().outcome = Some(outcome);
         relay.0.changed.notify_all();
     };
     match std::thread::Builder::new().name("forebay-aside".into()).spawn(run) {
         Ok(_) => wait(&desk, caller, what, limit_s),
         // At a limit of threads the caller does the work: slow storage then keeps it, which is better than no work.
-        Err(_) => take(&work).map_or_else(|| Err(Error::panicked()), |work| work(caller)),
+        Err(_) => take(&work).map_or_else(|| Err(Error::Panicked), |work| work(caller)),
     }
 }
 
@@ -281,7 +281,7 @@ mod tests {
         let failed = aside(&Silent, "it is tested", LONG_S, |_| Err::<(), _>(Error::Closed));
         assert!(matches!(failed, Err(Error::Closed)));
         let panicked = aside::<()>(&Silent, "it is tested", LONG_S, |_| panic!("on purpose"));
-        assert!(matches!(panicked, Err(Error::System(..))));
+        assert!(matches!(panicked, Err(Error::Panicked)));
     }
 
     #[test]

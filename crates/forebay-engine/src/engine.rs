@@ -125,7 +125,7 @@ impl Engine {
         let lead = |greetings: &[Vec<u8>], dead: Dead<'_>| {
             let attentive = Attentive::new(caller, making, dead);
             compare_greetings(greetings, &options.local_ranks)
-                .map_err(Error::Disagree)
+                .map_err(Error::disagree)
                 .and_then(|()| making.link(&options, spec.deadline, &attentive))
                 .and_then(|()| {
                     let address_left = least_address_left(greetings);
@@ -157,11 +157,11 @@ impl Engine {
         }
         let mut membership = joined?;
         let reply: Reply = serde_json::from_slice(&membership.reply)
-            .map_err(|error| Error::Local(format!("the leader's decisions cannot be read: {error}"), None))?;
+            .map_err(|error| Error::local(format!("the leader's decisions cannot be read: {error}")))?;
         let settings = reply.settings;
         let mut fds = std::mem::take(&mut membership.fds).into_iter();
         let (Some(region_fd), Some(index_fd)) = (fds.next(), fds.next()) else {
-            return Err(Error::Local("the leader sent no memory".into(), None));
+            return Err(Error::local("the leader sent no memory"));
         };
         let region = Arc::new(Region::map(region_fd, settings.region.clone())?);
         let huge_pages = region.memory().ask_for_huge_pages();
@@ -202,7 +202,7 @@ impl Engine {
             Err(error) => (None, Some(format!("this rank maps no files but reads them by pread: {error}"))),
         };
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
-            .ok_or_else(|| Error::Local("the leader's decisions do not fit the data set".into(), None))?;
+            .ok_or_else(|| Error::local("the leader's decisions do not fit the data set"))?;
         let ward = Arc::new(Ward {
             region: Arc::clone(&region),
             membership,

@@ -40,7 +40,7 @@ pub(crate) fn run(pass: &Pass) {
         let mut buffer = claim.buffer;
         // A claim that is never answered would be waited for.
         let filled = catch_unwind(AssertUnwindSafe(|| fill(pass, &claim, &mut buffer, &mut scratch)));
-        let filled = filled.unwrap_or_else(|_| Err(Error::panicked()));
+        let filled = filled.unwrap_or_else(|_| Err(Error::Panicked));
         if let Some(unused) = buffer {
             ring.give_back(unused);
         }

@@ -38,7 +38,7 @@ impl Engine {
         let differs = |slot: &RankSlot| slot.given_digest(epoch).is_some_and(|other| other != own);
         match shared.region.ranks().iter().position(differs) {
             None => Ok(()),
-            Some(local) => Err(Error::Disagree(format!(
+            Some(local) => Err(Error::disagree(format!(
                 "the order given for epoch {epoch} differs between rank {} and rank {}",
                 shared.options.rank, shared.options.local_ranks[local]
             ))),

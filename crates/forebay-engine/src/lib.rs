@@ -120,7 +120,7 @@ pub use {
     batch::{Batch, BatchLayout, Place},
     caller::{Caller, Silent},
     engine::Engine,
-    error::Error,
+    error::{Error, ErrorDetails},
     next::Delivered,
     options::{AccessChoice, Options, OrderChoice},
     settings::Settings,

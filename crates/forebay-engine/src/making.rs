@@ -12,7 +12,7 @@ use forebay_format::OpenOptions;
 
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::links::{LinkError, Links, Listener};
+use crate::links::{Links, Listener};
 use crate::options::Options;
 use crate::pass::STALL_WARNING;
 use crate::rendezvous::Dead;
@@ -69,7 +69,7 @@ impl Making {
     /// Tells the other nodes why this one cannot make the loader.
     pub(crate) fn abandon(&self, error: &Error) {
         if let Some(links) = self.links() {
-            links.abandon(&error.to_string());
+            links.abandon(&error.to_string(), error.is_loss());
         }
     }
 }
@@ -101,10 +101,7 @@ impl<'a> Attentive<'a> {
         if looked.1.is_none() && looked.0.is_none_or(|at| at.elapsed() > LOOK_EVERY) {
             looked.0 = Some(Instant::now());
             looked.1 = match (self.dead)() {
-                Some(peer) => Some(Error::Node(
-                    format!("{peer} died while the loader was made"),
-                    Some("restart the job; the output of that rank may say why it ended".into()),
-                )),
+                Some(peer) => Some(Error::died_in_making(peer)),
                 None => self.making.links().and_then(|links| links.failure()).map(Error::from),
             };
         }
@@ -131,18 +128,5 @@ impl Caller for Attentive<'_> {
 
     fn warn(&self, text: &str) {
         self.caller.warn(text);
-    }
-}
-
-impl From<LinkError> for Error {
-    fn from(error: LinkError) -> Self {
-        match error {
-            LinkError::Interrupted => Self::Interrupted,
-            LinkError::Closed => Self::Closed,
-            LinkError::Threads(error) => error.into(),
-            LinkError::Usage { message } => Self::Options { message, hint: String::new() },
-            LinkError::System { .. } | LinkError::TooLarge { .. } => Self::Local(error.to_string(), None),
-            other => Self::Node(other.to_string(), other.hint().map(Into::into)),
-        }
     }
 }

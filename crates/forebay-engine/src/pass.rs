@@ -81,7 +81,7 @@ impl Pass {
             guard::unblock();
             // A panic has printed where; without this the consumer would wait for a batch that never comes.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&pass))).is_err() {
-                pass.fail(Error::panicked());
+                pass.fail(Error::Panicked);
             }
             if kind == Kind::Shares {
                 pass.threads.shares_no_more();

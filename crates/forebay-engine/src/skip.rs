@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_types::{Rank, SampleId};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorDetails};
 use crate::shared::Shared;
 
 /// Where so many samples that follow each other cannot be read, it is the storage that is bad, not they.
@@ -113,10 +113,11 @@ impl<'a> StandIns<'a> {
             "{}; of the {tried} samples next to it in the order, none can be read to stand in for it",
             self.reason
         );
-        let hint = Some("loader.bad_samples() names them".to_owned());
-        match self.reason {
-            Error::Storage(..) => Error::Storage(text, hint),
-            _ => Error::Format(text, hint),
+        let hint = "loader.bad_samples() names them";
+        match &self.reason {
+            Error::Storage(details) => Error::Storage(details.reworded(text, hint)),
+            Error::Format(details) => Error::Format(details.reworded(text, hint)),
+            _ => Error::Format(ErrorDetails::new(text, Some(hint))),
         }
     }
 

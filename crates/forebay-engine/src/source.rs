@@ -17,7 +17,7 @@ use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
 use serde::Serialize;
 
 use crate::caller::Caller;
-use crate::error::Error;
+use crate::error::{Error, ErrorDetails};
 use crate::kept::{Keeping, Kept};
 use crate::lead::open_indexed;
 use crate::shuffling::{self, ShuffleQuality};
@@ -309,7 +309,10 @@ impl Source {
                 }
                 let message =
                     format!("{}: there is nobody to find the structure of the file", path.display());
-                return Err(Error::Format(message, Some("open it from Python, where h5py does that".into())));
+                return Err(Error::Format(ErrorDetails::new(
+                    message,
+                    Some("open it from Python, where h5py does that"),
+                )));
             };
             dataset.set_structure(shard, &found)?;
         }

@@ -265,7 +265,7 @@ impl Engine {
 
     fn disagree(&self, own: u64, who: &str, theirs: u64) -> Error {
         let steps = self.steps_per_epoch().max(1);
-        Error::Disagree(format!(
+        Error::disagree(format!(
             "ranks disagree on the iteration start: rank {} at epoch {} step {}, {who} at epoch {} step {}",
             self.shared.options.rank,
             own / steps,

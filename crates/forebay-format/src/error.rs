@@ -1,12 +1,11 @@
 //! What can go wrong with a file, and what the user can do about it.
 //!
 //! Four kinds stay apart: wrong use by the caller ([`Error::Usage`]), data that is not what it claims to be
-//! ([`Error::Corrupt`],
-//! [`Error::Schema`], [`Error::Sidecar`], [`Error::Recipe`], [`Error::Unsupported`], [`Error::Modified`]), I/O ([`Error::Io`]), and broken invariants, which
-//! panic.
+//! ([`Error::Corrupt`], [`Error::Schema`], [`Error::Sidecar`], [`Error::Recipe`], [`Error::Unsupported`]), storage
+//! ([`Error::Io`], and [`Error::Modified`] for a file that has changed), and broken invariants, which panic.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Failure of opening, indexing or checking a dataset.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +111,21 @@ fn at(offset: Option<u64>) -> String {
 }
 
 impl Error {
+    /// The file that it is about.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Io { path, .. }
+            | Self::Corrupt { path, .. }
+            | Self::Unsupported { path, .. }
+            | Self::Schema { path, .. }
+            | Self::Sidecar { path, .. }
+            | Self::Recipe { path, .. }
+            | Self::Modified { path, .. } => Some(path),
+            Self::Usage { .. } | Self::Interrupted => None,
+        }
+    }
+
     /// Advice that goes below the message, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {

@@ -1,7 +1,7 @@
 //! What can go wrong between a file and memory.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_host::ThreadError;
 
@@ -121,6 +121,22 @@ pub enum ReadError {
 }
 
 impl ReadError {
+    /// The file that it is about.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Open { path, .. }
+            | Self::Size { path, .. }
+            | Self::Truncated { path, .. }
+            | Self::Io { path, .. }
+            | Self::Replaced { path, .. }
+            | Self::Beyond { path, .. }
+            | Self::Map { path, .. }
+            | Self::Usage { path, .. } => Some(path),
+            Self::Threads(_) => None,
+        }
+    }
+
     /// Advice that goes below the message, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {

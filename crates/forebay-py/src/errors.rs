@@ -1,20 +1,20 @@
-//! Rust errors as Python exceptions.
-//!
-//! One base, `ForebayError`; each kind also inherits the built-in that fits, so that `except OSError` works. Classes
-//! with two bases are made by calling `type`, which is the way the stable ABI offers.
+//! Rust errors as the Python exceptions of `forebay.errors`.
 
+use std::path::Path;
+
+use forebay_engine::{Error, ErrorDetails};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple, PyType};
-
-use forebay_engine::Error;
+use pyo3::types::{PyDict, PyType};
 
 struct Classes {
     base: Py<PyType>,
     option: Py<PyType>,
     format: Py<PyType>,
     storage: Py<PyType>,
+    storage_timeout: Py<PyType>,
     memory: Py<PyType>,
+    rendezvous: Py<PyType>,
     peer: Py<PyType>,
 }
 
@@ -22,48 +22,24 @@ static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
 
 fn classes(py: Python<'_>) -> PyResult<&Classes> {
     CLASSES.get_or_try_init(py, || {
-        let builtins = py.import("builtins")?;
-        let make = |name: &str, bases: &[&Bound<'_, PyAny>], doc: &str| -> PyResult<Py<PyType>> {
-            let attributes = PyDict::new(py);
-            attributes.set_item("__module__", "forebay")?;
-            attributes.set_item("__doc__", doc)?;
-            let class = py.get_type::<PyType>().call1((name, PyTuple::new(py, bases)?, attributes))?;
-            Ok(class.cast_into::<PyType>()?.unbind())
-        };
-        let exception = builtins.getattr("Exception")?;
-        let base = make("ForebayError", &[&exception], "Base of all errors that Forebay raises.")?;
-        let root = base.bind(py).as_any().clone();
-        let kind = |name, builtin, doc| make(name, &[&root, &builtins.getattr(builtin)?], doc);
-        let option = kind("OptionError", "ValueError", "An option is wrong, or ranks disagree on it.")?;
+        let module = py.import("forebay.errors")?;
+        let class = |name| Ok::<_, PyErr>(module.getattr(name)?.cast_into::<PyType>()?.unbind());
         Ok(Classes {
-            memory: make(
-                "MemoryLimitError",
-                &[option.bind(py).as_any(), &builtins.getattr("MemoryError")?],
-                "A limit on memory leaves too little for a loader.",
-            )?,
-            option,
-            format: kind("FormatError", "ValueError", "A data set is not what its format says.")?,
-            storage: kind("StorageError", "OSError", "Storage failed, or stalled for longer than allowed.")?,
-            peer: kind("PeerLostError", "RuntimeError", "Another process of the job died or did not come.")?,
-            base,
+            base: class("ForebayError")?,
+            option: class("OptionError")?,
+            format: class("FormatError")?,
+            storage: class("StorageError")?,
+            storage_timeout: class("StorageTimeout")?,
+            memory: class("MemoryLimitError")?,
+            rendezvous: class("RendezvousError")?,
+            peer: class("PeerLostError")?,
         })
     })
 }
 
-/// Adds the exception classes to the module.
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let classes = classes(module.py())?;
-    for (name, class) in [
-        ("ForebayError", &classes.base),
-        ("OptionError", &classes.option),
-        ("FormatError", &classes.format),
-        ("StorageError", &classes.storage),
-        ("MemoryLimitError", &classes.memory),
-        ("PeerLostError", &classes.peer),
-    ] {
-        module.add(name, class.bind(module.py()))?;
-    }
-    Ok(())
+/// Imports the classes: an error at exit must find them.
+pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
+    classes(py).map(drop)
 }
 
 /// The Python exception for an engine error; the hint goes below the message.
@@ -81,15 +57,35 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         Ok(classes) => classes,
         Err(failure) => return failure,
     };
+    let of_details = |class: &Py<PyType>, details: &ErrorDetails| {
+        os_error(py, class, &text, details.errno(), details.path()).unwrap_or_else(|failure| failure)
+    };
     let class = match error {
-        Error::Options { .. } | Error::Disagree(_) => &classes.option,
+        Error::Storage(details) => return of_details(&classes.storage, details),
+        Error::StalledThere(details) => return of_details(&classes.storage_timeout, details),
+        Error::Timeout { .. } | Error::Stalled { .. } => &classes.storage_timeout,
+        Error::Options { .. } => &classes.option,
         Error::Format(..) | Error::BadSample { .. } => &classes.format,
-        Error::Memory { .. } => &classes.memory,
-        Error::Storage(..) | Error::Timeout { .. } | Error::Stalled { .. } => &classes.storage,
-        Error::PeerLost { .. } | Error::RemoteLost { .. } | Error::Node(..) => &classes.peer,
+        Error::Memory { .. } | Error::NoMemory(..) => &classes.memory,
+        Error::Rendezvous(..) => &classes.rendezvous,
+        Error::PeerLost { .. } | Error::RemoteLost { .. } | Error::PeerEnded(..) => &classes.peer,
         _ => &classes.base,
     };
     PyErr::from_type(class.bind(py).clone(), text)
+}
+
+/// A `StorageError` with what it has of an `OSError`.
+fn os_error(
+    py: Python<'_>,
+    class: &Py<PyType>,
+    text: &str,
+    errno: Option<i32>,
+    path: Option<&Path>,
+) -> PyResult<PyErr> {
+    let attributes = PyDict::new(py);
+    attributes.set_item("errno", errno)?;
+    attributes.set_item("filename", path.map(Path::as_os_str))?;
+    Ok(PyErr::from_value(class.bind(py).call((text,), Some(&attributes))?))
 }
 
 /// An option error that the bindings find themselves.
@@ -98,9 +94,8 @@ pub(crate) fn wrong_option(py: Python<'_>, message: impl Into<String>, hint: imp
 }
 
 /// Storage that failed, found by the bindings themselves.
-pub(crate) fn storage(py: Python<'_>, text: impl Into<String>) -> PyErr {
-    match classes(py) {
-        Ok(classes) => PyErr::from_type(classes.storage.bind(py).clone(), text.into()),
-        Err(failure) => failure,
-    }
+pub(crate) fn storage(py: Python<'_>, text: &str, source: &std::io::Error, path: &Path) -> PyErr {
+    let raised = classes(py)
+        .and_then(|classes| os_error(py, &classes.storage, text, source.raw_os_error(), Some(path)));
+    raised.unwrap_or_else(|failure| failure)
 }

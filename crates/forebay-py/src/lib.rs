@@ -27,7 +27,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
     module.add("FORMATS", PyTuple::new(module.py(), Format::ALL.map(Format::name))?)?;
     module.add("SCHEMAS", PyTuple::new(module.py(), SchemaChoice::ALL.map(|(name, _)| name))?)?;
-    errors::register(module)?;
+    errors::load(module.py())?;
     module.add_class::<dataset::Dataset>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<batch::Lease>()?;

@@ -40,7 +40,7 @@ pub(crate) fn pfs_serve(py: Python<'_>, configuration: &str) -> PyResult<()> {
     let configuration: Configuration = parsed(py, "configuration of the emulator", configuration)?;
     py.detach(|| forebay_pfs::emulator::serve(&configuration)).map_err(|error| match &error {
         EmulatorError::Thread { what, source } => raise(py, &ThreadError::new(what, source).into()),
-        EmulatorError::Io { .. } => storage(py, error.text()),
+        EmulatorError::Io { path, source, .. } => storage(py, &error.text(), source, path),
         _ => refused(py, &error.text()),
     })
 }

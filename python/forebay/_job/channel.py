@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from forebay._core import PeerLostError, option_error
+from forebay._core import PeerLostError, RendezvousError
 
 # How long ranks may keep the others waiting before these warn [s].
 WARN_AFTER_S = 10.0
@@ -49,8 +49,10 @@ class Channel(Protocol):
 
         Raises
         ------
+        RendezvousError
+            If a rank is missing at the deadline, or gives up.
         PeerLostError
-            If a rank is missing at the deadline, gives up, or ends.
+            If a process of the job ends, or a rank gives up because of that.
         """
 
     def give_up(self, error: BaseException) -> None:
@@ -67,8 +69,8 @@ def compare(channel: Channel, facts: Mapping[str, Any], deadline_s: float) -> No
 
     Raises
     ------
-    OptionError
-        On every rank, naming a rank that differs, the option and both values.
+    RendezvousError
+        On every rank, naming a rank that differs, the option and both values; also as `Channel.gather`.
     PeerLostError
         As `Channel.gather`.
     """
@@ -85,9 +87,9 @@ def compare(channel: Channel, facts: Mapping[str, Any], deadline_s: float) -> No
         other = json.loads(other_text)
         for key in sorted(mine.keys() | other.keys()):
             if mine.get(key) != other.get(key):
-                raise option_error(
-                    f"the ranks disagree on {key}: {mine.get(key)!r} on rank 0, {other.get(key)!r} on rank {rank}",
-                    "every rank must make the loader with the same data set and options; look at FOREBAY_* too",
+                raise RendezvousError(
+                    f"the ranks disagree on {key}: {mine.get(key)!r} on rank 0, {other.get(key)!r} on rank {rank}\n"
+                    "hint: every rank must make the loader with the same data set and options; look at FOREBAY_* too"
                 )
 
 
@@ -123,7 +125,7 @@ class Patience:
         """Warn, once, when it has lasted long, and raise the error when it has lasted too long."""
         waited_s = self.waited_s
         if waited_s > self._deadline_s:
-            raise PeerLostError(self.late())
+            raise RendezvousError(self.late())
         if not self._warned and self.missing and waited_s > WARN_AFTER_S + 2 * self.report_every_s:
             self._warned = True
             warnings.warn(
@@ -185,9 +187,9 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def gave_up(what: str, rank: int, reason: str) -> PeerLostError:
+def gave_up(what: str, text: str) -> RendezvousError:
     """Make the error for a rank that gives up."""
-    return PeerLostError(f"{what}: rank {rank} gave up: {reason}\nhint: the output of that rank says more")
+    return RendezvousError(f"{what}: {text}\nhint: the output of that rank says more")
 
 
 def lost(text: str) -> PeerLostError:

@@ -50,6 +50,8 @@ class Kind(IntEnum):
     """The ranks that have not contributed, in words."""
     FAILED = 7
     """A rank cannot go on; a text says which one and why. It ends the exchange on all ranks."""
+    LOST = 8
+    """A process has ended; a text says which one. It ends the exchange on all ranks."""
 
 
 def job_key(job: str, loader: str, secret: bytes) -> bytes:

@@ -43,7 +43,7 @@ def meet(
     ------
     OptionError
         On every rank, if a leader cannot listen.
-    PeerLostError
+    RendezvousError
         If not all ranks take part within ``deadline_s`` seconds.
     """
     leads = rank_info.rank == rank_info.local_ranks[0] and len(rank_info.local_ranks) < rank_info.size

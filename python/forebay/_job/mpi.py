@@ -14,7 +14,7 @@ from typing import Any
 
 from forebay import _native
 from forebay._core import fork_generation, option_error
-from forebay._job.channel import WARN_AFTER_S, reason_of
+from forebay._job.channel import WARN_AFTER_S
 from forebay._job.mpi_wait import Notes, Wait, give_up, reported
 from forebay._job.processes import Processes
 
@@ -116,7 +116,7 @@ class MpiChannel:
         ------
         OptionError
             In a forked child of the process that made it.
-        PeerLostError
+        RendezvousError
             If not all ranks take part within ``deadline_s`` seconds.
         """
         global _channel_key
@@ -171,7 +171,7 @@ class MpiChannel:
 
     def give_up(self, error: BaseException) -> None:
         """Tell all ranks; see `Channel.give_up`."""
-        give_up(self._notes, self._exchanges + 1, reason_of(error))
+        give_up(self._notes, self._exchanges + 1, error)
         self._abandon()
 
     def _abandon(self) -> None:

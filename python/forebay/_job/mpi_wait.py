@@ -20,7 +20,7 @@ from enum import IntEnum
 from typing import Any
 
 from forebay._core import ForebayError, PeerLostError
-from forebay._job.channel import RANK_0_MISSING, Patience, Reports, gave_up, listed, lost
+from forebay._job.channel import RANK_0_MISSING, Patience, Reports, gave_up, listed, lost, reason_of
 from forebay._job.processes import Processes
 
 # How long a rank that fails sees to it that its notes are on their way [s].
@@ -85,8 +85,10 @@ class Notes:
 
         Raises
         ------
+        RendezvousError
+            If one says that a rank gives up.
         PeerLostError
-            If one says that a rank has failed.
+            If one says that a process has ended, or MPI reports a failure.
         """
         found: list[tuple[int, int, str]] = []
         while True:
@@ -102,7 +104,7 @@ class Notes:
             self._coming = None
             text = text.rstrip(b"\0").decode(errors="replace")
             if kind == _Kind.GAVE_UP:
-                raise gave_up(what, source, text)
+                raise gave_up(what, f"rank {source} gave up: {text}")
             if kind == _Kind.LOST:
                 raise lost(f"rank {source} says: {text}")
             if kind == _Kind.HERE:
@@ -149,9 +151,10 @@ class Wait:
 
         Raises
         ------
+        RendezvousError
+            If not all ranks come before the deadline, or one reports that it cannot go on.
         PeerLostError
-            If not all ranks come before the deadline, one of this node ends, one says that it cannot go on, or MPI reports a
-            failure.
+            If a process ends, or MPI reports a failure.
         """
         pause = _FIRST_PAUSE_S
         try:
@@ -196,9 +199,10 @@ class Wait:
             self._notes.send(0, _Kind.HERE, self._number)
 
 
-def give_up(notes: Notes, number: int, reason: str) -> None:
+def give_up(notes: Notes, number: int, error: BaseException) -> None:
     """Tell all ranks that this one does not come to an exchange."""
-    notes.fail_all(_Kind.GAVE_UP, number, reason)
+    kind = _Kind.LOST if isinstance(error, PeerLostError) else _Kind.GAVE_UP
+    notes.fail_all(kind, number, reason_of(error))
 
 
 def reported(comm: Any, what: str, error: Exception) -> ForebayError:

@@ -24,13 +24,14 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from forebay import _native
-from forebay._core import PeerLostError
+from forebay._core import ForebayError, PeerLostError, RendezvousError
 from forebay._job.channel import (
     RANK_0_MISSING,
     WARN_AFTER_S,
     Channel,
     Patience,
     Reports,
+    gave_up,
     listed,
     lost,
     reason_of,
@@ -80,8 +81,10 @@ def open_channel(rank_info: RankInfo, loader: str, deadline_s: float) -> Channel
 
     Raises
     ------
+    RendezvousError
+        If a rank that had joined gives up.
     PeerLostError
-        If a rank that had joined ends or gives up.
+        If the process of a rank that had joined ends.
     """
     if rank_info.channel is not None or len(rank_info.local_ranks) == rank_info.size:
         return rank_info.channel
@@ -221,7 +224,7 @@ class _Rank0:
 
     def give_up(self, error: BaseException) -> None:
         """Tell all ranks; see `Channel.give_up`."""
-        self._fail(f"rank 0 gave up: {reason_of(error)}")
+        self._fail(_kind_of(error), f"rank 0 gave up: {reason_of(error)}")
 
     def close(self) -> None:
         """Close all connections."""
@@ -245,8 +248,10 @@ class _Rank0:
 
         Raises
         ------
+        RendezvousError
+            If a rank gives up; all are told.
         PeerLostError
-            If a rank fails or ends; all are told.
+            If a process ends; all are told.
         """
         payloads: dict[int, bytes] = {}
         for rank, other in self._others.items():
@@ -255,23 +260,23 @@ class _Rank0:
             for kind, body in other.receive():
                 if kind == Kind.PAYLOAD:
                     payloads[rank] = body
-                elif kind == Kind.FAILED:
+                elif kind in (Kind.FAILED, Kind.LOST):
                     text = body.decode(errors="replace")
-                    self._fail(text)
-                    raise _failed(what, text)
+                    self._fail(kind, text)
+                    raise _failed(kind, what, text)
             if other.ended:
                 text = f"rank {rank} has ended"
-                self._fail(text)
-                raise _failed(what, text)
+                self._fail(Kind.LOST, text)
+                raise _failed(Kind.LOST, what, text)
         return payloads
 
     def _look(self, what: str) -> None:
         if who := self._processes.lost():
-            self._fail(f"{who} of the node of rank 0 has ended")
+            self._fail(Kind.LOST, f"{who} of the node of rank 0 has ended")
             raise lost(f"{what}: {who} of this node has ended")
 
-    def _fail(self, text: str) -> None:
-        self._send_all(Kind.FAILED, text.encode())
+    def _fail(self, kind: Kind, text: str) -> None:
+        self._send_all(kind, text.encode())
         self._flush()
         self.close()
 
@@ -305,7 +310,7 @@ class _Member:
             self._rank0.send(Kind.JOIN)
             patience = Patience(_JOINING, self.rank, self.size, deadline_s)
             if self._answer(patience)[0] != Kind.READY:
-                raise _failed(_JOINING, "rank 0 sent a frame that does not belong there")
+                raise RendezvousError(f"{_JOINING}: rank 0 sent a frame that does not belong there")
         except _NoChannelError:
             self.close()
             raise
@@ -335,12 +340,12 @@ class _Member:
         patience = Patience(what, self.rank, self.size, deadline_s)
         try:
             if self._rank0 is None:
-                raise lost(f"{what}: the connection to rank 0 is closed")
+                raise RendezvousError(f"{what}: the connection to rank 0 is closed")
             self._rank0.send(Kind.PAYLOAD, payload)
             kind, body = self._answer(patience)
             everything = zlib.decompress(body) if kind == Kind.RESULT else b""
             if len(everything) != self.size * len(payload):
-                raise PeerLostError(
+                raise RendezvousError(
                     f"{what}: expected {self.size} payloads of {len(payload)} bytes from rank 0, "
                     f"found {len(everything)} bytes"
                 )
@@ -360,18 +365,18 @@ class _Member:
                 text = body.decode(errors="replace") if kind not in (Kind.RESULT, Kind.READY) else ""
                 if kind == Kind.MISSING:
                     patience.missing = text
-                elif kind == Kind.FAILED:
+                elif kind in (Kind.FAILED, Kind.LOST):
                     self.close()
-                    raise _failed(patience.what, text)
+                    raise _failed(kind, patience.what, text)
                 elif kind == Kind.UNLINKED:
                     raise _NoChannelError(text)
                 else:
                     return kind, body
             if rank0.ended:
                 self.close()
-                raise _failed(patience.what, "rank 0 has ended")
+                raise _failed(Kind.LOST, patience.what, "rank 0 has ended")
             if who := self._processes.lost():
-                rank0.send(Kind.FAILED, f"{who} of node {self._node} has ended".encode())
+                rank0.send(Kind.LOST, f"{who} of node {self._node} has ended".encode())
                 self.close()
                 raise lost(f"{patience.what}: {who} of this node has ended")
             if not patience.missing and patience.waited_s > patience.report_every_s:
@@ -381,7 +386,7 @@ class _Member:
     def give_up(self, error: BaseException) -> None:
         """Tell all ranks, by way of rank 0; see `Channel.give_up`."""
         if self._rank0 is not None:
-            self._rank0.send(Kind.FAILED, f"rank {self.rank} gave up: {reason_of(error)}".encode())
+            self._rank0.send(_kind_of(error), f"rank {self.rank} gave up: {reason_of(error)}".encode())
         self.close()
 
     def close(self) -> None:
@@ -415,8 +420,14 @@ class _JoinWait:
             )
 
 
-def _failed(what: str, text: str) -> PeerLostError:
-    return PeerLostError(f"{what}: {text}\nhint: the output of that rank says more")
+def _kind_of(error: BaseException) -> Kind:
+    """Return the frame by which a rank tells why it gives up."""
+    return Kind.LOST if isinstance(error, PeerLostError) else Kind.FAILED
+
+
+def _failed(kind: Kind, what: str, text: str) -> ForebayError:
+    """Make the error for such a frame."""
+    return lost(f"{what}: {text}") if kind == Kind.LOST else gave_up(what, text)
 
 
 def _accept(listener: socket.socket, strangers: list[Stranger], key: bytes, size: int) -> None:

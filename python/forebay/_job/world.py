@@ -44,7 +44,7 @@ def identify(world: str | World, deadline_s: float, environment: Mapping[str, st
     ------
     OptionError
         If what was asked for is not there, what was found contradicts itself, or this is a worker of a torch DataLoader.
-    PeerLostError
+    RendezvousError
         If other ranks do not take part within ``deadline_s`` seconds.
     """
     environment = os.environ if environment is None else environment

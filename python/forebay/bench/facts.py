@@ -6,6 +6,7 @@ length or with columns of several lengths, as much is found out as the baselines
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def look(paths: tuple[str, ...]) -> Facts:
     paths = tuple(expand_paths(paths))
     for path in paths:
         if not Path(path).exists():
-            raise StorageError(f"bench: there is no data set {path}")
+            raise StorageError(f"bench: there is no data set {path}", errno=errno.ENOENT, filename=path)
     files = [Path(path) for path in paths]
     if len(files) == 1 and files[0].is_dir():
         inside = sorted(

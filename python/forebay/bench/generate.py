@@ -14,6 +14,7 @@ Nothing is written when the disk has too little room.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -193,7 +194,9 @@ def generate(
         partial.rename(place)
         made = _find(recipe, place)
     if made is None:
-        raise StorageError(f"data set {place}: expected it to be whole after writing, found it changed")
+        raise StorageError(
+            f"data set {place}: expected it to be whole after writing, found it changed", filename=place
+        )
     return Generated(made.directory, made.paths, made.sample_bytes, made.file_bytes, made=True)
 
 
@@ -236,7 +239,9 @@ def _find(recipe: Recipe, place: Path) -> Generated | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"data set {place}: expected {MANIFEST} of this data set, found: {error}\n"
-            "hint: the directory holds something else; move it away, or use another one"
+            "hint: the directory holds something else; move it away, or use another one",
+            errno=error.errno if isinstance(error, OSError) else None,
+            filename=place,
         ) from error
     if not (ours and same) or _size(place) != file_bytes:
         return None
@@ -262,7 +267,9 @@ def _check_room(recipe: Recipe, directory: Path, freed: int) -> None:
         raise StorageError(
             f"data set {directory / recipe.directory_name}: expected {needed / 2**20:,.0f} MiB free, "
             f"found {free / 2**20:,.0f} MiB\n"
-            "hint: use a smaller scale, or a directory on another disk"
+            "hint: use a smaller scale, or a directory on another disk",
+            errno=errno.ENOSPC,
+            filename=directory,
         )
 
 

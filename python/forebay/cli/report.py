@@ -36,7 +36,9 @@ def command(source: Path, output: Path | None, as_json: bool) -> None:
     try:
         _page.save(text, output)
     except OSError as error:
-        raise StorageError(f"report: writing {output}: {error.strerror or error}") from error
+        raise StorageError(
+            f"report: writing {output}: {error.strerror or error}", errno=error.errno, filename=output
+        ) from error
     for warning in result.warnings:
         click.echo(f"forebay: warning: {warning}", err=True)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import tempfile
@@ -123,7 +124,9 @@ def convert(
     except OSError as error:
         if isinstance(error, StorageError):
             raise
-        raise StorageError(f"{target}: cannot be written: {error}") from error
+        raise StorageError(
+            f"{target}: cannot be written: {error}", errno=error.errno, filename=target
+        ) from error
     return Converted(
         target, name, source.samples, file_bytes, time.perf_counter() - started, notes, source.left_out
     )
@@ -165,7 +168,9 @@ def _format_of(target: Path) -> str:
 def _refuse_to_replace(target: Path, force: bool) -> None:
     """Raise where something is in the way that is not to be replaced, or there is no place."""
     if not target.parent.is_dir():
-        raise StorageError(f"{target}: there is no directory {target.parent}")
+        raise StorageError(
+            f"{target}: there is no directory {target.parent}", errno=errno.ENOENT, filename=target.parent
+        )
     if not os.path.lexists(target):
         return
     is_directory = target.is_dir() and not target.is_symlink()

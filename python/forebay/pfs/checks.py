@@ -6,6 +6,7 @@ A mistake in the arguments is an :class:`forebay.OptionError`; what the machine 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -33,14 +34,18 @@ def check_backing(backing: str | os.PathLike[str]) -> Path:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        raise StorageError(f"backing directory {backing}: {error.strerror}") from error
+        raise StorageError(
+            f"backing directory {backing}: {error.strerror}", errno=error.errno, filename=backing
+        ) from error
     if not stat.S_ISDIR(mode):
         raise StorageError(
             f"backing directory {backing}: expected a directory, found {_kind(mode)}\n"
             "hint: give the directory that holds the data"
         )
     if not os.access(path, os.R_OK | os.X_OK):
-        raise StorageError(f"backing directory {backing}: Permission denied")
+        raise StorageError(
+            f"backing directory {backing}: Permission denied", errno=errno.EACCES, filename=backing
+        )
     entry = covering(path)
     if entry is not None and entry.type == TYPE:
         raise option_error(
@@ -118,12 +123,16 @@ def _check_empty(given: str | os.PathLike[str], path: Path) -> None:
             first = next(inside, None)
     except FileNotFoundError as error:
         raise StorageError(
-            f"mount point {given}: No such file or directory\nhint: mkdir -p {given}"
+            f"mount point {given}: No such file or directory\nhint: mkdir -p {given}",
+            errno=error.errno,
+            filename=given,
         ) from error
     except StorageError:
         raise
     except OSError as error:
-        raise StorageError(f"mount point {given}: {error.strerror}") from error
+        raise StorageError(
+            f"mount point {given}: {error.strerror}", errno=error.errno, filename=given
+        ) from error
     if first is not None:
         raise StorageError(
             f"mount point {given}: expected an empty directory, found {first.name} in it\n"
@@ -154,7 +163,9 @@ def check_fuse() -> None:
     except FileNotFoundError as error:
         raise StorageError(
             f"{attempt}: {DEVICE} is not there\n"
-            "hint: as root: modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN"
+            "hint: as root: modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN",
+            errno=error.errno,
+            filename=DEVICE,
         ) from error
     except OSError as error:
         try:
@@ -163,7 +174,9 @@ def check_fuse() -> None:
             mode = ""
         raise StorageError(
             f"{attempt}: cannot open {DEVICE}: {error.strerror}{mode}\n"
-            "hint: run as root, or as root: chmod 666 /dev/fuse; a container needs --device /dev/fuse"
+            "hint: run as root, or as root: chmod 666 /dev/fuse; a container needs --device /dev/fuse",
+            errno=error.errno,
+            filename=DEVICE,
         ) from error
     os.close(descriptor)
     if not may_mount() and fusermount() is None:

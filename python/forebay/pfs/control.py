@@ -11,7 +11,7 @@ import socket as sockets
 from pathlib import Path
 from typing import Any
 
-from forebay._core import StorageError
+from forebay._core import StorageError, StorageTimeout
 
 __all__ = ["GoneError", "ask"]
 
@@ -41,9 +41,13 @@ def ask(socket: Path, request: dict[str, Any], *, within_s: float = ANSWER_WITHI
         try:
             connection.connect(os.fspath(socket))
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise GoneError(f"{attempt}: no server is there\nhint: forebay pfs list") from error
+            raise GoneError(
+                f"{attempt}: no server is there\nhint: forebay pfs list", errno=error.errno, filename=socket
+            ) from error
         except OSError as error:
-            raise StorageError(f"{attempt}: {error.strerror or error}") from error
+            raise StorageError(
+                f"{attempt}: {error.strerror or error}", errno=error.errno, filename=socket
+            ) from error
         line = bytearray()
         try:
             connection.sendall(json.dumps(request).encode() + b"\n")
@@ -53,7 +57,7 @@ def ask(socket: Path, request: dict[str, Any], *, within_s: float = ANSWER_WITHI
                     raise GoneError(f"{attempt}: the server ended before it had answered")
                 line += piece
         except TimeoutError as error:
-            raise StorageError(f"{attempt}: no answer within {within_s:g} s") from error
+            raise StorageTimeout(f"{attempt}: no answer within {within_s:g} s") from error
         except ConnectionError as error:
             raise GoneError(f"{attempt}: the server ended before it had answered") from error
     try:

@@ -66,7 +66,7 @@ def _choose() -> Path:
 
 
 def _refused(path: Path, problem: str, hint: str) -> StorageError:
-    return StorageError(f"runtime directory {path}: {problem}\nhint: {hint}")
+    return StorageError(f"runtime directory {path}: {problem}\nhint: {hint}", filename=path)
 
 
 def socket_of(directory: Path, backing: Path) -> Path:

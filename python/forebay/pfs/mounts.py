@@ -199,7 +199,7 @@ def remove(mount: Path) -> None:
         if done.returncode == 0 or mount not in {entry.point for entry in entries()}:
             return
         problem = done.stderr.strip() or f"{command[0]} ended with {done.returncode}"
-    raise StorageError(f"unmount {mount}: {problem}\nhint: as root: umount -l {mount}")
+    raise StorageError(f"unmount {mount}: {problem}\nhint: as root: umount -l {mount}", filename=mount)
 
 
 def may_mount() -> bool:

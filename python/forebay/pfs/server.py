@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from forebay._core import StorageError, option_error
+from forebay._core import StorageError, StorageTimeout, option_error
 from forebay.pfs import checks, start
 from forebay.pfs.control import GoneError, ask
 from forebay.pfs.directory import forget, sockets
@@ -280,8 +280,8 @@ class Server:
                 raise self._does_not_end()
             time.sleep(0.01)
 
-    def _does_not_end(self) -> StorageError:
-        return StorageError(
+    def _does_not_end(self) -> StorageTimeout:
+        return StorageTimeout(
             f"the emulator of {self.backing} (process {self.pid}) has not ended within {_END_WITHIN_S:g} s\n"
             f"hint: kill -9 {self.pid}, then: forebay pfs unmount MOUNT"
         )

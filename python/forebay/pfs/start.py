@@ -8,6 +8,7 @@ before that, the error shows the end of what it had to say.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay import _native
-from forebay._core import StorageError, option_error
+from forebay._core import StorageError, StorageTimeout, option_error
 from forebay.pfs import checks
 from forebay.pfs.control import GoneError, ask
 from forebay.pfs.directory import is_ours, locked, log_of, runtime_directory, socket_of
@@ -68,7 +69,11 @@ class Wanted:
         if self.seed is not None and not 0 <= self.seed <= _LARGEST_SEED:
             raise option_error(f"seed: expected an integer from 0 to 2**64 - 1, found {self.seed}")
         if self.events is not None and not self.events.absolute().parent.is_dir():
-            raise StorageError(f"event log {self.events}: its directory is not there")
+            raise StorageError(
+                f"event log {self.events}: its directory is not there",
+                errno=errno.ENOENT,
+                filename=self.events.absolute().parent,
+            )
 
     def names_a_file_system(self) -> bool:
         """Whether there is anything to compare with a running server's numbers."""
@@ -88,7 +93,9 @@ class Wanted:
             except UnicodeDecodeError as error:
                 raise option_error(f"file system {path}: expected TOML in UTF-8: {error}") from error
             except OSError as error:
-                raise StorageError(f"file system {path}: {error.strerror}") from error
+                raise StorageError(
+                    f"file system {path}: {error.strerror}", errno=error.errno, filename=path
+                ) from error
             return _spec(None, text, path, overrides)
         if self.spec is not None or (self.preset is None and base is not None):
             fields = dict(self.spec if self.spec is not None else base or {})
@@ -293,7 +300,7 @@ def _wait_until_up(configuration: dict[str, Any], socket: Path, log: Path, alive
             log.unlink(missing_ok=True)
             socket.unlink(missing_ok=True)
             raise StorageError(f"{attempt}: the emulator ended before it was up\n{said}")
-    raise StorageError(f"{attempt}: the emulator was not up within {_UP_WITHIN_S:g} s\nhint: see {log}")
+    raise StorageTimeout(f"{attempt}: the emulator was not up within {_UP_WITHIN_S:g} s\nhint: see {log}")
 
 
 def _end_of(log: Path) -> list[str]:

@@ -160,7 +160,9 @@ def read(path: Path) -> Result:
                 return from_events(first, file, str(path))
             text = first + file.read()
     except OSError as error:
-        raise StorageError(f"report of {path}: {error.strerror or error}") from error
+        raise StorageError(
+            f"report of {path}: {error.strerror or error}", errno=error.errno, filename=path
+        ) from error
     except UnicodeDecodeError as error:
         raise FormatError(
             f"report of {path}: expected text, found byte {error.object[error.start]:#04x}"

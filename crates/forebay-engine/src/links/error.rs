@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use forebay_host::ThreadError;
 
 use super::loss::Loss;
 
 /// Failure of a link, or of making the links.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
     /// A process of the job is lost.
@@ -30,6 +31,8 @@ pub enum LinkError {
         who: String,
         /// Why.
         message: String,
+        /// Whether the reason is that a process of the job has ended.
+        after_loss: bool,
     },
     /// Leaders did not come.
     #[error("{who} did not come within {seconds} s")]
@@ -40,14 +43,14 @@ pub enum LinkError {
         seconds: u64,
     },
     /// Nobody listens any more where a leader said it listens.
-    #[error("cannot reach {who} at {address}: {problem}")]
+    #[error("cannot reach {who} at {address}: {}", problem(source.as_deref()))]
     Unreachable {
         /// Who.
         who: String,
         /// Where.
         address: String,
-        /// The system's answer.
-        problem: String,
+        /// The system's answer, if it was asked.
+        source: Option<Arc<io::Error>>,
     },
     /// A message is larger than a link carries.
     #[error("a message of {bytes} bytes between nodes; the most is {most}")]
@@ -73,13 +76,17 @@ pub enum LinkError {
     #[error(transparent)]
     Threads(#[from] ThreadError),
     /// The operating system refused.
-    #[error("cannot {action}: {problem}")]
+    #[error("cannot {action}: {source}")]
     System {
         /// What was attempted.
         action: String,
         /// The system's answer.
-        problem: String,
+        source: Arc<io::Error>,
     },
+}
+
+fn problem(source: Option<&io::Error>) -> String {
+    source.map_or_else(|| "its node has no network interface".into(), ToString::to_string)
 }
 
 impl LinkError {
@@ -102,6 +109,6 @@ impl LinkError {
     }
 
     pub(super) fn system<E: Into<io::Error>>(action: impl fmt::Display) -> impl FnOnce(E) -> Self {
-        move |source| Self::System { action: action.to_string(), problem: source.into().to_string() }
+        move |source| Self::System { action: action.to_string(), source: Arc::new(source.into()) }
     }
 }

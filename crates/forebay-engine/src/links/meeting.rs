@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -117,7 +118,7 @@ enum Stage {
 enum Progress {
     Waits(Attempt),
     /// With what refused it, where that is for good.
-    Failed(Option<String>),
+    Failed(Option<Arc<std::io::Error>>),
     Linked(TcpStream),
 }
 
@@ -127,7 +128,7 @@ struct Caller {
     knocks: bool,
     addresses: Vec<SocketAddr>,
     /// By address: what refused the last attempt.
-    refused: Vec<Option<String>>,
+    refused: Vec<Option<Arc<std::io::Error>>>,
     next: usize,
     next_at: Instant,
     attempts: Vec<Attempt>,
@@ -372,18 +373,15 @@ impl Meeting<'_> {
     fn start(&self, caller: &mut Caller) -> Result<(), LinkError> {
         let who = || self.mesh.nodes.leader(caller.node);
         if caller.addresses.is_empty() {
-            return Err(LinkError::Unreachable {
-                who: who(),
-                address: "any address".into(),
-                problem: "its node has no network interface".into(),
-            });
+            return Err(LinkError::Unreachable { who: who(), address: "any address".into(), source: None });
         }
         if caller.attempts.is_empty()
             && let Some(problem) = caller.refused.iter().flatten().next()
             && caller.refused.iter().all(Option::is_some)
         {
             let address = caller.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            return Err(LinkError::Unreachable { who: who(), address, problem: problem.clone() });
+            let source = Some(Arc::clone(problem));
+            return Err(LinkError::Unreachable { who: who(), address, source });
         }
         let address = caller.next;
         if Instant::now() < caller.next_at || caller.attempts.iter().any(|one| one.address == address) {
@@ -396,7 +394,7 @@ impl Meeting<'_> {
                 let stage = Stage::Connecting;
                 caller.attempts.push(Attempt { address, socket, since: Instant::now(), stage });
             }
-            Err(error) => caller.refused[address] = refusal(&error),
+            Err(error) => caller.refused[address] = refusal(error),
         }
         Ok(())
     }
@@ -411,7 +409,7 @@ impl Meeting<'_> {
                 Stage::Connecting => {
                     match attempt.socket.take_error() {
                         Ok(None) => {}
-                        Ok(Some(error)) | Err(error) => return failed(refusal(&error)),
+                        Ok(Some(error)) | Err(error) => return failed(refusal(error)),
                     }
                     if attempt.socket.peer_addr().is_err() {
                         return Ok(Progress::Waits(attempt));
@@ -453,9 +451,9 @@ impl Meeting<'_> {
 }
 
 /// Why an address will not do, where that is for good.
-fn refusal(error: &std::io::Error) -> Option<String> {
+fn refusal(error: std::io::Error) -> Option<Arc<std::io::Error>> {
     let kinds = [ErrorKind::ConnectionRefused, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
-    kinds.contains(&error.kind()).then(|| error.to_string())
+    kinds.contains(&error.kind()).then(|| Arc::new(error))
 }
 
 /// Begins to connect.

@@ -118,7 +118,7 @@ pub(super) struct State {
     /// The first loss that was seen; later ones may follow from it.
     pub(super) loss: Option<Loss>,
     /// A node that could not make the loader, and why.
-    pub(super) abandoned: Option<(usize, String)>,
+    pub(super) abandoned: Option<(usize, String, bool)>,
     pub(super) warnings: Vec<String>,
     pub(super) starts: Starts,
     /// All control frames are with the kernel.
@@ -242,8 +242,12 @@ impl Mesh {
 
     /// What keeps the nodes from going on together.
     pub(super) fn failure(&self, state: &State) -> Option<LinkError> {
-        if let Some((node, message)) = &state.abandoned {
-            return Some(LinkError::Abandoned { who: self.nodes.leader(*node), message: message.clone() });
+        if let Some((node, message, after_loss)) = &state.abandoned {
+            return Some(LinkError::Abandoned {
+                who: self.nodes.leader(*node),
+                message: message.clone(),
+                after_loss: *after_loss,
+            });
         }
         if let Some(loss) = state.loss {
             return Some(LinkError::Lost { loss });

@@ -87,8 +87,9 @@ impl Links {
             .spawn(move || thread::run(&run))
             .map_err(|error| ThreadError::new("the thread of the links", &error))?;
         let links = Self { mesh, thread: Mutex::new(Some(thread)), generation: fork::generation() };
-        meeting::meet(&links.mesh, listener, spec, (job, loader), deadline, check)
-            .inspect_err(|error| links.abandon(&error.to_string()))?;
+        meeting::meet(&links.mesh, listener, spec, (job, loader), deadline, check).inspect_err(|error| {
+            links.abandon(&error.to_string(), matches!(error, LinkError::Lost { .. }));
+        })?;
         Ok(links)
     }
 
@@ -287,10 +288,10 @@ impl Links {
         self.mesh.report(conflict);
     }
 
-    /// Tells the other nodes that this one cannot make the loader.
-    pub fn abandon(&self, reason: &str) {
+    /// Tells the other nodes that this one cannot make the loader; `after_loss`: because a process of the job has ended.
+    pub fn abandon(&self, reason: &str, after_loss: bool) {
         let mut state = self.mesh.lock();
-        self.mesh.to_all(&mut state, &Frame::Abandoned(reason.to_owned()));
+        self.mesh.to_all(&mut state, &Frame::Abandoned { reason: reason.to_owned(), after_loss });
         drop(state);
         self.flush();
     }

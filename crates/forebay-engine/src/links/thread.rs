@@ -201,8 +201,8 @@ impl Link {
                 mesh.nodes.node_of(loss.rank).ok_or(Broken)?;
                 mesh.lose(loss);
             }
-            Frame::Abandoned(text) => {
-                mesh.lock().abandoned.get_or_insert((self.node, text));
+            Frame::Abandoned { reason, after_loss } => {
+                mesh.lock().abandoned.get_or_insert((self.node, reason, after_loss));
                 mesh.lose(mesh.nodes.loss(self.node, Cause::GaveUp));
             }
             Frame::Made => {

@@ -59,8 +59,8 @@ pub(super) enum Frame {
     Heartbeat,
     /// A process of the job is lost.
     Lost(Loss),
-    /// This node cannot make the loader.
-    Abandoned(String),
+    /// This node cannot make the loader; `after_loss`: because a process of it has ended.
+    Abandoned { reason: String, after_loss: bool },
     /// This node has made the loader.
     Made,
     /// This node began its iteration of this number at this step.
@@ -99,12 +99,13 @@ impl Frame {
             Self::Acknowledge(bytes) => put(out, ACKNOWLEDGE, 0, &bytes.to_le_bytes()),
             Self::Heartbeat => put(out, HEARTBEAT, 0, &[]),
             Self::Lost(loss) => put(out, LOST, 0, &loss.to_word().to_le_bytes()),
-            Self::Abandoned(text) => {
-                let mut end = text.len().min(PIECE_BYTES);
-                while !text.is_char_boundary(end) {
+            Self::Abandoned { reason, after_loss } => {
+                let mut end = reason.len().min(PIECE_BYTES - 1);
+                while !reason.is_char_boundary(end) {
                     end -= 1;
                 }
-                put(out, ABANDONED, 0, &text.as_bytes()[..end]);
+                let body = [&[u8::from(*after_loss)], &reason.as_bytes()[..end]].concat();
+                put(out, ABANDONED, 0, &body);
             }
             Self::Made => put(out, MADE, 0, &[]),
             Self::Started { number, step } => {
@@ -159,7 +160,10 @@ fn read(kind: u8, channel: u8, body: &[u8]) -> Option<Frame> {
         (ACKNOWLEDGE, 4) => Frame::Acknowledge(u32::from_le_bytes(body.try_into().ok()?)),
         (HEARTBEAT, 0) => Frame::Heartbeat,
         (LOST, 8) => Frame::Lost(Loss::from_word(u64::from_le_bytes(body.try_into().ok()?))?),
-        (ABANDONED, _) => Frame::Abandoned(String::from_utf8_lossy(body).into_owned()),
+        (ABANDONED, 1..) => Frame::Abandoned {
+            after_loss: body[0] != 0,
+            reason: String::from_utf8_lossy(&body[1..]).into_owned(),
+        },
         (MADE, 0) => Frame::Made,
         (STARTED, 16) => Frame::Started {
             number: u64::from_le_bytes(body[..8].try_into().ok()?),
@@ -182,7 +186,7 @@ mod tests {
             Frame::Piece { channel: Channel::Index, last: true, body: Vec::new() },
             Frame::Acknowledge(u32::MAX),
             Frame::Lost(Loss { cause: Cause::Died, rank: 3, pid: 99 }),
-            Frame::Abandoned("no such file: é".into()),
+            Frame::Abandoned { reason: "no such file: é".into(), after_loss: true },
             Frame::Made,
             Frame::Started { number: 3, step: u64::MAX },
             Frame::Goodbye,
@@ -227,11 +231,11 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut_at_a_letter() {
         let mut bytes = Vec::new();
-        Frame::Abandoned("é".repeat(PIECE_BYTES)).put(&mut bytes);
+        Frame::Abandoned { reason: "é".repeat(PIECE_BYTES), after_loss: false }.put(&mut bytes);
         let mut decoder = Decoder::default();
         decoder.feed(&bytes);
-        let Ok(Some(Frame::Abandoned(text))) = decoder.next() else { panic!("not a reason") };
-        assert_eq!(text.len(), PIECE_BYTES);
-        assert!(text.chars().all(|letter| letter == 'é'));
+        let Ok(Some(Frame::Abandoned { reason, .. })) = decoder.next() else { panic!("not a reason") };
+        assert_eq!(reason.len(), PIECE_BYTES - 2);
+        assert!(reason.chars().all(|letter| letter == 'é'));
     }
 }

@@ -79,7 +79,7 @@ impl<'a> Walk<'a> {
     /// Finds the samples that the ranks of the node need at an absolute step.
     pub(super) fn step(&mut self, step: u64) -> Result<(), Error> {
         let Some(mappings) = &self.pass.shared.mappings else {
-            return Err(Error::Local("the data set cannot be mapped".into(), None));
+            return Err(Error::local("the data set cannot be mapped"));
         };
         guard::keep();
         let faults = guard::faults();
@@ -197,13 +197,10 @@ impl<'a> Walk<'a> {
             let expected = self.look_up(first)?;
             if expected != Some((found.extent.shard, found.extent.offset)) {
                 let (found, first) = (found.extent, first.0);
-                return Err(Error::Local(
-                    format!(
-                        "sample {first} is at {expected:?} by the index and at {:?} by the cursor",
-                        (found.shard, found.offset)
-                    ),
-                    None,
-                ));
+                return Err(Error::local(format!(
+                    "sample {first} is at {expected:?} by the index and at {:?} by the cursor",
+                    (found.shard, found.offset)
+                )));
             }
         }
         self.cursors[0] = cursor;

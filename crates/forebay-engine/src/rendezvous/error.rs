@@ -8,9 +8,11 @@ use super::membership::Peer;
 /// Whose fault a failure is: what callers tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
-    /// Another rank died, left or did not come.
+    /// Another rank died.
     Peers,
-    /// What this rank or another one was told is wrong, or they disagree.
+    /// Ranks did not come, gave up, or do not fit together.
+    Rendezvous,
+    /// What this rank or another one was told is wrong.
     Options,
     /// A limit on memory is reached.
     Memory,
@@ -132,19 +134,17 @@ impl RendezvousError {
         }
     }
 
-    /// What kind of failure it is. Only what is about other ranks is [`Class::Peers`]: a process that is alone has none.
+    /// What kind of failure it is. Only what is about other ranks is [`Class::Peers`] or
+    /// [`Class::Rendezvous`]: a process that is alone has none.
     pub fn class(&self) -> Class {
         match self {
+            Self::PeerLost { .. } | Self::Ended { .. } => Class::Peers,
             Self::NoLeader { .. }
             | Self::Missing { .. }
-            | Self::PeerLost { .. }
             | Self::PeerLeft { .. }
-            | Self::Ended { .. } => Class::Peers,
-            Self::Usage { .. }
             | Self::Taken { .. }
-            | Self::Mismatch { .. }
-            | Self::Refused(_)
-            | Self::Host(HostError::Directory { .. }) => Class::Options,
+            | Self::Mismatch { .. } => Class::Rendezvous,
+            Self::Usage { .. } | Self::Refused(_) | Self::Host(HostError::Directory { .. }) => Class::Options,
             Self::Host(HostError::NoMemory { .. }) => Class::Memory,
             Self::Interrupted | Self::Host(_) => Class::System,
             Self::Told { class, .. } => *class,

@@ -265,7 +265,7 @@ impl Follower<'_> {
         Err(match message.read()? {
             Failure::Lost(peer) => RendezvousError::PeerLost { peer, meeting },
             Failure::Left(peer) => RendezvousError::PeerLeft { peer, meeting },
-            Failure::Other { class: Class::Options, message, hint } => {
+            Failure::Other { class: Class::Rendezvous, message, hint } => {
                 RendezvousError::Mismatch { message, hint }
             }
             Failure::Other { class, message, hint } => RendezvousError::Told { class, message, hint },
