@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import re
 import warnings
 
@@ -69,11 +71,17 @@ def test_a_stretch_that_cannot_be_read_is_retried_once_per_block(spoiled, strate
     assert all(re.search(r"cannot read \d+ bytes at offset \d+ \(3 attempts\)", one) for one in retried)
 
 
-def test_the_error_about_a_sample_whose_block_failed_tells_how_often_it_was_tried(spoiled):
+def test_the_error_about_a_sample_whose_block_failed_tells_how_often_it_was_tried(spoiled, caplog):
     path, _, _ = spoiled
+    caplog.set_level(logging.DEBUG, "forebay")
     with (
         forebay.Loader(path, 20, order="sequential", strategy="pread", epochs=1, world="single") as loader,
-        pytest.raises(forebay.StorageError, match=re.escape(ONCE)),
+        pytest.raises(forebay.StorageError, match=re.escape(ONCE)) as failed,
     ):
         for _ in loader:
             pass
+    assert (failed.value.errno, failed.value.filename) == (errno.EIO, str(path))
+    # The reader's attempts come first, then its failure.
+    told = [one.fields for one in caplog.records if one.name == "forebay"]
+    assert [one["attempt"] for one in told if one.get("path") == str(path)][:2] == [1, 2]
+    assert any("3 attempts" in one["error"] for one in told if "loader" in one and "error" in one)

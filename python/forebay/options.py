@@ -70,7 +70,7 @@ CONFIG_FILE = "forebay.toml"
 # Variables that are no options.
 _OTHER_VARIABLES = (
     CONFIG_VARIABLE, "FOREBAY_CACHE_DIR", "FOREBAY_RUNTIME_DIR", "FOREBAY_NODE", "FOREBAY_JOB", "FOREBAY_INTERFACE",
-    "FOREBAY_DRILL", "FOREBAY_JOB_ADDRESS", "FOREBAY_MPI_INIT_TIMEOUT",
+    "FOREBAY_DRILL", "FOREBAY_JOB_ADDRESS", "FOREBAY_LOG", "FOREBAY_MPI_INIT_TIMEOUT",
 )  # fmt: skip
 # Those that this process has warned of.
 _warned_of: set[str] = set()

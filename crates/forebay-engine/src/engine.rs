@@ -199,7 +199,11 @@ impl Engine {
         let (mappings, fallback) = match mappings.transpose() {
             Ok(mappings) => (mappings.flatten(), None),
             Err(error) if settings.locate.walks() => return Err(error),
-            Err(error) => (None, Some(format!("this rank maps no files but reads them by pread: {error}"))),
+            Err(error) => {
+                let reason = format!("this rank maps no files but reads them by pread: {error}");
+                tracing::info!(loader = options.name, reason, "falls back");
+                (None, Some(reason))
+            }
         };
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
             .ok_or_else(|| Error::local("the leader's decisions do not fit the data set"))?;
@@ -281,6 +285,10 @@ impl Engine {
             closing: AtomicBool::new(false),
         };
         engine.lend_memory();
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let decisions = engine.explain().join("; ");
+            tracing::debug!(loader = engine.shared.options.name, decisions, "the loader is made");
+        }
         Ok(engine)
     }
 

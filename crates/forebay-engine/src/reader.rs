@@ -217,8 +217,13 @@ fn fetch(pass: &Pass, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) ->
             count_since(shared.slot(), Counter::ReadNs, begun);
             if copied { Filled::Landed } else { Filled::Left }
         }
-        _ if reader.fill(&mut transfers).is_ok() => Filled::Landed,
-        _ => Filled::Failed,
+        _ => match reader.fill(&mut transfers) {
+            Ok(()) => Filled::Landed,
+            Err(error) => {
+                tracing::info!(loader = shared.options.name, %error, "a block cannot be read");
+                Filled::Failed
+            }
+        },
     }
 }
 

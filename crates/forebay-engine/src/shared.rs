@@ -166,6 +166,7 @@ impl Shared {
 
     /// Notes why something that was asked for is done in another way.
     pub(crate) fn falls_back(&self, reason: String) {
+        tracing::info!(loader = self.options.name, reason, "falls back");
         *self.fallback.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reason);
     }
 

@@ -34,6 +34,7 @@ impl BadSamples {
         if found.insert(sample.0, error.to_string()).is_some() {
             return;
         }
+        tracing::info!(sample = sample.0, reason = %error, "a sample is replaced");
         let text = match found.len().cmp(&MOST_TOLD) {
             std::cmp::Ordering::Less => format!("skipped: {error}"),
             std::cmp::Ordering::Equal => {

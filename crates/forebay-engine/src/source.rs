@@ -137,6 +137,7 @@ impl Source {
         }
         let lookup = self.dataset.find_sidecar(&CachePolicy::from_environment());
         for warning in &lookup.warnings {
+            tracing::info!(reason = warning, "a sidecar is rejected");
             caller.warn(warning);
         }
         let (mut kept, mut notes) = (None, Vec::new());

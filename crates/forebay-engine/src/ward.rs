@@ -31,6 +31,13 @@ impl Ward {
     /// The loss as an error; `what` was being waited for.
     pub(crate) fn error(&self, loss: Loss, what: String) -> Error {
         let loader = self.loader.clone();
+        tracing::info!(
+            loader,
+            rank = loss.rank,
+            process = loss.pid,
+            cause = loss.cause.verb(),
+            "a peer is lost"
+        );
         if let Some(peer) = self.membership.peers().find(|peer| peer.rank == loss.rank) {
             let (rank, local_rank, pid) = (peer.rank, peer.local_rank, peer.pid);
             return Error::PeerLost { rank, local_rank, pid, loader, what };

@@ -190,6 +190,9 @@ impl Job {
         };
         if let Some(again) = again {
             counters.retries += 1;
+            let path = io.files().path(self.start.shard);
+            let (attempt, offset) = (self.attempts, self.at().offset);
+            tracing::debug!(path = %path.display(), offset, attempt, %error, "a read is tried again");
             return again;
         }
         Next::Failed(ReadError::Io {

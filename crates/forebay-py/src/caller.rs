@@ -9,6 +9,7 @@ use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 
 use crate::errors::raise;
+use crate::log;
 
 /// Asks Python while the interpreter is released; what a callback raises is kept and raised at the end.
 pub(crate) struct PythonCaller {
@@ -40,9 +41,8 @@ impl Caller for PythonCaller {
         if self.has_raised() {
             return true;
         }
-        // `None`: the interpreter is shutting down. The lint's way is not general enough over the lifetime.
-        #[allow(clippy::redundant_closure_for_method_calls)]
-        let checked = Python::try_attach(|py| py.check_signals());
+        // `None`: the interpreter is shutting down.
+        let checked = Python::try_attach(|py| py.check_signals().and_then(|()| log::drain(py)));
         match checked {
             Some(Ok(())) => false,
             Some(Err(error)) => {
@@ -89,10 +89,15 @@ pub(crate) fn detached<T: Send>(
     progress: Option<Py<PyAny>>,
     call: impl Send + FnOnce(&PythonCaller) -> Result<T, Error>,
 ) -> PyResult<T> {
+    // Before the call: an exception of a log handler after it would lose its result.
+    log::drain(py)?;
     let caller = PythonCaller::new(progress);
     let result = py.detach(|| call(&caller));
     if let Some(raised) = caller.raised() {
         return Err(raised);
     }
-    result.map_err(|error| raise(py, &error))
+    result.map_err(|error| match log::drain(py) {
+        Ok(()) => raise(py, &error),
+        Err(raised) => raised,
+    })
 }

@@ -14,6 +14,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::batch::{dtype_of, field_shape};
 use crate::caller::detached;
 use crate::errors::{raise, wrong_option};
+use crate::log;
 
 /// See `python/forebay/_native.pyi`.
 #[pyclass(frozen, module = "forebay._native")]
@@ -90,6 +91,7 @@ impl Dataset {
         raw: Option<&str>,
         sample_axis: &str,
     ) -> PyResult<Self> {
+        log::prepare(py)?;
         let wrong = |error: forebay_format::Error| raise(py, &error.into());
         let raw = raw.map(serde_json::from_str).transpose();
         let options = OpenOptions {

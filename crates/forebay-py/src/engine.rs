@@ -10,6 +10,7 @@ use crate::caller::detached;
 use crate::dataset::Dataset;
 use crate::errors::raise;
 use crate::listener::Listener;
+use crate::log;
 use crate::state::OrderState;
 
 /// See `python/forebay/_native.pyi`.
@@ -31,11 +32,13 @@ impl Engine {
         listener: Option<&Listener>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
+        log::prepare(py)?;
         let options = Options::from_json(options).map_err(|error| raise(py, &error))?;
         let source = dataset.source();
         let listener = listener.and_then(Listener::take);
         let engine =
             detached(py, progress, |caller| forebay_engine::Engine::new(source, options, listener, caller))?;
+        log::drain(py)?;
         let dtypes = engine.fields().iter().map(|field| dtype_of(py, field).map(Bound::unbind));
         let dtypes = dtypes.collect::<PyResult<_>>()?;
         Ok(Self { engine, dtypes })
@@ -82,6 +85,7 @@ impl Engine {
     }
 
     fn start(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<u64> {
+        log::prepare(py)?;
         detached(py, None, |caller| self.engine.start(epoch, step, caller))
     }
 
@@ -99,6 +103,8 @@ impl Engine {
 
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.engine.close());
+        // At exit there may be nobody left to take them.
+        let _ = log::drain(py);
     }
 
     #[allow(clippy::needless_pass_by_value)] // the binding hands arrays over by value

@@ -10,6 +10,7 @@ mod engine;
 mod errors;
 mod limit;
 mod listener;
+mod log;
 mod pfs;
 mod siblings;
 mod state;
