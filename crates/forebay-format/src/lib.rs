@@ -36,11 +36,11 @@ pub use dataset::{
 };
 pub use error::{Error, SchemaError, SidecarError};
 pub use format::Format;
+pub use index::Index;
 /// The file format of indexes: public for tests, fuzz targets and tools, not a stable interface.
 #[doc(hidden)]
 pub use index::sidecar;
 pub use index::sidecar::{Meta, ShardInfo, ShardState};
-pub use index::Index;
 pub use options::{OpenOptions, RawLayout, SampleAxis, SchemaChoice};
 pub use recipe::{DerivedRecipe, FoundRecipe, RecipeLookup};
 pub use schema::{
