@@ -20,7 +20,7 @@ READERS = {"access": "pread", "readers": 3}
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    """300 records of 20 KB: an epoch is larger than the smallest landing ring."""
+    """300 records of 20 KB: an epoch is larger than the smallest staging ring."""
     values = [support.record(number, 20_000) for number in range(300)]
     return str(support.write_lmdb(tmp_path_factory.mktemp("records") / "records.lmdb", values))
 
@@ -150,7 +150,7 @@ def test_a_death_at_the_same_step_as_all_others_is_told(pool, records, victim):
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_a_death_while_all_wait_for_a_slow_rank_is_told(pool, records, slow):
-    # A slow rank holds up the landing ring, and with it the others.
+    # A slow rank holds up the staging ring, and with it the others.
     options = {**OPTIONS, "strategy": {**READERS, "batch_buffers": 2}, "memory": "8MiB"}
     ranks = pool.begin(
         3, work.walk, lambda rank: {"stop": 1 if rank == slow else None}, path=records, options=options

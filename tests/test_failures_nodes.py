@@ -80,7 +80,7 @@ class Drill:
                 "pause": self.pause,
             }
             command = self.cluster.on(node, [sys.executable, str(PROGRAM), json.dumps(wanted)])
-            variables = {"FOREBAY_RUNTIME_DIR": MEETING_PLACE, "FOREBAY_DRILL": self.drills.get(rank, "")}
+            variables = {"FOREBAY_RUNTIME_DIR": MEETING_PLACE, "FOREBAY_FAILPOINT": self.drills.get(rank, "")}
             self.programs[rank] = nodes.Program(command, **variables)
 
     def said(self, rank: int) -> list[dict[str, Any]]:

@@ -138,7 +138,7 @@ def test_other_strategies_send_nothing(pool, several, rung):
 
 
 def test_a_guess_that_is_always_wrong_is_only_slow(several, monkeypatch):
-    monkeypatch.setenv("FOREBAY_DRILL", "guess:wrong")
+    monkeypatch.setenv("FOREBAY_FAILPOINT", "guess:wrong")
     # Processes of its own: a drill is looked at once.
     pool = Pool()
     try:
@@ -153,14 +153,14 @@ def test_a_guess_that_is_always_wrong_is_only_slow(several, monkeypatch):
 
 
 def test_a_drill_that_is_not_understood_is_refused(several, monkeypatch):
-    monkeypatch.setenv("FOREBAY_DRILL", "stop:nowhere")
+    monkeypatch.setenv("FOREBAY_FAILPOINT", "stop:nowhere")
     pool = Pool()
     try:
         (outcome,) = pool.outcomes(pool.begin(1, work.made, path=several, options={"batch_size": 4}))
     finally:
         pool.end()
     assert outcome.kind == "OptionError"
-    assert "FOREBAY_DRILL: expected guess:wrong or stop:PLACE[:N]" in outcome.message
+    assert "FOREBAY_FAILPOINT: expected guess:wrong or stop:PLACE[:N]" in outcome.message
 
 
 def test_a_database_in_random_order_is_guessed_badly_and_read_well(pool, tmp_path):

@@ -42,7 +42,7 @@ def least_of(error):
     """The least that a refusal names: exactly, and as its hint has it."""
     text = str(error)
     exact = re.search(
-        r"the least that works is (\d+) bytes \((\d+) for batch buffers, (\d+) for landing", text
+        r"the least that works is (\d+) bytes \((\d+) for batch buffers, (\d+) for staging", text
     )
     hint = re.search(r'give memory="(\d+MiB)", or ask for a smaller batch, group or window', text)
     assert exact, text

@@ -594,9 +594,9 @@ def test_where_every_rank_copies_alone_there_are_no_readers_and_no_landing_block
     if "in the page cache, so" not in loader.explain():
         pytest.skip("the file just written is not in the page cache of a local file system")
     assert "reads: none ahead of time" in loader.explain()
-    assert "no landing blocks" in loader.explain()
+    assert "no staging blocks" in loader.explain()
     assert "reader(s)" not in loader.explain()
-    assert loader.facts["readers"] == loader.facts["landing_bytes"] == 0
+    assert loader.facts["readers"] == loader.facts["staging_bytes"] == 0
     assert loader.stats()["reads"] == loader.stats()["reader_idle_seconds"] == 0
     reading = make(order="group", memory="4MiB", strategy="pread", name="reading")
     assert "2 reader(s)" in reading.explain()

@@ -23,7 +23,7 @@ from ranks import work
 from ranks.pool import Killed, Raised
 
 HOUR_S = 3600.0
-# Records that are read straight into the batch, and records that are read through landing blocks.
+# Records that are read straight into the batch, and records that are read through staging blocks.
 SIZES = {"large": 20_000, "small": 3000}
 BYTES = 12_000_000
 TIMEOUT_S = 3

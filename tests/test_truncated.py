@@ -116,7 +116,7 @@ def test_the_scan_of_a_file_that_is_cut_off_meanwhile_is_an_error(cut):
 with forebay.Loader(sys.argv[1], 20, order="sequential", strategy="lmm-dio", world="single", epochs=1) as loader:
     pass
 """
-    process = support.Process(_PRELUDE + code, cut, environment={"FOREBAY_DRILL": "stop:scan:40"})
+    process = support.Process(_PRELUDE + code, cut, environment={"FOREBAY_FAILPOINT": "stop:scan:40"})
     try:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         os.truncate(cut / "data.mdb", 8192)

@@ -44,7 +44,7 @@ class Feed:
 
     @property
     def pool_bytes(self) -> int:
-        """Landing blocks and batch buffers: how large a pool the plain loops get."""
+        """Staging blocks and batch buffers: how large a pool the plain loops get."""
         return int(self.loader.facts["region_bytes"])
 
     def offsets(self) -> np.ndarray:

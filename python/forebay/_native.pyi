@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "CARD_BYTES",
     "DEBUG_BUILD",
+    "ENDPOINT_BYTES",
     "FORMATS",
-    "MOST_NODES",
+    "MAX_NODES",
     "SCHEMAS",
     "VERSION",
     "Dataset",
@@ -31,8 +31,8 @@ __all__ = [
 
 VERSION: str
 DEBUG_BUILD: bool
-CARD_BYTES: int
-MOST_NODES: int
+ENDPOINT_BYTES: int
+MAX_NODES: int
 FORMATS: tuple[str, ...]
 SCHEMAS: tuple[str, ...]
 

@@ -104,7 +104,7 @@ class Loader:
         How samples are fetched; never which. Default ``"forebay"``; ``lmdb`` and the rungs of LMDBIO (docs/options.md) are here
         to compare with.
     memory : int or str
-        Bytes of landing blocks, batch buffers and kept data of the node, for example ``"2GiB"``; shared by the loaders of a
+        Bytes of staging blocks, batch buffers and kept data of the node, for example ``"2GiB"``; shared by the loaders of a
         job, or of a process that is alone. Default: 2.5 GiB, or less where memory is limited (docs/options.md).
     tiers
         Not in this version.

@@ -70,7 +70,7 @@ CONFIG_FILE = "forebay.toml"
 # Variables that are no options.
 _OTHER_VARIABLES = (
     CONFIG_VARIABLE, "FOREBAY_CACHE_DIR", "FOREBAY_RUNTIME_DIR", "FOREBAY_NODE", "FOREBAY_JOB", "FOREBAY_INTERFACE",
-    "FOREBAY_DRILL", "FOREBAY_JOB_ADDRESS", "FOREBAY_LOG", "FOREBAY_MPI_INIT_TIMEOUT",
+    "FOREBAY_FAILPOINT", "FOREBAY_JOB_ADDRESS", "FOREBAY_LOG", "FOREBAY_MPI_INIT_TIMEOUT",
 )  # fmt: skip
 # Those that this process has warned of.
 _warned_of: set[str] = set()
@@ -434,7 +434,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("seed", 0, _seed, "with the epoch, decides every shuffle"),
     Option("world", "auto", _choose(WORLDS), "who is in the job: " + ", ".join(WORLDS)),
     Option("strategy", Strategy(), _strategy, "how samples are fetched: " + ", ".join(STRATEGIES)),
-    Option("memory", None, parse_bytes, "landing blocks and batch buffers of a node, in bytes or as 2GiB"),
+    Option("memory", None, parse_bytes, "staging blocks and batch buffers of a node, in bytes or as 2GiB"),
     Option("tiers", None, _tiers, "not in this version"),
     Option("epochs", None, _count, "epochs that will be asked for; nothing is read ahead beyond them"),
     Option("last", "wrap", _choose(LASTS), "what the end of an epoch does: " + ", ".join(LASTS)),

@@ -155,7 +155,7 @@ def memory(settings: Settings) -> Outcome:
     figures, parts = [], []
     for dataset, batch in ((datasets.small(settings), 64), (datasets.large(settings), 8)):
         len(forebay.open(dataset.path, schema="raw"))
-        datasets.drop(dataset.file)  # Cold, so that landing blocks are filled; resident samples need none.
+        datasets.drop(dataset.file)  # Cold, so that staging blocks are filled; resident samples need none.
         plan = Plan(dataset, "group", batch, MEMORY, f"memory-{dataset.record_bytes}-{os.getpid()}")
         with _ranks(plan) as pipes:
             bare = sum(_together(pipes, "memory"))

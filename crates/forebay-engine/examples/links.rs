@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_engine::links::{Channel, Links, LinksSpec, Listener, NodeFacts, Nodes, SECRET_BYTES, Secret};
+use forebay_engine::mesh::{Channel, Links, LinksSpec, Listener, NodeFacts, Nodes, SECRET_BYTES, Secret};
 
 /// Bytes of a message, and how many round trips are made with it.
 const SIZES: [(usize, usize); 4] = [(8, 5000), (47, 5000), (4096, 2000), (8 << 20, 40)];

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use forebay_host::{HostError, MemoryRefusal, ThreadError};
 use forebay_io::ReadError;
 
-use crate::links::{LinkError, Loss};
+use crate::mesh::{LinkError, PeerFailure};
 use crate::rendezvous::{Class, Peer, RendezvousError};
 
 /// Advice where a process of the job has ended.
@@ -151,7 +151,7 @@ pub enum Error {
     )]
     RemoteLost {
         /// Who, and how that was seen.
-        loss: Loss,
+        loss: PeerFailure,
         /// Its node.
         node: String,
         /// Name of the loader.

@@ -3,8 +3,8 @@
 //! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test 'loom_*'`.
 #![cfg(loom)]
 
-use forebay_engine::locate::{Find, Finds};
-use forebay_engine::protocol::{SessionId, is_behind, publish_position};
+use forebay_engine::shm::block_state::{SessionId, is_behind, publish_position};
+use forebay_engine::shm::location_ring::{LocationRing, SampleLocation};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
@@ -13,24 +13,30 @@ const PASS: SessionId = SessionId(1);
 const STEPS: u64 = 2;
 
 /// A ring of one step of one sample.
-struct Shared {
+struct Context {
     words: Vec<AtomicU64>,
     found: AtomicU64,
     taken: AtomicU64,
 }
 
-impl Shared {
+impl Context {
     fn new() -> Arc<Self> {
-        let words = (0..Finds::words(1, 1)).map(|_| AtomicU64::new(0)).collect();
+        let words = (0..LocationRing::words(1, 1)).map(|_| AtomicU64::new(0)).collect();
         Arc::new(Self { words, found: AtomicU64::new(0), taken: AtomicU64::new(0) })
     }
 
-    fn finds(&self) -> Finds<'_> {
-        Finds::new(&self.words, 1, 1)
+    fn finds(&self) -> LocationRing<'_> {
+        LocationRing::new(&self.words, 1, 1)
     }
 
-    fn find(step: u64) -> Find {
-        Find { shard: step as u32, head_bytes: 16, offset: 100 + step, length: 200 + step, guard: 300 + step }
+    fn find(step: u64) -> SampleLocation {
+        SampleLocation {
+            shard: step as u32,
+            head_bytes: 16,
+            offset: 100 + step,
+            length: 200 + step,
+            guard: 300 + step,
+        }
     }
 
     /// Finds the samples of all steps, as a root does.
@@ -61,7 +67,7 @@ impl Shared {
 #[test]
 fn a_planner_sees_the_finds_of_its_step_and_of_no_other() {
     loom::model(|| {
-        let shared = Shared::new();
+        let shared = Context::new();
         let planner = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.take())
@@ -74,13 +80,13 @@ fn a_planner_sees_the_finds_of_its_step_and_of_no_other() {
 #[test]
 fn a_root_that_goes_on_where_another_ended_changes_no_find() {
     loom::model(|| {
-        let shared = Shared::new();
+        let shared = Context::new();
         let planner = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.take())
         };
         // The first root wrote a step and left before it published it; the next one writes it again.
-        shared.finds().put(0, 0, Some(Shared::find(0)));
+        shared.finds().put(0, 0, Some(Context::find(0)));
         shared.walk();
         planner.join().unwrap();
     });

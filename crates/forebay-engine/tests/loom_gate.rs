@@ -5,15 +5,15 @@
 
 use std::time::Duration;
 
-use forebay_engine::stagger::{Entry, Gate};
+use forebay_engine::shm::read_gate::{Entry, ReadGate};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
 const FOREVER: Duration = Duration::from_secs(3600);
 
-struct Shared {
-    gate: Gate,
+struct Context {
+    gate: ReadGate,
     /// What only one node at a time may touch: loom fails the model when two do.
     storage: UnsafeCell<u64>,
 }
@@ -24,7 +24,7 @@ fn whoever_finds_the_gate_left_finds_nobody_reading() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
-        let shared = Arc::new(Shared { gate: Gate::default(), storage: UnsafeCell::new(0) });
+        let shared = Arc::new(Context { gate: ReadGate::default(), storage: UnsafeCell::new(0) });
         let reader = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {

@@ -3,7 +3,7 @@
 //! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test 'loom_*'`.
 #![cfg(loom)]
 
-use forebay_engine::protocol::{
+use forebay_engine::shm::block_state::{
     BlockSeq, Filled, Presence, SessionId, block_state, first_safe_step, is_behind, presence, publish_block,
     publish_overwritten, publish_position, publish_presence,
 };
@@ -17,14 +17,14 @@ const PASS: SessionId = SessionId(1);
 const AWAY: u64 = (1 << 44) - 1;
 
 /// One stretch of landing memory that the blocks 0 (step 0) and 1 (step 1) use one after the other.
-struct Shared {
+struct Context {
     words: [AtomicU64; 2],
     position: AtomicU64,
     overwritten: AtomicU64,
     memory: UnsafeCell<u64>,
 }
 
-impl Shared {
+impl Context {
     fn new() -> Arc<Self> {
         let shared = Self {
             words: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -60,7 +60,7 @@ impl Shared {
 #[test]
 fn a_gatherer_sees_the_bytes_of_its_block_and_of_no_other() {
     loom::model(|| {
-        let shared = Shared::new();
+        let shared = Context::new();
         let reader = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
@@ -79,7 +79,7 @@ fn a_gatherer_sees_the_bytes_of_its_block_and_of_no_other() {
 #[test]
 fn a_rank_that_comes_back_uses_landing_bytes_only_where_none_are_overwritten() {
     loom::model(|| {
-        let shared = Shared::new();
+        let shared = Context::new();
         shared.fill(0, None);
         // The rank went away before step 0 was gathered; the reader may overwrite block 0 now.
         publish_position(&shared.position, PASS, AWAY);
@@ -100,7 +100,7 @@ fn a_rank_that_comes_back_uses_landing_bytes_only_where_none_are_overwritten() {
 #[test]
 fn a_reader_moves_to_the_next_rank_only_when_the_read_of_a_rank_that_closed_has_returned() {
     loom::model(|| {
-        let shared = Shared::new();
+        let shared = Context::new();
         let left = Arc::new(AtomicU32::new(0));
         // A thread that storage keeps while its rank closes, whether the answer comes before or after that.
         let kept = {

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use forebay_engine::protocol::SessionId;
-use forebay_engine::ring::{Ring, Taken};
+use forebay_engine::batch::buffer_pool::{Ring, Taken};
+use forebay_engine::shm::block_state::SessionId;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;

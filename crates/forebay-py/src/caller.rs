@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use forebay_engine::{Caller, Error};
+use forebay_engine::{Error, Host};
 use forebay_format::OpenOptions;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
@@ -36,7 +36,7 @@ impl PythonCaller {
     }
 }
 
-impl Caller for PythonCaller {
+impl Host for PythonCaller {
     fn interrupted(&self) -> bool {
         if self.has_raised() {
             return true;
@@ -64,7 +64,7 @@ impl Caller for PythonCaller {
         !self.interrupted()
     }
 
-    fn structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
+    fn find_hdf5_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
         let found = Python::try_attach(|py| {
             let arguments = (path, options.fields.clone(), options.sample_axis.is_file());
             py.import("forebay.hdf5")?.call_method1("find", arguments)?.extract::<Vec<u8>>()

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_engine::{Caller, Error, Loaded, RecipeReport, Source, aside};
+use forebay_engine::{Error, Host, IndexedDataset, Loaded, RecipeReport, offload};
 use forebay_format::{Format, OpenOptions, Place, SampleAxis, Schema};
 use forebay_types::{Dtype, Field, Layout};
 use pyo3::exceptions::PyIndexError;
@@ -19,14 +19,14 @@ use crate::log;
 /// See `python/forebay/_native.pyi`.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Dataset {
-    source: Arc<Source>,
+    source: Arc<IndexedDataset>,
 }
 
 /// No limit: what a data set does by itself has no `timeout=`, but can be interrupted.
 const UNLIMITED_S: u64 = u64::MAX;
 
 impl Dataset {
-    pub(crate) fn source(&self) -> Arc<Source> {
+    pub(crate) fn source(&self) -> Arc<IndexedDataset> {
         Arc::clone(&self.source)
     }
 
@@ -36,11 +36,11 @@ impl Dataset {
         py: Python<'_>,
         progress: Option<Py<PyAny>>,
         what: &'static str,
-        call: impl FnOnce(&Source, &dyn Caller) -> Result<T, Error> + Send + 'static,
+        call: impl FnOnce(&IndexedDataset, &dyn Host) -> Result<T, Error> + Send + 'static,
     ) -> PyResult<T> {
         let source = self.source();
-        let call = move |caller: &dyn Caller| call(&source, caller);
-        detached(py, progress, |caller| aside(caller, what, UNLIMITED_S, call))
+        let call = move |caller: &dyn Host| call(&source, caller);
+        detached(py, progress, |caller| offload(caller, what, UNLIMITED_S, call))
     }
 }
 
@@ -107,8 +107,8 @@ impl Dataset {
                 other => return Err(wrong_option(py, format!("there is no sample axis {other:?}"), "")),
             },
         };
-        let open = move |_: &dyn Caller| Source::open(&paths, &options);
-        let source = detached(py, None, |caller| aside(caller, "a data set is opened", UNLIMITED_S, open))?;
+        let open = move |_: &dyn Host| IndexedDataset::open(&paths, &options);
+        let source = detached(py, None, |caller| offload(caller, "a data set is opened", UNLIMITED_S, open))?;
         Ok(Self { source: Arc::new(source) })
     }
 

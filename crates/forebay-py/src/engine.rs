@@ -68,7 +68,7 @@ impl Engine {
         facts.set_item("group_window", settings.group_window)?;
         facts.set_item("memory_bytes", settings.memory_bytes)?;
         facts.set_item("region_bytes", settings.region_bytes)?;
-        facts.set_item("landing_bytes", settings.region.landing_bytes)?;
+        facts.set_item("staging_bytes", settings.region.staging_bytes)?;
         facts.set_item("buffer_bytes", settings.region.buffer_bytes)?;
         facts.set_item("buffers", settings.region.buffers)?;
         facts.set_item("readers", settings.region.readers)?;

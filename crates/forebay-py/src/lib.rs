@@ -23,8 +23,8 @@ use pyo3::types::PyTuple;
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
-    module.add("CARD_BYTES", forebay_engine::links::CARD_BYTES)?;
-    module.add("MOST_NODES", forebay_engine::links::MOST_NODES)?;
+    module.add("ENDPOINT_BYTES", forebay_engine::mesh::ENDPOINT_BYTES)?;
+    module.add("MAX_NODES", forebay_engine::mesh::MAX_NODES)?;
     module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
     module.add("FORMATS", PyTuple::new(module.py(), Format::ALL.map(Format::name))?)?;
     module.add("SCHEMAS", PyTuple::new(module.py(), SchemaChoice::ALL.map(|(name, _)| name))?)?;

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use forebay_engine::Error;
-use forebay_engine::links;
+use forebay_engine::mesh;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -12,7 +12,7 @@ use crate::errors::raise;
 /// See `python/forebay/_native.pyi`.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Listener {
-    listener: Mutex<Option<links::Listener>>,
+    listener: Mutex<Option<mesh::Listener>>,
     card: Vec<u8>,
 }
 
@@ -21,7 +21,7 @@ impl Listener {
     #[new]
     #[pyo3(signature = (interface = None))]
     fn new(py: Python<'_>, interface: Option<&str>) -> PyResult<Self> {
-        let listener = links::Listener::new(interface).map_err(|error| raise(py, &Error::from(error)))?;
+        let listener = mesh::Listener::new(interface).map_err(|error| raise(py, &Error::from(error)))?;
         let card = listener.card().to_bytes();
         Ok(Self { listener: Mutex::new(Some(listener)), card })
     }
@@ -38,7 +38,7 @@ impl Listener {
 
 impl Listener {
     /// The socket, once.
-    pub(crate) fn take(&self) -> Option<links::Listener> {
+    pub(crate) fn take(&self) -> Option<mesh::Listener> {
         self.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

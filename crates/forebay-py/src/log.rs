@@ -32,7 +32,7 @@ const MAX_EVENTS: usize = 1024;
 const LOCK_TRIES: u32 = 1000;
 
 /// An event as Python gets it.
-struct Kept {
+struct RetainedValues {
     level: Level,
     target: &'static str,
     message: String,
@@ -50,7 +50,7 @@ enum Value {
     Text(String),
 }
 
-static EVENTS: Mutex<VecDeque<Kept>> = Mutex::new(VecDeque::new());
+static EVENTS: Mutex<VecDeque<RetainedValues>> = Mutex::new(VecDeque::new());
 static IS_PENDING: AtomicBool = AtomicBool::new(false);
 static LOST: AtomicU64 = AtomicU64::new(0);
 /// The least level that is kept, as [`rank_of`] counts; 0: none.
@@ -79,7 +79,7 @@ fn number_of(level: Level) -> u32 {
     }
 }
 
-fn lock() -> Option<MutexGuard<'static, VecDeque<Kept>>> {
+fn lock() -> Option<MutexGuard<'static, VecDeque<RetainedValues>>> {
     for _ in 0..LOCK_TRIES {
         match EVENTS.try_lock() {
             Ok(events) => return Some(events),
@@ -106,7 +106,7 @@ impl Subscriber for Queue {
     fn event(&self, event: &Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let kept = Kept {
+        let kept = RetainedValues {
             level: *event.metadata().level(),
             target: event.metadata().target(),
             message: fields.message,

@@ -22,12 +22,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// as the block may hold the interpreter.
 #[pyclass(module = "forebay._native", frozen)]
 pub(crate) struct Watchdog {
-    watch: Watch,
+    watch: FailureSink,
     watched: Mutex<Option<Sender<()>>>,
 }
 
 #[derive(Clone)]
-struct Watch {
+struct FailureSink {
     what: String,
     warn_after: Duration,
     end_after: Option<Duration>,
@@ -35,7 +35,7 @@ struct Watch {
     rank: Option<(String, u32)>,
 }
 
-impl Watch {
+impl FailureSink {
     /// Watches until `ended` says that the block has ended.
     fn run(&self, ended: impl Fn(Duration) -> bool) {
         let begun = Instant::now();
@@ -90,7 +90,7 @@ impl Watchdog {
             Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))
         };
         let (warn_after, end_after) = (span(warn_after_s)?, end_after_s.map(span).transpose()?);
-        Ok(Self { watch: Watch { what, warn_after, end_after, rank }, watched: Mutex::default() })
+        Ok(Self { watch: FailureSink { what, warn_after, end_after, rank }, watched: Mutex::default() })
     }
 
     fn __enter__(&self) {

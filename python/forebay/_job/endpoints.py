@@ -24,7 +24,7 @@ _PROBLEM_BYTES = 256
 _SECRET_BYTES = 32
 
 # Leader of the rank's node, process, name of the node; of leaders: why it cannot listen, secret, where it is reached.
-_CARD = struct.Struct(f"<Ii{_NAME_BYTES}s{_PROBLEM_BYTES}s{_SECRET_BYTES}s{_native.CARD_BYTES}s")
+_CARD = struct.Struct(f"<Ii{_NAME_BYTES}s{_PROBLEM_BYTES}s{_SECRET_BYTES}s{_native.ENDPOINT_BYTES}s")
 
 
 def meet(
@@ -68,14 +68,14 @@ def meet(
         rank, problem = problems[0]
         raise option_error(f"rank {rank}, which leads its node: {problem}")
     leaders = sorted({one[0] for one in everyone})
-    if len(leaders) > _native.MOST_NODES and rank_info.rank == leaders[0]:
+    if len(leaders) > _native.MAX_NODES and rank_info.rank == leaders[0]:
         warnings.warn(
-            f"the job has {len(leaders)} nodes, and at most {_native.MOST_NODES} are linked: "
+            f"the job has {len(leaders)} nodes, and at most {_native.MAX_NODES} are linked: "
             "none of them hears of deaths on another one",
             RuntimeWarning,
             stacklevel=4,
         )
-    if listener is None or not 1 < len(leaders) <= _native.MOST_NODES:
+    if listener is None or not 1 < len(leaders) <= _native.MAX_NODES:
         return None, None
     ranks: dict[int, list[int]] = {leader: [] for leader in leaders}
     for rank, one in enumerate(everyone):

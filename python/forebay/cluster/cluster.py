@@ -23,7 +23,7 @@ __all__ = ["Cluster", "ClusterError", "missing"]
 
 PROGRAMS = ("unshare", "nsenter", "mount", "umount", "hostname", "ip")
 
-MOST_NODES = 200
+MAX_NODES = 200
 """More than anyone emulates on one machine, and fewer than a bridge has ports (1,024)."""
 
 SHARED_MEMORY_BYTES = 2 << 30
@@ -76,8 +76,8 @@ class Cluster:
     """
 
     def __init__(self, nodes: int, mounts: Sequence[Sequence[str | os.PathLike[str]]] | None = None) -> None:
-        if not 1 <= nodes <= MOST_NODES:
-            raise ClusterError(f"cluster: expected from 1 to {MOST_NODES} nodes, found {nodes}")
+        if not 1 <= nodes <= MAX_NODES:
+            raise ClusterError(f"cluster: expected from 1 to {MAX_NODES} nodes, found {nodes}")
         if (reason := missing()) is not None:
             raise ClusterError(f"cluster of {nodes} nodes: {reason}")
         self.names = tuple(f"node{number}" for number in range(nodes))

@@ -41,7 +41,7 @@ pub struct RegionSizes {
     /// Samples of all ranks of the node in one step.
     pub step_needs: u64,
     /// Size of the staging ring \[bytes\].
-    pub landing_bytes: u64,
+    pub staging_bytes: u64,
     /// Size of one batch buffer \[bytes\].
     pub buffer_bytes: u64,
     /// Batch buffers per rank.
@@ -52,7 +52,7 @@ impl RegionSizes {
     /// Size of everything, with a control part of `control_bytes` \[bytes\].
     #[must_use]
     pub fn total_bytes(&self, control_bytes: u64) -> u64 {
-        control_bytes + self.landing_bytes + self.buffer_bytes * (self.buffers * self.ranks) as u64
+        control_bytes + self.staging_bytes + self.buffer_bytes * (self.buffers * self.ranks) as u64
     }
 }
 
@@ -139,14 +139,14 @@ impl Load<'_> {
                 return Err(BudgetTooSmall {
                     least_bytes: least,
                     buffer_bytes: region.buffer_bytes * (region.buffers * region.ranks) as u64,
-                    staging_bytes: region.landing_bytes,
+                    staging_bytes: region.staging_bytes,
                 });
             }
-            let rest = memory_bytes - least + region.landing_bytes;
+            let rest = memory_bytes - least + region.staging_bytes;
             let mut total =
                 self.size(&mut region, rest.saturating_sub(STAGING_STEP_BYTES).max(least_staging));
-            while total > memory_bytes && region.landing_bytes > STAGING_STEP_BYTES {
-                let less = region.landing_bytes - STAGING_STEP_BYTES;
+            while total > memory_bytes && region.staging_bytes > STAGING_STEP_BYTES {
+                let less = region.staging_bytes - STAGING_STEP_BYTES;
                 total = self.size(&mut region, less);
             }
         }
@@ -156,8 +156,8 @@ impl Load<'_> {
             memory_bytes,
             on_loan,
             first_segment_steps: self
-                .segment_steps(region.landing_bytes, FIRST_SEGMENT_BYTES.min(segment_bytes)),
-            segment_steps: self.segment_steps(region.landing_bytes, segment_bytes),
+                .segment_steps(region.staging_bytes, FIRST_SEGMENT_BYTES.min(segment_bytes)),
+            segment_steps: self.segment_steps(region.staging_bytes, segment_bytes),
             least_bytes: control_bytes
                 + self.rounded(least_staging)
                 + 2 * region.buffer_bytes * region.ranks as u64,
@@ -175,7 +175,7 @@ impl Load<'_> {
             find_steps: 0,
             step_needs: self.order.spec().batch * ranks as u64,
             blocks: 0,
-            landing_bytes: 0,
+            staging_bytes: 0,
             buffer_bytes,
             buffers: match self.options.buffers {
                 Some(buffers) => buffers as usize,
@@ -223,14 +223,14 @@ impl Load<'_> {
 
     /// Sets all that follows from the size of the staging ring; returns the size of the region.
     fn size(&self, region: &mut RegionSizes, staging_bytes: u64) -> u64 {
-        region.landing_bytes = self.rounded(staging_bytes);
+        region.staging_bytes = self.rounded(staging_bytes);
         if !self.choice.mode.is_alone() {
             // A block holds one read of at least a page.
-            region.blocks = (region.landing_bytes / STAGING_STEP_BYTES).clamp(256, 1 << 20) as usize;
+            region.blocks = (region.staging_bytes / STAGING_STEP_BYTES).clamp(256, 1 << 20) as usize;
         }
         if self.choice.mode.has_finds() {
             region.find_steps =
-                FIND_AHEAD_SEGMENTS * self.segment_steps(region.landing_bytes, self.choice.segment_bytes);
+                FIND_AHEAD_SEGMENTS * self.segment_steps(region.staging_bytes, self.choice.segment_bytes);
         }
         region.total_bytes((self.control_bytes)(region))
     }
@@ -310,7 +310,7 @@ mod tests {
         // A step of the node takes 64 records, 6.25 MiB; a segment of 16 MiB has 2 of them.
         let settings = decided(&options(), Kind::Sequential, false, &budget(4096)).unwrap();
         let region = &settings.region;
-        assert_eq!((region.landing_bytes, region.buffers, region.readers), (64 * MIB, 8, 2));
+        assert_eq!((region.staging_bytes, region.buffers, region.readers), (64 * MIB, 8, 2));
         assert_eq!((settings.first_segment_steps, settings.segment_steps), (1, 2));
         assert_eq!(region.blocks as u64, 64 * MIB / STAGING_STEP_BYTES);
         let buffers = 8 * RANKS * 16 * RECORD_BYTES;
@@ -378,7 +378,7 @@ mod tests {
             let settings = decided(&options, Kind::Sequential, resident, &budget(4096)).unwrap();
             let region = &settings.region;
             assert_eq!(
-                (region.find_steps > 0, region.blocks > 0, region.landing_bytes > 0),
+                (region.find_steps > 0, region.blocks > 0, region.staging_bytes > 0),
                 (finds, blocks, blocks)
             );
             assert_eq!(region.step_needs, RANKS * 16);

@@ -1,0 +1,119 @@
+//! Failpoints: faults at exact places, for tests of failures on real processes.
+//!
+//! The environment variable `FOREBAY_FAILPOINT` sets one; each process reads it once:
+//!
+//! - `stop:PLACE` or `stop:PLACE:N` stops the process, as SIGSTOP does, when it reaches a [`Place`] for the N-th time.
+//!   The test then continues the process or kills it.
+//! - `guess:wrong` makes each page prefetch of a waiting root (`lmdbio::handoff`) miss the pages that it needs.
+//!
+//! Without the variable a failpoint costs one load. An invalid value is an error when a loader is created.
+
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const VARIABLE: &str = "FOREBAY_FAILPOINT";
+
+/// Where a process can be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A root has taken the cursor that was handed to it, and nobody else has it (`cursor`).
+    Cursor,
+    /// A node has been given a token (`token`).
+    Token,
+    /// The scan looks at a page (`scan`).
+    Scan,
+    /// What the scan found is with one node more, and not with all (`broadcast`).
+    Broadcast,
+}
+
+#[derive(Debug)]
+enum Failpoint {
+    Stop { place: Place, left: AtomicU64 },
+    WrongGuesses,
+}
+
+impl FromStr for Failpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "{VARIABLE}: expected guess:wrong or stop:PLACE[:N] with PLACE cursor, token, scan or broadcast; \
+                 found {text:?}"
+            )
+        };
+        let parts: Vec<&str> = text.split(':').collect();
+        let (name, count) = match parts[..] {
+            ["guess", "wrong"] => return Ok(Self::WrongGuesses),
+            ["stop", name] => (name, Some(1)),
+            ["stop", name, count] => (name, count.parse().ok().filter(|count| *count > 0)),
+            _ => return Err(expected()),
+        };
+        let place = match name {
+            "cursor" => Place::Cursor,
+            "token" => Place::Token,
+            "scan" => Place::Scan,
+            "broadcast" => Place::Broadcast,
+            _ => return Err(expected()),
+        };
+        Ok(Self::Stop { place, left: AtomicU64::new(count.ok_or_else(expected)?) })
+    }
+}
+
+fn wanted() -> &'static Result<Option<Failpoint>, String> {
+    static WANTED: OnceLock<Result<Option<Failpoint>, String>> = OnceLock::new();
+    WANTED.get_or_init(|| match std::env::var(VARIABLE) {
+        Ok(text) if !text.is_empty() => text.parse().map(Some),
+        _ => Ok(None),
+    })
+}
+
+/// Checks the variable.
+///
+/// # Errors
+/// What was expected, where its value is invalid.
+pub(crate) fn check() -> Result<(), String> {
+    wanted().as_ref().map(|_| ()).map_err(Clone::clone)
+}
+
+/// Stops the process if the failpoint names this place.
+pub(crate) fn at(here: Place) {
+    if let Ok(Some(Failpoint::Stop { place, left })) = wanted()
+        && *place == here
+        && left.load(Ordering::Relaxed) > 0
+        && left.fetch_sub(1, Ordering::Relaxed) == 1
+    {
+        eprintln!("forebay: {VARIABLE}: process {} stops at {here:?}", std::process::id());
+        // To this thread, not to the process: another thread could take it while this one goes on.
+        // SAFETY: raise(3) has no preconditions.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    }
+}
+
+/// Whether guesses are to be wrong.
+pub(crate) fn spoils_guesses() -> bool {
+    matches!(wanted(), Ok(Some(Failpoint::WrongGuesses)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failpoint_is_parsed_or_refused() {
+        let stop = |text: &str| match text.parse() {
+            Ok(Failpoint::Stop { place, left }) => Some((place, left.into_inner())),
+            _ => None,
+        };
+        assert_eq!(stop("stop:cursor"), Some((Place::Cursor, 1)));
+        assert_eq!(stop("stop:scan:20"), Some((Place::Scan, 20)));
+        assert!(matches!("guess:wrong".parse(), Ok(Failpoint::WrongGuesses)));
+        for wrong in
+            ["stop", "stop:", "stop:nowhere", "stop:token:0", "stop:token:x", "stop:token:1:2", "guess", "x"]
+        {
+            let refused = wrong.parse::<Failpoint>().unwrap_err();
+            assert!(refused.contains("stop:PLACE[:N]") && refused.contains(wrong), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! What the other folders stand on: failures of peers, fault injection for tests, the memory ledger of a process.
+
+pub(crate) mod failpoint;
+pub(crate) mod failure;
+pub(crate) mod iteration_starts;
+pub(crate) mod memory_ledger;

@@ -1,0 +1,486 @@
+//! The ring of batch buffers of one rank: who fills which buffer for which step, and what the user holds.
+//!
+//! A gather thread *claims* the next step together with a free buffer, fills it, and *finishes* the claim; the
+//! consumer *takes* the finished steps in order; a buffer is *given back* when the last view of it dies. Finished and
+//! claimed steps together never exceed the number of buffers, which is the backpressure.
+//!
+//! A user who keeps every batch would stop his own loader, so when the consumer waits and every buffer is in the
+//! user's hands, the next claim goes without a buffer: the batch gets private memory, and from then on so does every
+//! batch for which no buffer is free.
+//!
+//! `pause` takes the rank out (`break`): claims made before it are void. `resume` lets it go on at any step.
+//! Only this process touches a ring; the bytes lie in the region so that all memory is accounted for in one place.
+//!
+//! A thread that asks storage for bytes *steps out* of its claim for that time and *steps in* again afterwards, which
+//! fails once the claim is void. So after `pause` nobody waits for storage: a ring is *settled* as soon as no thread with
+//! a void claim is inside, and a thread that is outside then will touch no shared memory again but its own buffer, which
+//! comes back when its read has returned.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use forebay_host::sync::{Condvar, Mutex};
+
+use crate::shm::position::SessionId;
+
+/// A step that a gather thread is filling.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Claim {
+    ticket: u64,
+    /// The absolute step.
+    pub step: u64,
+    /// The buffer to fill; `None`: memory of the process's own.
+    pub buffer: Option<usize>,
+    /// The thread has stepped out, or was left out when the claim became void.
+    outside: Cell<bool>,
+}
+
+impl Claim {
+    /// Grows whenever all claims become void.
+    #[must_use]
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
+}
+
+/// Answer of [`Ring::take`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken<T, E> {
+    /// The batch of the step.
+    Item(T),
+    /// The time is over and it is not there yet.
+    NotYet,
+    /// Filling it failed.
+    Failed(E),
+}
+
+#[allow(clippy::struct_excessive_bools)] // independent facts, not a state in disguise
+struct State<T, E> {
+    free: Vec<usize>,
+    ticket: u64,
+    paused: bool,
+    stopped: bool,
+    /// Number of the session whose threads may claim.
+    session: SessionId,
+    next: u64,
+    /// First step that is not claimed.
+    end: u64,
+    /// Claims that are not void.
+    filling: usize,
+    /// Those of them whose threads have stepped out.
+    outside: usize,
+    /// Void claims whose threads are still inside.
+    unsettled: usize,
+    gathered: u64,
+    done: BTreeSet<u64>,
+    ready: BTreeMap<u64, Result<T, E>>,
+    /// The consumer found no batch and waits, or looks again soon.
+    starving: bool,
+    keeps_all: bool,
+    /// Threads asleep in `claim`: nobody is woken for nothing.
+    claimers: usize,
+    /// Threads asleep in `take` or `settle`.
+    takers: usize,
+}
+
+impl<T, E> State<T, E> {
+    /// Whether a claim would succeed now.
+    fn is_claimable(&self, buffers: usize) -> bool {
+        let in_work = self.filling + self.ready.len();
+        !self.paused
+            && self.next < self.end
+            && in_work < buffers
+            && (!self.free.is_empty() || self.keeps_all || (self.starving && in_work == 0))
+    }
+}
+
+/// See the module header. `T` is a filled batch, `E` why filling it failed.
+pub struct Ring<T, E> {
+    state: Mutex<State<T, E>>,
+    /// Something may be claimable.
+    room: Condvar,
+    /// A claim was finished or abandoned.
+    filled: Condvar,
+    buffers: usize,
+}
+
+impl<T, E> Ring<T, E> {
+    /// A paused ring of `buffers` buffers, all free.
+    pub fn new(buffers: usize) -> Self {
+        Self {
+            state: Mutex::new(State {
+                free: (0..buffers).rev().collect(),
+                ticket: 0,
+                paused: true,
+                stopped: false,
+                session: SessionId::default(),
+                next: 0,
+                end: u64::MAX,
+                filling: 0,
+                outside: 0,
+                unsettled: 0,
+                gathered: 0,
+                done: BTreeSet::new(),
+                ready: BTreeMap::new(),
+                starving: false,
+                keeps_all: false,
+                claimers: 0,
+                takers: 0,
+            }),
+            room: Condvar::new(),
+            filled: Condvar::new(),
+            buffers,
+        }
+    }
+
+    fn lock(&self) -> forebay_host::sync::MutexGuard<'_, State<T, E>> {
+        self.state.lock().expect("no thread panics while it holds the ring")
+    }
+
+    /// Wakes one thread in `claim` if it is worth it: the consumer waits, or half the buffers can be filled at once.
+    ///
+    /// Waking costs the consumer more than everything else in `take` (10 to 20 us on an idle core), so a sleeper is not
+    /// woken for every single buffer; the other half is what the consumer lives on meanwhile.
+    fn offer(&self, state: &State<T, E>) {
+        let worth_it = state.starving || state.keeps_all || state.free.len() * 2 >= self.buffers;
+        if state.claimers > 0 && worth_it && state.is_claimable(self.buffers) {
+            self.room.notify_one();
+        }
+    }
+
+    /// Wakes whoever waits for claims to end.
+    fn announce(&self, state: &State<T, E>) {
+        if state.takers > 0 {
+            self.filled.notify_all();
+        }
+    }
+
+    /// Claims the next step for a thread of session `pass` as soon as there is room for it; `None` once the ring is stopped, or
+    /// was restarted for another session, or `timeout` is over.
+    pub fn claim(&self, session: SessionId, timeout: Duration) -> Option<Claim> {
+        let mut state = self.lock();
+        loop {
+            if state.stopped || state.session != session {
+                return None;
+            }
+            if state.is_claimable(self.buffers) {
+                // Last returned first: its pages are the ones still in the cache.
+                let buffer = state.free.pop();
+                state.keeps_all |= buffer.is_none();
+                let outside = Cell::new(false);
+                let claim = Claim { ticket: state.ticket, step: state.next, buffer, outside };
+                state.next += 1;
+                state.filling += 1;
+                self.offer(&state);
+                return Some(claim);
+            }
+            state.claimers += 1;
+            let (guard, late) = forebay_host::sync::wait_timeout(&self.room, state, timeout);
+            state = guard;
+            state.claimers -= 1;
+            if late {
+                return None;
+            }
+        }
+    }
+
+    /// Lets steps before `end` be claimed, and no others.
+    pub fn claim_up_to(&self, end: u64) {
+        let mut state = self.lock();
+        state.end = end;
+        self.offer(&state);
+    }
+
+    /// Whether a claim has been made void by `pause` or `stop`.
+    pub fn is_void(&self, claim: &Claim) -> bool {
+        let state = self.lock();
+        state.stopped || state.ticket != claim.ticket
+    }
+
+    /// The next step that will be claimed, or `None` while paused.
+    pub fn next_claim(&self) -> Option<u64> {
+        let state = self.lock();
+        (!state.paused).then_some(state.next)
+    }
+
+    /// Steps out before a call that storage may keep; false once the claim is void: then there is nothing to call for.
+    pub fn step_out(&self, claim: &Claim) -> bool {
+        let mut state = self.lock();
+        if state.ticket != claim.ticket {
+            return false;
+        }
+        state.outside += 1;
+        claim.outside.set(true);
+        true
+    }
+
+    /// Steps in again; false once the claim is void: then the thread touches nothing that is shared any more.
+    pub fn step_in(&self, claim: &Claim) -> bool {
+        let mut state = self.lock();
+        if state.ticket != claim.ticket {
+            return false;
+        }
+        state.outside -= 1;
+        claim.outside.set(false);
+        true
+    }
+
+    /// Takes a claim off the books; whether it was valid.
+    fn end(&self, state: &mut State<T, E>, claim: &Claim) -> bool {
+        let valid = state.ticket == claim.ticket;
+        if valid {
+            state.filling -= 1;
+            state.outside -= usize::from(claim.outside.get());
+        } else if !claim.outside.get() {
+            state.unsettled -= 1;
+        }
+        self.announce(state);
+        valid
+    }
+
+    /// Ends a claim. Unless it is void, `publish` gets the step before which everything is gathered now, before anybody can
+    /// make other claims void.
+    ///
+    /// # Errors
+    /// The item of a void claim is handed back, to be dropped by the caller without the ring's lock.
+    pub fn finish(
+        &self,
+        claim: &Claim,
+        item: Result<T, E>,
+        publish: impl FnOnce(u64),
+    ) -> Result<(), Result<T, E>> {
+        let mut state = self.lock();
+        if !self.end(&mut state, claim) {
+            return Err(item);
+        }
+        state.ready.insert(claim.step, item);
+        state.done.insert(claim.step);
+        loop {
+            let gathered = state.gathered;
+            if !state.done.remove(&gathered) {
+                publish(gathered);
+                return Ok(());
+            }
+            state.gathered += 1;
+        }
+    }
+
+    /// Ends a claim without a batch (it was void); its buffer must be given back separately.
+    pub fn abandon(&self, claim: &Claim) {
+        let mut state = self.lock();
+        self.end(&mut state, claim);
+        self.offer(&state);
+    }
+
+    /// Takes the batch of `step`, waiting up to `timeout` for it.
+    pub fn take(&self, step: u64, timeout: Duration) -> Taken<T, E> {
+        let mut state = self.lock();
+        let mut late = false;
+        loop {
+            if let Some(item) = state.ready.remove(&step) {
+                state.starving = false;
+                self.offer(&state);
+                return match item {
+                    Ok(item) => Taken::Item(item),
+                    Err(error) => Taken::Failed(error),
+                };
+            }
+            if late {
+                return Taken::NotYet;
+            }
+            state.starving = true;
+            self.offer(&state);
+            state.takers += 1;
+            (state, late) = forebay_host::sync::wait_timeout(&self.filled, state, timeout);
+            state.takers -= 1;
+        }
+    }
+
+    /// Whether the user was seen to keep all his buffers.
+    pub fn keeps_all(&self) -> bool {
+        self.lock().keeps_all
+    }
+
+    /// Buffers that nobody has.
+    pub fn free_buffers(&self) -> Vec<usize> {
+        self.lock().free.clone()
+    }
+
+    /// Gives a buffer back.
+    pub fn give_back(&self, buffer: usize) {
+        let mut state = self.lock();
+        debug_assert!(!state.free.contains(&buffer), "buffer {buffer} is given back once");
+        state.free.push(buffer);
+        self.offer(&state);
+    }
+
+    /// Makes all claims void and hands back the batches nobody will take. Their threads may still be inside: [`Ring::settle`].
+    pub fn pause(&self) -> Vec<Result<T, E>> {
+        let mut state = self.lock();
+        state.paused = true;
+        state.ticket += 1;
+        state.unsettled += state.filling - state.outside;
+        (state.filling, state.outside) = (0, 0);
+        state.done.clear();
+        let ready = std::mem::take(&mut state.ready);
+        self.announce(&state);
+        drop(state);
+        ready.into_values().collect()
+    }
+
+    /// Waits up to `timeout` until no thread with a void claim is inside; returns whether that is so.
+    pub fn settle(&self, timeout: Duration) -> bool {
+        let mut state = self.lock();
+        let mut late = timeout.is_zero();
+        while state.unsettled > 0 && !late {
+            state.takers += 1;
+            (state, late) = forebay_host::sync::wait_timeout(&self.filled, state, timeout);
+            state.takers -= 1;
+        }
+        state.unsettled == 0
+    }
+
+    /// Lets claims go on from `step`; only after `pause` (a new ring is paused).
+    pub fn resume(&self, step: u64) {
+        let mut state = self.lock();
+        debug_assert!(state.paused && state.filling == 0 && state.ready.is_empty());
+        state.paused = false;
+        state.next = step;
+        state.gathered = step;
+        self.offer(&state);
+    }
+
+    /// Ends `claim` for all threads; `restart` allows it again.
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+        self.room.notify_all();
+    }
+
+    /// Undoes `stop`, for the threads of another session: one of an earlier session that is late claims nothing.
+    pub fn restart(&self, session: SessionId) {
+        let mut state = self.lock();
+        state.stopped = false;
+        state.session = session;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const FIRST: SessionId = SessionId(0);
+
+    const NOW: Duration = Duration::from_millis(1);
+
+    fn ring(buffers: usize) -> Ring<u64, String> {
+        let ring = Ring::new(buffers);
+        ring.resume(5);
+        ring
+    }
+
+    #[test]
+    fn steps_are_claimed_in_order_and_no_more_than_there_are_buffers() {
+        let ring = ring(2);
+        let (a, b) = (ring.claim(FIRST, NOW).unwrap(), ring.claim(FIRST, NOW).unwrap());
+        assert_eq!((a.step, b.step), (5, 6));
+        assert_ne!(a.buffer, b.buffer);
+        assert!(ring.claim(FIRST, NOW).is_none());
+        let gathered = Cell::new(0);
+        ring.finish(&b, Ok(60), |step| gathered.set(step)).unwrap();
+        assert_eq!(gathered.get(), 5, "step 5 is still missing");
+        ring.finish(&a, Ok(50), |step| gathered.set(step)).unwrap();
+        assert_eq!(gathered.get(), 7);
+        assert_eq!(ring.take(5, NOW), Taken::Item(50));
+        assert_eq!(ring.take(6, NOW), Taken::Item(60));
+        assert_eq!(ring.take(7, NOW), Taken::NotYet);
+    }
+
+    #[test]
+    fn a_user_who_keeps_all_buffers_gets_private_ones() {
+        let ring = ring(2);
+        for step in 5..7 {
+            let claim = ring.claim(FIRST, NOW).unwrap();
+            assert!(claim.buffer.is_some());
+            ring.finish(&claim, Ok(step), |_| ()).unwrap();
+            assert_eq!(ring.take(step, NOW), Taken::Item(step));
+        }
+        assert!(ring.claim(FIRST, NOW).is_none(), "nobody waits, so nothing is copied");
+        assert_eq!(ring.take(7, NOW), Taken::NotYet);
+        let claim = ring.claim(FIRST, NOW).unwrap();
+        assert_eq!(claim.buffer, None);
+        assert!(ring.keeps_all());
+        ring.give_back(0);
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().buffer, Some(0), "a buffer that comes back is used again");
+    }
+
+    #[test]
+    fn pausing_makes_claims_void_and_resuming_goes_on_anywhere() {
+        let ring = ring(3);
+        let (a, b) = (ring.claim(FIRST, NOW).unwrap(), ring.claim(FIRST, NOW).unwrap());
+        ring.finish(&a, Ok(1), |_| ()).unwrap();
+        assert_eq!(ring.pause(), [Ok(1)]);
+        assert!(!ring.settle(NOW) && ring.is_void(&b), "its thread may still copy");
+        assert_eq!(ring.finish(&b, Ok(2), |_| unreachable!("it is void")), Err(Ok(2)));
+        assert!(ring.settle(NOW));
+        assert!(ring.claim(FIRST, NOW).is_none());
+        ring.resume(40);
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().step, 40);
+    }
+
+    #[test]
+    fn a_thread_that_storage_keeps_is_not_waited_for_and_comes_back_to_nothing() {
+        let ring = ring(2);
+        let (out, within) = (ring.claim(FIRST, NOW).unwrap(), ring.claim(FIRST, NOW).unwrap());
+        assert!(ring.step_out(&out));
+        assert!(ring.step_out(&within) && ring.step_in(&within));
+        drop(ring.pause());
+        assert!(!ring.settle(NOW), "one is inside");
+        assert!(!ring.step_out(&within), "there is nothing to read for");
+        ring.abandon(&within);
+        assert!(ring.settle(NOW), "the other one is outside");
+        ring.give_back(within.buffer.unwrap());
+        // Its buffer is written by the kernel still: it is not handed out.
+        ring.resume(20);
+        let next = ring.claim(FIRST, NOW).unwrap();
+        assert_eq!((next.step, next.buffer), (20, within.buffer));
+        assert!(ring.claim(FIRST, NOW).is_none());
+        assert!(!ring.step_in(&out));
+        ring.abandon(&out);
+        ring.give_back(out.buffer.unwrap());
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().buffer, out.buffer);
+        drop(ring.pause());
+        ring.finish(&next, Ok(1), |_| ()).unwrap_err().unwrap();
+        assert!(!ring.settle(NOW), "the last claim");
+    }
+
+    #[test]
+    fn a_thread_of_an_earlier_pass_claims_nothing_of_a_later_one() {
+        let ring = ring(2);
+        ring.stop();
+        drop(ring.pause());
+        ring.restart(SessionId(7));
+        ring.resume(0);
+        assert!(ring.claim(FIRST, NOW).is_none());
+        assert_eq!(ring.claim(SessionId(7), NOW).unwrap().step, 0);
+    }
+
+    #[test]
+    fn nothing_is_claimed_behind_the_end_until_it_is_moved() {
+        let ring = ring(3);
+        ring.claim_up_to(6);
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().step, 5);
+        assert!(ring.claim(FIRST, NOW).is_none());
+        ring.claim_up_to(7);
+        assert_eq!(ring.claim(FIRST, NOW).unwrap().step, 6);
+        assert!(ring.claim(FIRST, NOW).is_none());
+    }
+
+    #[test]
+    fn a_failure_reaches_the_one_who_takes_the_step() {
+        let ring = ring(1);
+        let claim = ring.claim(FIRST, NOW).unwrap();
+        ring.finish(&claim, Err("no such page".into()), |_| ()).unwrap();
+        assert_eq!(ring.take(5, NOW), Taken::Failed("no such page".into()));
+    }
+}

@@ -1,0 +1,168 @@
+//! What the leader of a node decides, so that all its processes compute the same plan.
+//!
+//! The decisions themselves are pure and live in [`forebay_plan::config`]. Here the facts are gathered that have to be asked
+//! for: of the index, the file system, the page cache and the memory (`budget`). Every decision leaves a line for
+//! `explain()` (`words`).
+
+mod explain;
+mod memory;
+pub(crate) mod options;
+
+use forebay_format::Index;
+use forebay_host as host;
+use forebay_io::{Mappings, ShardFiles, probe_io_uring};
+pub use forebay_plan::config::Settings;
+use forebay_plan::config::{
+    AccessChoice, Budget, DataFacts, DirectIo, Level, Mapping, ReadOptions, StorageFacts,
+    decide as decide_pure, ragged_bytes, wants_direct,
+};
+use forebay_plan::{Order, OrderSpec};
+use forebay_types::ShardId;
+
+pub use self::memory::{budget, explain_budget, may_map};
+use crate::batch::layout::BatchLayout;
+use crate::config::options::Options;
+use crate::dataset::shuffle_quality;
+use crate::error::Error;
+use crate::shm::region::control_bytes;
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+
+/// The order that the options ask for, with these group sizes.
+pub fn make_order(
+    options: &Options,
+    samples: u64,
+    group_samples: u64,
+    group_window: u64,
+    lanes: Option<u64>,
+) -> Result<Order, Error> {
+    Ok(Order::new(OrderSpec {
+        kind: options.kind(group_samples, group_window)?,
+        last: options.last()?,
+        seed: options.seed,
+        samples,
+        batch: options.batch_size,
+        ranks: u64::from(options.size),
+        lanes: lanes.or(options.order.lanes),
+    })?)
+}
+
+/// Decides for a node, and adds why to `reasons`. `expansion` is that of [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio).
+///
+/// # Errors
+/// Options that contradict the data set, and a budget that is too small: the message says the least that works.
+pub fn decide(
+    options: &Options,
+    index: &Index,
+    files: &ShardFiles,
+    mappings: Option<&Mappings>,
+    expansion: f64,
+    budget: &Budget,
+    reasons: &mut Vec<String>,
+) -> Result<Settings, Error> {
+    let (group_samples, group_window) = shuffle_quality::group_of(index);
+    let order = make_order(options, index.samples(), group_samples, group_window, None)?;
+    let read_options = read_options(options);
+    let data = data_facts(options, index, files, expansion)?;
+    let storage = storage_facts(&read_options, index, files, mappings, data.file_bytes);
+    explain::explain_order(options, &order, order.kind(), reasons);
+    let settings = decide_pure(&read_options, &data, &storage, &order, budget, &control_bytes)
+        .map_err(|least| memory::too_small(options, budget, order.kind(), least))?;
+    explain::explain_access(options, &settings, files, reasons);
+    explain::explain_memory(&settings, budget, reasons);
+    explain::explain_reading(options, &settings, order.kind(), index.has_checksums(), reasons);
+    reasons.push(format!(
+        "memory: the least that works for these options is {} MiB",
+        settings.least_bytes.div_ceil(MIB)
+    ));
+    Ok(settings)
+}
+
+fn read_options(options: &Options) -> ReadOptions {
+    ReadOptions {
+        node_ranks: options.local_ranks.len(),
+        locate: options.locate,
+        access: options.access,
+        direct: options.direct,
+        readers: options.readers,
+        roots: options.roots,
+        reader_per_rank: options.reader_per_rank,
+        coalesce: options.coalesce,
+        group_buffers: options.group_buffers,
+        buffers: options.buffers,
+        checksums: options.checksums,
+    }
+}
+
+fn data_facts(
+    options: &Options,
+    index: &Index,
+    files: &ShardFiles,
+    expansion: f64,
+) -> Result<DataFacts, Error> {
+    let (samples, summary) = (index.samples(), index.summary());
+    let mean_bytes = summary.record_bytes as f64 / samples.max(1) as f64;
+    let batch = options.batch_size;
+    let ragged_bytes =
+        ragged_bytes(index.fields(), batch, mean_bytes, summary.longest_record_bytes, expansion);
+    let layout = BatchLayout::new(index.fields(), batch, ragged_bytes).ok_or_else(|| Error::Options {
+        message: format!("a batch of {batch} samples is larger than 64 bits can say"),
+        hint: String::new(),
+    })?;
+    Ok(DataFacts {
+        samples,
+        record_bytes: summary.record_bytes,
+        file_bytes: index.shards().iter().map(|shard| shard.bytes).sum(),
+        unit_samples: index.unit_samples(),
+        is_coded: index.is_coded(),
+        has_sample_files: files.are_of_samples(),
+        has_checksums: index.has_checksums(),
+        batch_bytes: layout.bytes,
+        ragged_bytes,
+    })
+}
+
+fn storage_facts(
+    options: &ReadOptions,
+    index: &Index,
+    files: &ShardFiles,
+    mappings: Option<&Mappings>,
+    file_bytes: u64,
+) -> StorageFacts {
+    let is_resident = mappings.is_some_and(|mappings| mostly_resident(mappings, index));
+    let memory_bytes = host::limit_bytes();
+    // Asking costs an open file per shard, and a ring.
+    let direct = if !wants_direct(options, file_bytes, is_resident, memory_bytes) || !files.direct_works() {
+        DirectIo::Unavailable
+    } else if options.access == AccessChoice::Auto && probe_io_uring().is_ok() {
+        DirectIo::IoUring
+    } else {
+        DirectIo::Pread
+    };
+    StorageFacts {
+        source: if files.is_local() { Level::LocalDisk } else { Level::Network },
+        mapping: match mappings {
+            None => Mapping::None,
+            Some(_) if is_resident => Mapping::Resident,
+            Some(_) => Mapping::Cold,
+        },
+        direct,
+        memory_bytes,
+    }
+}
+
+/// Whether nearly all of a few dozen spots, spread over the shards, are in the page cache.
+fn mostly_resident(mappings: &Mappings, index: &Index) -> bool {
+    const SPOTS: u64 = 64;
+    let (mut asked, mut resident) = (0_u32, 0_u32);
+    for (number, shard) in index.shards().iter().enumerate() {
+        for spot in 0..SPOTS {
+            let offset = shard.bytes / SPOTS * spot;
+            let length = shard.bytes.saturating_sub(offset).min(64 * KIB);
+            asked += 1;
+            resident += u32::from(mappings.resident(ShardId(number as u32), offset, length));
+        }
+    }
+    resident * 10 >= asked * 9
+}

@@ -1,0 +1,329 @@
+//! Options of a loader, as the front hands them over, and the comparison between the ranks of a node.
+
+use std::collections::BTreeMap;
+
+use forebay_plan::config::MAX_READERS;
+pub use forebay_plan::config::{AccessChoice, Locate};
+use forebay_plan::{Kind, Last};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::mesh::LinksSpec;
+
+/// The order, as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrderChoice {
+    /// `sequential`, `contiguous`, `shuffle`, `group` or `given`.
+    pub kind: String,
+    /// Samples per group.
+    #[serde(default)]
+    pub samples: Option<u64>,
+    /// Groups per window.
+    #[serde(default)]
+    pub window: Option<u64>,
+    /// Lanes.
+    #[serde(default)]
+    pub lanes: Option<u64>,
+}
+
+/// All options of a loader.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "options are independent of each other")]
+pub struct Options {
+    /// Tells several loaders of one job apart.
+    pub name: String,
+    /// The job, as its launcher calls it.
+    pub job: String,
+    /// The node, as the launcher calls it.
+    pub node: String,
+    /// Rank in the job.
+    pub rank: u32,
+    /// Ranks in the job.
+    pub size: u32,
+    /// Rank on the node.
+    pub local_rank: u32,
+    /// Ranks of the job that run on this node, by local rank.
+    pub local_ranks: Vec<u32>,
+    /// Samples per rank and step.
+    pub batch_size: u64,
+    /// The order.
+    pub order: OrderChoice,
+    /// Seed of the order.
+    pub seed: u64,
+    /// What happens at the end of an epoch: `wrap`, `drop`, `short`, `carry`.
+    pub last: String,
+    /// Epochs that will be asked for, counted from the first; nothing is read ahead beyond them.
+    #[serde(default)]
+    pub epochs: Option<u64>,
+    /// Memory per node \[bytes\].
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// Readers per node.
+    #[serde(default)]
+    pub readers: Option<u32>,
+    /// Whether the readers alone touch storage, and as few of them as the papers have: 1, or 2 above 16 ranks per node.
+    #[serde(default)]
+    pub roots: bool,
+    /// Whether there is a reader for each rank of the node.
+    #[serde(default)]
+    pub reader_per_rank: bool,
+    /// What is read ahead, in windows of each lane, or in what other orders read at once.
+    #[serde(default, rename = "prefetch_windows")]
+    pub group_buffers: Option<u32>,
+    /// Steps that one read may span, where the order goes step by step.
+    #[serde(default)]
+    pub coalesce: Option<u32>,
+    /// How samples are found.
+    #[serde(default)]
+    pub locate: Locate,
+    /// How storage is touched.
+    pub access: AccessChoice,
+    /// Groups of nodes whose readers take turns; 0: as many as is found out to be best; none: all read whenever they like.
+    #[serde(default)]
+    pub stagger: Option<u32>,
+    /// Whether reads go around the page cache.
+    #[serde(default)]
+    pub direct: Option<bool>,
+    /// Batch buffers per rank.
+    #[serde(default, rename = "batch_buffers")]
+    pub buffers: Option<u32>,
+    /// Whether another sample stands in for one that cannot be read or decoded.
+    #[serde(default)]
+    pub skips_bad_samples: bool,
+    /// Whether data are held against the checksums that the format keeps with them.
+    #[serde(default)]
+    pub checksums: bool,
+    /// How long storage may stall before it is an error \[s\].
+    pub timeout_s: u64,
+    /// How the processes of other ranks are found ([`NodeSpec::launcher`](crate::rendezvous::NodeSpec::launcher)).
+    #[serde(default)]
+    pub launcher: Option<String>,
+    /// The other nodes, for the leader of a node in a job of several.
+    #[serde(default)]
+    pub links: Option<LinksSpec>,
+}
+
+/// What belongs to one rank alone and is left out of the comparison.
+const OWN: [&str; 4] = ["rank", "local_rank", "launcher", "links"];
+
+impl Options {
+    /// Reads the front's JSON and checks what needs no data set.
+    pub fn from_json(text: &str) -> Result<Self, Error> {
+        let options: Self = serde_json::from_str(text).map_err(|error| Error::Options {
+            message: format!("the options of the loader cannot be read: {error}"),
+            hint: String::new(),
+        })?;
+        options.check()?;
+        Ok(options)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |message: String, hint: &str| Err(Error::Options { message, hint: hint.into() });
+        if self.rank >= self.size {
+            return wrong(
+                format!("rank {} in a world of {} ranks", self.rank, self.size),
+                "ranks count from 0 to size - 1",
+            );
+        }
+        if self.local_ranks.get(self.local_rank as usize) != Some(&self.rank) {
+            return wrong(
+                format!(
+                    "local rank {} of rank {} does not fit the node's ranks {:?}",
+                    self.local_rank, self.rank, self.local_ranks
+                ),
+                "local_rank counts the ranks of one node from 0",
+            );
+        }
+        if self.batch_size == 0 {
+            return wrong("batch_size is 0".into(), "a batch holds at least one sample");
+        }
+        if self.readers == Some(0) || self.readers.is_some_and(|readers| readers > MAX_READERS) {
+            return wrong(
+                format!("readers is {:?}", self.readers.unwrap_or(0)),
+                "use 1 to 64 readers per node",
+            );
+        }
+        if self.buffers.is_some_and(|buffers| !(2..=64).contains(&buffers)) {
+            return wrong(
+                format!("batch_buffers is {}", self.buffers.unwrap_or(0)),
+                "use 2 to 64 batch buffers per rank",
+            );
+        }
+        if self.coalesce == Some(0) {
+            return wrong("coalesce is 0".into(), "a read spans at least one step");
+        }
+        if self.locate.walks() && self.access != AccessChoice::Mmap {
+            return wrong(
+                format!("locate is cursor and access {:?}", self.access),
+                "a cursor walks through a mapping: use access=\"mmap\"",
+            );
+        }
+        let kind = self.kind(1, 1)?;
+        if self.locate == Locate::Handoff && kind != Kind::Sequential {
+            return wrong(
+                format!(
+                    "the strategy finds samples by a cursor that is handed on, and the order is {}",
+                    self.order.kind
+                ),
+                "a cursor that goes from node to node passes through the file once for all, so it takes order=\"sequential\"",
+            );
+        }
+        let forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
+        if self.locate.walks() && !forward {
+            return wrong(
+                format!("the strategy finds samples by a cursor, and the order is {}", self.order.kind),
+                "a cursor goes from record to record, so it takes order=\"sequential\" or \"contiguous\"",
+            );
+        }
+        self.last()?;
+        Ok(())
+    }
+
+    /// Whose loaders share one budget on a node: those of the job, or those of this process where it is a job by itself.
+    pub fn budget_owner(&self) -> &str {
+        if self.size == 1 { "this process" } else { &self.job }
+    }
+
+    /// The kind of order; `samples` and `window` stand in for what the user left open.
+    pub fn kind(&self, samples: u64, window: u64) -> Result<Kind, Error> {
+        Ok(match self.order.kind.as_str() {
+            "sequential" => Kind::Sequential,
+            "contiguous" => Kind::Contiguous,
+            "shuffle" => Kind::Shuffle,
+            "group" => Kind::Group {
+                samples: self.order.samples.unwrap_or(samples),
+                window: self.order.window.unwrap_or(window),
+            },
+            "given" => Kind::Given,
+            other => {
+                return Err(Error::Options {
+                    message: format!("unknown order \"{other}\""),
+                    hint: "valid orders: sequential, contiguous, shuffle, group, or a function of the epoch"
+                        .into(),
+                });
+            }
+        })
+    }
+
+    /// What happens at the end of an epoch.
+    pub fn last(&self) -> Result<Last, Error> {
+        Ok(match self.last.as_str() {
+            "wrap" => Last::Wrap,
+            "drop" => Last::Drop,
+            "short" => Last::Short,
+            "carry" => Last::Carry,
+            other => {
+                return Err(Error::Options {
+                    message: format!("unknown last=\"{other}\""),
+                    hint: "valid values: wrap, drop, short, carry".into(),
+                });
+            }
+        })
+    }
+
+    /// What this rank says of itself when the ranks of the node meet; `address_left` is what it has of address space.
+    pub fn greeting(&self, fingerprint: u128, address_left: Option<u64>) -> Vec<u8> {
+        let Ok(serde_json::Value::Object(mut values)) = serde_json::to_value(self) else {
+            unreachable!("options are a JSON object")
+        };
+        for own in OWN {
+            values.remove(own);
+        }
+        values.insert(DATA_SET.into(), format!("{fingerprint:032x}").into());
+        values.insert(ADDRESS_LEFT.into(), address_left.into());
+        serde_json::to_vec(&values).expect("a JSON object can be written")
+    }
+}
+
+/// What the fingerprint of the data set is called among the options.
+const DATA_SET: &str = "data set";
+/// The same of the address space that the rank has left \[bytes\], null without a limit; it may differ.
+const ADDRESS_LEFT: &str = "address space left";
+
+/// Address space of the rank that has the least of it left \[bytes\]; `None` where none has a limit.
+pub fn least_address_left(greetings: &[Vec<u8>]) -> Option<u64> {
+    let read = |bytes: &Vec<u8>| serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(bytes).ok();
+    greetings.iter().filter_map(|greeting| read(greeting)?.get(ADDRESS_LEFT)?.as_u64()).min()
+}
+
+/// Compares the greetings of the ranks of a node; the message names the first difference.
+pub fn compare_greetings(greetings: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), String> {
+    let read = |bytes: &[u8]| serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(bytes).ok();
+    let Some(first) = greetings.first().and_then(|bytes| read(bytes)) else {
+        return Err("the greeting of local rank 0 cannot be read".into());
+    };
+    let rank = |local: usize| local_ranks.get(local).copied().unwrap_or(local as u32);
+    for (local, greeting) in greetings.iter().enumerate().skip(1) {
+        let Some(other) = read(greeting) else {
+            return Err(format!(
+                "the greeting of rank {} cannot be read; do all ranks run the same version?",
+                rank(local)
+            ));
+        };
+        for (key, value) in first.iter().filter(|(key, _)| *key != ADDRESS_LEFT) {
+            let found = other.get(key).unwrap_or(&serde_json::Value::Null);
+            if found != value {
+                let why =
+                    if key == DATA_SET { " (other files, or other options of forebay.open)" } else { "" };
+                return Err(format!(
+                    "the ranks disagree on {key}{why}: rank {} has {value}, rank {} has {found}",
+                    rank(0),
+                    rank(local)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(change: impl FnOnce(&mut serde_json::Value)) -> Result<Options, Error> {
+        let mut value = serde_json::json!({
+            "name": "train", "job": "j", "node": "n", "rank": 1, "size": 2, "local_rank": 1, "local_ranks": [0, 1],
+            "batch_size": 8, "order": {"kind": "group"}, "seed": 0, "last": "wrap", "access": "auto", "timeout_s": 600,
+        });
+        change(&mut value);
+        Options::from_json(&value.to_string())
+    }
+
+    #[test]
+    fn wrong_options_are_named_with_the_valid_ones() {
+        assert!(options(|_| ()).is_ok());
+        let message = |change: fn(&mut serde_json::Value)| {
+            let error = options(change).unwrap_err();
+            format!("{error} / {}", error.hint().unwrap_or_default())
+        };
+        assert!(message(|v| v["rank"] = 2.into()).starts_with("rank 2 in a world of 2 ranks"));
+        assert!(message(|v| v["order"]["kind"] = "random".into()).contains("valid orders: sequential"));
+        assert!(message(|v| v["last"] = "pad".into()).contains("wrap, drop, short, carry"));
+        assert!(message(|v| v["batch_size"] = 0.into()).starts_with("batch_size is 0"));
+        assert!(message(|v| v["colour"] = 0.into()).contains("colour"));
+        assert!(message(|v| v["batch_buffers"] = 1.into()).contains("2 to 64"));
+    }
+
+    #[test]
+    fn ranks_that_disagree_are_told_on_what() {
+        let one = options(|_| ()).unwrap();
+        let same = options(|v| {
+            v["rank"] = 0.into();
+            v["local_rank"] = 0.into();
+        })
+        .unwrap();
+        let other = options(|v| v["batch_size"] = 9.into()).unwrap();
+        assert_eq!(compare_greetings(&[same.greeting(5, Some(7)), one.greeting(5, None)], &[0, 1]), Ok(()));
+        let text =
+            compare_greetings(&[same.greeting(5, None), other.greeting(5, None)], &[0, 1]).unwrap_err();
+        assert_eq!(text, "the ranks disagree on batch_size: rank 0 has 8, rank 1 has 9");
+        let text = compare_greetings(&[same.greeting(5, None), one.greeting(6, None)], &[0, 1]).unwrap_err();
+        assert!(text.starts_with("the ranks disagree on data set"));
+        let least = |all: &[Option<u64>]| {
+            least_address_left(&all.iter().map(|left| one.greeting(5, *left)).collect::<Vec<_>>())
+        };
+        assert_eq!((least(&[None, Some(9), Some(7)]), least(&[None, None])), (Some(7), None));
+    }
+}

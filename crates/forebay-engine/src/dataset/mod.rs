@@ -1,0 +1,513 @@
+//! A data set with its index: found as a sidecar, computed from a recipe, or built, once.
+//!
+//! The index is always used from the bytes of its sidecar, so that the leader of a node can share those bytes in a
+//! sealed memfd and no process expands more of them than it needs.
+
+pub(crate) mod open;
+pub(crate) mod ragged_size;
+pub(crate) mod retained_values;
+pub(crate) mod shuffle_quality;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use forebay_format::recipe::RecipeFile;
+use forebay_format::{
+    CachePolicy, Dataset, FieldOut, FoundRecipe, Index, IndexReport, OpenOptions, Place, Progress,
+    Verification,
+};
+use forebay_io::file_system_at;
+use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
+use serde::Serialize;
+
+use crate::dataset::open::open_indexed;
+use crate::dataset::retained_values::{Keeping, RetainedValues};
+use crate::dataset::shuffle_quality::ShuffleQuality;
+use crate::error::{Error, ErrorDetails};
+use crate::host::Host;
+
+/// Threads that walk a file to build its index: reads are independent and small, latency is what counts.
+const INDEX_THREADS: usize = 8;
+/// Bad samples that `verify` lists unless it is told otherwise; it counts all of them.
+const BAD_LISTED: usize = 100;
+
+/// An opened data set.
+pub struct IndexedDataset {
+    dataset: Dataset,
+    index: OnceLock<Loaded>,
+    /// The index that was computed, where a loader asked for that.
+    computed: OnceLock<Loaded>,
+    loading: Mutex<()>,
+    /// Whether all files lie on file systems of this node.
+    local: OnceLock<bool>,
+}
+
+/// An index and the bytes it is read from.
+#[derive(Clone)]
+pub struct Loaded {
+    /// The index.
+    pub index: Arc<Index>,
+    /// Its sidecar.
+    pub bytes: Arc<Vec<u8>>,
+    /// The data themselves, where building the index read all of them and they were to be kept.
+    pub kept: Option<Arc<RetainedValues>>,
+    /// How the index was come by, for `explain()`, where that is not plain.
+    pub notes: Vec<String>,
+}
+
+/// What is kept of how a data set was written.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecipeReport {
+    /// Whether it was compared with all records of the data set.
+    pub verified: bool,
+    /// The recipe of each shard in one line.
+    pub recipes: Vec<String>,
+    /// Length of the recipes \[bytes\].
+    pub recipe_bytes: u64,
+    /// Length of the lists of lengths that they name \[bytes\].
+    pub list_bytes: u64,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// An index that was just built, and how the data set was written.
+pub struct BuiltRecorded {
+    /// The index.
+    pub built: Built,
+    /// The recipe, or why there is none.
+    pub recipe: Result<RecipeReport, String>,
+}
+
+/// What a verification found.
+#[derive(Debug)]
+pub struct Verified {
+    /// What was read.
+    pub verification: Verification,
+    /// What became of a stated recipe: the recipe, or what differed. `None` where there was none.
+    pub recipe: Option<Result<RecipeReport, String>>,
+}
+
+/// An index that was just built.
+pub struct Built {
+    /// Its sidecar.
+    pub bytes: Vec<u8>,
+    /// What it cost and what was found.
+    pub report: IndexReport,
+    /// Where the sidecar stands, if it could be kept.
+    pub path: Option<PathBuf>,
+}
+
+impl IndexedDataset {
+    /// Opens a data set; reads headers only.
+    pub fn open(paths: &[PathBuf], options: &OpenOptions) -> Result<Self, Error> {
+        Ok(Self {
+            dataset: Dataset::open(paths, options)?,
+            index: OnceLock::new(),
+            computed: OnceLock::new(),
+            loading: Mutex::new(()),
+            local: OnceLock::new(),
+        })
+    }
+
+    /// The fingerprint of the data set as users see it, and as states keep it.
+    pub fn fingerprint(&self) -> String {
+        format!("{:032x}", self.dataset().fingerprint())
+    }
+
+    /// The data set.
+    pub fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+
+    /// The index, if it is there already.
+    pub fn loaded(&self) -> Option<Loaded> {
+        self.index.get().cloned()
+    }
+
+    /// The index; built at first need and kept in the user's cache.
+    pub fn index(&self, caller: &dyn Host) -> Result<Loaded, Error> {
+        self.index_keeping(0, caller)
+    }
+
+    /// The same; where it must be built, and reads all data for that from a file system of other nodes, they are kept,
+    /// too, if they fit into `budget_bytes`.
+    pub fn index_keeping(&self, budget_bytes: u64, caller: &dyn Host) -> Result<Loaded, Error> {
+        if let Some(loaded) = self.index.get() {
+            return Ok(loaded.clone());
+        }
+        let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = self.index.get() {
+            return Ok(loaded.clone());
+        }
+        let lookup = self.dataset.find_sidecar(&CachePolicy::from_environment());
+        for warning in &lookup.warnings {
+            tracing::info!(reason = warning, "a sidecar is rejected");
+            caller.warn(warning);
+        }
+        let (mut kept, mut notes) = (None, Vec::new());
+        let bytes = if let Some(found) = lookup.found {
+            found.bytes
+        } else if let Some(bytes) = self.recorded(&mut notes, caller)? {
+            bytes
+        } else if let Some(keeping) = self.keeping(budget_bytes) {
+            let built = self.build_from(&self.dataset.read_into(&(keeping.clone() as _)), None, caller)?;
+            kept = Arc::into_inner(keeping).and_then(Keeping::finish).map(Arc::new);
+            built.bytes
+        } else {
+            self.build(None, caller)?.bytes
+        };
+        let bytes = Arc::new(bytes);
+        let index = Arc::new(self.dataset.index(bytes.clone())?);
+        if let Some(doubt) = self.dataset.sample_axis_doubt(&index) {
+            caller.warn(&doubt);
+        }
+        Ok(self.index.get_or_init(|| Loaded { index, bytes, kept, notes }).clone())
+    }
+
+    /// The index, computed from the recipe that is kept of this data set, be it recorded or stated. Where there is none,
+    /// or it does not lead to these files, the ordinary index serves, and the notes say why.
+    pub fn index_by_provenance(&self, budget_bytes: u64, caller: &dyn Host) -> Result<Loaded, Error> {
+        if let Some(loaded) = self.computed.get() {
+            return Ok(loaded.clone());
+        }
+        let lookup = self.dataset.find_recipe(&CachePolicy::from_environment());
+        for warning in &lookup.warnings {
+            caller.warn(warning);
+        }
+        let why = match lookup.found {
+            None => "no recipe of this data set is kept (`forebay index --provenance` makes one, with the same --schema and \
+                     --database)"
+                .to_owned(),
+            Some(found) => match self.compute(&found, caller) {
+                Ok(bytes) => {
+                    let bytes = Arc::new(bytes);
+                    let index = Arc::new(self.dataset.index(bytes.clone())?);
+                    let loaded = Loaded { index, bytes, kept: None, notes: vec![told(&found)] };
+                    return Ok(self.computed.get_or_init(|| loaded).clone());
+                }
+                Err(error @ forebay_format::Error::Recipe { .. }) => error.to_string(),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        let mut loaded = self.index_keeping(budget_bytes, caller)?;
+        loaded.notes.push(format!("locate: the ordinary index instead of provenance: {why}"));
+        Ok(loaded)
+    }
+
+    /// The index from a recorded recipe, if one is kept and leads to these files.
+    fn recorded(&self, notes: &mut Vec<String>, caller: &dyn Host) -> Result<Option<Vec<u8>>, Error> {
+        let lookup = self.dataset.find_recipe(&CachePolicy::from_environment());
+        for warning in &lookup.warnings {
+            caller.warn(warning);
+        }
+        // A user's word alone is used where he asks for it.
+        let Some(found) = lookup.found.filter(|found| found.recipe.is_verified()) else { return Ok(None) };
+        match self.compute(&found, caller) {
+            Ok(bytes) => {
+                notes.push(told(&found));
+                Ok(Some(bytes))
+            }
+            Err(error @ forebay_format::Error::Recipe { .. }) => {
+                notes.push(format!("locate: the ordinary index instead of provenance: {error}"));
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn compute(&self, found: &FoundRecipe, caller: &dyn Host) -> Result<Vec<u8>, forebay_format::Error> {
+        Ok(self.dataset.compute_index(&found.recipe, &|progress| tell(caller, progress))?.bytes)
+    }
+
+    /// Builds the index by a walk, looks for a recipe that leads to the files, and writes both.
+    pub fn build_recorded(&self, place: Place, caller: &dyn Host) -> Result<BuiltRecorded, Error> {
+        let recorded = self.dataset.build_with_recipe(INDEX_THREADS, &|progress| tell(caller, progress))?;
+        let policy = CachePolicy::from_environment();
+        let path = self.dataset.write_sidecar(&recorded.index.bytes, place, &policy)?;
+        let recipe = match recorded.recipe {
+            Ok(recipe) => Ok(self.keep_recipe(&recipe, place)?),
+            Err(reason) => Err(reason),
+        };
+        let index = recorded.index;
+        Ok(BuiltRecorded {
+            built: Built { bytes: index.bytes, report: index.report, path: Some(path) },
+            recipe,
+        })
+    }
+
+    /// Takes a user's word for how the data set was written: holds it against meta pages and leaves, and keeps it.
+    pub fn state_recipe(
+        &self,
+        stated: &Path,
+        place: Place,
+        caller: &dyn Host,
+    ) -> Result<(IndexReport, RecipeReport), Error> {
+        let recipe = self.dataset.declare_recipe(stated)?;
+        let computed = self.dataset.compute_index(&recipe, &|progress| tell(caller, progress))?;
+        Ok((computed.report, self.keep_recipe(&recipe, place)?))
+    }
+
+    fn keep_recipe(&self, recipe: &RecipeFile, place: Place) -> Result<RecipeReport, Error> {
+        let path = self.dataset.write_recipe(recipe, place, &CachePolicy::from_environment())?;
+        Ok(report_of(recipe, path))
+    }
+
+    /// Compares a stated recipe, if one is kept, with all records. One that holds is kept as verified, another is not used
+    /// any more.
+    fn settle(
+        &self,
+        threads: usize,
+        caller: &dyn Host,
+    ) -> Result<Option<Result<RecipeReport, String>>, Error> {
+        let policy = CachePolicy::from_environment();
+        let Some(found) = self.dataset.find_recipe(&policy).found else { return Ok(None) };
+        if found.recipe.is_verified() {
+            let checked = self.dataset.compute_index(&found.recipe, &|progress| tell(caller, progress));
+            return match checked {
+                Ok(_) => Ok(Some(Ok(report_of(&found.recipe, found.path)))),
+                Err(error @ forebay_format::Error::Recipe { .. }) => Ok(Some(Err(error.to_string()))),
+                Err(error) => Err(error.into()),
+            };
+        }
+        match self.dataset.verify_recipe(&found.recipe, threads, &|progress| tell(caller, progress)) {
+            Ok(settled) => Ok(Some(Ok(self.keep_recipe(&settled, found.place)?))),
+            Err(error @ forebay_format::Error::Recipe { .. }) => Ok(Some(Err(error.to_string()))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether all files are known to lie on file systems of this node; asked once.
+    pub fn is_local(&self) -> bool {
+        let local = |path| file_system_at(path).is_ok_and(|kind| kind.local);
+        *self.local.get_or_init(|| self.dataset.shards().iter().all(|shard| local(&shard.path)))
+    }
+
+    /// The same without asking: false where it is not known yet.
+    pub fn is_known_local(&self) -> bool {
+        self.local.get().is_some_and(|local| *local)
+    }
+
+    /// Memory for the data, if they are worth keeping.
+    fn keeping(&self, budget_bytes: u64) -> Option<Arc<Keeping>> {
+        if self.is_local() {
+            return None;
+        }
+        Keeping::begin(&self.dataset, budget_bytes)
+    }
+
+    /// Builds the index and writes the sidecar: where the user asked for it, or quietly into his cache.
+    pub fn build(&self, place: Option<Place>, caller: &dyn Host) -> Result<Built, Error> {
+        self.build_from(&self.dataset, place, caller)
+    }
+
+    fn build_from(&self, dataset: &Dataset, place: Option<Place>, caller: &dyn Host) -> Result<Built, Error> {
+        for shard in dataset.unknown_structures() {
+            let path = &dataset.shards()[shard].path;
+            let Some(found) = caller.find_hdf5_structure(path, dataset.options()) else {
+                if caller.interrupted() {
+                    return Err(Error::Interrupted);
+                }
+                let message =
+                    format!("{}: there is nobody to find the structure of the file", path.display());
+                return Err(Error::Format(ErrorDetails::new(
+                    message,
+                    Some("open it from Python, where h5py does that"),
+                )));
+            };
+            dataset.set_structure(shard, &found)?;
+        }
+        let built = dataset.build_index(INDEX_THREADS, &|progress| tell(caller, progress))?;
+        for warning in &built.report.warnings {
+            caller.warn(warning);
+        }
+        let policy = CachePolicy::from_environment();
+        let written = self.dataset.write_sidecar(&built.bytes, place.unwrap_or(Place::Cache), &policy);
+        let path = match (written, place) {
+            (Ok(path), _) => Some(path),
+            (Err(error), Some(_)) => return Err(error.into()),
+            (Err(error), None) => {
+                caller.warn(&format!("the index is not kept for the next time: {error}"));
+                None
+            }
+        };
+        Ok(Built { bytes: built.bytes, report: built.report, path })
+    }
+
+    /// Reads and decodes one sample: the bytes of each field.
+    pub fn sample(&self, sample: u64, caller: &dyn Host) -> Result<(Vec<Field>, Vec<Vec<u8>>), Error> {
+        let index = self.index(caller)?.index;
+        let found = self.sample_of(&index, sample);
+        for warning in self.dataset.check_sample(&index, SampleId(sample))? {
+            caller.warn(&warning);
+        }
+        found
+    }
+
+    /// Reads and decodes one sample of an index that was loaded.
+    pub(crate) fn sample_of(&self, index: &Index, sample: u64) -> Result<(Vec<Field>, Vec<Vec<u8>>), Error> {
+        let columns = self.dataset.read_columns(index, SampleId(sample))?;
+        let fields = index.fields().to_vec();
+        if index.schema().is_identity() {
+            return Ok((fields, columns));
+        }
+        let mut values: Vec<Vec<u8>> =
+            fields.iter().map(|field| vec![0; field.sample_bytes().unwrap_or(0) as usize]).collect();
+        let records: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
+        let mut take: Vec<_> = values.iter_mut().map(|value| (value, Vec::<u8>::new())).collect();
+        let decoded = {
+            let mut closures: Vec<_> = take
+                .iter_mut()
+                .map(|(value, ragged)| (value, |bytes: &[u8]| ragged.extend_from_slice(bytes)))
+                .collect();
+            let mut out: Vec<FieldOut<'_>> = closures
+                .iter_mut()
+                .zip(&fields)
+                .map(|((value, closure), field)| match field.layout {
+                    Layout::Dense(_) => FieldOut::Dense(value),
+                    Layout::Ragged => FieldOut::Ragged(closure),
+                })
+                .collect();
+            index.schema().decode(&records, &mut out)
+        };
+        for (value, ragged) in take {
+            if !ragged.is_empty() {
+                *value = ragged;
+            }
+        }
+        decoded.map_err(|error| {
+            let (path, offset, _) = self
+                .extents_of(index, sample)
+                .ok()
+                .and_then(|extents| extents.into_iter().next())
+                .unwrap_or_default();
+            Error::BadSample {
+                sample,
+                path: path.display().to_string(),
+                offset: offset + error.offset,
+                what: error.what,
+                expected: error.expected,
+                found: error.found,
+            }
+        })?;
+        Ok((fields, values))
+    }
+
+    /// Where the value of a sample stands: (path, offset, length) of each stretch.
+    pub fn extents(&self, sample: u64, caller: &dyn Host) -> Result<Vec<(PathBuf, u64, u64)>, Error> {
+        let index = self.index(caller)?.index;
+        self.extents_of(&index, sample)
+    }
+
+    fn extents_of(&self, index: &Index, sample: u64) -> Result<Vec<(PathBuf, u64, u64)>, Error> {
+        let mut located = Located::default();
+        index.locate(&[SampleId(sample)], &mut located)?;
+        let (mut extents, mut seen) = (Vec::new(), HashSet::new());
+        for slice in (0..located.columns()).flat_map(|column| located.slices(0, column)) {
+            let unit = &located.units()[slice.unit as usize];
+            let is_stored = unit.codecs == CodecChain::STORED;
+            // What has to be decoded is read whole, once.
+            if !is_stored && !seen.insert(slice.unit) {
+                continue;
+            }
+            let slice = if is_stored { *slice } else { Slice { offset: 0, length: u64::MAX, ..*slice } };
+            let mut skip = slice.offset;
+            let mut rest = slice.length;
+            for piece in &located.pieces()[located.unit_pieces(slice.unit)] {
+                let skipped = skip.min(piece.length());
+                skip -= skipped;
+                let length = (piece.length() - skipped).min(rest);
+                rest -= length;
+                if let Piece::Extent(extent) = piece
+                    && (length > 0 || slice.length == 0)
+                {
+                    let path = self.dataset.path_of(index, extent.shard)?;
+                    extents.push((path, extent.offset + skipped, length));
+                }
+            }
+        }
+        Ok(extents)
+    }
+
+    /// Describes the data set, its index and the file system it lies on.
+    pub fn inspect(&self, caller: &dyn Host) -> Result<serde_json::Value, Error> {
+        let loaded = self.index(caller)?;
+        let mut value = self.dataset.inspect(Some(&loaded.index), &CachePolicy::from_environment());
+        let paths = self.dataset.shards().iter().map(|shard| shard.path.clone());
+        let files = open_indexed(&loaded.index, paths.collect(), false)?;
+        let found = self.dataset.find_recipe(&CachePolicy::from_environment()).found;
+        let report = found.map(|found| report_of(&found.recipe, found.path));
+        value["recipe"] = serde_json::to_value(report).unwrap_or_default();
+        value["file_system"] = files.file_system_name().into();
+        value["file_system_is_local"] = files.is_local().into();
+        Ok(value)
+    }
+
+    /// Describes the order that the data set gets by default on `ranks` ranks with batches of `batch`, and how well it shuffles; with
+    /// it comes a warning where that is not enough for the `epochs`.
+    pub fn default_order(
+        &self,
+        ranks: u64,
+        batch: u64,
+        epochs: Option<u64>,
+        caller: &dyn Host,
+    ) -> Result<(serde_json::Value, Option<String>), Error> {
+        let index = self.index(caller)?.index;
+        if index.samples() == 0 {
+            return Ok((serde_json::Value::Null, None));
+        }
+        let order = shuffle_quality::default_order(&index, ranks, batch)?;
+        let (group_samples, group_window) = shuffle_quality::group_of(&index);
+        let told = serde_json::json!({
+            "group_samples": group_samples,
+            "group_window": group_window,
+            "ranks": ranks,
+            "batch_size": batch,
+            "lanes": order.lanes(),
+            "shuffle_quality": ShuffleQuality::of(&order, epochs, index.unit_samples()),
+        });
+        Ok((told, epochs.and_then(|epochs| shuffle_quality::warning(&order, epochs, &index))))
+    }
+
+    /// Compares the checksums that stand for more than one sample with the files.
+    pub fn check_sums(&self, caller: &dyn Host) -> Result<(), Error> {
+        Ok(self.dataset.check_sums(&|progress| tell(caller, progress))?)
+    }
+
+    /// Reads and decodes every sample, compares all checksums, and a recipe that is kept with all
+    /// records. Of the bad samples, `listed` are named.
+    pub fn verify(
+        &self,
+        threads: usize,
+        listed: Option<usize>,
+        caller: &dyn Host,
+    ) -> Result<Verified, Error> {
+        self.check_sums(caller)?;
+        let index = self.index(caller)?.index;
+        let progress = |progress| tell(caller, progress);
+        let listed = listed.unwrap_or(BAD_LISTED);
+        let verification = self.dataset.verify(&index, threads, &progress, listed)?;
+        Ok(Verified { verification, recipe: self.settle(threads, caller)? })
+    }
+}
+
+/// A recipe that served, in one line.
+fn told(found: &FoundRecipe) -> String {
+    let verified = if found.recipe.is_verified() { "recorded" } else { "stated, unverified" };
+    let bytes = found.recipe.recipe_bytes();
+    format!("locate: places computed from a recipe of {bytes} bytes ({verified}), {}", found.path.display())
+}
+
+fn report_of(recipe: &RecipeFile, path: PathBuf) -> RecipeReport {
+    RecipeReport {
+        verified: recipe.is_verified(),
+        recipes: recipe.shards.iter().map(|shard| shard.recipe.describe()).collect(),
+        recipe_bytes: recipe.recipe_bytes(),
+        list_bytes: recipe.list_bytes(),
+        path,
+    }
+}
+
+fn tell(caller: &dyn Host, progress: Progress) -> bool {
+    caller.progress(progress.what, progress.done, progress.total)
+}

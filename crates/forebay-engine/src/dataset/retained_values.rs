@@ -1,0 +1,140 @@
+//! Data that the index build read anyway, kept in memory instead of being read again.
+//!
+//! Of a data set whose values lie among the tree's pages, building the index reads everything. Where reading costs a
+//! network, and the budget has room, the leader keeps those pages: one memfd per shard, each byte at its own offset, holes
+//! where nothing was read. Sealed, they are handed to the other processes of the node, which read them in place of the
+//! files. On a local file system the page cache does the same for nothing.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_format::{Dataset, ValueSink};
+use forebay_host::{Draft, HostError};
+
+use crate::base::memory_ledger;
+
+/// Most shards that are kept: their descriptors travel in one message, which holds 253.
+const MAX_SHARDS: usize = 200;
+
+/// Shards in memory, sealed.
+#[derive(Debug)]
+pub struct RetainedValues {
+    shards: Vec<OwnedFd>,
+    /// Memory that they take \[bytes\].
+    bytes: u64,
+    /// What they take of each budget: once, however many loaders use them, and for as long as the data set lives.
+    shares: Mutex<Vec<memory_ledger::Share>>,
+}
+
+impl RetainedValues {
+    /// Memory that the shards take \[bytes\].
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes the memory from a budget, unless that was done before. Returns what was taken now \[bytes\].
+    pub fn take_from(&self, owner: &str) -> u64 {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        if shares.iter().any(|share| share.owner() == owner) {
+            return 0;
+        }
+        shares.push(memory_ledger::take(owner, "kept data", self.bytes, 0, true));
+        self.bytes
+    }
+
+    /// Descriptors of the shards, new ones.
+    pub fn share(&self) -> Result<Vec<OwnedFd>, HostError> {
+        let context = self.shards.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
+        context.map_err(|error: std::io::Error| HostError::system("share the memory of kept data")(error))
+    }
+}
+
+/// Shards that are being read.
+#[derive(Debug)]
+pub struct Keeping {
+    shards: Vec<Draft>,
+    bytes: u64,
+    failed: AtomicBool,
+}
+
+impl Keeping {
+    /// Begins to keep a data set, if all of it is read by the index build and that fits into `budget_bytes`.
+    pub fn begin(dataset: &Dataset, budget_bytes: u64) -> Option<Arc<Self>> {
+        let bytes = dataset.inline_bytes().filter(|bytes| *bytes <= budget_bytes)?;
+        if dataset.shards().len() > MAX_SHARDS {
+            return None;
+        }
+        let shards = dataset
+            .shards()
+            .iter()
+            .map(|shard| Draft::new("forebay-kept", shard.bytes))
+            .collect::<Result<_, _>>();
+        Some(Arc::new(Self { shards: shards.ok()?, bytes, failed: AtomicBool::new(false) }))
+    }
+
+    /// Ends it; `None` where memory ran out, which costs a second reading and nothing else.
+    pub fn finish(self) -> Option<RetainedValues> {
+        if self.failed.into_inner() {
+            return None;
+        }
+        let shards = self.shards.into_iter().map(Draft::seal).collect::<Result<_, _>>().ok()?;
+        Some(RetainedValues { shards, bytes: self.bytes, shares: Mutex::default() })
+    }
+}
+
+impl ValueSink for Keeping {
+    fn take(&self, shard: usize, offset: u64, bytes: &[u8]) {
+        if !self.failed.load(Ordering::Relaxed) && self.shards[shard].write(offset, bytes).is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::pread;
+
+    use super::*;
+
+    fn keeping(bytes: u64) -> Keeping {
+        let shards =
+            vec![Draft::new("forebay-test", 10_000).unwrap(), Draft::new("forebay-test", 20_000).unwrap()];
+        Keeping { shards, bytes, failed: AtomicBool::new(false) }
+    }
+
+    #[test]
+    fn kept_bytes_stand_at_their_own_offsets_and_cannot_be_changed() {
+        let keeping = keeping(300);
+        keeping.take(0, 100, &[1; 100]);
+        keeping.take(1, 19_800, &[2; 200]);
+        let kept = keeping.finish().unwrap();
+        assert_eq!(kept.bytes(), 300);
+        let context = kept.share().unwrap();
+        let mut bytes = [9; 200];
+        assert_eq!(pread(&context[1], &mut bytes, 19_800).unwrap(), 200);
+        assert_eq!(bytes, [2; 200]);
+        assert_eq!(pread(&context[0], &mut bytes[..150], 50).unwrap(), 150);
+        assert_eq!((&bytes[..50], &bytes[50..150]), (&[0; 50][..], &[1; 100][..]));
+        assert_eq!(rustix::io::pwrite(&context[0], b"x", 0), Err(rustix::io::Errno::PERM));
+    }
+
+    #[test]
+    fn kept_bytes_are_taken_from_a_budget_once_until_they_go() {
+        let kept = keeping(300).finish().unwrap();
+        assert_eq!((kept.take_from("kept-test"), kept.take_from("kept-test")), (300, 0));
+        assert_eq!(kept.take_from("kept-test-other"), 300);
+        assert_eq!(memory_ledger::taken_bytes("kept-test"), 300);
+        drop(kept);
+        assert_eq!(memory_ledger::taken_bytes("kept-test"), 0);
+    }
+
+    #[test]
+    fn what_could_not_be_kept_whole_is_not_used() {
+        let keeping = keeping(300);
+        // Behind the largest offset that a file can have: a write that must fail.
+        keeping.take(0, i64::MAX as u64, &[1; 100]);
+        keeping.take(0, 100, &[1; 100]);
+        assert!(keeping.finish().is_none());
+    }
+}

@@ -1,0 +1,90 @@
+//! Giving up the memory of a loader that is not iterated, so that another one of the process can
+//! have it (`registry.rs`).
+//!
+//! A loader is idle between its epochs and where an iteration was broken off. Its pass is ended as
+//! for a jump: what was read ahead is dropped, and the next iteration begins a new session. Then the
+//! pages of the staging ring and of all batch buffers that the user does not hold go back to the
+//! system; they are zeros when they are touched again, as in a new region. Where storage keeps a
+//! thread that may still write to them, nothing is given up.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use forebay_host::fork;
+
+use crate::base::memory_ledger::{Busy, Idle};
+use crate::error::Error;
+use crate::loader::{Consumer, Engine};
+use crate::pipeline::context::Context;
+
+const MIB: u64 = 1 << 20;
+
+/// A loader, as the registry knows it.
+struct Idler {
+    context: Weak<Context>,
+    consumer: Weak<Mutex<Consumer>>,
+    generation: u64,
+}
+
+impl Idle for Idler {
+    fn give_up(&self) -> Option<u64> {
+        if fork::in_forked_child(self.generation) {
+            return None;
+        }
+        // What is gone gives its share back by itself.
+        let (context, consumer) = (self.context.upgrade()?, self.consumer.upgrade()?);
+        // Whoever has the lock uses the loader.
+        let mut consumer = consumer.try_lock().ok()?;
+        let is_idle = consumer.away || consumer.step >= consumer.end;
+        if consumer.closed || consumer.agreed.is_some() || consumer.ending.is_some() || !is_idle {
+            return None;
+        }
+        consumer.detach(&context);
+        if let Some(session) = consumer.session.take() {
+            session.end();
+            let out = Arc::new(AtomicBool::new(false));
+            let told = Arc::clone(&out);
+            session.when_out(Box::new(move || told.store(true, Ordering::Release)));
+            if !out.load(Ordering::Acquire) {
+                consumer.ending = Some(session);
+                return None;
+            }
+        }
+        let free = context.buffers.ring.free_buffers();
+        context.region.release(context.me(), &free).ok()?;
+        context.untouched.store(true, Ordering::Release);
+        let layout = context.region.layout();
+        Some(layout.buffer_bytes * (layout.buffers - free.len()) as u64)
+    }
+}
+
+impl Engine {
+    /// Lets other loaders of this process have the memory of this one while it is idle: where it is
+    /// the only rank.
+    pub(crate) fn lend_memory(&self) {
+        if let Some(share) = self.context.share.as_ref().filter(|_| self.context.options.size == 1) {
+            share.is_idle_at_first(Arc::new(Idler {
+                context: Arc::downgrade(&self.context),
+                consumer: Arc::downgrade(&self.consumer),
+                generation: self.generation,
+            }));
+        }
+    }
+
+    /// Takes the memory of this loader for an iteration.
+    pub(crate) fn hold_memory(&self) -> Result<(), Error> {
+        let Some(share) = &self.context.share else { return Ok(()) };
+        share.hold().map_err(|Busy { names, held_bytes, budget_bytes }| Error::Memory {
+            message: format!(
+                "loader \"{}\": no memory for an iteration: it needs {} MiB of the {} MiB that the loaders of this process \
+                 share, and {} MiB are held by loaders in the middle of an epoch: {}",
+                self.context.options.name,
+                self.context.region.total_bytes().div_ceil(MIB),
+                budget_bytes / MIB,
+                held_bytes.div_ceil(MIB),
+                names.join(", "),
+            ),
+            hint: "end their iterations, close loaders, or give memory= more to the first one".into(),
+        })
+    }
+}

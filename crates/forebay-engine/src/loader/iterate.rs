@@ -1,0 +1,282 @@
+//! The next batch of a loader: handed out where it is ready, else waited for, with a look at who died meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use forebay_types::Extent;
+
+use crate::batch::buffer_pool::Taken;
+use crate::batch::layout::Batch;
+use crate::error::Error;
+use crate::host::Host;
+use crate::host::offload::offload;
+use crate::host::warnings::Warnings;
+use crate::loader::Engine;
+use crate::pipeline::session::{ATTENTION, Session};
+use crate::shm::counters::{self, Counter, count, monotonic_ns};
+use crate::shm::position::{AWAY, Position};
+use crate::shm::stall::{Fault, Node, Waiting, Who};
+use crate::shm::wait_clock::WaitClock;
+
+/// How often `next` looks whether a peer has died when it does not wait.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// A wait that lasts so long at once was none: the process did not run.
+const STOPPED: Duration = Duration::from_secs(3);
+
+/// A batch and its place in the run.
+pub struct Delivered {
+    /// The batch.
+    pub batch: Batch,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its step within the epoch.
+    pub step: u64,
+}
+
+impl Engine {
+    /// The next batch of an iteration with its epoch and step, or `None` at the end of the epoch.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] where another iteration was begun, or this one ended by [`Engine::leave`].
+    pub fn next(&self, iteration: u64, caller: &dyn Host) -> Result<Option<Delivered>, Error> {
+        let mut consumer = self.consumer()?;
+        if consumer.iteration != iteration {
+            return Err(Error::Stale);
+        }
+        let begun = Instant::now();
+        let context = &self.context;
+        let slot = context.slot();
+        if let Some(last) = consumer.last_return {
+            count(slot, Counter::ComputeNs, begun.duration_since(last).as_nanos() as u64);
+        }
+        if let Some(error) = &consumer.failed {
+            return Err(error.clone());
+        }
+        if consumer.step >= consumer.end || consumer.away {
+            consumer.last_return = None;
+            if !consumer.away {
+                self.same_epoch(&mut consumer)?;
+                self.end_of_epoch(caller)?;
+            }
+            return Ok(None);
+        }
+        let Some(session) = consumer.session.clone() else { return Ok(None) };
+        // Where every batch is ready nobody waits, and a death would go unnoticed.
+        let looked = if begun.duration_since(consumer.looked) > CHECK_INTERVAL {
+            consumer.looked = begun;
+            self.check_liveness(caller, || "found between two batches".into())
+                .and_then(|()| self.same_epoch(&mut consumer))
+        } else {
+            Ok(())
+        };
+        let epoch = (consumer.end / self.steps_per_epoch()).saturating_sub(1);
+        let taken = looked
+            .and_then(|()| self.given_agree(epoch))
+            .and_then(|()| self.wait_for_batch(&session, consumer.step, begun, caller));
+        let batch = match taken {
+            Ok(batch) => batch,
+            // The batch is still on its way; the next call finds it.
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(error) => {
+                let error = self.or_modified(error, caller);
+                self.detach(&mut consumer);
+                consumer.failed = Some(error.clone());
+                return Err(error);
+            }
+        };
+        let waited = begun.elapsed().as_nanos() as u64;
+        count(slot, if consumer.filling { Counter::StartupNs } else { Counter::ExposedNs }, waited);
+        consumer.filling = false;
+        let steps = self.steps_per_epoch();
+        let (epoch, step) = (consumer.step / steps, consumer.step % steps);
+        consumer.step += 1;
+        count(slot, Counter::Steps, 1);
+        count(slot, Counter::Samples, batch.samples() as u64);
+        counters::record_delivery(context.region.ranks(), context.me());
+        if !consumer.warned_copies && context.buffers.ring.keeps_all() {
+            consumer.warned_copies = true;
+            caller.warn(&format!(
+                "loader \"{}\": all {} batch buffers of this rank are still in use, so further batches are allocated \
+                 one by one; drop or copy batches you no longer need, or ask for more by strategy=Strategy(batch_buffers=)",
+                context.options.name,
+                context.region.layout().buffers
+            ));
+        }
+        for text in context.bad_samples.news() {
+            caller.warn(&format!("loader \"{}\": {text}", context.options.name));
+        }
+        consumer.last_return = Some(Instant::now());
+        Ok(Some(Delivered { batch, epoch, step }))
+    }
+
+    fn wait_for_batch(
+        &self,
+        session: &Session,
+        step: u64,
+        begun: Instant,
+        caller: &dyn Host,
+    ) -> Result<Batch, Error> {
+        let context = &self.context;
+        let mut warnings = Warnings::before(self.limit());
+        let mut waited = WaitClock::new(monotonic_ns());
+        // Time in which this very process did not run, stopped by a signal, is nobody's stall.
+        let (mut stopped, mut looked) = (Duration::ZERO, begun);
+        loop {
+            match context.buffers.ring.take(step, ATTENTION) {
+                Taken::Item(batch) => return Ok(batch),
+                Taken::Failed(error) => return Err(error),
+                Taken::NotYet => {}
+            }
+            if let Some(error) = session.failure() {
+                return Err(error);
+            }
+            self.check_liveness(caller, || self.words_of_wait(session, step))?;
+            let round = looked.elapsed();
+            looked = Instant::now();
+            if round > STOPPED {
+                stopped += round;
+            }
+            // Processes that run say so when they are rung for.
+            context.region.planning().notify();
+            let now_ns = monotonic_ns();
+            let (node, fault) = self.fault_of_step(session, step, now_ns);
+            let words = || self.words_of_fault(session, step, &node, fault);
+            let elapsed = begun.elapsed().saturating_sub(stopped);
+            if warnings.is_due(elapsed) {
+                self.warn_of_wait(caller, elapsed, &words());
+            }
+            if waited.count(now_ns, fault) >= self.limit() {
+                return Err(Error::Timeout { seconds: context.options.timeout_s, what: words() });
+            }
+        }
+    }
+
+    /// Finds out what holds up a step.
+    fn fault_of_step(&self, session: &Session, step: u64, now_ns: u64) -> (Node, Fault) {
+        let context = &self.context;
+        let mut node = context.node(session.number, now_ns);
+        // Threads that fill later steps may wait for something else.
+        node.ranks[context.me()].doing = context.waits().doing_of(step);
+        let fault = node.fault();
+        (node, fault)
+    }
+
+    fn words_of_fault(&self, session: &Session, step: u64, node: &Node, fault: Fault) -> String {
+        match fault {
+            Fault::Unknown { .. } => self.words_of_wait(session, step),
+            Fault::Turn => "waiting for the turn of this node to read, which other nodes have".into(),
+            Fault::Rank { local, runs: false } => {
+                format!("waiting for {}, whose process does not run", self.name_of(local))
+            }
+            Fault::Rank { local, runs: true } => {
+                let steps = self.steps_per_epoch().max(1);
+                let place = match node.ranks[local].gathered.step_in(session.number) {
+                    AWAY => String::new(),
+                    at => format!(": it has read ahead to step {} of epoch {}", at % steps, at / steps),
+                };
+                format!("waiting for {}, which takes no further batch{place}", self.name_of(local))
+            }
+            Fault::Storage { who, since_ns, .. } => self.words_of_stall(session, step, node, who, since_ns),
+        }
+    }
+
+    /// Which read is under way, as far as this process can tell.
+    fn words_of_stall(&self, session: &Session, step: u64, node: &Node, who: Who, since_ns: u64) -> String {
+        let context = &self.context;
+        let (thread, host, read) = match who {
+            Who::Reader(number) => {
+                let begun = &context.region.readers()[number].begun;
+                let begun = Position::from_word(begun.load(Ordering::Acquire)).step_in(session.number);
+                let read = begun.checked_sub(1).and_then(|sequence| extent_of(session, sequence));
+                (format!("reader {number} of "), node.readers[number].host, read)
+            }
+            Who::Root(number) => (format!("root {number} of "), node.readers[number].host, None),
+            Who::Rank(local) => {
+                let own = (local == context.me()).then(|| context.waits().of(step)).flatten();
+                let read = match own {
+                    Some(Waiting::Reading { extent, .. }) => Some(extent),
+                    _ => None,
+                };
+                (String::new(), local, read)
+            }
+        };
+        let what = read.map_or_else(|| "pages of the data set".into(), |extent| self.place(extent));
+        let lasts = match since_ns {
+            0 => ", which has closed its loader, still reads".to_owned(),
+            since => {
+                format!(" has been reading for {} s:", node.now_ns.saturating_sub(since) / 1_000_000_000)
+            }
+        };
+        format!("waiting for storage: {thread}{}{lasts} {what}", self.name_of(host))
+    }
+
+    fn place(&self, extent: Extent) -> String {
+        let path = self.context.path(extent.shard);
+        format!("{path} at offset {} ({} bytes)", extent.offset, extent.length)
+    }
+
+    /// What the thread that fills a step waits for.
+    fn words_of_wait(&self, session: &Session, step: u64) -> String {
+        let context = &self.context;
+        let waiting = context.waits().of(step);
+        let what = match waiting {
+            None => "its first bytes".into(),
+            Some(Waiting::Plan) => format!("the plan of step {step}"),
+            Some(Waiting::Reading { extent, .. }) => self.place(extent),
+            Some(Waiting::Pages { .. }) => "pages of the data set that are not in memory".into(),
+            Some(Waiting::Block { sequence, extent }) => {
+                let reader = (sequence % context.region.layout().readers as u64) as usize;
+                let host = context.host(reader, session.number);
+                format!("{}, which reader {reader} on local rank {host} should read", self.place(extent))
+            }
+        };
+        format!("waiting for {what}")
+    }
+
+    /// What looks like damage may be a writer at work, which is the better reason.
+    fn or_modified(&self, error: Error, caller: &dyn Host) -> Error {
+        if !matches!(error, Error::Format(..) | Error::BadSample { .. }) {
+            return error;
+        }
+        let source = Arc::clone(&self.context.source);
+        let is_modified = move |_: &dyn Host| match source.dataset().check_unchanged() {
+            Err(modified @ forebay_format::Error::Modified { .. }) => Ok(Some(modified.into())),
+            _ => Ok(None),
+        };
+        self.ask_storage(caller, is_modified).ok().flatten().unwrap_or(error)
+    }
+
+    /// The check at the end of an epoch: the source is as it was when it was opened.
+    fn end_of_epoch(&self, caller: &dyn Host) -> Result<(), Error> {
+        let source = Arc::clone(&self.context.source);
+        for warning in self.ask_storage(caller, move |_| Ok(source.dataset().check_unchanged()?))? {
+            caller.warn(&warning);
+        }
+        Ok(())
+    }
+
+    /// Asks for the state of the files, within the limit of this loader.
+    fn ask_storage<T: Send + 'static>(
+        &self,
+        caller: &dyn Host,
+        work: impl FnOnce(&dyn Host) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let options = &self.context.options;
+        let what = format!("loader \"{}\" looks whether its files have changed", options.name);
+        offload(caller, &what, options.timeout_s, work)
+    }
+}
+
+/// The bytes of a block that lie in its first file, from the first to the last.
+fn extent_of(session: &Session, sequence: u64) -> Option<Extent> {
+    let (planned, place) = session.plans.next_block(sequence, 0, 1)?;
+    let block = planned.plan.blocks.get(place).filter(|block| block.sequence == sequence)?;
+    let first = block.first_read as usize;
+    let reads = &planned.plan.reads[first..first + block.reads as usize];
+    let shard = reads.first()?.shard;
+    let of_shard = || reads.iter().filter(|read| read.shard == shard);
+    let offset = of_shard().map(|read| read.file_offset).min()?;
+    let end = of_shard().map(|read| read.file_offset + read.length).max()?;
+    Some(Extent { shard, offset, length: end - offset })
+}

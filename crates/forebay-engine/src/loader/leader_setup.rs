@@ -1,0 +1,133 @@
+//! What only the leader of a node does when a loader is made: the index, the decisions, the memory.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_format::Index;
+use forebay_host as host;
+use forebay_io::{Mappings, ShardFiles};
+use serde::{Deserialize, Serialize};
+
+use crate::base::memory_ledger;
+use crate::config::options::{AccessChoice, Locate, Options};
+use crate::config::{self, Settings};
+use crate::dataset::open::{open_files, open_mappings};
+use crate::dataset::ragged_size::expansion_ratio;
+use crate::dataset::{IndexedDataset, Loaded};
+use crate::error::Error;
+use crate::host::Host;
+use crate::lmdbio::scan::scan;
+use crate::mesh::{Links, Nodes};
+
+/// Part of the budget that data which came with the index may take: the loader needs the rest.
+const KEPT_SHARE: u64 = 2;
+
+/// What the leader tells the others.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Reply {
+    pub(crate) settings: Settings,
+    /// Why, in words.
+    pub(crate) reasons: Vec<String>,
+    /// Whether the data themselves follow the region and the index, a descriptor for each shard.
+    pub(crate) kept: bool,
+    /// All nodes, where there are several that are linked.
+    #[serde(default)]
+    pub(crate) nodes: Option<Nodes>,
+}
+
+/// What the leader has made: what it sends to the others, and what it keeps.
+pub(crate) struct LeaderState {
+    /// A [`Reply`], as JSON.
+    pub(crate) reply: Vec<u8>,
+    /// Region, index, and data that are kept, if any.
+    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) share: memory_ledger::Share,
+    /// The shards, open already.
+    pub(crate) files: Arc<ShardFiles>,
+    /// How long it took to find the samples.
+    pub(crate) seek: Duration,
+}
+
+/// What only the leader does: the index, the settings, the memory. `address_left` is that of the rank that has the least left.
+pub(crate) fn lead(
+    source: &IndexedDataset,
+    options: &Options,
+    address_left: Option<u64>,
+    links: Option<&Links>,
+    caller: &dyn Host,
+) -> Result<LeaderState, Error> {
+    let mut budget = config::budget(options, address_left)?;
+    let mut reasons = config::explain_budget(&budget);
+    // Roots and cursors are there to touch storage.
+    if options.locate.walks() || options.locate == Locate::Scan {
+        source.dataset().need_lmdb("walking from record to record")?;
+    }
+    let touches = options.roots || options.locate.walks();
+    let keep_bytes = if touches { 0 } else { budget.left_bytes() / KEPT_SHARE };
+    let begun = Instant::now();
+    let Loaded { index, bytes, kept, notes } = match options.locate {
+        Locate::Provenance => source.index_by_provenance(keep_bytes, caller)?,
+        Locate::Scan => scan(source, options, links, caller)?,
+        Locate::Index | Locate::Cursor | Locate::Handoff => source.index_keeping(keep_bytes, caller)?,
+    };
+    let seek = begun.elapsed();
+    reasons.extend(notes);
+    if index.samples() == 0 {
+        return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
+    }
+    if let Some(kept) = &kept {
+        reasons.push(format!(
+            "data: the values lie among the tree's pages, all of which the index build read; {} MiB of them are kept in \
+             memory and read from there",
+            kept.bytes() >> 20
+        ));
+        let taken = kept.take_from(options.budget_owner());
+        budget.held_bytes += taken;
+        budget.lendable_bytes = budget.lendable_bytes.saturating_sub(taken);
+    }
+    let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
+    let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
+    let mappings = match map_where_there_is_room(options, &index, &files, address_left) {
+        Ok(mappings) => mappings,
+        // A cursor walks through a mapping and through nothing else.
+        Err(error) if options.locate.walks() => return Err(error),
+        Err(error) => {
+            reasons.push(format!("access: the files are not mapped but read by pread: {error}"));
+            None
+        }
+    };
+    let expansion = expansion_ratio(source, &index);
+    let budget_bytes = budget.asked_bytes;
+    let settings =
+        config::decide(options, &index, &files, mappings.as_ref(), expansion, &budget, &mut reasons)?;
+    let total = settings.region_bytes;
+    let share =
+        memory_ledger::take(options.budget_owner(), &options.name, total, budget_bytes, !settings.on_loan);
+    let region = host::sealed_memfd("forebay-region", total as usize)?;
+    let index = host::sealed_copy("forebay-index", &bytes)?;
+    let nodes = options.links.as_ref().map(|links| links.nodes.clone());
+    let reply = Reply { settings, reasons, kept: kept.is_some(), nodes };
+    let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
+    let mut fds = vec![region, index];
+    fds.extend(share_kept()?.into_iter().flatten());
+    Ok(LeaderState { reply, fds, share, files, seek })
+}
+
+/// Like [`open_mappings`], where that leaves address space for everything else.
+fn map_where_there_is_room(
+    options: &Options,
+    index: &Index,
+    files: &Arc<ShardFiles>,
+    address_left: Option<u64>,
+) -> Result<Option<Mappings>, Error> {
+    let mapped = matches!(options.access, AccessChoice::Auto | AccessChoice::Mmap) && !files.are_of_samples();
+    if mapped && (options.access == AccessChoice::Mmap || files.is_local()) {
+        let bytes = index.shards().iter().map(|shard| shard.bytes).sum();
+        config::may_map(bytes, address_left).map_err(|message| Error::Memory {
+            message,
+            hint: "raise the limit with `ulimit -v`, or take a strategy that needs no mapping".into(),
+        })?;
+    }
+    open_mappings(options.access, files)
+}

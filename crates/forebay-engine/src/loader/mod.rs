@@ -1,0 +1,507 @@
+//! A loader of one rank: made together with the other ranks of the node, then asked for batch after batch.
+//!
+//! Life of a loader: `new` (collective: the ranks meet, the leader loads or builds the index and decides the settings)
+//! → `start` (where the next iteration begins) → `next` until it answers `None` at the end of the epoch, or `leave` →
+//! `start` … → `close`. Going on where the last epoch ended, or at the next epoch after `leave`, continues the session;
+//! any other place begins a new session, for which all ranks of the node that are still there must ask alike.
+
+pub(crate) mod creation;
+mod explicit_order;
+mod idle_memory;
+pub(crate) mod iterate;
+mod leader_setup;
+mod liveness;
+mod report;
+mod start;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_format::Index;
+use forebay_host::{self as host, Map, fork};
+use forebay_plan::config::{Mapping, ReadAhead};
+use forebay_plan::{Order, OrderState};
+use forebay_types::{Field, Rank};
+
+use crate::base::failpoint;
+use crate::batch::layout::{BatchLayout, Buffers};
+use crate::config::options::{AccessChoice, Options, compare_greetings, least_address_left};
+use crate::config::{self, Settings};
+use crate::dataset::IndexedDataset;
+use crate::dataset::open::{open_files, open_mappings};
+use crate::dataset::shuffle_quality::ShuffleQuality;
+use crate::error::Error;
+use crate::host::Host;
+use crate::host::offload::offload;
+use crate::lmdbio::token_client::TokenClient;
+use crate::loader::creation::{CancellableHost, Creation};
+use crate::loader::leader_setup::{Reply, lead};
+use crate::loader::liveness::FailureDetector;
+use crate::mesh::{FailureSink, Listener};
+use crate::pipeline::bad_samples::BadSamples;
+use crate::pipeline::context::{Context, ExplicitOrders};
+use crate::pipeline::session::Session;
+use crate::rendezvous::{self, Dead, NodeSpec};
+use crate::shm::block_state::{Presence, publish_presence};
+use crate::shm::counters::{Counter, EpochReads, count};
+use crate::shm::position::{AWAY, SessionId};
+use crate::shm::region::Region;
+
+/// See the module header.
+pub struct Engine {
+    pub(crate) context: Arc<Context>,
+    pub(crate) ward: Arc<FailureDetector>,
+    /// Of a leader, where nodes take turns.
+    turns: Option<TokenClient>,
+    pub(crate) consumer: Arc<Mutex<Consumer>>,
+    /// Epochs that the user has told of, or begun where these are more; 0 before either.
+    pub(crate) epochs: AtomicU64,
+    pub(crate) generation: u64,
+    pub(crate) huge_pages: bool,
+    /// `close` was called: waits end, so that the consumer is free for it.
+    closing: AtomicBool,
+}
+
+#[allow(clippy::struct_excessive_bools)] // independent facts, not a state in disguise
+pub(crate) struct Consumer {
+    pub(crate) session: Option<Arc<Session>>,
+    /// The session before, until nothing of it touches shared memory any more.
+    pub(crate) ending: Option<Arc<Session>>,
+    /// Passes begun or agreed on so far.
+    pub(crate) sessions: SessionId,
+    /// A session that all ranks agreed on and this one has told to be at rest for: its first step and the end of its epoch.
+    pub(crate) agreed: Option<(u64, u64)>,
+    /// Next absolute step to hand out.
+    pub(crate) step: u64,
+    /// First step behind the epoch that was started last.
+    pub(crate) end: u64,
+    /// Where the iteration began (absolute step).
+    pub(crate) begun: u64,
+    /// Number of the iteration that batches belong to; any other one is stale.
+    pub(crate) iteration: u64,
+    /// Ranks that left after they had asked for another place than this one, and the word they left: each is reported once.
+    pub(crate) reported: Vec<(usize, u64)>,
+    /// The rank has left the iteration (or not begun one): the node goes on without it.
+    pub(crate) away: bool,
+    /// The next batch is the first of a session: the wait for it is the start-up fill.
+    pub(crate) filling: bool,
+    pub(crate) last_return: Option<Instant>,
+    /// When `next` last looked whether a peer has died.
+    pub(crate) looked: Instant,
+    pub(crate) warned_copies: bool,
+    /// The user was told that his epochs are too many for the order.
+    pub(crate) warned_shuffle: bool,
+    pub(crate) closed: bool,
+    /// Why the iteration ended early; told again until the next `start`.
+    pub(crate) failed: Option<Error>,
+}
+
+impl Consumer {
+    /// Leaves the iteration: the node goes on without this rank.
+    pub(crate) fn detach(&mut self, context: &Context) {
+        self.last_return = None;
+        if self.away {
+            return;
+        }
+        self.away = true;
+        let unused = context.buffers.ring.pause();
+        if let Some(session) = &self.session {
+            session.go_away();
+        }
+        drop(unused);
+        context.notify_all();
+    }
+}
+
+impl Engine {
+    /// Makes a loader together with the other ranks of the node, and with the other nodes where `options.links` names them;
+    /// a leader listens for those already.
+    pub fn new(
+        source: Arc<IndexedDataset>,
+        options: Options,
+        listener: Option<Listener>,
+        caller: &dyn Host,
+    ) -> Result<Self, Error> {
+        let making = Creation::new(listener);
+        Self::make(source, options, &making, caller).inspect_err(|error| making.abandon(error))
+    }
+
+    fn make(
+        source: Arc<IndexedDataset>,
+        options: Options,
+        making: &Creation,
+        caller: &dyn Host,
+    ) -> Result<Self, Error> {
+        failpoint::check()
+            .map_err(|message| Error::Options { message, hint: "it is for tests only; unset it".into() })?;
+        let spec = NodeSpec {
+            job: options.job.clone(),
+            node: options.node.clone(),
+            name: options.name.clone(),
+            rank: options.rank,
+            local_rank: options.local_rank,
+            local_ranks: options.local_ranks.clone(),
+            launcher: options.launcher.clone(),
+            deadline: Duration::from_secs(options.timeout_s),
+        };
+        let fingerprint = source.dataset().fingerprint();
+        let (what, limit_s) = (format!("loader \"{}\" is made", options.name), options.timeout_s);
+        let mut failure = None;
+        let (mut share, mut opened) = (None, None);
+        let mut seek = Duration::ZERO;
+        let lead = |greetings: &[Vec<u8>], dead: Dead<'_>| {
+            let attentive = CancellableHost::new(caller, making, dead);
+            compare_greetings(greetings, &options.local_ranks)
+                .map_err(Error::disagree)
+                .and_then(|()| making.link(&options, spec.deadline, &attentive))
+                .and_then(|()| {
+                    let address_left = least_address_left(greetings);
+                    let (source, options) = (Arc::clone(&source), options.clone());
+                    let links = making.links().cloned();
+                    offload(&attentive, &what, limit_s, move |caller| {
+                        lead(&source, &options, address_left, links.as_deref(), caller)
+                    })
+                })
+                .and_then(|led| making.agree(&options, &attentive).map(|()| led))
+                .map(|led| {
+                    (share, opened, seek) = (Some(led.share), Some(led.files), led.seek);
+                    (led.reply, led.fds)
+                })
+                .map_err(|error| {
+                    let error = attentive.reason(error);
+                    let text = error.to_wire();
+                    failure = Some(error);
+                    text
+                })
+        };
+        let joined = {
+            let greeting = options.greeting(fingerprint, host::address_left_bytes());
+            rendezvous::join(&spec, &greeting, lead, &mut Asked(caller))
+        };
+        // The leader raises what went wrong as what it is, not as a refusal by itself.
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let mut membership = joined?;
+        let reply: Reply = serde_json::from_slice(&membership.reply)
+            .map_err(|error| Error::local(format!("the leader's decisions cannot be read: {error}")))?;
+        let settings = reply.settings;
+        let mut fds = std::mem::take(&mut membership.fds).into_iter();
+        let (Some(region_fd), Some(index_fd)) = (fds.next(), fds.next()) else {
+            return Err(Error::local("the leader sent no memory"));
+        };
+        let region = Arc::new(Region::map(region_fd, settings.region.clone())?);
+        let huge_pages = region.memory().ask_for_huge_pages();
+        count(&region.ranks()[options.local_rank as usize], Counter::LocateNs, seek.as_nanos() as u64);
+        let index =
+            Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
+        let order = config::make_order(
+            &options,
+            index.samples(),
+            settings.group_samples,
+            settings.group_window,
+            Some(settings.lanes).filter(|_| options.order.kind == "group"),
+        )?;
+        let kept = reply.kept.then(|| fds.collect());
+        let open = {
+            let (source, index) = (Arc::clone(&source), Arc::clone(&index));
+            let (direct, access) = (settings.direct, settings.access);
+            let maps = settings.mapping != Mapping::None;
+            let kernel_read_ahead = settings.read_ahead == ReadAhead::Kernel;
+            move |_: &dyn Host| {
+                let files = match opened.filter(|files| files.serves(direct)) {
+                    Some(files) => files,
+                    None => open_files(&source, &index, direct, kept)?,
+                };
+                let mappings = maps.then(|| open_mappings(access, &files));
+                if !kernel_read_ahead {
+                    // Behind what is announced stand the samples of others; and while a file is read ahead by the kernel, FUSE
+                    // drops announcements that come when it has much to do (fs/fuse/file.c, `fuse_readahead`).
+                    files.without_read_ahead();
+                }
+                Ok((files, mappings))
+            }
+        };
+        let (files, mappings) = offload(caller, &what, limit_s, open)?;
+        let (mappings, fallback) = match mappings.transpose() {
+            Ok(mappings) => (mappings.flatten(), None),
+            Err(error) if settings.locate.walks() => return Err(error),
+            Err(error) => {
+                let reason = format!("this rank maps no files but reads them by pread: {error}");
+                tracing::info!(loader = options.name, reason, "falls back");
+                (None, Some(reason))
+            }
+        };
+        let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
+            .ok_or_else(|| Error::local("the leader's decisions do not fit the data set"))?;
+        let ward = Arc::new(FailureDetector {
+            region: Arc::clone(&region),
+            membership,
+            nodes: reply.nodes,
+            loader: options.name.clone(),
+            outlived: settings.direct || settings.access == AccessChoice::IoUring,
+        });
+        let links = making.links().cloned();
+        if let Some(links) = &links {
+            links.attach(&(Arc::clone(&ward) as Arc<dyn FailureSink>));
+        }
+        let turns = match (options.stagger, &links) {
+            (Some(groups), Some(links)) => {
+                let groups = (groups > 0).then_some(groups as usize);
+                Some(
+                    TokenClient::begin(&region, links, groups)
+                        .map_err(Error::threads("a thread that takes turns"))?,
+                )
+            }
+            (Some(_), None) if options.local_rank == 0 => {
+                region.gate().set_free();
+                None
+            }
+            _ => None,
+        };
+        let epochs = options.epochs.unwrap_or(0);
+        let context = Arc::new(Context {
+            node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
+            buffers: Buffers::new(Arc::clone(&region), options.local_rank as usize),
+            layout: Arc::new(layout),
+            given: ExplicitOrders::default(),
+            epoch_reads: EpochReads::default(),
+            waits: Mutex::default(),
+            bad_samples: BadSamples::default(),
+            fallback: Mutex::new(fallback),
+            share,
+            untouched: AtomicBool::new(true),
+            options,
+            settings,
+            reasons: reply.reasons,
+            order,
+            source,
+            index,
+            files,
+            mappings,
+            failing: forebay_io::Failing::default(),
+            region,
+            links,
+        });
+        let engine = Self {
+            context,
+            ward,
+            turns,
+            consumer: Arc::new(Mutex::new(Consumer {
+                session: None,
+                ending: None,
+                sessions: SessionId::default(),
+                agreed: None,
+                step: 0,
+                end: 0,
+                begun: 0,
+                iteration: 0,
+                reported: Vec::new(),
+                away: true,
+                filling: true,
+                last_return: None,
+                looked: Instant::now(),
+                warned_copies: false,
+                warned_shuffle: false,
+                closed: false,
+                failed: None,
+            })),
+            epochs: AtomicU64::new(epochs),
+            generation: fork::generation(),
+            huge_pages,
+            closing: AtomicBool::new(false),
+        };
+        engine.lend_memory();
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let decisions = engine.explain().join("; ");
+            tracing::debug!(loader = engine.context.options.name, decisions, "the loader is made");
+        }
+        Ok(engine)
+    }
+
+    /// Steps per epoch.
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.context.order.steps_per_epoch()
+    }
+
+    /// The last epoch whose steps positions can count.
+    pub fn last_epoch(&self) -> u64 {
+        ((AWAY - 1) / self.steps_per_epoch().max(1)).saturating_sub(1)
+    }
+
+    /// The order.
+    pub fn order(&self) -> &Order {
+        &self.context.order
+    }
+
+    /// Writes and checks the states of this loader.
+    pub fn order_state(&self) -> OrderState {
+        OrderState::new(self.context.order, self.context.source.fingerprint())
+    }
+
+    /// Epochs that the user has told of, or begun where these are more; `None` before either.
+    pub(crate) fn known_epochs(&self) -> Option<u64> {
+        Some(self.epochs.load(Ordering::Relaxed)).filter(|epochs| *epochs > 0)
+    }
+
+    /// How well the order shuffles.
+    pub fn shuffle_quality(&self) -> ShuffleQuality {
+        ShuffleQuality::of(&self.context.order, self.known_epochs(), self.context.index.unit_samples())
+    }
+
+    /// The leader's decisions.
+    pub fn settings(&self) -> &Settings {
+        &self.context.settings
+    }
+
+    /// The fields of a batch.
+    pub fn fields(&self) -> &[Field] {
+        self.context.index.fields()
+    }
+
+    /// The index.
+    pub fn index(&self) -> &Index {
+        &self.context.index
+    }
+
+    pub(crate) fn consumer(&self) -> Result<MutexGuard<'_, Consumer>, Error> {
+        if fork::in_forked_child(self.generation) {
+            return Err(Error::Forked);
+        }
+        let consumer = self.consumer.lock().unwrap_or_else(PoisonError::into_inner);
+        if consumer.closed { Err(Error::Closed) } else { Ok(consumer) }
+    }
+
+    /// Interruption, closing and deaths; called in every wait.
+    pub(crate) fn check_liveness(&self, caller: &dyn Host, what: impl Fn() -> String) -> Result<(), Error> {
+        if caller.interrupted() {
+            return Err(Error::Interrupted);
+        }
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        let links = self.context.links.as_ref();
+        for warning in links.map(|links| links.take_warnings()).unwrap_or_default() {
+            caller.warn(&format!("loader \"{}\": {warning}", self.context.options.name));
+        }
+        let Some(loss) = self.ward.lost() else { return Ok(()) };
+        if let Some(links) = links {
+            links.tell(loss);
+        }
+        Err(self.ward.error(loss, what()))
+    }
+
+    /// Ends an iteration early, or (`None`) whichever runs; the node goes on without this rank until its next `start`.
+    ///
+    /// A stale iteration ends nothing.
+    pub fn leave(&self, iteration: Option<u64>) -> Result<(), Error> {
+        let mut consumer = self.consumer()?;
+        if iteration.is_none_or(|number| number == consumer.iteration) {
+            consumer.iteration += 1;
+            self.detach(&mut consumer);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn detach(&self, consumer: &mut Consumer) {
+        consumer.detach(&self.context);
+    }
+
+    /// Says goodbye: ends this rank's threads; the others go on without it. Batches that were handed out stay valid.
+    ///
+    /// Takes about a second at most, whatever storage does: threads that it keeps are left behind with all that they may
+    /// touch, and the last of them says that the rank is gone.
+    pub fn close(&self) {
+        if fork::in_forked_child(self.generation) {
+            return;
+        }
+        self.closing.store(true, Ordering::Release);
+        let mut consumer = self.consumer.lock().unwrap_or_else(PoisonError::into_inner);
+        if consumer.closed {
+            return;
+        }
+        consumer.closed = true;
+        if let Some(session) = &consumer.session {
+            session.stop();
+        }
+        self.detach(&mut consumer);
+        let context = Arc::clone(&self.context);
+        let gone = move || {
+            publish_presence(&context.slot().left, Presence::Gone);
+            context.notify_all();
+        };
+        match consumer.session.take().or(consumer.ending.take()) {
+            Some(session) => {
+                session.end();
+                publish_presence(&self.context.slot().left, Presence::Leaving);
+                self.context.notify_all();
+                session.when_out(Box::new(gone));
+            }
+            None => gone(),
+        }
+        if let Some(turns) = &self.turns {
+            turns.end();
+        }
+        if let Some(links) = &self.context.links {
+            links.close();
+            self.ward.count(links.messages(), links.received());
+        }
+    }
+
+    /// Sets the number of groups of nodes that take turns at reading; `None`: as many as is measured to be best.
+    ///
+    /// # Errors
+    /// A loader that was made without turns, and 0 groups.
+    pub fn set_stagger(&self, groups: Option<u32>) -> Result<(), Error> {
+        let _consumer = self.consumer()?;
+        let wrong =
+            |message: &str, hint: &str| Err(Error::Options { message: message.into(), hint: hint.into() });
+        if self.context.options.stagger.is_none() {
+            return wrong(
+                "the readers of this loader take no turns",
+                "make it with stagger=\"auto\" or a number of groups",
+            );
+        }
+        if groups == Some(0) {
+            return wrong("stagger is 0", "readers take turns in at least one group");
+        }
+        let gate = self.context.region.gate();
+        gate.wanted_groups.store(u64::from(groups.unwrap_or(0)) + 1, Ordering::Release);
+        gate.changes.notify();
+        Ok(())
+    }
+
+    /// The region, for those who measure memory.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.context.region
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The index's bytes in the leader's sealed memory.
+struct IndexBytes(Map);
+
+impl AsRef<[u8]> for IndexBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+/// The caller, as the node's meeting asks it.
+struct Asked<'a>(&'a dyn Host);
+
+impl rendezvous::Waiting for Asked<'_> {
+    fn go_on(&mut self) -> bool {
+        !self.0.interrupted()
+    }
+
+    fn warn(&mut self, text: &str) {
+        self.0.warn(text);
+    }
+}

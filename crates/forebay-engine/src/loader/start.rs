@@ -1,0 +1,378 @@
+//! Where an iteration begins: going on in the running pass, or agreeing with the other ranks of the node on a new one.
+//!
+//! Every rank must be started at the same places in the same order, but not at the same time: one that breaks off early
+//! may be epochs ahead. So whether a start goes on or jumps must not depend on where a rank happens to stand: it goes on
+//! if and only if it asks for the beginning of the epoch behind the one that was started last. Then all ranks of the
+//! node come to the same answer at their n-th start.
+//!
+//! A jump goes through three agreements: all ranks want it, all at the same place, all are at rest. A rank that has told
+//! that it is at rest keeps to that session even when the wait for the others is interrupted.
+//!
+//! A rank that comes late is waited for and named in a warning, as everywhere (`blame.rs`). A rank is at rest when none of
+//! its threads touches shared memory: where storage keeps one, that is a wait for storage, with its limit.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::dataset::shuffle_quality;
+use crate::error::Error;
+use crate::host::Host;
+use crate::host::warnings::Warnings;
+use crate::loader::{Consumer, Engine};
+use crate::pipeline::gather::reattach;
+use crate::pipeline::session::{ATTENTION, Session};
+use crate::pipeline::threads;
+use crate::shm::counters::monotonic_ns;
+use crate::shm::position::{Position, SessionId};
+use crate::shm::region::RankSlot;
+use crate::shm::stall::{Fault, Who};
+use crate::shm::wait_clock::WaitClock;
+
+impl Engine {
+    /// Begins an iteration at a step of an epoch and returns its number; all earlier iterations are stale from here on.
+    pub fn start(&self, epoch: u64, step: u64, caller: &dyn Host) -> Result<u64, Error> {
+        let mut consumer = self.consumer()?;
+        consumer.iteration += 1;
+        self.begin_at(&mut consumer, epoch, step, caller)?;
+        Ok(consumer.iteration)
+    }
+
+    fn begin_at(
+        &self,
+        consumer: &mut Consumer,
+        epoch: u64,
+        step: u64,
+        caller: &dyn Host,
+    ) -> Result<(), Error> {
+        let wrong = |message| Err(Error::Options { message, hint: String::new() });
+        let steps = self.steps_per_epoch();
+        if step > steps {
+            return wrong(format!("step {step} of an epoch of {steps} steps"));
+        }
+        let last = self.last_epoch();
+        if epoch > last {
+            return wrong(format!("epoch {epoch}: the last one that positions can count is {last}"));
+        }
+        let end = (epoch + 1) * steps;
+        let target = end - steps + step;
+        self.check_liveness(caller, || "found before an iteration".into())?;
+        self.warn_of_epochs(consumer, epoch + 1, caller);
+        self.hold_memory()?;
+        consumer.last_return = None;
+        consumer.failed = None;
+        // The rest of a start that was interrupted.
+        if consumer.agreed.is_some() {
+            let agreed = self.begin_agreed(consumer, caller)?;
+            if agreed == (target, end) {
+                return Ok(());
+            }
+            self.detach(consumer);
+        }
+        // A start that succeeded just before it was interrupted.
+        if !consumer.away && (consumer.step, consumer.end) == (target, end) {
+            return Ok(());
+        }
+        match consumer.session.clone() {
+            Some(session) if target == consumer.end => self.go_on(consumer, &session, end, caller),
+            _ => self.new_pass(consumer, target, end, caller),
+        }
+    }
+
+    /// Tells the user, once and on one rank of the job, where his epochs are too many for the groups of the order.
+    fn warn_of_epochs(&self, consumer: &mut Consumer, begun: u64, caller: &dyn Host) {
+        let context = &self.context;
+        let epochs = self.epochs.fetch_max(begun, Ordering::Relaxed).max(begun);
+        if consumer.warned_shuffle || context.options.rank != 0 {
+            return;
+        }
+        if let Some(text) = shuffle_quality::warning(&context.order, epochs, &context.index) {
+            consumer.warned_shuffle = true;
+            caller.warn(&format!("loader \"{}\": {text}", context.options.name));
+        }
+    }
+
+    /// Goes on with the next epoch of the session.
+    fn go_on(
+        &self,
+        consumer: &mut Consumer,
+        session: &Session,
+        end: u64,
+        caller: &dyn Host,
+    ) -> Result<(), Error> {
+        let target = consumer.end;
+        if consumer.step != target {
+            self.detach(consumer);
+        }
+        if consumer.away {
+            // A thread that storage keeps may still copy what this rank would rely on others not to overwrite.
+            let pages =
+                || "pages of the data set that are not in memory, which a void batch still needs".into();
+            self.wait_for_storage(caller, pages, || session.comes_back())?;
+        }
+        self.publish_reached(session.number, end);
+        self.went_elsewhere(consumer, session.number, target)?;
+        self.context.buffers.ring.claim_up_to(self.context.wanted_end(end));
+        if consumer.away {
+            // The node went on in the same pass while this rank was away.
+            reattach(session, target);
+            self.context.buffers.ring.resume(target);
+            self.context.notify_all();
+            consumer.away = false;
+        }
+        consumer.step = target;
+        consumer.end = end;
+        self.tell_nodes(consumer, target);
+        Ok(())
+    }
+
+    /// Goes through the agreements of a new session.
+    fn new_pass(
+        &self,
+        consumer: &mut Consumer,
+        target: u64,
+        end: u64,
+        caller: &dyn Host,
+    ) -> Result<(), Error> {
+        let context = &self.context;
+        let current = consumer.sessions;
+        let number = current.next();
+        self.detach(consumer);
+        context.slot().want.store(Position::new(number, target).word(), Ordering::SeqCst);
+        context.notify_all();
+        let own_end = consumer.end;
+        let want = |slot: &RankSlot| Position::from_word(slot.want.load(Ordering::SeqCst));
+        let went_on = |slot: &RankSlot| {
+            let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
+            want(slot).session() < number && reached.session() == current && reached.step() > own_end
+        };
+        self.wait_for_others(caller, |slot| want(slot).session() >= number || went_on(slot))?;
+        // Ranks that left are compared as well: one that left because the places differ is not there any more.
+        for (local, slot) in context.region.ranks().iter().enumerate() {
+            let other = want(slot);
+            if other.session() == number && other.step() != target {
+                self.elsewhere(consumer, target, local, other)?;
+            }
+            if went_on(slot) {
+                let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
+                let begun = reached.step().saturating_sub(self.steps_per_epoch());
+                self.elsewhere(consumer, target, local, Position::new(number, begun))?;
+            }
+        }
+        if let Some(session) = consumer.session.take() {
+            session.end();
+            consumer.ending = Some(session);
+        }
+        consumer.sessions = number;
+        consumer.agreed = Some((target, end));
+        let context = Arc::clone(context);
+        let rest = move || {
+            context.slot().quiet.store(number.0, Ordering::SeqCst);
+            context.notify_all();
+        };
+        match &consumer.ending {
+            Some(session) => session.when_out(Box::new(rest)),
+            None => rest(),
+        }
+        self.begin_agreed(consumer, caller).map(drop)
+    }
+
+    /// Waits until all ranks are at rest and begins the session that was agreed on; returns its first step and its epoch's end.
+    fn begin_agreed(&self, consumer: &mut Consumer, caller: &dyn Host) -> Result<(u64, u64), Error> {
+        let context = &self.context;
+        let number = consumer.sessions;
+        let agreed = consumer.agreed.expect("a pass was agreed on");
+        let (target, end) = agreed;
+        let unrested =
+            || context.present().find(|(_, slot)| SessionId(slot.quiet.load(Ordering::Acquire)) < number);
+        self.wait_for_rest(caller, || unrested().map(|(local, _)| local))?;
+        consumer.ending = None;
+        self.publish_reached(number, end);
+        consumer.session = Some(threads::begin(Arc::clone(context), number, target, end)?);
+        consumer.agreed = None;
+        consumer.away = false;
+        consumer.filling = true;
+        consumer.step = target;
+        consumer.end = end;
+        self.tell_nodes(consumer, target);
+        Ok(agreed)
+    }
+
+    /// Tells the other nodes where this one began, in the name of all its ranks.
+    fn tell_nodes(&self, consumer: &mut Consumer, target: u64) {
+        consumer.begun = target;
+        if let Some(links) = &self.context.links {
+            self.context.region.conflict().clear();
+            links.started(target);
+        }
+    }
+
+    fn publish_reached(&self, session: SessionId, end: u64) {
+        self.context.slot().reached.store(Position::new(session, end).word(), Ordering::SeqCst);
+        self.context.notify_all();
+    }
+
+    /// Whether no rank of this node, and no other node, began the iteration elsewhere, as far as that is known by now.
+    pub(crate) fn same_epoch(&self, consumer: &mut Consumer) -> Result<(), Error> {
+        if let Some(conflict) = self.context.region.conflict().at(consumer.begun) {
+            let node = self.ward.nodes.as_ref().and_then(|nodes| nodes.0.get(conflict.node));
+            let node = node.map_or("unknown", |facts| facts.name.as_str());
+            return Err(self.disagree(conflict.own, &format!("node {node}"), conflict.theirs));
+        }
+        let begun = consumer.end.saturating_sub(self.steps_per_epoch());
+        match &consumer.session {
+            Some(session) if !consumer.away => {
+                let number = session.number;
+                self.went_elsewhere(consumer, number, begun)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails where a rank asked for another place at the start at which this one went on with step `target` of session `number`.
+    fn went_elsewhere(&self, consumer: &mut Consumer, number: SessionId, target: u64) -> Result<(), Error> {
+        let want = |slot: &RankSlot| Position::from_word(slot.want.load(Ordering::SeqCst));
+        let wants_other = |slot: &RankSlot| {
+            let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
+            want(slot).session() > number && reached.session() == number && reached.step() <= target
+        };
+        for (local, slot) in self.context.region.ranks().iter().enumerate() {
+            if wants_other(slot) {
+                self.elsewhere(consumer, target, local, want(slot))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails because the rank at `local` starts at `other`; of a rank that left, each place is reported once, so that those that
+    /// are left can agree on another one.
+    fn elsewhere(
+        &self,
+        consumer: &mut Consumer,
+        target: u64,
+        local: usize,
+        other: Position,
+    ) -> Result<(), Error> {
+        if self.context.region.ranks()[local].left.load(Ordering::Acquire) != 0 {
+            let seen = (local, other.word());
+            if consumer.reported.contains(&seen) {
+                return Ok(());
+            }
+            consumer.reported.push(seen);
+        }
+        let rank = format!("rank {}", self.context.options.local_ranks[local]);
+        Err(self.disagree(target, &rank, other.step()))
+    }
+
+    fn disagree(&self, own: u64, who: &str, theirs: u64) -> Error {
+        let steps = self.steps_per_epoch().max(1);
+        Error::disagree(format!(
+            "ranks disagree on the iteration start: rank {} at epoch {} step {}, {who} at epoch {} step {}",
+            self.context.options.rank,
+            own / steps,
+            own % steps,
+            theirs / steps,
+            theirs % steps,
+        ))
+    }
+
+    /// Waits until all ranks that take part are ready to go on; those that are late are named, and waited for.
+    fn wait_for_others(&self, caller: &dyn Host, ready: impl Fn(&RankSlot) -> bool) -> Result<(), Error> {
+        let context = &self.context;
+        let missing = || context.active().find(|(_, slot)| !ready(slot)).map(|(local, _)| local);
+        let begun = Instant::now();
+        let mut warnings = Warnings::before(self.limit());
+        while let Some(local) = missing() {
+            let waited =
+                || format!("waiting for {} to go on at the same epoch and step", self.name_of(local));
+            self.check_liveness(caller, waited)?;
+            if warnings.is_due(begun.elapsed()) {
+                self.warn_of_wait(caller, begun.elapsed(), &waited());
+            }
+            context.region.gathered().wait(|| missing().is_none(), ATTENTION);
+        }
+        Ok(())
+    }
+
+    /// Waits until all ranks are at rest. One whose threads storage keeps is waited for as storage is.
+    fn wait_for_rest(&self, caller: &dyn Host, unrested: impl Fn() -> Option<usize>) -> Result<(), Error> {
+        let fault = |now_ns: u64| {
+            let local = unrested().unwrap_or(self.context.me());
+            self.context.node(SessionId::default(), now_ns).fault_of_rest(local)
+        };
+        self.wait_with_limit(
+            caller,
+            fault,
+            || unrested().is_none(),
+            |fault| match fault {
+                Fault::Storage { who: Who::Rank(local), .. } => {
+                    format!(
+                        "waiting for storage to answer the reads of {}, which were given up",
+                        self.name_of(local)
+                    )
+                }
+                Fault::Rank { local, .. } => format!("waiting for {} to come to rest", self.name_of(local)),
+                _ => "waiting for the other ranks to come to rest".into(),
+            },
+        )
+    }
+
+    /// Waits for something that this process's own threads do once storage answers.
+    fn wait_for_storage(
+        &self,
+        caller: &dyn Host,
+        what: impl Fn() -> String,
+        ready: impl Fn() -> bool,
+    ) -> Result<(), Error> {
+        let who = Who::Rank(self.context.me());
+        let fault = |until_ns: u64| Fault::Storage { who, since_ns: 0, until_ns };
+        self.wait_with_limit(caller, fault, ready, |_| format!("waiting for {}", what()))
+    }
+
+    fn wait_with_limit(
+        &self,
+        caller: &dyn Host,
+        fault: impl Fn(u64) -> Fault,
+        ready: impl Fn() -> bool,
+        words: impl Fn(Fault) -> String,
+    ) -> Result<(), Error> {
+        let context = &self.context;
+        let begun = Instant::now();
+        let mut warnings = Warnings::before(self.limit());
+        let mut waited = WaitClock::new(monotonic_ns());
+        while !ready() {
+            // No thread of a session says it now.
+            context.is_alive();
+            let now_ns = monotonic_ns();
+            let fault = fault(now_ns);
+            self.check_liveness(caller, || words(fault))?;
+            if warnings.is_due(begun.elapsed()) {
+                self.warn_of_wait(caller, begun.elapsed(), &words(fault));
+            }
+            if waited.count(now_ns, fault) >= self.limit() {
+                return Err(Error::Timeout { seconds: context.options.timeout_s, what: words(fault) });
+            }
+            context.region.gathered().wait(&ready, ATTENTION);
+        }
+        Ok(())
+    }
+
+    /// How long storage may stall.
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_secs(self.context.options.timeout_s)
+    }
+
+    pub(crate) fn warn_of_wait(&self, caller: &dyn Host, elapsed: Duration, words: &str) {
+        let name = &self.context.options.name;
+        caller.warn(&format!("loader \"{name}\": no batch for {} s, {words}", elapsed.as_secs()));
+    }
+
+    /// A rank of this node, as the user knows it.
+    pub(crate) fn name_of(&self, local: usize) -> String {
+        let options = &self.context.options;
+        let peer = self.ward.membership.peers().nth(local);
+        let rank =
+            peer.map_or_else(|| format!("rank {}", options.local_ranks[local]), |peer| peer.to_string());
+        format!("{rank} on node {}", options.node)
+    }
+}

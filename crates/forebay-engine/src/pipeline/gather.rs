@@ -1,0 +1,295 @@
+//! Gathering: copying (and decoding) the samples of a step into a batch buffer.
+//!
+//! A gather thread claims the next step with a free buffer, waits until the step is planned, and goes through its
+//! samples in slot order (`sample.rs` says where their bytes come from). Steps whose staging bytes may be gone (the
+//! rank was away), and all steps where every rank gets its samples alone, are found again without any staging memory:
+//! that is the plain one-process path, and it is always right.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_io::{Mappings, guard};
+use forebay_plan::{Demand, Plan, Segment};
+use forebay_types::{Located, Rank, SampleId};
+
+use crate::batch::buffer_pool::Claim;
+use crate::batch::layout::{Batch, BatchLayout};
+use crate::error::Error;
+use crate::pipeline::context::Context;
+use crate::pipeline::plan_queue::PlannedSegment;
+use crate::pipeline::replacement::{Replacements, is_of_sample};
+use crate::pipeline::sample::{Pick, Scratch, Step};
+use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
+use crate::pipeline::thread_group::in_storage;
+use crate::shm::block_state::{first_safe_step, publish_position};
+use crate::shm::counters::{Counter, count, count_since};
+use crate::shm::stall::Waiting;
+
+/// Runs a gather thread of a session until the session is stopped.
+pub(crate) fn run(session: &Session) {
+    let context = &session.context;
+    let ring = &context.buffers.ring;
+    let mut scratch = Scratch::default();
+    while !session.is_stopped() {
+        let Some(claim) = ring.claim(session.number, WAKEUP_INTERVAL) else { continue };
+        if !context.settings.mode.is_alone() && !session.plans.covers(claim.step) {
+            context.region.planning().notify();
+        }
+        let mut buffer = claim.buffer;
+        // A claim that is never answered would be waited for.
+        let filled = catch_unwind(AssertUnwindSafe(|| fill(session, &claim, &mut buffer, &mut scratch)));
+        let filled = filled.unwrap_or_else(|_| Err(Error::Panicked));
+        if let Some(unused) = buffer {
+            ring.give_back(unused);
+        }
+        match filled {
+            Ok(Some(batch)) => finish(session, &claim, Ok(batch)),
+            Err(error) => finish(session, &claim, Err(error)),
+            Ok(None) => {
+                ring.abandon(&claim);
+                session.claim_was_void();
+            }
+        }
+    }
+}
+
+fn finish(session: &Session, claim: &Claim, item: Result<Batch, Error>) {
+    let finished =
+        session.context.buffers.ring.finish(claim, item, |gathered| session.note_gathered(gathered));
+    if finished.is_ok() {
+        session.context.region.gathered().notify();
+    } else {
+        // A void batch is dropped without the ring's lock.
+        drop(finished);
+        session.claim_was_void();
+    }
+}
+
+/// Fills the batch of a claimed step; `None` when the claim became void. Takes `buffer` if it comes to use it.
+fn fill(
+    session: &Session,
+    claim: &Claim,
+    buffer: &mut Option<usize>,
+    scratch: &mut Scratch,
+) -> Result<Option<Batch>, Error> {
+    let context = &session.context;
+    let begun = Instant::now();
+    let step = Step::new(session, claim);
+    let alone = context.settings.mode.is_alone();
+    let known = || {
+        if alone {
+            context.knows_order(claim.step / context.order.steps_per_epoch())
+        } else {
+            session.plans.covers(claim.step)
+        }
+    };
+    if !step.wait_until(Waiting::Plan, known) {
+        return Ok(None);
+    }
+    let kept = !alone && claim.step >= session.first_safe.load(Ordering::Acquire);
+    let segments = match kept.then(|| session.plans.at(claim.step)).flatten() {
+        Some(segments) => segments,
+        None => vec![Arc::new(plain(session, claim.step)?)],
+    };
+    let mut stand_ins: Vec<StandIn<'_>> = Vec::new();
+    let batch = loop {
+        guard::keep();
+        let faults = guard::faults();
+        let gathered = gather(&step, &segments, &stand_ins, buffer, scratch);
+        if context.mappings.is_some() && guard::faults() != faults {
+            // Lost pages read as zeros. From now on their file is read, and what is wrong with it met there.
+            drop(gathered);
+            step.mmap_bytes.set(0);
+            context.falls_back("a file lost pages while it was mapped; it is read with pread".into());
+            continue;
+        }
+        match gathered {
+            Ok(Some(batch)) => break batch,
+            Ok(None) => return Ok(None),
+            Err((place, error)) if context.options.skips_bad_samples && is_of_sample(&error) => {
+                replace(session, claim.step, place, error, &segments, &mut stand_ins)?;
+            }
+            Err((_, error)) => return Err(error),
+        }
+    };
+    count(context.slot(), Counter::ReplacedSamples, stand_ins.len() as u64);
+    let idle = step.idle.get();
+    count(context.slot(), Counter::RequestedBytes, scratch.requested_bytes());
+    count(context.slot(), Counter::MmapBytes, step.mmap_bytes.get());
+    count(context.slot(), Counter::GatherIdleNs, idle.as_nanos() as u64);
+    count(context.slot(), Counter::GatherNs, begun.elapsed().saturating_sub(idle).as_nanos() as u64);
+    Ok(Some(batch))
+}
+
+/// A sample that stands in for a bad one.
+struct StandIn<'a> {
+    /// The bad one's place among the samples of the step.
+    place: usize,
+    planned: PlannedSegment,
+    others: Replacements<'a>,
+}
+
+/// The samples of a step, in slot order.
+fn picks_of<'a>(
+    step: u64,
+    segments: &'a [Arc<PlannedSegment>],
+    stand_ins: &'a [StandIn<'_>],
+) -> Vec<(u32, Pick<'a>)> {
+    let mut picks: Vec<(u32, Pick<'_>)> = Vec::new();
+    for planned in segments {
+        picks.extend(planned.needs_at(step).iter().map(|need| {
+            let need = *need as usize;
+            (planned.segment.demands[need].slot, Pick { planned, need })
+        }));
+    }
+    if segments.len() > 1 {
+        picks.sort_unstable_by_key(|(slot, _)| *slot);
+    }
+    for one in stand_ins {
+        picks[one.place].1 = Pick { planned: &one.planned, need: 0 };
+    }
+    picks
+}
+
+/// Fills a batch; `None` when the claim became void. A failure comes with the place of the sample that it is about.
+fn gather<'a>(
+    step: &Step<'a>,
+    segments: &'a [Arc<PlannedSegment>],
+    stand_ins: &'a [StandIn<'_>],
+    buffer: &mut Option<usize>,
+    scratch: &mut Scratch,
+) -> Result<Option<Batch>, (usize, Error)> {
+    let context = &step.session.context;
+    let picks = picks_of(step.claim.step, segments, stand_ins);
+    let layout = layout(context, &picks);
+    let mut batch = Batch::new(&context.buffers, buffer.take(), layout, picks.len());
+    scratch.begin(batch.layout());
+    let is_full = step.samples(&mut batch, &picks, scratch)?;
+    step.done();
+    if batch.is_private() {
+        count(context.slot(), Counter::HeapBatches, 1);
+    }
+    Ok(is_full.then_some(batch))
+}
+
+/// Puts the next sample of the order in place of a bad one, or of one that stood in for it and is bad, too.
+fn replace<'a>(
+    session: &'a Session,
+    step: u64,
+    place: usize,
+    error: Error,
+    segments: &[Arc<PlannedSegment>],
+    stand_ins: &mut Vec<StandIn<'a>>,
+) -> Result<(), Error> {
+    let context = &session.context;
+    let known = stand_ins.iter_mut().find(|one| one.place == place);
+    let (slot, pick) = picks_of(step, segments, &[])[place];
+    let bad = known.as_ref().map_or(pick.sample(), |one| one.planned.segment.demands[0].sample);
+    context.bad_samples.add(bad, &error);
+    let find = |others: &mut Replacements<'_>| match others
+        .find(|sample| *sample != bad && !context.bad_samples.knows(*sample))
+    {
+        Some(sample) => located_alone(session, step, &[sample]),
+        None => Err(others.none_left()),
+    };
+    if let Some(one) = known {
+        one.planned = find(&mut one.others)?;
+    } else {
+        let mut others = Replacements::new(context, step, slot as usize, error);
+        let planned = find(&mut others)?;
+        stand_ins.push(StandIn { place, planned, others });
+    }
+    Ok(())
+}
+
+/// The usual layout, or a larger one for a batch of ragged fields that will not fit it: one whose records are longer than
+/// the room for their values. Decoded values may be longer still, which shows when they are there (`Batch::grow`).
+fn layout(context: &Context, picks: &[(u32, Pick<'_>)]) -> Arc<BatchLayout> {
+    if !context.layout.is_ragged() {
+        return Arc::clone(&context.layout);
+    }
+    let bytes: u64 = picks.iter().map(|(_, pick)| pick.record_bytes()).sum();
+    if bytes <= context.settings.ragged_bytes {
+        return Arc::clone(&context.layout);
+    }
+    BatchLayout::new(context.index.fields(), context.options.batch_size, bytes)
+        .map_or_else(|| Arc::clone(&context.layout), Arc::new)
+}
+
+/// Finds the samples of one step of this rank, to be copied or read in place.
+fn plain(session: &Session, step: u64) -> Result<PlannedSegment, Error> {
+    let context = &session.context;
+    let (epoch, within) = (step / context.order.steps_per_epoch(), step % context.order.steps_per_epoch());
+    let given = context.given.get(epoch);
+    let mut ids: Vec<SampleId> = Vec::new();
+    context.order.batch(epoch, within, Rank(context.options.rank), given.as_deref(), &mut ids);
+    let Some(mappings) = context.mappings.as_ref().filter(|_| context.settings.mode.walks_alone()) else {
+        return located_alone(session, step, &ids);
+    };
+    guard::keep();
+    let faults = guard::faults();
+    let walked = walked_alone(session, mappings, step, &ids);
+    // A walk through lost pages found zeros; reading the samples tells what became of them.
+    if guard::faults() != 0 && (guard::faults() != faults || walked.is_err()) && mappings.is_any_lost() {
+        return located_alone(session, step, &ids);
+    }
+    walked
+}
+
+/// Finds these samples of this rank by its own cursor.
+fn walked_alone(
+    session: &Session,
+    mappings: &Mappings,
+    step: u64,
+    ids: &[SampleId],
+) -> Result<PlannedSegment, Error> {
+    let context = &session.context;
+    let mut located = Located::default();
+    located.clear(1);
+    let mut cursor = session.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+    let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
+    let (begun, mut io) = (Instant::now(), Duration::ZERO);
+    for id in ids {
+        let dataset = context.source.dataset();
+        let place = in_storage(|| dataset.find_by_cursor(&mut cursor, &context.index, *id, &bytes))?;
+        place.push(&mut located);
+        io += in_storage(|| context.touch(mappings, place.extent));
+    }
+    let seek = begun.elapsed().saturating_sub(io);
+    count(context.slot(), Counter::LocateNs, seek.as_nanos() as u64);
+    Ok(planned_alone(context, step, ids, located))
+}
+
+/// Asks the index where these samples of this rank lie, to be copied or read in place.
+fn located_alone(session: &Session, step: u64, ids: &[SampleId]) -> Result<PlannedSegment, Error> {
+    let context = &session.context;
+    let mut located = Located::default();
+    let begun = Instant::now();
+    context.index.locate(ids, &mut located)?;
+    count_since(context.slot(), Counter::LocateNs, begun);
+    Ok(planned_alone(context, step, ids, located))
+}
+
+fn planned_alone(context: &Context, step: u64, ids: &[SampleId], located: Located) -> PlannedSegment {
+    let need = |(slot, sample): (usize, &SampleId)| Demand {
+        sample: *sample,
+        local_rank: context.options.local_rank,
+        step: 0,
+        slot: slot as u32,
+    };
+    let demands = ids.iter().enumerate().map(need).collect();
+    let segment = Segment { first_step: step, last_step: step, demands };
+    let plan = Plan::in_place(&located);
+    PlannedSegment::new(segment, located, plan, context.options.local_rank)
+}
+
+/// Publishes where a rank that was away goes on, and reads what it may rely on from there (protocol.rs).
+pub(crate) fn reattach(session: &Session, step: u64) {
+    let context = &session.context;
+    publish_position(&context.slot().position, session.number, step);
+    let overwritten = context.region.readers().iter().map(|reader| &reader.overwritten);
+    let safe = overwritten.map(|word| first_safe_step(word, session.number)).max().unwrap_or(0);
+    session.first_safe.store(safe, Ordering::Release);
+}

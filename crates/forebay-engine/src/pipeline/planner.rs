@@ -1,0 +1,157 @@
+//! The planner: turns the order into plans, a little ahead of the readers.
+//!
+//! One thread per process. All processes of a node compute the same segments with the same block sequences; each keeps
+//! a segment until its own rank has gathered its last step and all its blocks are filled (by whomever), so that a
+//! reader that moves to this process finds what is left to do.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use forebay_plan::{Next, Plan, Schedule, Segment, StagingRing, plan_into};
+use forebay_types::{Located, SampleId};
+
+use crate::error::Error;
+use crate::lmdbio::lookup;
+use crate::pipeline::plan_queue::PlannedSegment;
+use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
+use crate::shm::block_state::{block_passed, publish_position};
+use crate::shm::counters::{Counter, count_since};
+use crate::shm::position::{AWAY, BlockSeq, Position};
+
+/// Tranches planned ahead of the readers: one they can begin at once, one behind it.
+const AHEAD: usize = 2;
+/// Runs the planner of a session until it is stopped. `host_readers` is called often: what this process is to read may change.
+pub(crate) fn run(session: &Session, host_readers: &dyn Fn()) {
+    if let Err(error) = plan_all(session, host_readers) {
+        session.fail(error);
+    }
+    // Roots may write over all that they found for it.
+    publish_position(&session.context.slot().taken, session.number, AWAY);
+    session.context.region.planning().notify();
+}
+
+fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
+    let context = &session.context;
+    let region = &context.region;
+    let tranche_steps = context.settings.first_segment_steps..=context.settings.segment_steps;
+    let mut schedule = Schedule::new(&context.order, &context.node_ranks, session.start, tranche_steps);
+    let mut staging = StagingRing::new(region.layout().staging_bytes, region.layout().blocks as u64);
+    // Where samples have files of their own, there are too many of them for a list.
+    let shards = if context.index.has_sample_files() { &[] } else { context.index.shards() };
+    let shard_bytes: Vec<u64> = shards.iter().map(|shard| shard.bytes).collect();
+    let mut waiting: Option<Segment> = None;
+    let mut ids: Vec<SampleId> = Vec::new();
+    let mut spare: Vec<(Located, Plan)> = Vec::new();
+    loop {
+        if session.is_stopped() {
+            return Ok(());
+        }
+        session.is_alive();
+        host_readers();
+        forget_done(session, &mut spare);
+        let mut lacking = None;
+        if waiting.is_none() {
+            match schedule.next(|epoch| context.given.get(epoch)) {
+                Next::Segment(segment) => {
+                    session.plans.cover(segment.first_step);
+                    waiting = Some(segment);
+                }
+                Next::AwaitingOrder(epoch) => {
+                    session.plans.cover(epoch * context.order.steps_per_epoch());
+                    lacking = Some(epoch);
+                }
+            }
+            session.plans.lack(lacking);
+            region.filled().notify();
+        }
+        let ready = |segment: &Segment| is_wanted(session, segment) && lookup::is_found(session, segment);
+        if !waiting.as_ref().is_some_and(ready) {
+            region.planning().wait(
+                || {
+                    session.is_alive();
+                    session.is_stopped()
+                        || waiting.as_ref().is_some_and(ready)
+                        || lacking.is_some_and(|epoch| context.given.get(epoch).is_some())
+                },
+                WAKEUP_INTERVAL,
+            );
+            continue;
+        }
+        let Some(segment) = waiting.take() else { continue };
+        let begun = Instant::now();
+        let (mut located, mut plan) = spare.pop().unwrap_or_default();
+        lookup::locate(session, &segment, &mut ids, &mut located)?;
+        let begun = count_since(context.slot(), Counter::LocateNs, begun);
+        plan_into(&segment, &located, &shard_bytes, &context.settings.limits, &mut staging, &mut plan);
+        session.plans.push(PlannedSegment::new(segment, located, plan, context.options.local_rank));
+        count_since(context.slot(), Counter::PlanNs, begun);
+        context.notify_all();
+    }
+}
+
+/// Whether a segment should be planned now: the gatherers need it, or the readers are about to run out.
+fn is_wanted(session: &Session, segment: &Segment) -> bool {
+    if segment.first_step >= wanted_end(session) {
+        return false;
+    }
+    let claim = session.context.buffers.ring.next_claim();
+    if claim.is_some_and(|step| step >= segment.first_step) {
+        return true;
+    }
+    if segment.first_step >= read_ahead_end(session) {
+        return false;
+    }
+    let begun = session
+        .context
+        .region
+        .readers()
+        .iter()
+        .map(|reader| Position::from_word(reader.begun.load(Ordering::Acquire)))
+        .filter(|position| position.session() == session.number)
+        .map(Position::step)
+        .max()
+        .unwrap_or(0);
+    session.plans.ahead_of(begun, claim) < AHEAD
+}
+
+/// First step that no rank of the node will ask for, as far as that was said: none of it is located or read.
+pub(crate) fn wanted_end(session: &Session) -> u64 {
+    let reached =
+        session.context.active().map(|(_, slot)| Position::from_word(slot.reached.load(Ordering::Acquire)));
+    let reached = reached.filter(|position| position.session() == session.number).map(Position::step).max();
+    session.context.wanted_end(reached.unwrap_or(0))
+}
+
+/// First step that is not read ahead: the end of the epoch behind the one in which the last rank is.
+///
+/// Without this a data set that fits the staging ring many times would be read many times ahead. Nothing is read ahead
+/// while all ranks are away.
+fn read_ahead_end(session: &Session) -> u64 {
+    let steps = session.context.order.steps_per_epoch().max(1);
+    let positions =
+        session.context.active().map(|(_, slot)| Position::from_word(slot.position.load(Ordering::Acquire)));
+    let last = positions
+        .filter(|position| position.session() == session.number && position.step() < AWAY)
+        .map(Position::step)
+        .min();
+    last.map_or(0, |step| (step / steps + 2) * steps)
+}
+
+/// Drops segments from the front that nobody here needs any more, and keeps their memory for later ones.
+fn forget_done(session: &Session, spare: &mut Vec<(Located, Plan)>) {
+    let region = &session.context.region;
+    let position = Position::from_word(session.context.slot().position.load(Ordering::Acquire));
+    let gathered = if position.session() == session.number { position.step() } else { AWAY };
+    let filled =
+        |sequence: u64| block_passed(region.block_word(sequence), session.number, BlockSeq(sequence));
+    let forgotten = session.plans.forget_while(|planned| {
+        // Blocks of a segment are begun in order by each reader; the last ones decide, the others are looked at to be sure.
+        planned.segment.last_step < gathered
+            && planned.plan.blocks.iter().rev().all(|block| filled(block.sequence))
+    });
+    // A gatherer or reader may still hold one; then its memory goes with the last of them.
+    let free = forgotten.into_iter().filter_map(|planned| Arc::try_unwrap(planned).ok());
+    spare.extend(free.map(|planned| (planned.located, planned.plan)));
+    spare.truncate(AHEAD);
+}

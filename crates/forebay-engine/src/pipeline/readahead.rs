@@ -1,0 +1,69 @@
+//! Announcing large reads: the kernel has all the requests of a block under way at once, and those of the blocks behind it,
+//! so that the storage goes on while a block is copied.
+//!
+//! Each block is announced once on its node, one after the other in the order of the plan, and is read when that is done.
+//! Two threads that fill the page cache side by side send their requests by turns, and in one place they take its pages by turns:
+//! disks seek for either.
+
+use std::time::Duration;
+
+use forebay_plan::Block;
+use forebay_plan::config::ReadAhead;
+
+use crate::pipeline::plan_queue::PlannedSegment;
+use crate::pipeline::session::Session;
+use crate::shm::position::BlockSeq;
+
+/// What is announced ahead of a block at least \[bytes\]: more than any storage delivers within its latency.
+const AHEAD_BYTES: u64 = 8 << 20;
+/// The most blocks that are announced ahead for that.
+const AHEAD_BLOCKS: u64 = 16;
+/// How long a reader waits for another one that announces its block; longer only where that one is stopped, or its process gone.
+const WAKEUP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Announces `block`, which is read next, and what lies behind it, as far as nobody has: at least as many blocks as are read at once, and
+/// more where they are small. Waits until the block itself is announced.
+pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Block, width: u64) {
+    let context = &session.context;
+    if context.settings.read_ahead != ReadAhead::Announced {
+        return;
+    }
+    let announced = context.region.announced();
+    let ahead = width.max((AHEAD_BYTES / block.length.max(1)).min(AHEAD_BLOCKS));
+    loop {
+        let taken = announced.taken();
+        if announced.is_busy(session.number) {
+            // Whoever is at it goes on with what lies ahead.
+            if session.is_stopped() || announced.is_told(session.number, BlockSeq(block.sequence)) {
+                return;
+            }
+            let is_free = || session.is_stopped() || !announced.is_busy(session.number);
+            if context.region.filled().wait(is_free, WAKEUP_INTERVAL) {
+                continue;
+            }
+        }
+        let sequence = block.sequence.max(taken.step_in(session.number));
+        if sequence > block.sequence + ahead {
+            return;
+        }
+        let Some((next, place)) = session.plans.next_block(sequence, 0, 1) else { return };
+        // Another segment is another turn.
+        if context.options.stagger.is_some() && next.segment.first_step != planned.segment.first_step {
+            return;
+        }
+        let sequence = BlockSeq(next.plan.blocks[place].sequence);
+        if announced.take(taken, session.number, sequence) {
+            tell(session, &next, place);
+            announced.tell(session.number, sequence);
+            context.region.filled().notify();
+        }
+    }
+}
+
+fn tell(session: &Session, planned: &PlannedSegment, place: usize) {
+    let block = &planned.plan.blocks[place];
+    let first = block.first_read as usize;
+    for read in &planned.plan.reads[first..first + block.reads as usize] {
+        session.context.files.will_need(read.shard, read.file_offset, read.length);
+    }
+}

@@ -1,0 +1,264 @@
+//! A reader: fills the blocks of the plan whose sequence falls to it.
+//!
+//! Reader k takes the blocks q with q mod R = k, in order. It tells what it is about to overwrite, waits until every
+//! rank is behind that and the blocks that were there are filled, looks whether the bytes are resident in the page cache (then there is nothing to read), reads,
+//! decodes what is coded, and publishes the block. A read that failed after all attempts is published as such: a rank that needs a sample of
+//! the block tries once to read that sample itself, and meets the error, with file and offset, itself.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use forebay_io::{Mappings, ReadCounters, Reader, Transfer, guard};
+use forebay_plan::{Block, Read};
+
+use crate::config::options::AccessChoice;
+use crate::lmdbio::read_token::ReadToken;
+use crate::pipeline::plan_queue::PlannedSegment;
+use crate::pipeline::readahead::announce;
+use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
+use crate::pipeline::thread_group::in_storage;
+use crate::pipeline::unit_decoder::{Fetched, decode_block};
+use crate::shm::block_state::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
+use crate::shm::counters::{Counter, count, count_since, monotonic_ns};
+use crate::shm::position::{BlockSeq, Position};
+use crate::shm::stall::Doing;
+
+/// How long a reader waits for an order that this rank was not given and others were, before it goes on elsewhere.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// Runs reader `number` of a session until the session is stopped.
+pub(crate) fn run(session: &Session, number: usize) {
+    read_blocks(session, number);
+    does(session, number, Doing::Nothing);
+}
+
+/// Tells what reader `number` does.
+fn does(session: &Session, number: usize, doing: Doing) {
+    doing.publish(&session.context.region.readers()[number].doing);
+}
+
+/// Runs a call that asks storage, and tells so meanwhile.
+fn reading<T>(session: &Session, number: usize, call: impl FnOnce() -> T) -> T {
+    does(session, number, Doing::Reading(monotonic_ns()));
+    let answer = in_storage(call);
+    does(session, number, Doing::Nothing);
+    answer
+}
+
+fn read_blocks(session: &Session, number: usize) {
+    forebay_io::widen_affinity();
+    let context = &session.context;
+    let readers = context.region.layout().readers as u64;
+    let choice = match context.settings.access {
+        AccessChoice::IoUring => forebay_io::Access::IoUring,
+        AccessChoice::Auto | AccessChoice::Pread | AccessChoice::Mmap => forebay_io::Access::Pread,
+    };
+    let (mut reader, fallback) = Reader::new(
+        Arc::clone(&context.files),
+        choice,
+        context.settings.direct,
+        context.settings.depth as usize,
+    );
+    if let Some(reason) = fallback {
+        context.falls_back(reason);
+    }
+    let mut sequence = number as u64;
+    let mut fetched = Fetched::default();
+    let mut counted = ReadCounters::default();
+    let mut turn = ReadToken::new(session);
+    while !session.is_stopped() {
+        let begun = Instant::now();
+        let Some((planned, place)) = session.plans.next_block(sequence, number as u64, readers) else {
+            turn.end();
+            let found = context.region.gathered().wait(
+                || {
+                    session.is_stopped()
+                        || session.plans.next_block(sequence, number as u64, readers).is_some()
+                },
+                if session.lacks_order() { GRACE } else { WAKEUP_INTERVAL },
+            );
+            count_since(context.slot(), Counter::ReaderIdleNs, begun);
+            if !found && session.lacks_order() {
+                session.hand_over(number);
+                return;
+            }
+            continue;
+        };
+        let block = &planned.plan.blocks[place];
+        sequence = block.sequence + 1;
+        // A reader that moved here from a rank that left may find blocks that are filled already.
+        if block_passed(context.region.block_word(block.sequence), session.number, BlockSeq(block.sequence)) {
+            continue;
+        }
+        let slot = &context.region.readers()[number];
+        slot.begun.store(Position::new(session.number, block.sequence + 1).word(), Ordering::Release);
+        if place < readers as usize {
+            context.region.planning().notify(); // the first of its blocks in this segment
+        }
+        if let Some(step) = block.after_step {
+            publish_overwritten(&slot.overwritten, session.number, step);
+            if !wait_for_room(session, number, step, &mut turn)
+                || !wait_for_filled(session, number, &planned, place, &mut turn)
+            {
+                return;
+            }
+        }
+        does(session, number, Doing::Turn);
+        if !turn.begin(planned.segment.first_step) {
+            return;
+        }
+        count_since(context.slot(), Counter::ReaderIdleNs, begun);
+        reading(session, number, || announce(session, &planned, block, readers));
+        if session.is_stopped() {
+            return;
+        }
+        let filled = fill(session, number, &mut reader, &mut fetched, &planned, block);
+        turn.count(block.length);
+        // Counted first: who has a batch finds what was read for it in the counters.
+        let now = reader.counters();
+        let read_bytes = now.read_bytes - counted.read_bytes;
+        let epoch = planned.segment.first_step / context.order.steps_per_epoch();
+        context.epoch_reads.add(epoch, read_bytes);
+        count(context.slot(), Counter::ReadBytes, read_bytes);
+        count(context.slot(), Counter::Reads, now.reads - counted.reads);
+        count(context.slot(), Counter::Retries, now.retries - counted.retries);
+        count(context.slot(), Counter::ReadNs, now.io_ns - counted.io_ns);
+        counted = now;
+        publish_block(
+            context.region.block_word(block.sequence),
+            session.number,
+            BlockSeq(block.sequence),
+            filled,
+        );
+        context.region.filled().notify();
+    }
+}
+
+/// Waits until every rank of the node is behind `step`; false when the session was stopped.
+///
+/// A rank that is leaving counts as long as one of its threads may still copy from staging memory (protocol.rs, rule 5).
+fn wait_for_room(session: &Session, number: usize, step: u64, turn: &mut ReadToken<'_>) -> bool {
+    let ready = || session.context.present().all(|(_, slot)| is_behind(&slot.position, session.number, step));
+    while !ready() {
+        if session.is_stopped() {
+            return false;
+        }
+        does(session, number, Doing::Room(step));
+        turn.end();
+        session.context.region.gathered().wait(|| session.is_stopped() || ready(), WAKEUP_INTERVAL);
+    }
+    true
+}
+
+/// Waits until the blocks that had the block's memory before are filled; false when the session was stopped.
+///
+/// A block that only ranks needed which went away is waited for by nobody, while its reader, stalled or just moved to
+/// another process, still means to write there.
+fn wait_for_filled(
+    session: &Session,
+    number: usize,
+    planned: &PlannedSegment,
+    place: usize,
+    turn: &mut ReadToken<'_>,
+) -> bool {
+    let region = &session.context.region;
+    let filled =
+        |sequence: u64| block_passed(region.block_word(sequence), session.number, BlockSeq(sequence));
+    let ready = || session.plans.is_free(planned, place, region.layout().blocks as u64, filled);
+    while !ready() {
+        if session.is_stopped() {
+            return false;
+        }
+        does(session, number, Doing::Blocks);
+        turn.end();
+        region.filled().wait(|| session.is_stopped() || ready(), WAKEUP_INTERVAL);
+    }
+    true
+}
+
+fn fill(
+    session: &Session,
+    number: usize,
+    reader: &mut Reader,
+    fetched: &mut Fetched,
+    planned: &PlannedSegment,
+    block: &Block,
+) -> Filled {
+    let context = &session.context;
+    let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
+    if block.decodes == 0 && reading(session, number, || is_mapped(session, reads)) {
+        count(context.slot(), Counter::MmapBytes, block.length);
+        return Filled::Mapped;
+    }
+    // SAFETY: this reader is the only one for the block's sequence, every rank is behind the step up to which the bytes
+    // were needed before (`wait_for_room`), and no other reader still fills them (`wait_for_filled`), be it one of a rank
+    // that closed (`Context::host`); a rank that was away and comes back keeps off (protocol.rs, rules 2 and 4).
+    let memory = unsafe { context.region.staging_mut(block.ring_offset, block.length) };
+    if block.decodes == 0 {
+        return reading(session, number, || fetch(session, reader, reads, memory));
+    }
+    let bytes = reads.iter().map(|read| read.block_offset + read.length).max().unwrap_or(0);
+    let encoded = fetched.bytes(bytes as usize);
+    match reading(session, number, || fetch(session, reader, reads, encoded)) {
+        Filled::Landed if !decode_block(context, planned, block, encoded, memory) => Filled::Left,
+        filled => filled,
+    }
+}
+
+/// Reads into `memory`, where each read says.
+fn fetch(session: &Session, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) -> Filled {
+    let context = &session.context;
+    let mut transfers = Vec::with_capacity(reads.len());
+    let mut rest = memory;
+    let mut at = 0;
+    for read in reads {
+        let (_, behind) = rest.split_at_mut((read.block_offset - at) as usize);
+        let (into, behind) = behind.split_at_mut(read.length as usize);
+        transfers.push(Transfer { shard: read.shard, offset: read.file_offset, into });
+        rest = behind;
+        at = read.block_offset + read.length;
+    }
+    match &context.mappings {
+        Some(mappings) if context.settings.access == AccessChoice::Mmap => {
+            let begun = Instant::now();
+            let copied = copy(mappings, &mut transfers);
+            count(
+                context.slot(),
+                Counter::MmapBytes,
+                transfers.iter().map(|one| one.into.len() as u64).sum(),
+            );
+            count_since(context.slot(), Counter::ReadNs, begun);
+            if copied { Filled::Landed } else { Filled::Left }
+        }
+        _ => match reader.fill(&mut transfers) {
+            Ok(()) => Filled::Landed,
+            Err(error) => {
+                tracing::info!(loader = context.options.name, %error, "a block cannot be read");
+                Filled::Failed
+            }
+        },
+    }
+}
+
+/// Copies from the mappings, so that missing pages are faults of this thread alone; false where the file has shrunk or a page was
+/// lost.
+fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
+    guard::keep();
+    let faults = guard::faults();
+    let copied = transfers.iter_mut().all(|transfer| {
+        let bytes = mappings.bytes(transfer.shard, transfer.offset, transfer.into.len() as u64);
+        bytes.map(|bytes| forebay_io::copy_in_order(bytes, transfer.into)).is_some()
+    });
+    copied && guard::faults() == faults
+}
+
+fn is_mapped(session: &Session, reads: &[Read]) -> bool {
+    match (&session.context.mappings, session.context.settings.access) {
+        (Some(_), AccessChoice::Mmap) => !session.context.settings.mode.has_roots(),
+        (Some(mappings), AccessChoice::Auto) => {
+            reads.iter().all(|read| mappings.resident(read.shard, read.file_offset, read.length))
+        }
+        _ => false,
+    }
+}

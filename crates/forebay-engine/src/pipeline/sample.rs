@@ -1,0 +1,568 @@
+//! One sample into its place in a batch: where its bytes come from, and how they get there.
+//!
+//! A column's bytes are in the staging ring, in a mapping of the file where the reader found them resident, or, for
+//! large samples and whenever the plan gave them no room, in the file. Raw columns are copied (or read) straight to
+//! their place; others are handed to the schema, which writes the fields. What lies in several places is put together
+//! first.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use forebay_io::ReadError;
+use forebay_plan::Part;
+use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
+
+use crate::batch::buffer_pool::Claim;
+use crate::batch::field_writer::{decode_into, put_value};
+use crate::batch::layout::{Batch, BatchLayout, Place};
+use crate::config::options::AccessChoice;
+use crate::error::Error;
+use crate::pipeline::context::Context;
+use crate::pipeline::plan_queue::PlannedSegment;
+use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
+use crate::pipeline::thread_group::{in_storage, out_of_storage};
+use crate::pipeline::unit_decoder::LastUnit;
+use crate::shm::block_state::{Filled, block_state};
+use crate::shm::counters::{Counter, count, monotonic_ns};
+use crate::shm::position::BlockSeq;
+use crate::shm::stall::Waiting;
+
+/// Bytes of a header in front of a value, or of a checksum behind it, at most (an LMDB page header has 24).
+const MAX_HEAD: usize = 64;
+
+/// Samples that are found before the first of them is copied.
+const LOOK_AHEAD: usize = 16;
+
+/// A sample of a step: the segment that holds it and its place in the segment's needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Pick<'a> {
+    pub(crate) planned: &'a PlannedSegment,
+    pub(crate) need: usize,
+}
+
+impl Pick<'_> {
+    pub(crate) fn sample(&self) -> SampleId {
+        self.planned.segment.demands[self.need].sample
+    }
+
+    fn column_bytes(&self, column: usize) -> u64 {
+        self.planned.located.slices(self.need, column).iter().map(|slice| slice.length).sum()
+    }
+
+    /// Bytes of all columns.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        (0..self.planned.located.columns()).map(|column| self.column_bytes(column)).sum()
+    }
+}
+
+/// What a gather thread keeps from sample to sample.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Columns that had to be put together or read.
+    pub(crate) columns: Vec<Vec<u8>>,
+    /// For each column the unit that was decoded last.
+    pub(crate) units: Vec<LastUnit>,
+    /// Bytes of a unit as they stand in its file.
+    pub(crate) encoded: Vec<u8>,
+    /// Where the values of ragged fields end so far, in the batch buffer.
+    end: u64,
+    requested_bytes: u64,
+}
+
+impl Scratch {
+    /// Begins a batch.
+    pub(crate) fn begin(&mut self, layout: &BatchLayout) {
+        self.end = layout.values;
+        self.requested_bytes = 0;
+    }
+
+    /// Record bytes of the batch so far.
+    pub(crate) fn requested_bytes(&self) -> u64 {
+        self.requested_bytes
+    }
+}
+
+/// Where the bytes of a column can be had.
+enum Column<'a> {
+    /// In memory: the whole unit, of which the value is a part.
+    Memory { bytes: &'a [u8], value: Range<usize>, extent: Extent, unit: u32 },
+    /// In the file: `head` bytes of header from the start of the extent, then the value. `failed`: a reader tried in vain.
+    File { extent: Extent, head: usize, unit: u32, failed: bool },
+    /// In several places.
+    Scattered,
+}
+
+/// Where the bytes of a part are.
+pub(crate) enum Bytes<'a> {
+    There(&'a [u8]),
+    /// In the file; `failed` where a reader tried to read its block in vain.
+    InFile {
+        failed: bool,
+    },
+}
+
+/// A claimed step that is being gathered.
+pub(crate) struct Step<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) claim: &'a Claim,
+    /// Time spent waiting, which is not gathering.
+    pub(crate) idle: Cell<Duration>,
+    /// Bytes copied from the mapping outside blocks; counted once per step, as threads would fight for the counter.
+    pub(crate) mmap_bytes: Cell<u64>,
+    /// Whether what is missing of the step was announced to the kernel.
+    pub(crate) announced: Cell<bool>,
+}
+
+impl<'a> Step<'a> {
+    /// A step at its beginning.
+    pub(crate) fn new(session: &'a Session, claim: &'a Claim) -> Self {
+        let (idle, mmap_bytes, announced) = Default::default();
+        Self { session, claim, idle, mmap_bytes, announced }
+    }
+
+    pub(crate) fn shared(&self) -> &'a Context {
+        &self.session.context
+    }
+
+    /// Waits for a condition; false once the claim is void.
+    pub(crate) fn wait_until(&self, waiting: Waiting, ready: impl Fn() -> bool) -> bool {
+        let context = self.shared();
+        if ready() {
+            return true;
+        }
+        context.waits_for(self.claim, Some(waiting));
+        let begun = Instant::now();
+        let is_over = || self.session.is_stopped() || context.buffers.ring.is_void(self.claim);
+        let found = out_of_storage(|| {
+            while !ready() {
+                if is_over() {
+                    return false;
+                }
+                // What ends it is waited for as well: it may be rung just before the wait begins.
+                context.region.filled().wait(|| ready() || is_over(), WAKEUP_INTERVAL);
+            }
+            true
+        });
+        self.idle.set(self.idle.get() + begun.elapsed());
+        self.copies();
+        found
+    }
+
+    /// Asks storage for bytes, outside the claim; `None` once the claim is void, whatever the answer.
+    pub(crate) fn ask_storage<T>(
+        &self,
+        extent: Extent,
+        call: impl FnOnce() -> Result<T, ReadError>,
+    ) -> Result<Option<T>, Error> {
+        let context = self.shared();
+        let ring = &context.buffers.ring;
+        if !ring.step_out(self.claim) {
+            return Ok(None);
+        }
+        context.waits_for(self.claim, Some(Waiting::Reading { extent, since_ns: monotonic_ns() }));
+        let answer = in_storage(call);
+        self.copies();
+        Ok(if ring.step_in(self.claim) { Some(answer?) } else { None })
+    }
+
+    /// Notes that the thread copies: from a mapping, where that waits for storage, or for nothing.
+    fn copies(&self) {
+        let context = self.shared();
+        let from_pages = context.settings.access == AccessChoice::Mmap;
+        let waiting = from_pages.then(|| Waiting::Pages { since_ns: monotonic_ns() });
+        context.waits_for(self.claim, waiting);
+    }
+
+    /// Notes that the step is full.
+    pub(crate) fn done(&self) {
+        if self.shared().settings.access == AccessChoice::Mmap {
+            self.shared().waits_for(self.claim, None);
+        }
+    }
+
+    /// Copies or decodes the samples of the step, in slot order; false when the claim became void. A failure comes with the
+    /// place in `picks` of the sample that it is about.
+    pub(crate) fn samples(
+        &self,
+        batch: &mut Batch,
+        picks: &[(u32, Pick<'a>)],
+        scratch: &mut Scratch,
+    ) -> Result<bool, (usize, Error)> {
+        if !self.touches_pages() {
+            return self.copy_samples(batch, picks, scratch);
+        }
+        if self.shared().settings.access == AccessChoice::Mmap {
+            self.copies();
+        }
+        in_storage(|| self.copy_samples(batch, picks, scratch))
+    }
+
+    /// Whether samples are copied from mappings whose pages may be missing.
+    fn touches_pages(&self) -> bool {
+        let settings = &self.shared().settings;
+        settings.access == AccessChoice::Mmap
+            || (settings.mode.is_alone() && self.shared().mappings.is_some())
+    }
+
+    fn copy_samples(
+        &self,
+        batch: &mut Batch,
+        picks: &[(u32, Pick<'a>)],
+        scratch: &mut Scratch,
+    ) -> Result<bool, (usize, Error)> {
+        let ids = batch.bytes_mut();
+        for (slot, (_, pick)) in picks.iter().enumerate() {
+            ids[slot * 8..slot * 8 + 8].copy_from_slice(&(pick.sample().0 as i64).to_ne_bytes());
+        }
+        let columns = self.shared().index.columns();
+        scratch.columns.resize_with(columns, Vec::new);
+        scratch.units.resize_with(columns, LastUnit::default);
+        if !self.shared().index.schema().is_identity() {
+            for (slot, (_, pick)) in picks.iter().enumerate() {
+                if !self.decode(batch, slot, *pick, scratch).map_err(|error| (slot, error))? {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        // Finding several samples before the first is looked at lets their first cache misses overlap.
+        let mut found: Vec<Column<'a>> = Vec::with_capacity(LOOK_AHEAD * columns);
+        for (number, together) in picks.chunks(LOOK_AHEAD).enumerate() {
+            found.clear();
+            for (_, pick) in together {
+                for column in 0..columns {
+                    match self.column(*pick, column) {
+                        Some(bytes) => found.push(bytes),
+                        None => return Ok(false),
+                    }
+                }
+            }
+            for (place, bytes) in found.iter().enumerate() {
+                let (_, pick) = together[place / columns];
+                let slot = number * LOOK_AHEAD + place / columns;
+                let copied = self.copy(batch, slot, pick, place % columns, bytes, scratch);
+                if !copied.map_err(|error| (slot, error))? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Decodes one sample into slot `slot`; false when the claim became void.
+    fn decode(
+        &self,
+        batch: &mut Batch,
+        slot: usize,
+        pick: Pick<'a>,
+        scratch: &mut Scratch,
+    ) -> Result<bool, Error> {
+        let schema = self.shared().index.schema();
+        let columns = pick.planned.located.columns();
+        let mut in_memory: Vec<Option<&[u8]>> = Vec::with_capacity(columns);
+        for column in 0..columns {
+            let length = pick.column_bytes(column);
+            scratch.requested_bytes += length;
+            let Some(found) = self.column(pick, column) else { return Ok(false) };
+            in_memory.push(match found {
+                Column::Memory { bytes, value, extent, unit } => {
+                    self.check(&pick.planned.located, unit, extent, bytes, &value)?;
+                    Some(&bytes[value])
+                }
+                Column::File { extent, head, unit, failed } => {
+                    let bytes = &mut scratch.columns[column];
+                    bytes.resize(length as usize, 0);
+                    if !self.read(&pick.planned.located, extent, head, unit, failed, bytes)? {
+                        return Ok(false);
+                    }
+                    None
+                }
+                Column::Scattered => {
+                    if !self.assemble(pick, column, scratch)? {
+                        return Ok(false);
+                    }
+                    None
+                }
+            });
+        }
+        let records: Vec<&[u8]> = in_memory
+            .iter()
+            .zip(&scratch.columns)
+            .map(|(found, scratch)| found.unwrap_or(scratch.as_slice()))
+            .collect();
+        loop {
+            let layout = batch.shared_layout();
+            let bytes = batch.bytes_mut();
+            let decoded = decode_into(bytes, &layout, slot, scratch.end, |out| schema.decode(&records, out));
+            let end = decoded.map_err(|error| {
+                let (path, offset) = whereabouts(self.shared(), pick);
+                Error::BadSample {
+                    sample: pick.sample().0,
+                    path,
+                    offset: offset + error.offset,
+                    what: error.what,
+                    expected: error.expected,
+                    found: error.found,
+                }
+            })?;
+            if end <= layout.bytes {
+                scratch.end = end;
+                return Ok(true);
+            }
+            batch.grow(end);
+        }
+    }
+
+    /// Copies one raw column to its field's place; false when the claim became void.
+    fn copy(
+        &self,
+        batch: &mut Batch,
+        slot: usize,
+        pick: Pick<'a>,
+        column: usize,
+        found: &Column<'a>,
+        scratch: &mut Scratch,
+    ) -> Result<bool, Error> {
+        let length = pick.column_bytes(column);
+        scratch.requested_bytes += length;
+        let place = batch.layout().places[column].clone();
+        let buffer = batch.bytes_mut();
+        let into = match place {
+            Place::Dense { offset, sample_bytes } => {
+                if length != sample_bytes {
+                    return Err(bad_length(self.shared(), pick, sample_bytes, length));
+                }
+                let start = (offset + slot as u64 * sample_bytes) as usize;
+                &mut buffer[start..start + length as usize]
+            }
+            Place::Ragged { table, item_bytes } => {
+                let start = scratch.end.next_multiple_of(item_bytes);
+                scratch.end = start + length;
+                put_value(&mut buffer[table as usize..], slot, start..scratch.end);
+                &mut buffer[start as usize..scratch.end as usize]
+            }
+        };
+        match found {
+            Column::Memory { bytes, value, extent, unit } => {
+                self.check(&pick.planned.located, *unit, *extent, bytes, value)?;
+                into.copy_from_slice(&bytes[value.clone()]);
+            }
+            Column::File { extent, head, unit, failed } => {
+                return self.read(&pick.planned.located, *extent, *head, *unit, *failed, into);
+            }
+            Column::Scattered => {
+                if !self.assemble(pick, column, scratch)? {
+                    return Ok(false);
+                }
+                into.copy_from_slice(&scratch.columns[column]);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Finds the bytes of one column of a sample, without looking at them; `None` when the claim became void while waiting for them.
+    fn column(&self, pick: Pick<'a>, column: usize) -> Option<Column<'a>> {
+        let located = &pick.planned.located;
+        let [slice] = located.slices(pick.need, column) else { return Some(Column::Scattered) };
+        let pieces = located.unit_pieces(slice.unit);
+        let [Piece::Extent(extent)] = located.pieces()[pieces.clone()] else {
+            return Some(Column::Scattered);
+        };
+        if located.units()[slice.unit as usize].codecs != CodecChain::STORED {
+            let Bytes::There(unit) = self.decoded(pick.planned, slice.unit, extent)? else {
+                return Some(Column::Scattered);
+            };
+            let value = slice.offset as usize..(slice.offset + slice.length) as usize;
+            prefetch(&unit[value.clone()]);
+            return Some(Column::Memory { bytes: unit, value, extent, unit: slice.unit });
+        }
+        let [part] = pick.planned.plan.parts(pieces.start as u32) else { return Some(Column::Scattered) };
+        let head = slice.offset as usize;
+        let found = self.part(pick.planned, *part, extent)?;
+        Some(match found {
+            Bytes::There(bytes) => {
+                let value = head..head + slice.length as usize;
+                prefetch(&bytes[..value.end]);
+                Column::Memory { bytes, value, extent, unit: slice.unit }
+            }
+            Bytes::InFile { failed } => Column::File { extent, head, unit: slice.unit, failed },
+        })
+    }
+
+    /// Finds a coded unit, which stands at `extent` in the file, where a reader decodes it; `None` when the claim became void.
+    pub(crate) fn decoded(
+        &self,
+        planned: &'a PlannedSegment,
+        unit: u32,
+        extent: Extent,
+    ) -> Option<Bytes<'a>> {
+        match planned.plan.decoded(unit) {
+            Some(part) => self.part(planned, part, extent),
+            None => Some(Bytes::InFile { failed: false }),
+        }
+    }
+
+    /// Finds the bytes of one part, which are those of `extent` in the file; `None` when the claim became void.
+    pub(crate) fn part(&self, planned: &'a PlannedSegment, part: Part, extent: Extent) -> Option<Bytes<'a>> {
+        let context = self.shared();
+        if part.is_in_place() {
+            let found = self.resident(extent);
+            if found.is_none() && context.settings.mode.is_alone() && !self.announced.replace(true) {
+                announce(context, &planned.located);
+            }
+            return Some(found.map_or(Bytes::InFile { failed: false }, Bytes::There));
+        }
+        let block = &planned.plan.blocks[part.block as usize];
+        let word = context.region.block_word(block.sequence);
+        let state = || block_state(word, self.session.number, BlockSeq(block.sequence));
+        let waiting = Waiting::Block { sequence: block.sequence, extent };
+        if !self.wait_until(waiting, || state().is_some()) {
+            return None;
+        }
+        Some(match state() {
+            Some(Filled::Landed) => {
+                let offset = block.ring_offset + part.offset;
+                // SAFETY: the block's word was seen, and this rank's position gives the bytes up only after this step.
+                Bytes::There(unsafe { context.region.staging(offset, part.length) })
+            }
+            Some(Filled::Mapped) => context
+                .mappings
+                .as_ref()
+                .and_then(|mappings| mappings.bytes(extent.shard, extent.offset, part.length))
+                .map_or(Bytes::InFile { failed: false }, Bytes::There),
+            Some(Filled::Failed) => Bytes::InFile { failed: true },
+            Some(Filled::Left) | None => Bytes::InFile { failed: false },
+        })
+    }
+
+    /// The bytes of an extent, if a mapping may be used for them now.
+    fn resident(&self, extent: Extent) -> Option<&'a [u8]> {
+        let context = self.shared();
+        let mappings = context.mappings.as_ref()?;
+        let may = match context.settings.access {
+            AccessChoice::Mmap => true,
+            AccessChoice::Auto => mappings.resident(extent.shard, extent.offset, extent.length),
+            AccessChoice::Pread | AccessChoice::IoUring => false,
+        };
+        let bytes = may.then(|| mappings.bytes(extent.shard, extent.offset, extent.length)).flatten()?;
+        self.mmap_bytes.set(self.mmap_bytes.get() + extent.length);
+        Some(bytes)
+    }
+
+    /// Reads a value, with what the format keeps around it to check it by, straight from the file; false when the claim became
+    /// void.
+    fn read(
+        &self,
+        located: &Located,
+        extent: Extent,
+        head: usize,
+        unit: u32,
+        failed: bool,
+        into: &mut [u8],
+    ) -> Result<bool, Error> {
+        let context = self.shared();
+        let mut header = [0_u8; MAX_HEAD];
+        let header = &mut header[..head];
+        if self.ask_storage(extent, || context.read_in_place(extent, 0, failed, header, into))?.is_none() {
+            return Ok(false);
+        }
+        count(context.slot(), Counter::UnstagedBytes, into.len() as u64);
+        self.check_head(located, unit, extent, header)?;
+        if !context.settings.checksums {
+            return Ok(true);
+        }
+        let mut tail = [0_u8; MAX_HEAD];
+        let behind = (head + into.len()) as u64;
+        let tail = &mut tail[..(extent.length - behind) as usize];
+        let read = || context.read_in_place(extent, behind, failed, &mut [], tail);
+        if self.ask_storage(extent, read)?.is_none() {
+            return Ok(false);
+        }
+        context.index.check_data(extent, header, into, tail)?;
+        Ok(true)
+    }
+
+    /// Checks a unit by what the format keeps around the value: always what tells that it is the right place, on request
+    /// the checksum of the data.
+    pub(crate) fn check(
+        &self,
+        located: &Located,
+        unit: u32,
+        extent: Extent,
+        bytes: &[u8],
+        value: &Range<usize>,
+    ) -> Result<(), Error> {
+        self.check_head(located, unit, extent, &bytes[..value.start])?;
+        let context = self.shared();
+        if !context.settings.checksums || located.units()[unit as usize].codecs != CodecChain::STORED {
+            return Ok(());
+        }
+        Ok(context.index.check_data(
+            extent,
+            &bytes[..value.start],
+            &bytes[value.clone()],
+            &bytes[value.end..],
+        )?)
+    }
+
+    fn check_head(&self, located: &Located, unit: u32, extent: Extent, head: &[u8]) -> Result<(), Error> {
+        let unit = &located.units()[unit as usize];
+        if unit.guard == 0 {
+            return Ok(());
+        }
+        Ok(self.shared().index.check_unit(unit, extent, head)?)
+    }
+}
+
+/// Asks for the first cache lines of a record, long before they are used: records lie a page or more apart, where the
+/// processor cannot guess the next one. Its own prefetcher goes on from there.
+fn prefetch(bytes: &[u8]) {
+    const LINE: usize = 64;
+    for line in bytes.chunks(LINE).take(4) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: SSE is part of x86-64; a prefetch never faults, and the address is that of a byte of the slice.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+        }
+        // On aarch64 there is no stable intrinsic for it; the processor does without.
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    }
+}
+
+fn whereabouts(context: &Context, pick: Pick<'_>) -> (String, u64) {
+    let located = &pick.planned.located;
+    let extent = located.slices(pick.need, 0).first().and_then(|slice| {
+        located.pieces()[located.unit_pieces(slice.unit)].iter().find_map(|piece| match piece {
+            Piece::Extent(extent) => Some((extent, slice.offset)),
+            Piece::Literal { .. } => None,
+        })
+    });
+    extent.map_or((String::new(), 0), |(extent, offset)| (context.path(extent.shard), extent.offset + offset))
+}
+
+fn bad_length(context: &Context, pick: Pick<'_>, expected: u64, found: u64) -> Error {
+    let (path, offset) = whereabouts(context, pick);
+    Error::BadSample {
+        sample: pick.sample().0,
+        path,
+        offset,
+        what: "length of the record".into(),
+        expected: format!("{expected} bytes as in all other records"),
+        found: format!("{found} bytes"),
+    }
+}
+
+/// Asks the kernel to fetch what is missing of the samples, all of it at once, before the first of it is waited for.
+fn announce(context: &Context, located: &Located) {
+    let Some(mappings) = context.mappings.as_ref().filter(|_| !context.settings.direct) else { return };
+    for piece in located.pieces() {
+        if let Piece::Extent(extent) = piece
+            && !mappings.resident(extent.shard, extent.offset, extent.length)
+        {
+            context.files.will_need(extent.shard, extent.offset, extent.length);
+        }
+    }
+}

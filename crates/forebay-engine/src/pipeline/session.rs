@@ -1,0 +1,216 @@
+//! A session: what the threads of one process share while the node walks a stretch of steps without a jump.
+//!
+//! `crew.rs` starts the threads. They stop together, when the loader is closed or when all ranks of the node want the
+//! next pass; until then a rank that wants to jump goes on reading for the others. A thread that storage keeps is left
+//! behind (`threads.rs`), and what others may only do when nothing of the session touches shared memory any more is put off
+//! until it returns ([`Session::when_out`], [`Session::go_away`]).
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_format::SampleCursor;
+use forebay_io::guard;
+
+use crate::error::Error;
+use crate::pipeline::context::Context;
+use crate::pipeline::plan_queue::PlanQueue;
+use crate::pipeline::thread_group::{Kind, Threads, WhenOut};
+use crate::shm::block_state::publish_position;
+use crate::shm::position::{AWAY, Position, SessionId};
+
+/// How long a thread of the engine sleeps at most before it looks around: what it waits for is rung, so this is for what cannot ring, and
+/// often enough for that.
+pub(crate) const WAKEUP_INTERVAL: Duration = Duration::from_secs(1);
+/// The same for the thread of the user, who may press Ctrl-C, and who is told of failures.
+pub(crate) const ATTENTION: Duration = Duration::from_millis(200);
+/// How long a rank that goes away waits for its gather threads while storage keeps one of them: what the others do takes less.
+const BRIEFLY: Duration = Duration::from_millis(50);
+/// The same while storage keeps none: they end by themselves, as soon as they get a processor.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// See the module header.
+pub(crate) struct Session {
+    pub(crate) context: Arc<Context>,
+    pub(crate) number: SessionId,
+    pub(crate) start: u64,
+    pub(crate) plans: PlanQueue,
+    /// Where this rank stands in the container, if it walks there by itself.
+    pub(crate) cursor: Mutex<SampleCursor>,
+    /// Steps before this one must not rely on staging bytes (`gather::reattach`).
+    pub(crate) first_safe: AtomicU64,
+    stopped: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    threads: Arc<Threads>,
+    /// The rank is to be told away as soon as its gather threads are out of their void claims.
+    goes_away: Mutex<bool>,
+    /// Readers that run in this process.
+    hosted: Mutex<BTreeSet<usize>>,
+}
+
+impl Session {
+    /// A session without threads, from an absolute step on.
+    pub(crate) fn new(context: Arc<Context>, number: SessionId, start: u64) -> Self {
+        Self {
+            plans: PlanQueue::new(start),
+            context,
+            number,
+            start,
+            cursor: Mutex::default(),
+            first_safe: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            threads: Arc::default(),
+            goes_away: Mutex::new(false),
+            hosted: Mutex::new(BTreeSet::new()),
+        }
+    }
+
+    /// Starts a thread of the session; none once it was ended.
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        kind: Kind,
+        run: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let session = Arc::clone(self);
+        let run = move || {
+            guard::unblock();
+            // A panic has printed where; without this the consumer would wait for a batch that never comes.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&session))).is_err() {
+                session.fail(Error::Panicked);
+            }
+            if kind == Kind::Shares {
+                session.threads.shares_no_more();
+                session.look_out();
+            }
+        };
+        self.threads.spawn(name, kind, run).map_err(Error::threads(format_args!("engine thread \"{name}\"")))
+    }
+
+    /// Notes that a reader runs here from now on; false when this process does not host it, or it runs here already.
+    pub(crate) fn adopt_reader(&self, number: usize) -> bool {
+        self.context.host(number, self.number) == self.context.me() && self.hosted().insert(number)
+    }
+
+    /// Gives a reader to the next rank; called by the thread that runs it, as the last thing it does.
+    pub(crate) fn hand_over(&self, number: usize) {
+        self.hosted().remove(&number);
+        let word = &self.context.region.readers()[number].moves;
+        let moves = Position::from_word(word.load(Ordering::Acquire)).step_in(self.number);
+        word.store(Position::new(self.number, moves + 1).word(), Ordering::Release);
+        self.context.notify_all();
+    }
+
+    fn hosted(&self) -> std::sync::MutexGuard<'_, BTreeSet<usize>> {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this rank is away from an epoch whose order the others were given and it was not.
+    ///
+    /// It cannot plan that epoch, so its readers must go on elsewhere.
+    pub(crate) fn lacks_order(&self) -> bool {
+        let Some(epoch) = self.plans.lacking() else { return false };
+        let position = Position::from_word(self.context.slot().position.load(Ordering::Acquire));
+        position == Position::new(self.number, AWAY)
+            && self.context.active().any(|(_, slot)| slot.given_digest(epoch).is_some())
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Notes why the session cannot go on; the consumer raises it.
+    pub(crate) fn fail(&self, error: Error) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    /// Why the session cannot go on.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says that this process runs.
+    pub(crate) fn is_alive(&self) {
+        self.context.is_alive();
+    }
+
+    /// Says where the rank stands: all steps before `step` are gathered.
+    pub(crate) fn note_gathered(&self, step: u64) {
+        // Positions only grow.
+        let position = Position::new(self.number, step).word();
+        self.context.slot().position.fetch_max(position, Ordering::SeqCst);
+    }
+
+    /// Says that the rank needs nothing more, so that its staging bytes may be overwritten: now, or when the last gather
+    /// thread has come out of its void claim. The ring must be paused.
+    pub(crate) fn go_away(&self) {
+        *self.goes_away() = true;
+        // Threads that wait for blocks look up.
+        self.context.notify_all();
+        let begun = Instant::now();
+        let ring = &self.context.buffers.ring;
+        while !ring.settle(BRIEFLY) {
+            let limit = if self.threads.any_stuck() { BRIEFLY } else { LONGEST };
+            if begun.elapsed() >= limit {
+                break;
+            }
+        }
+        self.look_away();
+    }
+
+    /// Takes back what [`Session::go_away`] put off; false where a gather thread is still in a void claim.
+    pub(crate) fn comes_back(&self) -> bool {
+        let mut goes_away = self.goes_away();
+        let settled = self.context.buffers.ring.settle(Duration::ZERO);
+        *goes_away &= !settled;
+        settled
+    }
+
+    /// A gather thread came out of a void claim: does what was put off until then.
+    pub(crate) fn claim_was_void(&self) {
+        self.look_away();
+        self.look_out();
+    }
+
+    fn look_away(&self) {
+        // Under the lock, so that a rank which comes back meanwhile is not told away afterwards.
+        let mut goes_away = self.goes_away();
+        if *goes_away && self.context.buffers.ring.settle(Duration::ZERO) {
+            *goes_away = false;
+            publish_position(&self.context.slot().position, self.number, AWAY);
+            self.context.notify_all();
+        }
+    }
+
+    fn goes_away(&self) -> MutexGuard<'_, bool> {
+        self.goes_away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does `act` once no thread of the session, which was ended, touches shared memory: now, or when the last one is out. It
+    /// takes the place of what was to be done before.
+    pub(crate) fn when_out(&self, act: WhenOut) {
+        self.threads.when_out(act);
+        self.look_out();
+    }
+
+    fn look_out(&self) {
+        if let Some(act) = self.threads.take_when_out(|| self.context.buffers.ring.settle(Duration::ZERO)) {
+            act();
+        }
+    }
+
+    /// Tells all threads to stop: none of them begins another read.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.context.buffers.ring.stop();
+        self.context.notify_all();
+    }
+
+    /// Stops all threads and joins them, but for those that storage keeps.
+    pub(crate) fn end(&self) {
+        self.stop();
+        self.threads.end();
+    }
+}

@@ -1,0 +1,183 @@
+//! Counters of a rank, in shared memory so that any rank can add up its node.
+//!
+//! A rank's wall = exposed + compute (communication included: the engine cannot tell them apart) ; a reader's
+//! wall = locate (seek) + read (io) + idle; gathering and decoding are the rank's engine threads. The start-up fill
+//! (the wait for the first batch of a session) is told apart from the exposed time. See docs/metrics.md.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::shm::block_state::{Presence, presence};
+use crate::shm::region::{COUNTERS, DELIVERY_TIMES, RankSlot};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident = $key:literal),* $(,)?) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Counter { $($(#[$doc])* $name),* }
+        /// The counters and the names they have in `stats()`.
+        pub const COUNTER_NAMES: &[(Counter, &str)] = &[$((Counter::$name, $key)),*];
+    };
+}
+
+counters! {
+    /// Batches handed out.
+    Steps = "steps",
+    /// Samples handed out.
+    Samples = "samples",
+    /// Record bytes of the samples handed out.
+    RequestedBytes = "requested_bytes",
+    /// Bytes read from storage or the page cache by system calls of this rank's readers.
+    ReadBytes = "read_bytes",
+    /// Read requests of this rank's readers.
+    Reads = "reads",
+    /// Requests that were made again after an interruption or a transient failure.
+    Retries = "retries",
+    /// Bytes of blocks that were found resident and copied from the mapping.
+    MmapBytes = "mmap_bytes",
+    /// Bytes read straight into a batch.
+    UnstagedBytes = "unstaged_bytes",
+    /// Finding the units of samples \[ns\].
+    LocateNs = "locate_ns",
+    /// Planning \[ns\].
+    PlanNs = "plan_ns",
+    /// Readers inside read requests \[ns\].
+    ReadNs = "read_ns",
+    /// Readers decoding units \[ns\].
+    DecodeNs = "decode_ns",
+    /// Readers waiting for work or for memory \[ns\].
+    ReaderIdleNs = "reader_idle_ns",
+    /// Gathering and decoding into batches \[ns\].
+    GatherNs = "gather_ns",
+    /// Gather threads waiting for blocks \[ns\].
+    GatherIdleNs = "gather_idle_ns",
+    /// The rank waiting for a batch, without the start-up fill \[ns\].
+    ExposedNs = "exposed_ns",
+    /// The rank waiting for the first batch of a session \[ns\].
+    StartupNs = "startup_ns",
+    /// The rank between two batches \[ns\].
+    ComputeNs = "compute_ns",
+    /// How much later the last rank of the node got the same step \[ns\].
+    SkewNs = "skew_ns",
+    /// Bad samples in whose place another one stands.
+    ReplacedSamples = "replaced_samples",
+    /// Batches in private memory, because the user kept all buffers or a batch was too large for one.
+    HeapBatches = "heap_batches",
+    /// Messages to other nodes, which the leader of a node sends for all its ranks.
+    MessagesSent = "messages_sent",
+    /// Messages from other nodes.
+    MessagesReceived = "messages_received",
+    /// Turns at reading, where nodes take turns.
+    StaggerTokens = "stagger_tokens",
+    /// Bytes of the cursors that were handed to other nodes.
+    CursorBytes = "cursor_bytes",
+    /// Pages that were asked for on a guess, before the cursor came.
+    GuessedPages = "guessed_pages",
+    /// Pages that samples lay on and that had been guessed.
+    GuessHits = "guess_hits",
+    /// Pages that samples lay on and that had not been guessed.
+    GuessMisses = "guess_misses",
+}
+
+const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS);
+
+/// Adds to a counter of a rank.
+pub(crate) fn count(slot: &RankSlot, counter: Counter, amount: u64) {
+    slot.counters[counter as usize].fetch_add(amount, Ordering::Relaxed);
+}
+
+/// Sets a counter that is kept elsewhere.
+pub(crate) fn set(slot: &RankSlot, counter: Counter, value: u64) {
+    slot.counters[counter as usize].store(value, Ordering::Relaxed);
+}
+
+/// Adds the time since `start` to a counter and returns now.
+pub(crate) fn count_since(slot: &RankSlot, counter: Counter, start: Instant) -> Instant {
+    let now = Instant::now();
+    count(slot, counter, now.duration_since(start).as_nanos() as u64);
+    now
+}
+
+/// All counters of a rank, in the order of [`COUNTER_NAMES`].
+pub(crate) fn read(slot: &RankSlot) -> Vec<u64> {
+    COUNTER_NAMES
+        .iter()
+        .map(|(counter, _)| slot.counters[*counter as usize].load(Ordering::Relaxed))
+        .collect()
+}
+
+/// How many steps back the skew is taken, so that usually all ranks have passed there.
+const SKEW_LAG: u64 = 8;
+
+/// The clock that all processes of a node share \[ns\].
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Notes that a rank got its next batch, and counts the skew of a step a little while ago.
+///
+/// Ranks that are further apart than the kept arrivals are left out: they do not train together.
+pub(crate) fn record_delivery(slots: &[RankSlot], me: usize) {
+    let own = &slots[me];
+    let number = own.handed_out.load(Ordering::Relaxed);
+    own.arrivals[(number % DELIVERY_TIMES as u64) as usize].store(monotonic_ns(), Ordering::Relaxed);
+    own.handed_out.store(number + 1, Ordering::Release);
+    let Some(past) = number.checked_sub(SKEW_LAG) else { return };
+    let at = |slot: &RankSlot| -> Option<u64> {
+        let handed_out = slot.handed_out.load(Ordering::Acquire);
+        let kept = past < handed_out && handed_out < past + DELIVERY_TIMES as u64;
+        kept.then(|| slot.arrivals[(past % DELIVERY_TIMES as u64) as usize].load(Ordering::Relaxed))
+    };
+    let latest = slots.iter().filter(|slot| presence(&slot.left) == Presence::Here).map(at).max();
+    if slots.iter().all(|slot| at(slot).is_some())
+        && let (Some(Some(latest)), Some(mine)) = (latest, at(own))
+    {
+        count(own, Counter::SkewNs, latest.saturating_sub(mine));
+    }
+}
+
+/// Bytes and requests by epoch, of one process's readers: read-ahead belongs to the epoch it is for.
+#[derive(Debug, Default)]
+pub(crate) struct EpochReads {
+    cells: [(AtomicU64, AtomicU64); EPOCHS],
+}
+
+const EPOCHS: usize = 4;
+
+impl EpochReads {
+    pub(crate) fn add(&self, epoch: u64, bytes: u64) {
+        let (tag, cell) = &self.cells[(epoch % EPOCHS as u64) as usize];
+        if tag.swap(epoch, Ordering::Relaxed) != epoch {
+            cell.store(0, Ordering::Relaxed);
+        }
+        cell.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// (epoch, bytes) of the last epochs that were read for.
+    pub(crate) fn all(&self) -> Vec<(u64, u64)> {
+        let mut all: Vec<_> = self
+            .cells
+            .iter()
+            .map(|(tag, bytes)| (tag.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed)))
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_kept_by_epoch_and_old_ones_make_room() {
+        let reads = EpochReads::default();
+        for epoch in 0..6 {
+            reads.add(epoch, 10 + epoch);
+            reads.add(epoch, 1);
+        }
+        assert_eq!(reads.all(), [(2, 13), (3, 14), (4, 15), (5, 16)]);
+    }
+}

@@ -1,0 +1,18 @@
+//! The words that the processes of a node share, and the rules for reading and writing them.
+//!
+//! `region` lays them out; each other file owns one kind of word.
+
+pub mod block_state;
+#[cfg(not(loom))]
+pub(crate) mod counters;
+pub mod location_ring;
+pub(crate) mod position;
+pub mod read_gate;
+#[cfg(not(loom))]
+pub(crate) mod readahead_cursor;
+#[cfg(not(loom))]
+pub(crate) mod region;
+#[cfg(not(loom))]
+pub(crate) mod stall;
+#[cfg(not(loom))]
+pub(crate) mod wait_clock;

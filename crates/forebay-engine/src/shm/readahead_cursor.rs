@@ -1,0 +1,112 @@
+//! Which blocks of a node the kernel was told of: one after the other, each by one reader (`announce.rs`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::shm::position::{BlockSeq, Position, SessionId};
+
+/// Words in shared memory; all begin as zeros.
+#[repr(C)]
+pub(crate) struct ReadaheadCursor {
+    /// Position word of (pass, sequence of the last block that somebody announces + 1).
+    taken: AtomicU64,
+    /// The same of a block that was announced.
+    told: AtomicU64,
+}
+
+impl ReadaheadCursor {
+    /// The first block behind all that are taken; `take` wants it unchanged.
+    pub(crate) fn taken(&self) -> Position {
+        Position::from_word(self.taken.load(Ordering::Acquire))
+    }
+
+    fn told(&self) -> Position {
+        Position::from_word(self.told.load(Ordering::Acquire))
+    }
+
+    /// Whether somebody is at it: a block of the session was taken and is not announced yet.
+    pub(crate) fn is_busy(&self, session: SessionId) -> bool {
+        let taken = self.taken();
+        taken.step_in(session) > self.told().step_in(session)
+    }
+
+    /// Whether a block was announced.
+    pub(crate) fn is_told(&self, session: SessionId, BlockSeq(sequence): BlockSeq) -> bool {
+        self.told().step_in(session) > sequence
+    }
+
+    /// Takes a block; false where somebody was faster.
+    pub(crate) fn take(&self, taken: Position, session: SessionId, BlockSeq(sequence): BlockSeq) -> bool {
+        let word = Position::new(session, sequence + 1).word();
+        self.taken.compare_exchange(taken.word(), word, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Notes that a block which was taken is announced.
+    pub(crate) fn tell(&self, session: SessionId, BlockSeq(sequence): BlockSeq) {
+        self.told.fetch_max(Position::new(session, sequence + 1).word(), Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing() -> ReadaheadCursor {
+        ReadaheadCursor { taken: AtomicU64::new(0), told: AtomicU64::new(0) }
+    }
+
+    #[test]
+    fn a_block_is_announced_by_one_reader_and_a_new_pass_begins_anew() {
+        let announced = nothing();
+        assert!(!announced.is_busy(SessionId(1)) && !announced.is_told(SessionId(1), BlockSeq(0)));
+        let before = announced.taken();
+        assert!(
+            announced.take(before, SessionId(1), BlockSeq(0))
+                && !announced.take(before, SessionId(1), BlockSeq(0))
+        );
+        assert!(
+            announced.is_busy(SessionId(1))
+                && !announced.is_told(SessionId(1), BlockSeq(0))
+                && !announced.is_busy(SessionId(2))
+        );
+        announced.tell(SessionId(1), BlockSeq(0));
+        assert!(
+            announced.is_told(SessionId(1), BlockSeq(0))
+                && !announced.is_told(SessionId(1), BlockSeq(1))
+                && !announced.is_busy(SessionId(1))
+        );
+        assert!(
+            !announced.is_told(SessionId(2), BlockSeq(0))
+                && announced.take(announced.taken(), SessionId(2), BlockSeq(0))
+        );
+    }
+
+    #[test]
+    fn readers_side_by_side_announce_one_after_the_other() {
+        let announced = nothing();
+        let order = std::sync::Mutex::new(Vec::new());
+        let announce = || {
+            loop {
+                let taken = announced.taken();
+                if announced.is_busy(SessionId(1)) {
+                    std::thread::yield_now();
+                    continue;
+                }
+                let sequence = taken.step_in(SessionId(1));
+                if sequence == 1000 {
+                    return;
+                }
+                if announced.take(taken, SessionId(1), BlockSeq(sequence)) {
+                    // Nobody else is here.
+                    order.try_lock().unwrap().push(sequence);
+                    announced.tell(SessionId(1), BlockSeq(sequence));
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(announce);
+            }
+        });
+        assert_eq!(order.into_inner().unwrap(), (0..1000).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,350 @@
+//! The shared region of a node: one sealed memfd, laid out the same way in every process.
+//!
+//! ```text
+//! header (bells) | a slot per rank | a slot per reader | a word per block | finds | staging ring | batch buffers per rank
+//! ```
+//!
+//! All of it begins as zeros. The control part holds atomics only; staging bytes and batch buffers are plain memory
+//! whose owner at any time follows from the protocol (`protocol.rs`) and from the batch ring (`batch.rs`).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use forebay_host::{EventCount, HostError, Map};
+use forebay_plan::config::RegionSizes;
+
+use crate::error::Error;
+use crate::mesh::{Conflict, PeerFailure};
+use crate::shm::location_ring::LocationRing;
+use crate::shm::read_gate::ReadGate;
+use crate::shm::readahead_cursor::ReadaheadCursor;
+
+/// Alignment of everything that is read into or handed out \[bytes\]: a page, which `O_DIRECT` needs.
+pub const ALIGN: u64 = 4096;
+/// Counters per rank in shared memory; `stats.rs` names them.
+pub const COUNTERS: usize = 32;
+/// Arrival times kept per rank for the skew.
+pub const DELIVERY_TIMES: usize = 64;
+
+#[repr(C, align(128))]
+struct Header {
+    /// Rung when a block is filled or a plan grows: gatherers wait here.
+    filled: EventCount,
+    _apart: [u8; 56],
+    /// Rung when a position grows, a plan grows, a rank leaves or wants another session: readers wait here.
+    gathered: EventCount,
+    _far_apart: [u8; 56],
+    /// Rung when a reader begins another segment or a gatherer lacks one: planners wait here.
+    planning: EventCount,
+    /// Which blocks the kernel was told of.
+    announced: ReadaheadCursor,
+    /// Whether any may, where nodes take turns.
+    gate: ReadGate,
+    /// [`PeerFailure`] word of the first process of the job that was lost; 0 for none.
+    lost: AtomicU64,
+    /// A node that began the iteration elsewhere.
+    conflict: ConflictWords,
+}
+
+/// A [`Conflict`] in shared memory, for the ranks that are at its start.
+#[repr(C)]
+pub struct ConflictWords {
+    theirs: AtomicU64,
+    node: AtomicU64,
+    /// The own step + 1, written last; 0 for none.
+    own: AtomicU64,
+}
+
+impl ConflictWords {
+    /// Notes a conflict; called by the leader's thread alone.
+    pub fn set(&self, conflict: Conflict) {
+        self.theirs.store(conflict.theirs, Ordering::Relaxed);
+        self.node.store(conflict.node as u64, Ordering::Relaxed);
+        // SYNC: conflict (release) pairs with the acquire in `at`.
+        self.own.store(conflict.own + 1, Ordering::Release);
+    }
+
+    /// Forgets it: all ranks of the node agreed on another start.
+    pub fn clear(&self) {
+        self.own.store(0, Ordering::Release);
+    }
+
+    /// The conflict about an iteration that began at a step.
+    pub fn at(&self, own: u64) -> Option<Conflict> {
+        // SYNC: conflict (acquire) pairs with the release in `set`.
+        (self.own.load(Ordering::Acquire) == own + 1).then(|| Conflict {
+            own,
+            node: self.node.load(Ordering::Relaxed) as usize,
+            theirs: self.theirs.load(Ordering::Relaxed),
+        })
+    }
+}
+
+/// What a rank tells the others.
+#[repr(C, align(128))]
+pub struct RankSlot {
+    /// See [`crate::shm::block_state::Presence`].
+    pub left: AtomicU32,
+    /// When this process was last known to run [ns of the monotonic clock].
+    pub alive: AtomicU64,
+    /// [`crate::shm::stall::Doing`] word: what the rank waits for first.
+    pub doing: AtomicU64,
+    /// [`crate::shm::position::Position`] word of the session that the rank wants, and where it starts.
+    pub want: AtomicU64,
+    /// Position word of the session the rank is in and the first step behind the epoch it started last.
+    pub reached: AtomicU64,
+    /// The session up to which this process's threads are at rest.
+    pub quiet: AtomicU64,
+    /// Position word (`protocol.rs`).
+    pub position: AtomicU64,
+    /// Position word: this process's planner has taken the finds of all steps before it (`locate/finds.rs`).
+    pub taken: AtomicU64,
+    /// Steps handed to the user since the loader was made; index of `arrivals`.
+    pub handed_out: AtomicU64,
+    /// Digests of the orders given for the last two epochs, by parity: (epoch + 1) in the upper half, digest in the lower.
+    pub given: [AtomicU64; 2],
+    /// Counters (`stats.rs`).
+    pub counters: [AtomicU64; COUNTERS],
+    /// When the last steps were handed out [ns of the monotonic clock].
+    pub arrivals: [AtomicU64; DELIVERY_TIMES],
+}
+
+impl RankSlot {
+    /// Digest of the order that the rank was given for an epoch.
+    pub fn given_digest(&self, epoch: u64) -> Option<u64> {
+        let word = self.given[(epoch % 2) as usize].load(Ordering::SeqCst);
+        (word >> 32 == (epoch + 1) & 0xffff_ffff).then_some(word & 0xffff_ffff)
+    }
+
+    /// Notes the digest of the order that the rank was given for an epoch.
+    pub fn give(&self, epoch: u64, digest: u64) {
+        let word = (epoch + 1) << 32 | (digest & 0xffff_ffff);
+        self.given[(epoch % 2) as usize].store(word, Ordering::SeqCst);
+    }
+}
+
+/// What a reader tells the others.
+#[repr(C, align(128))]
+pub struct ReaderSlot {
+    /// See `protocol::publish_overwritten`.
+    pub overwritten: AtomicU64,
+    /// Position word of (pass, sequence of the last block begun + 1).
+    pub begun: AtomicU64,
+    /// Position word of (pass, how often the reader was handed on to the next rank).
+    pub moves: AtomicU64,
+    /// Position word: the root of this number has found all samples of its steps before it (`locate/finds.rs`).
+    pub found: AtomicU64,
+    /// [`crate::shm::stall::Doing`] word of the reader.
+    pub doing: AtomicU64,
+    /// [`crate::shm::stall::Doing`] word of the root of this number.
+    pub seeking: AtomicU64,
+}
+
+/// Where the parts begin \[bytes\].
+#[derive(Clone, Copy)]
+struct Offsets {
+    ranks: usize,
+    readers: usize,
+    words: usize,
+    finds: usize,
+    staging: usize,
+    buffers: usize,
+}
+
+impl Offsets {
+    fn new(sizes: &RegionSizes) -> Self {
+        let ranks = size_of::<Header>();
+        let readers = ranks + sizes.ranks * size_of::<RankSlot>();
+        let words = readers + sizes.readers * size_of::<ReaderSlot>();
+        let finds = words + sizes.blocks * 8;
+        let staging = (finds + find_words(sizes) * 8).next_multiple_of(ALIGN as usize);
+        let buffers = staging + sizes.staging_bytes as usize;
+        Self { ranks, readers, words, finds, staging, buffers }
+    }
+}
+
+fn find_words(sizes: &RegionSizes) -> usize {
+    LocationRing::words(sizes.find_steps, sizes.step_needs)
+}
+
+/// Size of the control part of a region \[bytes\].
+#[must_use]
+pub fn control_bytes(sizes: &RegionSizes) -> u64 {
+    Offsets::new(sizes).staging as u64
+}
+
+/// The mapped region.
+pub struct Region {
+    map: Map,
+    /// The memory itself, which tells how much of it is there.
+    fd: OwnedFd,
+    layout: RegionSizes,
+    at: Offsets,
+}
+
+impl Region {
+    /// Maps a region that the leader made (`sealed_memfd` of all its bytes).
+    pub fn map(fd: impl AsFd, layout: RegionSizes) -> Result<Self, Error> {
+        assert!(layout.staging_bytes.is_multiple_of(ALIGN) && layout.buffer_bytes.is_multiple_of(ALIGN));
+        let map = Map::shared(fd.as_fd(), layout.total_bytes(control_bytes(&layout)) as usize)?;
+        let fd = fd.as_fd().try_clone_to_owned().map_err(HostError::system("keep shared memory"))?;
+        let at = Offsets::new(&layout);
+        Ok(Self { map, fd, layout, at })
+    }
+
+    /// The sizes.
+    pub fn layout(&self) -> &RegionSizes {
+        &self.layout
+    }
+
+    /// Size of all of it \[bytes\].
+    pub fn total_bytes(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    /// The mapping, for touching its pages.
+    pub fn memory(&self) -> &Map {
+        &self.map
+    }
+
+    fn pointer<T>(&self, offset: usize) -> *const T {
+        debug_assert!(offset + size_of::<T>() <= self.map.len());
+        // SAFETY: `offset` lies inside the mapping: all callers compute it from the layout whose total is the mapping's length.
+        unsafe { self.map.as_ptr().add(offset).cast::<T>() }
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the header is at the start of the page-aligned mapping; it is made of atomics for which zeros are valid.
+        unsafe { &*self.pointer::<Header>(0) }
+    }
+
+    /// Where gatherers wait for blocks and plans.
+    pub fn filled(&self) -> &EventCount {
+        &self.header().filled
+    }
+
+    /// Where readers wait for positions.
+    pub fn gathered(&self) -> &EventCount {
+        &self.header().gathered
+    }
+
+    /// Where planners wait for readers and gatherers to need more.
+    pub fn planning(&self) -> &EventCount {
+        &self.header().planning
+    }
+
+    /// Which blocks the kernel was told of.
+    pub(crate) fn announced(&self) -> &ReadaheadCursor {
+        &self.header().announced
+    }
+
+    /// The first process of the job that was lost.
+    pub fn loss(&self) -> Option<PeerFailure> {
+        PeerFailure::from_word(self.header().lost.load(Ordering::Acquire))
+    }
+
+    /// Notes a loss unless another one was noted before; returns the one that is noted.
+    pub fn note_loss(&self, loss: PeerFailure) -> PeerFailure {
+        let word = &self.header().lost;
+        match word.compare_exchange(0, loss.to_word(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => loss,
+            Err(noted) => PeerFailure::from_word(noted).unwrap_or(loss),
+        }
+    }
+
+    /// A node that began the iteration elsewhere.
+    pub fn conflict(&self) -> &ConflictWords {
+        &self.header().conflict
+    }
+
+    /// Whether the readers of this node may touch storage now, where nodes take turns.
+    pub fn gate(&self) -> &ReadGate {
+        &self.header().gate
+    }
+
+    /// All ranks' slots, by local rank.
+    pub fn ranks(&self) -> &[RankSlot] {
+        // SAFETY: the slots lie inside the mapping at a multiple of their alignment (the header is 128-aligned and a
+        // multiple of 128 long); they are made of atomics for which zeros are valid.
+        unsafe { std::slice::from_raw_parts(self.pointer(self.at.ranks), self.layout.ranks) }
+    }
+
+    /// All readers' slots.
+    pub fn readers(&self) -> &[ReaderSlot] {
+        // SAFETY: as for `ranks`.
+        unsafe { std::slice::from_raw_parts(self.pointer(self.at.readers), self.layout.readers) }
+    }
+
+    /// The word of the block with this sequence number.
+    pub fn block_word(&self, sequence: u64) -> &AtomicU64 {
+        let slot = (sequence % self.layout.blocks as u64) as usize;
+        // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of 128).
+        unsafe { &*self.pointer::<AtomicU64>(self.at.words + slot * 8) }
+    }
+
+    /// What roots found for the planners of the node.
+    pub fn finds(&self) -> LocationRing<'_> {
+        // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of 8).
+        let words =
+            unsafe { std::slice::from_raw_parts(self.pointer(self.at.finds), find_words(&self.layout)) };
+        LocationRing::new(words, self.layout.find_steps, self.layout.step_needs)
+    }
+
+    /// Gives the pages of the staging ring and of some batch buffers of a rank back to the system:
+    /// they are zeros from now on.
+    ///
+    /// Nobody may use them meanwhile; what is in them is lost.
+    pub fn release(&self, rank: usize, buffers: &[usize]) -> Result<(), Error> {
+        self.map.release(self.staging_range())?;
+        for number in buffers {
+            let start = self.buffer(rank, *number) as usize - self.map.as_ptr() as usize;
+            self.map.release(start..start + self.layout.buffer_bytes as usize)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the region that take memory: those that anybody has touched.
+    pub fn touched_bytes(&self) -> u64 {
+        rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks as u64 * 512)
+    }
+
+    /// Where the staging ring lies in the mapping \[bytes\].
+    pub fn staging_range(&self) -> std::ops::Range<usize> {
+        self.at.staging..self.at.buffers
+    }
+
+    /// Landing bytes, to read.
+    ///
+    /// # Safety
+    /// The caller saw a block word that covers these bytes and has not yet published a position that gives them up.
+    pub unsafe fn staging(&self, offset: u64, length: u64) -> &[u8] {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.staging_bytes));
+        // SAFETY: inside the mapping by the assertion; nobody writes them by the caller's promise.
+        unsafe {
+            std::slice::from_raw_parts(self.pointer(self.at.staging + offset as usize), length as usize)
+        }
+    }
+
+    /// Landing bytes, to fill.
+    ///
+    /// # Safety
+    /// The caller is the one reader of the block that owns these bytes, and every rank is behind the block's `after_step`.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn staging_mut(&self, offset: u64, length: u64) -> &mut [u8] {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.staging_bytes));
+        // SAFETY: inside the mapping by the assertion; exclusive by the caller's promise.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.pointer::<u8>(self.at.staging + offset as usize).cast_mut(),
+                length as usize,
+            )
+        }
+    }
+
+    /// A rank's batch buffer: its address, valid as long as the region.
+    pub fn buffer(&self, rank: usize, number: usize) -> *mut u8 {
+        assert!(rank < self.layout.ranks && number < self.layout.buffers);
+        let index = rank * self.layout.buffers + number;
+        self.pointer::<u8>(self.at.buffers + index * self.layout.buffer_bytes as usize).cast_mut()
+    }
+}

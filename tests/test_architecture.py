@@ -1,0 +1,193 @@
+"""The architecture: which crate, folder and file may import which; how tests are counted; the targets of the Makefile."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from import_circles import Crate
+from support import ROOT
+
+
+def load(name):
+    """Import a script that is no module of a package."""
+    specification = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def allowed_dependencies():
+    """Read the table of docs/design.md."""
+    page = (ROOT / "docs/design.md").read_text()
+    rows = re.findall(r"^\| (forebay-[a-z-]+) \| ([^|]*) \|$", page, flags=re.MULTILINE)
+    return {crate: set(filter(None, re.split(r",\s*", names.strip()))) for crate, names in rows}
+
+
+def test_a_crate_depends_on_nothing_that_the_design_does_not_allow():
+    command = ["cargo", "metadata", "--no-deps", "--offline", "--format-version", "1"]
+    found = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+    allowed = allowed_dependencies()
+    assert {package["name"] for package in found["packages"]} == allowed.keys()
+    for package in found["packages"]:
+        # Kind None is an ordinary dependency; those of tests and of fuzzing are free.
+        needed = {one["name"] for one in package["dependencies"] if one["kind"] != "dev"}
+        extra = needed - allowed[package["name"]]
+        assert not extra, f"{package['name']} depends on {extra}; docs/design.md does not allow that"
+
+
+def test_dependencies_between_crates_run_one_way():
+    allowed = allowed_dependencies()
+    order = [
+        "forebay-types",
+        "forebay-host",
+        "forebay-io",
+        "forebay-format",
+        "forebay-plan",
+        "forebay-engine",
+        "forebay-py",
+    ]
+    for place, crate in enumerate(order):
+        later = set(order[place:])
+        assert not allowed[crate] & later
+    # The emulator stands beside the path: it may use the plan one day, never the engine, and only the bindings use it.
+    assert not allowed["forebay-pfs"] & {"forebay-format", "forebay-engine", "forebay-py"}
+    assert [crate for crate in allowed if "forebay-pfs" in allowed[crate]] == ["forebay-py"]
+    assert "forebay-format" not in allowed["forebay-plan"]
+    assert "forebay-plan" not in allowed["forebay-format"]
+    # What is shared by processes knows nothing of samples.
+    assert not [crate for crate in allowed["forebay-host"] if crate.startswith("forebay-")]
+
+
+# Crates whose files import each other in one direction. A crate is added when its last circle is cut.
+WITHOUT_CIRCLES = [
+    "forebay-engine",
+    "forebay-format",
+    "forebay-host",
+    "forebay-plan",
+    "forebay-py",
+    "forebay-types",
+]
+
+
+@pytest.mark.parametrize("crate", WITHOUT_CIRCLES)
+def test_files_of_a_crate_import_each_other_in_one_direction(crate):
+    assert Crate(ROOT / "crates" / crate / "src").circles() == []
+
+
+# Imports against the order of folders that are still to be cut.
+UPWARDS = {("pipeline", "lmdbio")}
+
+
+def test_folders_of_the_engine_import_only_from_those_above_them():
+    """The header of its lib.rs lists the folders in the order of their imports."""
+    source = ROOT / "crates/forebay-engine/src"
+    order = re.findall(r"^//! - \[?`(\w+)`", (source / "lib.rs").read_text(), flags=re.MULTILINE)
+    crate = Crate(source)
+    assert set(order) == {module[0] for module in crate.modules if module}
+    arrows = {
+        (module[0], other[0])
+        for module in crate.modules
+        if module
+        for other in crate.imports(module)
+        if other
+    }
+    wrong = {(user, used) for user, used in arrows if order.index(used) > order.index(user)}
+    assert wrong == UPWARDS
+
+
+def crate_of(tmp_path, files):
+    """Write the files of a crate and return it."""
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return Crate(tmp_path)
+
+
+def test_a_circle_is_found_behind_a_reexport(tmp_path):
+    files = {
+        "lib.rs": "mod error;\nmod index;\npub use error::Error;\npub use index::Index;\n",
+        "error.rs": "use crate::Index;\npub struct Error(Index);\n",
+        "index/mod.rs": "mod cache;\npub struct Index(cache::Cache);\n",
+        "index/cache.rs": "pub struct Cache;\nfn fail() -> crate::Error { todo!() }\n",
+    }
+    crate = crate_of(tmp_path, files)
+    assert crate.imports(("error",)) == {("index",)}
+    assert crate.imports(("index", "cache")) == {("error",)}
+    # A mod.rs dispatches to its children, so index and index::cache are no circle; nor are index and error.
+    assert crate.circles() == []
+    crate = crate_of(tmp_path, files | {"index/mod.rs": files["index/mod.rs"] + "use crate::{Error};\n"})
+    assert crate.circles() == [["error", "index"]]
+
+
+def test_comments_strings_tests_and_other_crates_are_no_imports(tmp_path):
+    text = """
+        //! See [`crate::b::B`].
+        use std::{fmt, io::{self, Read}};
+        use super::b::{self, B as Other};
+        const NAME: &str = "crate::c::C";
+        fn make() -> b::Part { Other }
+        #[cfg(test)]
+        mod tests {
+            use super::c::C;
+        }
+    """
+    text = "\n".join(line.removeprefix("        ") for line in text.splitlines())
+    crate = crate_of(tmp_path, {"a.rs": text, "b.rs": "use super::a::NAME;", "c.rs": ""})
+    assert crate.imports(("a",)) == {("b",)}
+    assert crate.circles() == [["a", "b"]]
+
+
+CARGO = """
+running 3 tests
+test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+test tests::result ... ok
+     Running tests/other.rs
+test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
+"""
+
+
+def test_results_of_all_suites_are_summed_in_one_line(tmp_path):
+    run_tests = load("run_tests")
+    rust = run_tests.count_rust(CARGO.splitlines(keepends=True))
+    assert (rust.passed, rust.failed, rust.skipped) == (7, 2, 1)
+    report = tmp_path / "junit.xml"
+    report.write_text('<testsuites><testsuite tests="10" failures="1" errors="1" skipped="2"/></testsuites>')
+    python = run_tests.count_junit(report)
+    assert (rust + python).closing_line() == "13 passed, 4 failed, 3 skipped"
+    assert run_tests.Counts(5).closing_line() == "5 passed, 0 failed"
+
+
+def test_a_suite_that_ends_badly_without_a_failed_test_counts_as_one_failure(tmp_path):
+    run_tests = load("run_tests")
+    assert run_tests.count_rust(["error[E0308]: mismatched types\n"]).ended(101).failed == 1
+    assert run_tests.count_junit(tmp_path / "absent.xml").ended(2).failed == 1
+    assert run_tests.Counts(1, 2).ended(1).failed == 2
+    assert run_tests.Counts(1).ended(0).failed == 0
+
+
+def test_frameworks_that_cannot_be_had_are_said_not_to_have_run_where_that_is_allowed(monkeypatch):
+    run_tests, frameworks = load("run_tests"), load("frameworks")
+    assert run_tests.UNAVAILABLE == frameworks.UNAVAILABLE
+    monkeypatch.setattr(run_tests, "run", lambda *_: ([], frameworks.UNAVAILABLE))
+    counts, note = run_tests.frameworks(optional=True)
+    assert (counts, "did not run" in note) == (run_tests.Counts(), True)
+    assert run_tests.frameworks(optional=False) == (run_tests.Counts(failed=1), "")
+    # An environment that could be made, but was not, is a failure in any case.
+    monkeypatch.setattr(run_tests, "run", lambda *_: ([], 1))
+    assert run_tests.frameworks(optional=True) == (run_tests.Counts(failed=1), "")
+
+
+@pytest.mark.parametrize(
+    "target", ["build", "demo", "test", "test-long", "test-frameworks", "lint", "bench", "help"]
+)
+def test_the_makefile_has_its_targets(target):
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(rf"^{target}:.*## \S", makefile, flags=re.MULTILINE)
