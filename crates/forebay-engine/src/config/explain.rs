@@ -120,7 +120,7 @@ pub(super) fn explain_reading(
             if roots { ", which alone touch storage" } else { "" },
         )
     });
-    if let Some(buffers) = options.group_buffers {
+    if let Some(buffers) = options.prefetch_windows {
         let what = if grouped { "window(s) of each lane" } else { "piece(s) of what is read at once" };
         reasons.push(format!("prefetch windows: {buffers} {what}, as asked"));
     }

@@ -89,8 +89,8 @@ fn read_options(options: &Options) -> ReadOptions {
         roots: options.roots,
         reader_per_rank: options.reader_per_rank,
         coalesce: options.coalesce,
-        group_buffers: options.group_buffers,
-        buffers: options.buffers,
+        prefetch_windows: options.prefetch_windows,
+        batch_buffers: options.batch_buffers,
         checksums: options.checksums,
     }
 }

@@ -70,8 +70,8 @@ pub struct Options {
     #[serde(default)]
     pub reader_per_rank: bool,
     /// What is read ahead, in windows of each lane, or in what other orders read at once.
-    #[serde(default, rename = "prefetch_windows")]
-    pub group_buffers: Option<u32>,
+    #[serde(default)]
+    pub prefetch_windows: Option<u32>,
     /// Steps that one read may span, where the order goes step by step.
     #[serde(default)]
     pub coalesce: Option<u32>,
@@ -87,8 +87,8 @@ pub struct Options {
     #[serde(default)]
     pub direct: Option<bool>,
     /// Batch buffers per rank.
-    #[serde(default, rename = "batch_buffers")]
-    pub buffers: Option<u32>,
+    #[serde(default)]
+    pub batch_buffers: Option<u32>,
     /// Whether another sample stands in for one that cannot be read or decoded.
     #[serde(default)]
     pub skips_bad_samples: bool,
@@ -145,9 +145,9 @@ impl Options {
                 "use 1 to 64 readers per node",
             );
         }
-        if self.buffers.is_some_and(|buffers| !(2..=64).contains(&buffers)) {
+        if self.batch_buffers.is_some_and(|buffers| !(2..=64).contains(&buffers)) {
             return wrong(
-                format!("batch_buffers is {}", self.buffers.unwrap_or(0)),
+                format!("batch_buffers is {}", self.batch_buffers.unwrap_or(0)),
                 "use 2 to 64 batch buffers per rank",
             );
         }

@@ -74,9 +74,9 @@ pub struct ReadOptions {
     /// Steps that one read may span, where the order goes step by step.
     pub coalesce: Option<u32>,
     /// What is read ahead, in windows of each lane, or in segments.
-    pub group_buffers: Option<u32>,
+    pub prefetch_windows: Option<u32>,
     /// Batch buffers per rank.
-    pub buffers: Option<u32>,
+    pub batch_buffers: Option<u32>,
     /// Whether data are held against the checksums that the format keeps with them.
     pub checksums: bool,
 }
@@ -94,8 +94,8 @@ impl ReadOptions {
             roots: false,
             reader_per_rank: false,
             coalesce: None,
-            group_buffers: None,
-            buffers: None,
+            prefetch_windows: None,
+            batch_buffers: None,
             checksums: false,
         }
     }

@@ -126,7 +126,7 @@ impl Load<'_> {
         let mut region = self.region();
         let (least_staging, wanted_staging) = self.staging();
         let mut fits = self.size(&mut region, wanted_staging) <= memory_bytes;
-        if !fits && self.options.buffers.is_none() {
+        if !fits && self.options.batch_buffers.is_none() {
             region.buffers = 2;
             fits = self.size(&mut region, wanted_staging) <= memory_bytes;
         }
@@ -177,7 +177,7 @@ impl Load<'_> {
             blocks: 0,
             staging_bytes: 0,
             buffer_bytes,
-            buffers: match self.options.buffers {
+            buffers: match self.options.batch_buffers {
                 Some(buffers) => buffers as usize,
                 None if buffer_bytes <= SMALL_BUFFER_BYTES => SMALL_BUFFERS,
                 None => BUFFERS,
@@ -195,9 +195,9 @@ impl Load<'_> {
         if let Kind::Group { .. } = order.kind() {
             let least = order.least_staging_bytes(self.staged_bytes, self.options.node_ranks);
             let window = (least / (order.lanes() * ranks / order.spec().ranks).max(1)).max(MIB);
-            let wanted = match self.options.group_buffers {
+            let wanted = match self.options.prefetch_windows {
                 // The rest is for the ring's seam.
-                Some(buffers) => least.saturating_mul(u64::from(buffers)) + least / 8,
+                Some(windows) => least.saturating_mul(u64::from(windows)) + least / 8,
                 None => least + least / 8 + 3 * window,
             };
             return (least, wanted);
@@ -207,7 +207,7 @@ impl Load<'_> {
     }
 
     fn segments(&self) -> u64 {
-        self.options.group_buffers.map_or(SEGMENTS, u64::from)
+        self.options.prefetch_windows.map_or(SEGMENTS, u64::from)
     }
 
     /// A size of the staging ring: in whole steps, and no more than the data set twice (this epoch and the next).
@@ -325,15 +325,15 @@ mod tests {
             (Kind::Contiguous, options()),
             (GROUP, options()),
             (Kind::Shuffle, ReadOptions { coalesce: Some(4), ..options() }),
-            (GROUP, ReadOptions { group_buffers: Some(3), ..options() }),
-            (GROUP, ReadOptions { buffers: Some(3), ..options() }),
+            (GROUP, ReadOptions { prefetch_windows: Some(3), ..options() }),
+            (GROUP, ReadOptions { batch_buffers: Some(3), ..options() }),
         ] {
             let least = decided(&options, kind, false, &budget(1)).unwrap_err();
             assert!(least.buffer_bytes + least.staging_bytes < least.least_bytes);
             let exact = |bytes| Budget { asked_bytes: bytes, ..budget(0) };
             let settings = decided(&options, kind, false, &exact(least.least_bytes)).unwrap();
             assert!(settings.region_bytes <= least.least_bytes, "{kind}: {settings:?}");
-            assert_eq!(settings.region.buffers, options.buffers.unwrap_or(2) as usize);
+            assert_eq!(settings.region.buffers, options.batch_buffers.unwrap_or(2) as usize);
             assert_eq!(decided(&options, kind, false, &exact(least.least_bytes - 1)).unwrap_err(), least);
         }
     }
