@@ -35,7 +35,7 @@ def deliver(path, options, world, pipe):
         for batch in loader:
             np.testing.assert_array_equal(batch["x"], values[batch.indices])
             ids += batch.indices.tolist()
-        return {"ids": ids, "stats": loader.stats(), "facts": loader.facts}
+        return {"ids": ids, "stats": loader.stats(), "config": loader.config}
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -44,7 +44,7 @@ def test_a_chunk_is_read_once_by_the_node(pool, zipped, ranks, strategy):
     options = {"batch_size": 20, "last": "short", "strategy": strategy, "order": "group"}
     found = pool.run(ranks, deliver, path=zipped, options=options)
     assert sorted(sample for rank in found for sample in rank["ids"]) == list(range(SAMPLES))
-    assert found[0]["facts"]["group_samples"] % ROWS == 0
+    assert found[0]["config"].order.group_samples % ROWS == 0
     # What a rank sees of the node may lack what was read for those that are behind it.
     node = max((rank["stats"]["node"] for rank in found), key=lambda node: node["read_bytes"])
     assert node["decode_seconds"] > 0

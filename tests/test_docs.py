@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -10,6 +11,7 @@ import pytest
 
 import forebay
 import forebay.cli
+from forebay import _explain
 from forebay.cli.commands import COMMANDS, cli
 from support import ROOT, documented_keys
 
@@ -70,11 +72,23 @@ def test_every_key_of_a_loader_is_documented(small_lmdb):
     with forebay.Loader(small_lmdb, 8, memory="16MiB") as loader:
         for _ in loader:
             pass
-        stats, facts = loader.stats(), loader.facts
+        stats, config = loader.stats(), loader.config
     assert documented_keys("`loader.stats()`") == list(stats)
-    assert set(documented_keys("`loader.facts`")) == set(facts)
-    assert documented_keys("`shuffle_quality`") == list(facts["shuffle_quality"])
+    assert documented_keys("`loader.config`") == [one.name for one in dataclasses.fields(config)]
+    for part in ("data", "order", "index", "reading", "memory", "now"):
+        names = [one.name for one in dataclasses.fields(getattr(config, part))]
+        assert documented_keys(f"`{part}`") == names, part
+    quality = config.order.shuffle_quality
+    assert documented_keys("`shuffle_quality`") == [one.name for one in dataclasses.fields(quality)]
     assert stats["node"].keys() == stats.keys() - {"node", "read_bytes_by_epoch"}
+
+
+def test_every_fallback_is_documented_and_has_its_words():
+    source = (ROOT / "crates/forebay-engine/src/fallback.rs").read_text()
+    variants = re.findall(r"^    ([A-Z]\w+),$", source.partition("pub enum Wanted")[2], flags=re.MULTILINE)
+    names = [re.sub(r"(?<!^)(?=[A-Z])", "_", variant).lower() for variant in variants]
+    assert documented_keys("`fallbacks`") == names
+    assert list(_explain._INSTEAD) == names
 
 
 @pytest.mark.parametrize("command", ["index", "inspect", "verify", "convert", "limit"])

@@ -10,6 +10,7 @@ import pytest
 
 import forebay
 import support
+from forebay.config import Given
 from ranks import plain, work
 
 RECORD_BYTES = 3073  # of plain.write_even
@@ -65,7 +66,7 @@ def test_without_a_number_of_epochs_the_next_one_is_read_ahead(even, way):
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_read_beyond_the_epochs_that_were_asked_for(even, way, epochs):
     with make(even, way, epochs=epochs) as loader:
-        assert f"epochs: {epochs} will be asked for" in loader.explain()
+        assert loader.config.order.epochs == epochs
         for ids in walk(even, loader, epochs):
             assert set(ids) == set(range(plain.SAMPLES))
         check_read(even, loader, range(epochs))
@@ -133,5 +134,5 @@ def test_a_number_of_epochs_is_at_least_one_and_comes_from_the_environment_too(e
         forebay.Loader(even, 5, epochs=0)
     monkeypatch.setenv("FOREBAY_EPOCHS", "3")
     with forebay.Loader(even, 5, memory="16MiB") as loader:
-        assert "epochs = 3 from FOREBAY_EPOCHS" in loader.explain()
-        assert "epochs: 3 will be asked for" in loader.explain()
+        assert loader.config.given["epochs"] == Given(value="3", origin="FOREBAY_EPOCHS")
+        assert loader.config.order.epochs == 3

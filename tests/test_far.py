@@ -75,7 +75,7 @@ def test_groups_of_any_size_and_in_any_memory_are_those_of_a_local_file(far, lar
     for _ in range(2):
         server.drop_caches(mount)
         with forebay.Loader(path, 50, order=order, epochs=1, seed=4, memory=memory) as loader:
-            assert loader.facts["readers"] == 2
+            assert loader.config.reading.readers == 2
             for batch, ids in zip(loader, expected, strict=True):
                 assert [int(number) for number in batch.indices] == ids
                 assert all(

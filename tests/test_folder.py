@@ -314,4 +314,4 @@ def test_large_files_of_another_node_are_read_side_by_side_by_readers(tmp_path, 
                 assert bytes(batch["data"][place]) == dataset[int(sample)]["data"]
         assert loader.stats()["unstaged_bytes"] == 0
         # A trip to the server for each file is what it costs.
-        assert loader.facts["readers"] == 32
+        assert loader.config.reading.readers == 32

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import re
 import threading
 
 import numpy as np
@@ -55,11 +54,11 @@ def check(loader):
 
 
 def touched_mib(loader):
-    return int(re.search(r"memory now: (\d+) MiB", loader.explain())[1])
+    return loader.config.now.touched_bytes / (1 << 20)
 
 
 def is_lent(loader):
-    return "made on loan" in loader.explain()
+    return loader.config.memory.on_loan
 
 
 def lent_after(make):
@@ -69,7 +68,7 @@ def lent_after(make):
         loaders.append(make())
     *reserved, lent = loaders
     assert 0 < len(reserved) < 17
-    assert sum(one.facts["region_bytes"] for one in reserved) <= reserved[0].facts["memory_bytes"]
+    assert sum(one.config.memory.region_bytes for one in reserved) <= reserved[0].config.memory.budget_bytes
     return reserved, lent
 
 
@@ -78,8 +77,8 @@ def test_sixty_four_default_loaders_are_made_and_iterated_in_turns(make):
     assert not is_lent(loaders[0])
     assert is_lent(loaders[-1])
     assert all(touched_mib(one) <= 1 for one in loaders)
-    budget = loaders[0].facts["memory_bytes"]
-    regions = {one.name: one.facts["region_bytes"] for one in loaders}
+    budget = loaders[0].config.memory.budget_bytes
+    regions = {one.name: one.config.memory.region_bytes for one in loaders}
     assert sum(regions.values()) > 2 * budget
     for one in loaders:
         check(one)
@@ -202,16 +201,16 @@ resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 options = {"strategy": forebay.Strategy(batch_buffers=12), "order": "shuffle", "epochs": 100, "world": "single"}
 loaders = [forebay.Loader(sys.argv[1], 4, **options) for _ in range(12)]
 found = {
-    "budget": loaders[0].facts["memory_bytes"],
-    "regions": sum(one.facts["region_bytes"] for one in loaders),
-    "lent": sum("made on loan" in one.explain() for one in loaders),
+    "budget": loaders[0].config.memory.budget_bytes,
+    "regions": sum(one.config.memory.region_bytes for one in loaders),
+    "lent": sum(one.config.memory.on_loan for one in loaders),
     "shared": [],
 }
 for one in loaders:
     for _ in one:
         pass
     # What it reads ahead fills its buffers.
-    while int(re.search(r"memory now: (\\d+) MiB", one.explain())[1]) < 12 * 4:
+    while one.config.now.touched_bytes < 12 * 4 << 20:
         time.sleep(0.01)
     found["shared"].append(kib("RssShmem") << 10)
 print(json.dumps(found))

@@ -39,7 +39,7 @@ def read_bytes(server):
 def test_an_epoch_behind_an_index_build_reads_nothing_again(server, points, records):
     path = points[0] / "inline.lmdb"
     with forebay.Loader(path, 50, order="shuffle") as loader:
-        assert "kept in memory" in loader.explain()
+        assert loader.config.memory.retained_bytes >= RECORDS * RECORD_BYTES
         server.drop_caches(points[0])
         server.reset()
         for _ in range(2):
@@ -53,7 +53,7 @@ def test_an_epoch_behind_an_index_build_reads_nothing_again(server, points, reco
     server.drop_caches(points[0])
     server.reset()
     with forebay.Loader(path, 50, order="shuffle") as loader:
-        assert "kept in memory" not in loader.explain()
+        assert loader.config.memory.retained_bytes == 0
         for batch in loader:
             assert [bytes(data) for data in batch["data"]] == [records[number] for number in batch.indices]
     assert read_bytes(server) > RECORDS * RECORD_BYTES
@@ -63,7 +63,7 @@ def test_an_epoch_behind_an_index_build_reads_nothing_again(server, points, reco
 @pytest.mark.parametrize("access", ["pread", "io_uring", "mmap"])
 def test_kept_values_are_read_by_every_access(server, points, records, access):
     with forebay.Loader(points[0] / "inline.lmdb", 64, order="group", strategy=access) as loader:
-        assert "kept in memory" in loader.explain()
+        assert loader.config.memory.retained_bytes >= RECORDS * RECORD_BYTES
         for batch in loader:
             assert [bytes(data) for data in batch["data"]] == [records[number] for number in batch.indices]
 
@@ -71,7 +71,7 @@ def test_kept_values_are_read_by_every_access(server, points, records, access):
 @needs_fuse
 def test_values_that_do_not_fit_half_of_the_memory_are_not_kept(server, points, records):
     with forebay.Loader(points[0] / "inline.lmdb", 50, order="sequential", memory="3MiB") as loader:
-        assert "kept in memory" not in loader.explain()
+        assert loader.config.memory.retained_bytes == 0
         assert [bytes(data) for batch in loader for data in batch["data"]] == records
 
 
@@ -79,12 +79,12 @@ def test_values_that_do_not_fit_half_of_the_memory_are_not_kept(server, points, 
 def test_a_second_loader_with_less_memory_than_the_kept_values_is_told_so(server, points):
     dataset = forebay.open(points[0] / "inline.lmdb")
     with forebay.Loader(dataset, 50, order="sequential", memory="8MiB") as first:
-        assert "kept in memory" in first.explain()
+        assert first.config.memory.retained_bytes >= RECORDS * RECORD_BYTES
         with forebay.Loader(dataset, 50, order="sequential", memory="8MiB", name="equal") as second:
             # The values are counted once for both.
-            kept = (8 << 20) - first.facts["memory_bytes"]
+            kept = (8 << 20) - first.config.memory.budget_bytes
             assert kept >= RECORDS * RECORD_BYTES
-            assert second.facts["memory_bytes"] == (8 << 20) - kept - first.facts["region_bytes"]
+            assert second.config.memory.budget_bytes == (8 << 20) - kept - first.config.memory.region_bytes
         # Less than the kept values alone, which the data set has brought along.
         with pytest.raises(forebay.OptionError, match="too little"):
             forebay.Loader(dataset, 50, order="sequential", memory="1MiB", name="second")

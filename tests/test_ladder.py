@@ -10,6 +10,7 @@ import pytest
 
 import forebay
 import support
+from forebay.config import Index
 from forebay.options import PRESETS
 from ranks import plain, work
 from ranks.pool import Killed
@@ -156,7 +157,7 @@ def test_the_roots_alone_touch_storage_and_read_each_page_once(pool, several, ru
     found = pool.run(3, work.deliver, path=several, options=options)
     fetched = [one["stats"]["read_bytes"] + one["stats"]["mmap_bytes"] for one in found]
     asked = sum(one["stats"]["requested_bytes"] for one in found)
-    assert found[0]["facts"]["readers"] == 1
+    assert found[0]["config"].reading.readers == 1
     # When the rank of the root is done first, the rest is read by the next one.
     assert fetched[0] >= 0.9 * asked
     assert asked <= sum(fetched) <= (Path(several) / "data.mdb").stat().st_size
@@ -170,12 +171,13 @@ def test_the_root_alone_walks_through_the_container(pool, several, rung):
     )
     seeks = [one["stats"]["locate_seconds"] for one in found]
     assert seeks[0] > 0
-    assert "1 root(s) of this node walk" in explain(several, rung)
+    reading = config(several, rung).reading
+    assert (reading.io_mode, reading.roots, reading.readers) == ("cursor_walk", True, 1)
 
 
 def test_what_the_root_cannot_find_comes_from_the_index(pool, several, tmp_path):
     options = {"batch_size": 5, "order": "sequential", "strategy": "lmm"}
-    explain(several, "lmm")  # keeps the index
+    config(several, "lmm")  # keeps the index
     file = Path(several) / "data.mdb"
     whole, status = file.read_bytes(), file.stat()
     # The root of the tree, from the meta page of the last transaction.
@@ -187,11 +189,11 @@ def test_what_the_root_cannot_find_comes_from_the_index(pool, several, tmp_path)
         found = pool.run(2, work.deliver, path=several, options=options)
         with work.make(several, {}, options) as loader:
             next(iter(loader))
-            told = loader.explain()
+            fallbacks = loader.config.fallbacks
     finally:
         replace(file, whole, status)
     assert plain.joined(plain.together(found, 0)) == plain.joined(plain_steps(1200, 5, 2))
-    assert "fallback: the walk through the container failed, so places come from the index" in told
+    assert [one.wanted for one in fallbacks] == ["walk"]
 
 
 def read_word(file, offset):
@@ -208,7 +210,7 @@ def test_a_scan_finds_all_records_once_and_keeps_nothing(several, tmp_path):
     with work.make(several, {}, {"batch_size": 4, "order": "sequential", "strategy": "lmm-dio"}) as loader:
         # It is over when the loader is made.
         assert loader.stats()["locate_seconds"] > 0
-        assert "one process went over all records" in loader.explain()
+        assert loader.config.index == Index(source="scan", scanning_node="this")
         steps = [work.check(several, batch) for batch in loader]
     assert [number for step in steps for number in step] == list(range(1200))
     assert not list((tmp_path / "cache").iterdir())
@@ -227,15 +229,15 @@ def test_a_scan_that_meets_damage_is_an_error_that_names_the_page(tmp_path):
         work.make(str(path), {}, {"batch_size": 4, "order": "sequential", "strategy": "lmm-dio"})
 
 
-def explain(path, strategy):
+def config(path, strategy):
     with work.make(path, {}, {"batch_size": 4, "order": "sequential", "strategy": strategy}) as loader:
-        return loader.explain()
+        return loader.config
 
 
 def test_roots_are_two_where_a_node_has_more_than_sixteen_ranks(pool, even):
     options = {"batch_size": 2, "order": "sequential", "strategy": "lmm"}
     found = pool.run(17, work.deliver, path=even, options=options, epochs=2)
-    assert found[0]["facts"]["readers"] == 2
+    assert found[0]["config"].reading.readers == 2
     assert [plain.together(found, epoch) for epoch in range(2)] == plain.expected(even, options, 17, 2)
 
 
@@ -243,7 +245,8 @@ def test_one_node_has_nobody_to_take_turns_with(pool, several):
     options = {"batch_size": 5, "order": "sequential", "strategy": "lmm-dio-prov-coal-stag"}
     found = pool.run(2, work.deliver, path=several, options=options)
     assert [one["stats"]["stagger_tokens"] for one in found] == [0, 0]
-    assert "stagger: changes nothing, as there is one node" in explain(several, "lmm-dio-prov-coal-stag")
+    wanted = [one.wanted for one in config(several, "lmm-dio-prov-coal-stag").fallbacks]
+    assert wanted == ["recipe", "stagger"]
     with work.make(several, {}, {"batch_size": 4}) as loader:
         with pytest.raises(
             forebay.OptionError, match=r"the readers of this loader take no turns\nhint: make it"

@@ -34,7 +34,7 @@ def stream(path, order, memory, batch_size, strategy):
         for batch in one:
             assert batch["data"][:, 0].tolist() == batch.indices.tolist()
             found.append(batch.indices.tolist())
-        assert one.facts["region_bytes"] <= one.facts["memory_bytes"]
+        assert one.config.memory.region_bytes <= one.config.memory.budget_bytes
         return state, found
 
 
@@ -58,7 +58,7 @@ def test_a_refusal_names_the_window_and_what_would_do(numbered):
     # Four lanes, one more window that is read meanwhile, and what 16 samples make of edges.
     assert least > 5 * 4 * 50 * SAMPLE_BYTES
     with loader(numbered, forebay.Group(samples=50, window=4, lanes=4), hint) as one:
-        assert one.facts["group_samples"] == 50
+        assert one.config.order.group_samples == 50
 
 
 def test_the_least_memory_gives_the_same_samples_and_less_is_refused(numbered):

@@ -286,7 +286,7 @@ def test_an_interface_that_is_not_there_is_told_to_all_ranks(pool, records, monk
         assert "rank 0, which leads its node: FOREBAY_INTERFACE: no interface none0" in outcome.message
     monkeypatch.setenv("FOREBAY_INTERFACE", "lo")
     for outcome in pool.outcomes(begin(pool, work.made, path=records)):
-        assert outcome["steps"] == 15
+        assert outcome.order.steps == 15
 
 
 # --- a network that fails ---

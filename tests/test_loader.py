@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 
 import forebay
 import support
+from forebay.config import Given
 
 
 def contents(batch):
@@ -86,7 +88,8 @@ def test_walking_with_a_cursor_gives_the_same_samples_as_the_index(make, small_r
     stats = walking.stats()
     assert stats["read_bytes"] == stats["reads"] == 0
     assert stats["mmap_bytes"] >= stats["requested_bytes"] > 0
-    assert "walks from record to record" in walking.explain()
+    reading = walking.config.reading
+    assert (reading.io_mode, reading.roots, reading.access) == ("cursor_walk", False, "mmap")
 
 
 @pytest.mark.parametrize("order", ["shuffle", "group", lambda epoch: np.arange(100)])
@@ -463,7 +466,7 @@ def test_a_state_brings_its_lanes_and_groups_along(make):
     second = make(order="group", seed=1)
     second.load_state_dict(first.state_dict())
     assert ids(second) == whole[4:]
-    assert second.facts["lanes"] == 4
+    assert second.config.order.lanes == 4
     third = make(order=forebay.Group(lanes=8), seed=1)
     with pytest.raises(
         forebay.OptionError, match=r"lanes is 4 in the state, this loader was made with 8\nhint: .*lanes=4"
@@ -550,7 +553,8 @@ def test_options_come_from_the_environment(make, monkeypatch):
     monkeypatch.setenv("FOREBAY_ORDER", "sequential")
     loader = make(batch_size=None)
     assert ids(loader)[0] == [0, 1, 2, 3, 4]
-    assert "FOREBAY_ORDER" in loader.explain()
+    assert loader.config.given["order"] == Given(value="sequential", origin="FOREBAY_ORDER")
+    assert not loader.config.given["order"].is_argument
 
 
 @pytest.mark.parametrize(
@@ -573,34 +577,43 @@ def test_wrong_use_is_told_when_the_loader_is_made(make, arguments, message):
 # --- lives ---
 
 
-def test_explain_and_stats_tell_what_was_done(make):
+def test_config_and_stats_tell_what_was_done_after_close_too(make):
     loader = make(order="group")
     ids(loader)
     stats = loader.stats()
     assert stats["steps"] == 13
     assert stats["samples"] == 104
     assert stats["node"]["steps"] == 13
-    text = loader.explain()
-    assert "rank 0 of 1" in text
-    assert "lanes" in text
+    config, text = loader.config, loader.explain()
+    assert (config.order.kind, config.order.steps, config.order.global_batch) == ("group", 13, 8)
+    assert config.data.samples == 100
+    assert config.order.group_samples >= 1
+    assert config.index.source in {"sidecar", "build"}
     loader.close()
     assert loader.stats()["steps"] == 13
-    assert "rank 0 of 1" in loader.explain()
+    assert dataclasses.replace(loader.config, now=config.now) == config
+    assert loader.explain().splitlines()[0] == text.splitlines()[0]
+
+
+def test_config_is_frozen_and_writes_as_json(make):
+    config = make(order="group", strategy="pread").config
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.reading = None
+    assert json.loads(json.dumps(dataclasses.asdict(config)))["reading"]["access"] == "pread"
+    assert pickle.loads(pickle.dumps(config)) == config
 
 
 def test_where_every_rank_copies_alone_there_are_no_readers_and_no_landing_blocks(make):
     loader = make(order="group", memory="4MiB")
     ids(loader)
-    if "in the page cache, so" not in loader.explain():
+    if loader.config.reading.mapping != "resident":
         pytest.skip("the file just written is not in the page cache of a local file system")
-    assert "reads: none ahead of time" in loader.explain()
-    assert "no staging blocks" in loader.explain()
-    assert "reader(s)" not in loader.explain()
-    assert loader.facts["readers"] == loader.facts["staging_bytes"] == 0
+    assert (loader.config.reading.io_mode, loader.config.reading.access) == ("mapped", "mmap")
+    assert loader.config.reading.readers == loader.config.memory.staging_bytes == 0
     assert loader.stats()["reads"] == loader.stats()["reader_idle_seconds"] == 0
     reading = make(order="group", memory="4MiB", strategy="pread", name="reading")
-    assert "2 reader(s)" in reading.explain()
-    assert reading.facts["region_bytes"] > loader.facts["region_bytes"]
+    assert (reading.config.reading.io_mode, reading.config.reading.readers) == ("planned", 2)
+    assert reading.config.memory.region_bytes > loader.config.memory.region_bytes
 
 
 def test_a_closed_loader_says_so(make):

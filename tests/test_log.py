@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import warnings
 
@@ -27,7 +29,7 @@ def run(path, **options):
         ) as loader,
     ):
         warnings.simplefilter("ignore")
-        return [batch.indices.tolist() for batch in loader], loader.explain().splitlines()
+        return [batch.indices.tolist() for batch in loader], loader.config
 
 
 def events(caplog, level):
@@ -36,11 +38,12 @@ def events(caplog, level):
 
 def test_decisions_and_replaced_samples_are_events_with_fields(damaged, caplog):
     caplog.set_level(logging.DEBUG, "forebay")
-    _, explained = run(damaged, name="told")
-    (made,) = [one for one in events(caplog, logging.DEBUG) if "decisions" in one.fields]
+    _, config = run(damaged, name="told")
+    (made,) = [one for one in events(caplog, logging.DEBUG) if "config" in one.fields]
     assert made.fields["loader"] == "told"
-    decisions = made.fields["decisions"].split("; ")
-    assert set(decisions) <= set("; ".join(explained).split("; "))
+    logged = json.loads(made.fields["config"])
+    assert logged["reading"] == dataclasses.asdict(config.reading)
+    assert logged["memory"] == dataclasses.asdict(config.memory)
     (replaced,) = [one for one in events(caplog, logging.INFO) if "sample" in one.fields]
     assert replaced.fields["sample"] == 25
     assert str(damaged) in replaced.fields["reason"]
@@ -50,11 +53,13 @@ def test_decisions_and_replaced_samples_are_events_with_fields(damaged, caplog):
 def test_a_fallback_is_an_event(damaged, caplog):
     caplog.set_level(logging.INFO, "forebay")
     dataset = forebay.open(damaged, schema="raw")
-    with forebay.Loader(dataset, 10, strategy="io_uring", world="single", epochs=1) as loader:
+    strategy = forebay.Strategy(access="io_uring", stagger=2)
+    with forebay.Loader(dataset, 10, strategy=strategy, world="single", epochs=1) as loader:
         list(loader)
-        fallbacks = [line for line in loader.explain().splitlines() if line.startswith("fallback: ")]
-    reasons = [one.fields["reason"] for one in events(caplog, logging.INFO) if "reason" in one.fields]
-    assert [f"fallback: {reason}" for reason in reasons][-1:] == fallbacks
+        fallbacks = {(one.wanted, one.reason) for one in loader.config.fallbacks}
+    logged = [one.fields for one in events(caplog, logging.INFO) if "wanted" in one.fields]
+    assert {(fields["wanted"], fields["reason"]) for fields in logged} == fallbacks
+    assert "stagger" in {wanted for wanted, _ in fallbacks}
 
 
 def test_without_a_level_nothing_is_logged(damaged, caplog):
@@ -109,7 +114,7 @@ def test_a_variable_sets_the_level_and_a_forked_child_logs_its_own_events(damage
     finally:
         process.kill()
     assert returncode == 0, stderr
-    made = [line for line in stderr.splitlines() if " forebay DEBUG: " in line and " decisions=" in line]
+    made = [line for line in stderr.splitlines() if " forebay DEBUG: " in line and " config=" in line]
     assert [" loader=child " in line for line in made] == [False, True], stderr
     assert len([line for line in stderr.splitlines() if " sample=25 " in line]) == 1, stderr
 

@@ -14,7 +14,7 @@ SAMPLES, SAMPLE_BYTES = 2000, 30_000
 
 # Limits the process to what it uses and so many MiB, and goes through an epoch of a loader.
 _PROGRAM = """
-import json, re, resource, sys
+import dataclasses, json, re, resource, sys
 import forebay
 import numpy
 
@@ -29,9 +29,8 @@ resource.setrlimit(getattr(resource, limit), (limit_bytes, limit_bytes))
 found = {"limit_mib": limit_bytes >> 20}
 try:
     with forebay.Loader(path, 64, epochs=1, **options) as loader:
-        found["facts"] = loader.facts
+        found["config"] = dataclasses.asdict(loader.config)
         found["samples"] = sorted(int(number) for batch in loader for number in batch.indices)
-        found["explain"] = loader.explain().splitlines()
         found["mapped"] = path.rsplit("/", 1)[-1] in open("/proc/self/maps").read()
 except Exception as error:
     found["classes"] = [one.__name__ for one in type(error).__mro__]
@@ -60,24 +59,28 @@ def limited(path, extra_mib, limit="RLIMIT_AS", **options):
 def test_a_default_loader_works_in_the_address_space_that_a_limit_leaves(path, strategy):
     found = limited(path, 1536, strategy=strategy, last="short")
     assert found["samples"] == list(range(SAMPLES)), found
-    assert found["facts"]["memory_bytes"] <= 768 << 20
-    assert any("RLIMIT_AS" in line for line in found["explain"] if line.startswith("memory: "))
+    memory = found["config"]["memory"]
+    assert memory["budget_bytes"] == memory["bound_bytes"] // 2 <= 768 << 20
+    assert (memory["bound"], memory["is_half_of_address_space"]) == ("address_space", True)
 
 
 def test_a_loader_that_would_like_more_than_the_limit_leaves_takes_less(path):
     wide = {"strategy": "pread", "order": "shuffle", "last": "short"}
-    plenty = limited(path, 4096, **wide)["facts"]["region_bytes"]
+    plenty = limited(path, 4096, **wide)["config"]["memory"]["region_bytes"]
     found = limited(path, 2 * plenty // 3 >> 20, **wide)
     assert found["samples"] == list(range(SAMPLES)), found
-    assert found["facts"]["region_bytes"] < plenty
+    assert found["config"]["memory"]["region_bytes"] < plenty
 
 
 @pytest.mark.parametrize("strategy", ["forebay", "mmap"])
-def test_a_data_set_that_does_not_fit_the_address_space_is_read_and_explain_says_so(path, strategy):
+def test_a_data_set_that_does_not_fit_the_address_space_is_read_and_config_says_so(path, strategy):
     found = limited(path, 200, strategy=strategy, memory="40MiB", order="shuffle", last="short")
     assert found["samples"] == list(range(SAMPLES)), found
     assert not found["mapped"]
-    assert any("not mapped" in line and "RLIMIT_AS" in line for line in found["explain"])
+    assert found["config"]["reading"]["mapping"] == "none"
+    (fallback,) = found["config"]["fallbacks"]
+    assert fallback["wanted"] == "mapping"
+    assert "RLIMIT_AS" in fallback["reason"]
     assert limited(path, 1000, strategy=strategy, memory="40MiB", order="shuffle")["mapped"]
 
 

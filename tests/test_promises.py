@@ -316,7 +316,7 @@ def test_the_least_memory_that_a_refusal_names_works(request, pool, data, order,
         least = int(one.message.split("the least that works is ")[1].split()[0])
     for memory in (least, least + 1, least + 1_000_000):
         found = pool.run(ranks, work.deliver, path=path, options={**options, "memory": memory}, epochs=2)
-        assert found[0]["facts"]["region_bytes"] <= memory
+        assert found[0]["config"].memory.region_bytes <= memory
         samples = len(work.records(path))
         for epoch in range(2):
             ids = {number for step in plain.joined(plain.together(found, epoch)) for number in step}
@@ -360,13 +360,14 @@ def test_a_second_loader_gets_what_the_first_left_of_the_memory(pool, even, rank
     memory = 4 << 20
     options = {"batch_size": 4, "memory": memory, "strategy": "pread"}
     for first, second, alone in pool.run(ranks, work.made_beside, path=even, options=options):
-        assert alone["region_bytes"] == first["region_bytes"] > memory / 2
-        assert 0 < second["region_bytes"] <= memory - first["region_bytes"]
+        first, second, alone = (one.memory.region_bytes for one in (first, second, alone))
+        assert alone == first > memory / 2
+        assert 0 < second <= memory - first
 
 
 def test_the_refusal_of_a_second_loader_tells_what_the_first_holds(even):
     with forebay.Loader(even, 4, memory="8MiB", strategy="pread") as first:
-        held = first.facts["region_bytes"]
+        held = first.config.memory.region_bytes
         with pytest.raises(
             forebay.OptionError, match=f"of which other loaders and kept data hold {held}, is too"
         ):

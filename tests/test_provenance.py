@@ -169,7 +169,7 @@ def read_all(path, strategy):
         strategy=strategy,
         world="single",
     ) as loader:
-        return [bytes(value) for batch in loader for value in batch["data"]], loader.explain()
+        return [bytes(value) for batch in loader for value in batch["data"]], loader.config
 
 
 def forget_sidecar(found):
@@ -179,36 +179,41 @@ def forget_sidecar(found):
 def test_samples_come_from_computed_places(written):
     history, path = written
     forget_sidecar(forebay.open(str(path), schema="raw").native.build_recorded())
-    data, explained = read_all(path, "lmm-dio-prov")
+    data, config = read_all(path, "lmm-dio-prov")
     assert data == history.values()
-    assert "places computed from a recipe" in explained
-    assert "(recorded)" in explained
+    assert config.index.source == "recipe"
+    assert config.index.verified
     # The default has no sidecar either, and needs none.
-    data, explained = read_all(path, "forebay")
+    data, config = read_all(path, "forebay")
     assert data == history.values()
-    assert "places computed from a recipe" in explained
+    assert config.index.source == "recipe"
 
 
 def test_a_stated_recipe_serves_where_it_is_asked_for(written, tmp_path):
     history, path = written
     forebay.open(str(path), schema="raw").native.state_recipe(str(history.state(tmp_path)))
-    data, explained = read_all(path, "lmm-dio-prov")
+    data, config = read_all(path, "lmm-dio-prov")
     assert data == history.values()
-    assert "(stated, unverified)" in explained
-    data, explained = read_all(path, "forebay")
+    assert (config.index.source, config.index.verified) == ("recipe", False)
+    data, config = read_all(path, "forebay")
     assert data == history.values()
-    assert "recipe" not in explained
+    assert (config.index.source, config.fallbacks) == ("build", ())
 
 
-def test_without_a_recipe_the_index_serves_and_explain_says_so(written):
+def test_without_a_recipe_the_index_serves_and_config_says_so(written, snapshot):
     history, path = written
-    data, explained = read_all(path, "lmm-dio-prov")
+    data, config = read_all(path, "lmm-dio-prov")
     assert data == history.values()
-    assert "the ordinary index instead of provenance: no recipe of this data set is kept" in explained
+    assert config.index.source == "build"
+    (fallback,) = config.fallbacks
+    assert fallback.wanted == "recipe"
+    snapshot("recipe/missing", fallback.reason)
 
 
 @pytest.mark.parametrize("field", ["recipe", "digest", "leaf"])
-def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(written, field, tmp_path):
+def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
+    written, field, tmp_path, snapshot
+):
     history, path = written
     found = forebay.open(str(path), schema="raw").native.build_recorded()
     forget_sidecar(found)
@@ -232,13 +237,15 @@ def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
         strategy="lmm-dio-prov",
         world="single",
     ) as loader:
-        explained = loader.explain()
+        config = loader.config
         delivered = [bytes(value) for batch in loader for value in batch["data"]]
     assert delivered == history.values()
-    assert "the ordinary index instead of provenance" in explained
-    assert re.search(r"does not lead to this file: .*: expected .*, found ", explained)
+    assert config.index.source == "build"
+    (fallback,) = config.fallbacks
+    assert fallback.wanted == "recipe"
     if field != "recipe":
-        assert {"digest": "digest of where all records lie", "leaf": "key of record 0"}[field] in explained
+        replace = {re.escape(str(path)): "DATA", r"\b[0-9a-f]{32}\b": "DIGEST", r"page \d+": "page N"}
+        snapshot(f"recipe/refused-{field}", fallback.reason, replace)
 
 
 def test_a_damaged_recipe_is_passed_over_with_a_warning(written):
@@ -254,7 +261,7 @@ def test_a_damaged_recipe_is_passed_over_with_a_warning(written):
             forebay.open(str(path), schema="raw"), batch_size=100, strategy="lmm-dio-prov", world="single"
         ) as loader,
     ):
-        assert "the ordinary index instead of provenance" in loader.explain()
+        assert [one.wanted for one in loader.config.fallbacks] == ["recipe", "coalesce"]
 
 
 def command(capsys, *arguments):

@@ -126,5 +126,5 @@ def test_rungs_that_walk_refuse_what_is_not_lmdb(tmp_path):
     with forebay.Loader(
         dataset, batch_size=2, strategy="lmm-dio-prov", order="sequential", world="single"
     ) as loader:
-        assert "ordinary index instead of provenance" in str(loader.explain())
+        assert [one.wanted for one in loader.config.fallbacks] == ["recipe"]
         assert next(iter(loader)).indices.tolist() == [0, 1]

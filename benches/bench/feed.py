@@ -39,13 +39,13 @@ class Feed:
 
         A loader that works alone has none, and copies in as many threads as it has cores and buffers.
         """
-        facts = self.loader.facts
-        return int(facts["readers"]) or min(len(os.sched_getaffinity(0)), int(facts["buffers"]))
+        config = self.loader.config
+        return config.reading.readers or min(len(os.sched_getaffinity(0)), config.memory.batch_buffers)
 
     @property
     def pool_bytes(self) -> int:
         """Staging blocks and batch buffers: how large a pool the plain loops get."""
-        return int(self.loader.facts["region_bytes"])
+        return self.loader.config.memory.region_bytes
 
     def offsets(self) -> np.ndarray:
         """File offset of every record, uint64 [samples]."""

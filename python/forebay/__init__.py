@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Config",
     "Dataset",
     "ForebayError",
     "FormatError",
@@ -54,6 +55,7 @@ __all__ = [
 
 _HOMES = {
     "Batch": "_iteration",
+    "Config": "config",
     "Dataset": "dataset",
     "ForebayError": "errors",
     "FormatError": "errors",

@@ -23,18 +23,19 @@ import numpy.typing as npt
 
 from forebay import _core, _native
 from forebay._core import ForebayError, OptionError, option_error
+from forebay._explain import lines
 from forebay._iteration import Batch, Indices, Iteration, Position, Progress
 from forebay._job import endpoints
 from forebay._job.channel import Channel, compare, errors_told
 from forebay._job.tcp import open_channel
 from forebay._job.world import RankInfo, World, identify
+from forebay.config import Config, from_engine
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
     AUTO,
     PER_NODE,
     PER_RANK,
     Group,
-    Resolved,
     Strategy,
     check_stagger,
     per_rank_batch,
@@ -201,7 +202,7 @@ class Loader:
         self._progress = Progress(0, 0, False)
         self._beginning = threading.Lock()
         self._closed_stats: dict[str, Any] | None = None
-        self._closed_explanation: str | None = None
+        self._closed_config: Config | None = None
         self._closed_bad_samples: list[tuple[int, str]] | None = None
         self._engine = self._make_engine(channel)
 
@@ -264,7 +265,7 @@ class Loader:
         engine = _native.Engine(self._dataset.native, json.dumps(shared | own), listener=listener)
         # Runs when the loader is collected, and at exit if it still lives then.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._generation)
-        self._facts, self._steps, self._states = engine.facts, engine.steps, engine.order_state
+        self._steps, self._states = engine.steps, engine.order_state
         return engine
 
     # --- what it is ---------------------------------------------------------------------------------------------------
@@ -295,9 +296,12 @@ class Loader:
         return self._progress.place[0]
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """What was decided for the options that were left open; docs/metrics.md lists the keys."""
-        return dict(self._facts)
+    def config(self) -> Config:
+        """What was decided and found, and what could not be had, as facts; :meth:`explain` renders them as text."""
+        if self._closed_config is not None:
+            return self._closed_config
+        self._check_process()
+        return from_engine(self._engine.config(), self._options)
 
     def __len__(self) -> int:
         """Return the steps of an epoch, the same on every rank."""
@@ -457,7 +461,7 @@ class Loader:
         self._forget_closed()
 
     def _forget_closed(self) -> None:
-        self._closed_stats = self._closed_explanation = self._closed_bad_samples = None
+        self._closed_stats = self._closed_config = self._closed_bad_samples = None
 
     def set_stagger(self, groups: int | str) -> None:
         """Set how many groups of nodes take turns at reading, for the whole job; it never changes which samples a batch holds.
@@ -492,24 +496,13 @@ class Loader:
         return self._engine.bad_samples()
 
     def explain(self) -> str:
-        """Return what was chosen and why, in words."""
-        if self._closed_explanation is not None:
-            return self._closed_explanation
-        self._check_process()
+        """Return what was decided and why, as text for people; programs read the same facts from :attr:`config`."""
         rank_info = self._rank_info
-        lines = [
+        header = (
             f"loader {self.name}: rank {rank_info.rank} of {rank_info.size}, "
             f"{len(rank_info.local_ranks)} on node {rank_info.node} ({rank_info.source})"
-        ]
-        given = {name: origin for name, origin in self._options.origins.items() if not origin.endswith("=")}
-        lines += [
-            f"{name} = {self._shown(self._options, name)} from {origin}" for name, origin in given.items()
-        ]
-        return "\n".join(lines + self._engine.explain())
-
-    @staticmethod
-    def _shown(options: Resolved, name: str) -> str:
-        return str(options[name])
+        )
+        return "\n".join([header, *lines(self.config)])
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -517,11 +510,11 @@ class Loader:
         """Give everything back and tell the node to go on without this rank; batches that are held stay valid.
 
         Reads that storage does not answer are left behind, with their memory.
-        :meth:`stats` and :meth:`explain` go on telling what was so at the end. Closing twice does nothing.
+        :meth:`stats`, :attr:`config` and :meth:`explain` go on telling what was so at the end. Closing twice does nothing.
         """
         if not self._finalizer.alive or self._generation != _core.fork_generation():
             return
-        self._closed_stats, self._closed_explanation = self.stats(), self.explain()
+        self._closed_stats, self._closed_config = self.stats(), self.config
         self._closed_bad_samples = self.bad_samples()
         self._progress = Progress(*self._progress.place)  # its iterators are stale
         self._finalizer()

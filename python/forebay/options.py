@@ -152,7 +152,7 @@ class Strategy:
     ----------
     locate : {"index", "cursor", "handoff", "scan", "provenance"}
         How the place of a sample is found. ``index``: by the sidecar. ``provenance``: by an index that is computed from the
-        recipe of the container's layout; where there is none, by the sidecar, and :meth:`Loader.explain` says so. The others
+        recipe of the container's layout; where there is none, by the sidecar (one of ``Loader.config.fallbacks``). The others
         are here to compare with. ``cursor``: by walking through the container from record to record, as programs do that use
         LMDB's library: the readers of a node for all its ranks, or, where ``readers`` is not given, every rank for itself,
         which then copies from its own mapping; it takes ``access="mmap"`` and the orders ``sequential`` and ``contiguous``.
@@ -161,7 +161,7 @@ class Strategy:
     access : {"auto", "mmap", "pread", "io_uring"}
         How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a local file, known to be
         resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;
-        :meth:`Loader.explain` says so.
+        that is one of ``Loader.config.fallbacks``.
     readers : int, "per_node" or "per_rank", optional
         Reader threads per node. By default 2 on a local file system and 8 on one of other nodes; there, in an
         order that walks forward, 2 that make large reads, one or both at once as is found to be faster. ``"per_node"``:

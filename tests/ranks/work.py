@@ -19,6 +19,7 @@ import numpy as np
 
 import forebay
 import support
+from forebay import Config
 from ranks import nodes
 
 MEMORY = "32MiB"
@@ -98,7 +99,7 @@ def deliver(
             "found": found,
             "state": loader.state_dict(),
             "steps": len(loader),
-            "facts": dict(loader.facts),
+            "config": loader.config,
             "stats": loader.stats(),
         }
 
@@ -106,13 +107,13 @@ def deliver(
 def deliver_each(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, strategies: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Go through two epochs with each of some strategies in turn, over one communicator; return ids and explanations."""
+    """Go through two epochs with each of some strategies in turn, over one communicator; return ids and configurations."""
     world = nodes.with_comm(dict(world))
     found: dict[str, dict[str, Any]] = {}
     for strategy in strategies:
         with make(path, world, {**options, "strategy": strategy}) as loader:
             ids = [[check(path, batch) for batch in loader] for _ in range(2)]
-            found[strategy] = {"found": ids, "explain": loader.explain()}
+            found[strategy] = {"found": ids, "config": loader.config}
     return found
 
 
@@ -195,7 +196,7 @@ def staggered(
     """
     with make(path, world, options) as loader:
         steps = sum(len(check(path, batch)) > 0 for batch in loader)
-        before = loader.explain()
+        before = loader.config.now.stagger_groups
         pipe.send("half")
         pipe.recv()
         if loader.world.rank == 0:
@@ -203,18 +204,16 @@ def staggered(
             pipe.send("set")
             pipe.recv()
         steps += sum(len(check(path, batch)) > 0 for batch in loader)
-        return {"before": before, "after": loader.explain(), "steps": steps}
+        return {"before": before, "after": loader.config.now.stagger_groups, "steps": steps}
 
 
-def made(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, Any]:
+def made(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> Config:
     """Make a loader, close it, and return what it decided."""
     with make(path, world, options) as loader:
-        return dict(loader.facts)
+        return loader.config
 
 
-def made_beside(
-    path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any
-) -> list[dict[str, Any]]:
+def made_beside(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> list[Config]:
     """Make a loader, one beside it, and one after both; return what each decided. Closed ones are still referred to."""
     with (
         make(path, world, {**options, "name": "first"}) as first,
@@ -222,7 +221,7 @@ def made_beside(
     ):
         pass
     with make(path, world, {**options, "name": "third"}) as third:
-        return [dict(loader.facts) for loader in (first, second, third)]
+        return [loader.config for loader in (first, second, third)]
 
 
 def walk(

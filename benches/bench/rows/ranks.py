@@ -88,7 +88,7 @@ def _rank(pipe: Any, plan: Plan, rank: int) -> None:
                         name="bench", seed=1,
                     )  # fmt: skip
                     batches = iter(loader)
-                    pipe.send((len(loader), dict(loader.facts)))
+                    pipe.send((len(loader), loader.config.memory))
                 elif word == "epoch":
                     samples = sum(len(batch.indices) for batch in batches)
                     pipe.send((samples, loader.stats()))
@@ -159,13 +159,13 @@ def memory(settings: Settings) -> Outcome:
         plan = Plan(dataset, "group", batch, MEMORY, f"memory-{dataset.record_bytes}-{os.getpid()}")
         with _ranks(plan) as pipes:
             bare = sum(_together(pipes, "memory"))
-            facts = _together(pipes, "make")[0][1]
+            memory = _together(pipes, "make")[0][1]
             _together(pipes, "half")
             readings = []
             for _ in range(max(settings.repetitions, 3)):
                 time.sleep(0.1)
                 readings.append(sum(_together(pipes, "memory")))
-            budget, region = int(facts["memory_bytes"]), int(facts["region_bytes"])
+            budget, region = memory.budget_bytes, memory.region_bytes
             _together(pipes, "epoch")
             readings.append(sum(_together(pipes, "memory")))
         over_budget = [(reading - bare - budget) / RANKS / 1e6 for reading in readings]

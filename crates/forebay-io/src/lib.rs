@@ -49,7 +49,7 @@ pub use mappings::{Mappings, copy_in_order};
 pub use open::{DIRECT_ALIGN_BYTES, file_system_at};
 pub use open_beneath::open_beneath;
 pub use probe::{Probe, probe_io_uring};
-pub use reader::{Access, Reader, Transfer};
+pub use reader::{Access, Reader, Refused, Transfer};
 pub use retry::ReadCounters;
 pub use sample_files::{SampleFile, SampleFileTable};
 pub use syscalls::{At, Fault, FileIo};

@@ -44,6 +44,15 @@ pub struct Transfer<'a> {
     pub into: &'a mut [u8],
 }
 
+/// What a reader was asked to use and cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// `io_uring`; `pread` serves.
+    IoUring,
+    /// `O_DIRECT`; the page cache serves.
+    Direct,
+}
+
 enum Engine {
     Pread,
     Ring(Box<Ring>),
@@ -58,12 +67,12 @@ pub struct Reader {
     direct: bool,
     jobs: Vec<Job>,
     counters: ReadCounters,
-    fallback: Option<String>,
+    refusals: Vec<(Refused, String)>,
     thread: PhantomData<*const ()>,
 }
 
 impl Reader {
-    /// Makes a reader of these files, and says why it does not do what was asked for, if it does not.
+    /// Makes a reader of these files. [`Reader::take_refusals`] returns what it was asked to use and cannot.
     ///
     /// `depth` is the number of requests under way at once, for `io_uring`; 8 to 32 suit most storage.
     ///
@@ -71,25 +80,20 @@ impl Reader {
     /// then reach behind the end of the file: `fill` succeeds when everything up to the end has come, and the bytes of
     /// `into` behind it are unspecified. This holds even when `O_DIRECT` is refused and the page cache serves instead.
     #[must_use]
-    pub fn new(files: Arc<ShardFiles>, access: Access, direct: bool, depth: usize) -> (Self, Option<String>) {
+    pub fn new(files: Arc<ShardFiles>, access: Access, direct: bool, depth: usize) -> Self {
         Self::with_io(files, access, direct, depth)
     }
 
     /// Like [`Reader::new`], on any [`FileIo`].
     #[must_use]
-    pub fn with_io(
-        io: Arc<dyn FileIo>,
-        access: Access,
-        direct: bool,
-        depth: usize,
-    ) -> (Self, Option<String>) {
-        let mut fallback = None;
+    pub fn with_io(io: Arc<dyn FileIo>, access: Access, direct: bool, depth: usize) -> Self {
+        let mut refusals = Vec::new();
         let engine = match access {
             Access::Pread => Engine::Pread,
             Access::IoUring => match io.may_ring().and_then(|()| Ring::new(depth)) {
                 Ok(ring) => Engine::Ring(Box::new(ring)),
                 Err(error) => {
-                    fallback = Some(format!("{}; reading with pread", ring_refused(&error)));
+                    refusals.push((Refused::IoUring, ring_refused(&error)));
                     Engine::Pread
                 }
             },
@@ -97,19 +101,18 @@ impl Reader {
         let works = direct && io.files().is_direct();
         if direct && !works {
             let reason = io.files().direct_refused().unwrap_or("the files were not opened with O_DIRECT");
-            add(&mut fallback, &format!("{reason}; reading through the page cache"));
+            refusals.push((Refused::Direct, reason.to_owned()));
         }
-        let reader = Self {
+        Self {
             io,
             engine,
             padded: direct,
             direct: works,
             jobs: Vec::new(),
             counters: ReadCounters::default(),
-            fallback: fallback.clone(),
+            refusals,
             thread: PhantomData,
-        };
-        (reader, fallback)
+        }
     }
 
     /// Completes all transfers, or fails with the first error; then the contents of all of them are unspecified.
@@ -141,9 +144,9 @@ impl Reader {
         self.direct
     }
 
-    /// Why it does not do what was asked for; may change while reading, when the file system refuses later.
-    pub fn fallback(&self) -> Option<&str> {
-        self.fallback.as_deref()
+    /// Takes what was refused since the last call, and why: when the reader was made, or by a read.
+    pub fn take_refusals(&mut self) -> Vec<(Refused, String)> {
+        std::mem::take(&mut self.refusals)
     }
 
     fn fill_all(&mut self, transfers: &mut [Transfer<'_>]) -> Result<(), ReadError> {
@@ -161,7 +164,7 @@ impl Reader {
             Err(Trouble::Read(error)) => return Err(error),
             Err(Trouble::Refused(error)) => {
                 self.engine = Engine::Pread;
-                add(&mut self.fallback, &format!("{}; reading with pread", ring_refused(&error)));
+                self.refusals.push((Refused::IoUring, ring_refused(&error)));
             }
         }
         for (transfer, job) in transfers.iter_mut().zip(&mut self.jobs) {
@@ -179,17 +182,7 @@ impl Reader {
         let Some(place) = self.jobs.iter().position(Job::was_refused) else { return };
         self.direct = false;
         let path = self.io.files().path(transfers[place].shard);
-        let reason = format!(
-            "{}: the file system refuses O_DIRECT (EINVAL); reading through the page cache",
-            path.display()
-        );
-        add(&mut self.fallback, &reason);
+        let reason = format!("{}: the file system refuses O_DIRECT (EINVAL)", path.display());
+        self.refusals.push((Refused::Direct, reason));
     }
-}
-
-fn add(reasons: &mut Option<String>, reason: &str) {
-    *reasons = Some(match reasons.take() {
-        Some(earlier) => format!("{earlier}; {reason}"),
-        None => reason.to_owned(),
-    });
 }

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_io::{Access, Failing, Fault, FaultyIo, ReadError};
+use forebay_io::{Access, Failing, Fault, FaultyIo, ReadError, Refused};
 use forebay_types::ShardId;
 use support::{Aligned, Shards, reader, requesting, transfer};
 
@@ -342,11 +342,10 @@ fn a_ring_that_is_refused_falls_back_to_pread_and_says_why() {
     for (number, reason) in [(libc::ENOSYS, "this kernel has none"), (libc::EPERM, "forbidden")] {
         let shards = Shards::new(&[BYTES]);
         let io = Arc::new(FaultyIo::new(shards.open(false)).without_ring(number));
-        let (mut reader, fallback) =
-            forebay_io::Reader::with_io(Arc::clone(&io) as _, Access::IoUring, false, 8);
-        let fallback = fallback.expect("a reason");
-        assert!(fallback.contains(reason) && fallback.ends_with("reading with pread"), "{fallback}");
-        assert_eq!((reader.access(), reader.fallback()), (Access::Pread, Some(fallback.as_str())));
+        let mut reader = forebay_io::Reader::with_io(Arc::clone(&io) as _, Access::IoUring, false, 8);
+        let refusals = reader.take_refusals();
+        assert!(matches!(&refusals[..], [(Refused::IoUring, why)] if why.contains(reason)), "{refusals:?}");
+        assert_eq!(reader.access(), Access::Pread);
         let mut into = vec![0; 1000];
         reader.fill(&mut [transfer(5, &mut into)]).expect("read");
         assert!(into == shards.contents[0][5..1005]);
@@ -369,7 +368,7 @@ fn a_refused_direct_read_goes_through_the_page_cache_from_then_on() {
         reader.fill(&mut [transfer(0, memory.bytes())]).expect("read");
         assert!(memory.bytes()[..BYTES] == shards.contents[0]);
         assert!(!reader.is_direct());
-        assert!(reader.fallback().expect("a reason").contains("refuses O_DIRECT (EINVAL)"));
+        assert!(matches!(reader.take_refusals()[..], [(Refused::Direct, _)]));
         let calls = io.calls();
         reader.fill(&mut [transfer(4096, &mut memory.bytes()[..4096])]).expect("read");
         assert_eq!(io.calls(), calls + 1);
@@ -392,6 +391,6 @@ fn short_direct_reads_go_on_at_an_aligned_offset() {
         let mut memory = Aligned::new(BYTES.next_multiple_of(4096));
         reader.fill(&mut [transfer(0, memory.bytes())]).expect("read");
         assert!(memory.bytes()[..BYTES] == shards.contents[0]);
-        assert!(reader.is_direct(), "{:?}", reader.fallback());
+        assert!(reader.is_direct(), "{:?}", reader.take_refusals());
     }
 }

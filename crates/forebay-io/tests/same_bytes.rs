@@ -43,8 +43,8 @@ proptest! {
     ) {
         let (shards, files, mappings) = shards();
         for access in requesting() {
-            let (mut reader, fallback) = Reader::new(Arc::clone(files), access, false, depth);
-            prop_assert_eq!(fallback, None);
+            let mut reader = Reader::new(Arc::clone(files), access, false, depth);
+            prop_assert_eq!(reader.take_refusals(), []);
             let mut memory: Vec<Vec<u8>> = ranges.iter().map(|(_, _, length)| vec![0; *length]).collect();
             let mut transfers: Vec<Transfer<'_>> = ranges
                 .iter()
@@ -87,8 +87,8 @@ proptest! {
             })
             .collect();
         for access in requesting() {
-            let (mut reader, fallback) = Reader::new(Arc::clone(&files), access, true, 8);
-            prop_assert_eq!(fallback.is_none(), files.is_direct());
+            let mut reader = Reader::new(Arc::clone(&files), access, true, 8);
+            prop_assert_eq!(reader.take_refusals().is_empty(), files.is_direct());
             let mut memory: Vec<Aligned> = ranges.iter().map(|(_, _, length)| Aligned::new(*length)).collect();
             let mut transfers: Vec<Transfer<'_>> = ranges
                 .iter()
@@ -111,7 +111,7 @@ proptest! {
 fn a_padded_transfer_ends_at_the_next_aligned_offset_at_most() {
     let (_, files, _) = shards();
     for access in requesting() {
-        let (mut reader, _) = Reader::new(Arc::clone(files), access, true, 8);
+        let mut reader = Reader::new(Arc::clone(files), access, true, 8);
         let mut memory = Aligned::new(8192);
         let transfer = Transfer { shard: ShardId(1), offset: 0, into: memory.bytes() };
         assert!(reader.fill(&mut [transfer]).is_err());
@@ -123,7 +123,7 @@ fn an_empty_shard_is_read_and_mapped_without_complaint() {
     let shards = Shards::new(&[0]);
     let files = shards.open(true);
     for access in requesting() {
-        let (mut reader, _) = Reader::new(Arc::clone(&files), access, false, 8);
+        let mut reader = Reader::new(Arc::clone(&files), access, false, 8);
         reader.fill(&mut [support::transfer(0, &mut [])]).expect("nothing to read");
         reader.fill(&mut []).expect("no transfers");
         assert!(reader.fill(&mut [support::transfer(0, &mut [0])]).is_err());

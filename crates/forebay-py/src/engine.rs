@@ -54,29 +54,12 @@ impl Engine {
         self.engine.last_epoch()
     }
 
-    #[getter]
-    fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let facts = PyDict::new(py);
-        let order = self.engine.order();
-        let settings = self.engine.settings();
-        facts.set_item("samples", self.engine.index().samples())?;
-        facts.set_item("steps", self.engine.steps_per_epoch())?;
-        facts.set_item("lanes", order.lanes())?;
-        facts.set_item("global_batch", order.global_batch())?;
-        facts.set_item("allowed_ranks", order.allowed_ranks())?;
-        facts.set_item("group_samples", settings.group_samples)?;
-        facts.set_item("group_window", settings.group_window)?;
-        facts.set_item("memory_bytes", settings.memory_bytes)?;
-        facts.set_item("region_bytes", settings.region_bytes)?;
-        facts.set_item("staging_bytes", settings.region.staging_bytes)?;
-        facts.set_item("buffer_bytes", settings.region.buffer_bytes)?;
-        facts.set_item("buffers", settings.region.buffers)?;
-        facts.set_item("readers", settings.region.readers)?;
-        facts.set_item("direct", settings.direct)?;
-        facts.set_item("access", format!("{:?}", settings.access).to_lowercase())?;
-        facts.set_item("fields", crate::dataset::describe_fields(py, self.engine.fields())?)?;
-        facts.set_item("shuffle_quality", crate::dataset::json(py, &self.engine.shuffle_quality())?)?;
-        Ok(facts)
+    fn config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let config = crate::dataset::json(py, &self.engine.config())?;
+        config
+            .get_item("data")?
+            .set_item("fields", crate::dataset::describe_fields(py, self.engine.fields())?)?;
+        Ok(config)
     }
 
     #[getter]
@@ -144,9 +127,5 @@ impl Engine {
 
     fn bad_samples(&self) -> Vec<(u64, String)> {
         self.engine.bad_samples()
-    }
-
-    fn explain(&self) -> Vec<String> {
-        self.engine.explain()
     }
 }

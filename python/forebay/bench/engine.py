@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import forebay
@@ -67,11 +68,12 @@ class Engine:
     def facts(self) -> dict[str, Any]:
         """Tell the loader's statistics and choices, how many readers its node has, and how well its order shuffles."""
         loader = self._loader
+        config = loader.config
         return {
             "stats": loader.stats(),
             "explain": loader.explain(),
-            "readers": loader.facts["readers"] or 0,
-            "shuffle_quality": loader.facts["shuffle_quality"],
+            "readers": config.reading.readers,
+            "shuffle_quality": asdict(config.order.shuffle_quality),
         }
 
     def close(self) -> None:

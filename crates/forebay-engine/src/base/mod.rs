@@ -2,5 +2,6 @@
 
 pub(crate) mod failpoint;
 pub(crate) mod failure;
+pub mod fallback;
 pub(crate) mod iteration_starts;
 pub(crate) mod memory_ledger;

@@ -1,4 +1,4 @@
-//! How much memory a loader may use on its node ([`forebay_plan::config::budget`]): the facts, and the words.
+//! How much memory a loader may use on its node ([`forebay_plan::config::budget`]): the facts, and the errors.
 //!
 //! Where other loaders of the process reserved so much that nothing works with the rest, a loader
 //! with the default memory is made on loan (`registry.rs`).
@@ -33,20 +33,6 @@ pub fn budget(options: &Options, address_left: Option<u64>) -> Result<Budget, Er
         budget.lendable_bytes = budget.asked_bytes.saturating_sub(memory_ledger::fixed_bytes(owner));
     }
     Ok(budget)
-}
-
-/// Why it is so much, in words.
-pub fn explain_budget(budget: &Budget) -> Vec<String> {
-    let mut reasons = Vec::new();
-    if budget.is_half_of_address_space {
-        let left = bound_in_words(budget.bound).0;
-        reasons.push(format!("memory: {left}, of which the default takes half"));
-    }
-    if budget.held_bytes > 0 {
-        let held = budget.held_bytes / MIB;
-        reasons.push(format!("memory: other loaders of this job hold {held} MiB of the budget"));
-    }
-    reasons
 }
 
 /// Whether a data set of so many bytes is to be mapped by every rank; else why not.

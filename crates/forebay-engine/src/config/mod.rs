@@ -1,10 +1,9 @@
 //! What the leader of a node decides, so that all its processes compute the same plan.
 //!
 //! The decisions themselves are pure and live in [`forebay_plan::config`]. Here the facts are gathered that have to be asked
-//! for: of the index, the file system, the page cache and the memory (`budget`). Every decision leaves a line for
-//! `explain()` (`words`).
+//! for: of the index, the file system, the page cache and the memory (`budget`). All processes of the node get them with the
+//! decisions, as [`Findings`] for `Loader.config`.
 
-mod explain;
 mod memory;
 pub(crate) mod options;
 
@@ -16,12 +15,15 @@ use forebay_plan::config::{
     AccessChoice, Budget, DataFacts, DirectIo, Level, Mapping, ReadOptions, StorageFacts,
     decide as decide_pure, ragged_bytes, wants_direct,
 };
-use forebay_plan::{Order, OrderSpec};
+use forebay_plan::{Kind, Order, OrderSpec};
 use forebay_types::ShardId;
+use serde::{Deserialize, Serialize};
 
-pub use self::memory::{budget, explain_budget, may_map};
+pub use self::memory::{budget, may_map};
+use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::BatchLayout;
-use crate::config::options::Options;
+use crate::config::options::{Locate, Options};
+use crate::dataset::IndexOrigin;
 use crate::dataset::shuffle_quality;
 use crate::error::Error;
 use crate::shm::region::control_bytes;
@@ -48,7 +50,36 @@ pub fn make_order(
     })?)
 }
 
-/// Decides for a node, and adds why to `reasons`. `expansion` is that of [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio).
+/// What the leader of a node found before it decided.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Findings {
+    /// The data set.
+    pub data: DataFacts,
+    /// The storage.
+    pub storage: StorageFacts,
+    /// The memory, before kept data took some.
+    pub budget: Budget,
+    /// Where the index came from.
+    pub index: IndexOrigin,
+    /// Memory of values that the index build read and that are kept \[bytes\].
+    pub retained_bytes: u64,
+    /// What could not be had.
+    pub fallbacks: Vec<Fallback>,
+}
+
+/// What was decided for a node, and the facts it follows from.
+pub struct Decision {
+    /// The decisions.
+    pub settings: Settings,
+    /// The data set.
+    pub data: DataFacts,
+    /// The storage.
+    pub storage: StorageFacts,
+    /// Options that change nothing here.
+    pub fallbacks: Vec<Fallback>,
+}
+
+/// Decides for a node. `expansion` is that of [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio).
 ///
 /// # Errors
 /// Options that contradict the data set, and a budget that is too small: the message says the least that works.
@@ -59,24 +90,47 @@ pub fn decide(
     mappings: Option<&Mappings>,
     expansion: f64,
     budget: &Budget,
-    reasons: &mut Vec<String>,
-) -> Result<Settings, Error> {
+) -> Result<Decision, Error> {
     let (group_samples, group_window) = shuffle_quality::group_of(index);
     let order = make_order(options, index.samples(), group_samples, group_window, None)?;
     let read_options = read_options(options);
     let data = data_facts(options, index, files, expansion)?;
     let storage = storage_facts(&read_options, index, files, mappings, data.file_bytes);
-    explain::explain_order(options, &order, order.kind(), reasons);
     let settings = decide_pure(&read_options, &data, &storage, &order, budget, &control_bytes)
         .map_err(|least| memory::too_small(options, budget, order.kind(), least))?;
-    explain::explain_access(options, &settings, files, reasons);
-    explain::explain_memory(&settings, budget, reasons);
-    explain::explain_reading(options, &settings, order.kind(), index.has_checksums(), reasons);
-    reasons.push(format!(
-        "memory: the least that works for these options is {} MiB",
-        settings.least_bytes.div_ceil(MIB)
-    ));
-    Ok(settings)
+    let fallbacks = without_effect(options, &settings, order.kind(), files.direct_refused());
+    Ok(Decision { settings, data, storage, fallbacks })
+}
+
+/// Options that change nothing for this data set, this storage or this job.
+fn without_effect(
+    options: &Options,
+    settings: &Settings,
+    kind: Kind,
+    direct_refused: Option<&str>,
+) -> Vec<Fallback> {
+    let mut fallbacks = Vec::new();
+    let mut add = |wanted, reason: &str| fallbacks.push(Fallback::new(wanted, reason));
+    if options.direct == Some(true) && !settings.direct {
+        add(Wanted::Direct, direct_refused.unwrap_or("the file system refuses O_DIRECT"));
+    }
+    if options.coalesce.is_some() && matches!(kind, Kind::Group { .. }) {
+        add(Wanted::Coalesce, "the order group is read a window at a time");
+    }
+    if options.links.is_none() {
+        let is_one_node = options.local_ranks.len() == options.size as usize;
+        let reason = if is_one_node { "the job has one node" } else { "the nodes are not linked" };
+        if options.stagger.is_some() {
+            add(Wanted::Stagger, reason);
+        }
+        if options.locate == Locate::Handoff {
+            add(Wanted::Handoff, reason);
+        }
+    }
+    if options.checksums && !settings.checksums {
+        add(Wanted::Checksums, "the format has none of single records, or its codecs always check them");
+    }
+    fallbacks
 }
 
 fn read_options(options: &Options) -> ReadOptions {

@@ -19,8 +19,9 @@ use forebay_format::{
 };
 use forebay_io::file_system_at;
 use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::base::fallback::{Fallback, Wanted, record};
 use crate::dataset::open::open_indexed;
 use crate::dataset::retained_values::{Keeping, RetainedValues};
 use crate::dataset::shuffle_quality::ShuffleQuality;
@@ -52,8 +53,46 @@ pub struct Loaded {
     pub bytes: Arc<Vec<u8>>,
     /// The data themselves, where building the index read all of them and they were to be kept.
     pub kept: Option<Arc<RetainedValues>>,
-    /// How the index was come by, for `explain()`, where that is not plain.
-    pub notes: Vec<String>,
+    /// Where the index came from.
+    pub origin: IndexOrigin,
+    /// What was wanted for it and could not be had.
+    pub fallbacks: Vec<Fallback>,
+}
+
+/// Where an index came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "source", rename_all = "snake_case")]
+pub enum IndexOrigin {
+    /// A sidecar.
+    Sidecar,
+    /// It was built.
+    Build,
+    /// It was computed from the recipe of the container's layout.
+    Recipe {
+        /// Whether the recipe was compared with all records.
+        verified: bool,
+        /// Length of the recipe \[bytes\].
+        recipe_bytes: u64,
+        /// The recipe's file.
+        path: String,
+    },
+    /// One process walked through all records.
+    Scan {
+        /// On which node.
+        scanning_node: ScanningNode,
+    },
+}
+
+/// The node whose leader walks through all records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScanningNode {
+    /// This node's, for the whole job.
+    This,
+    /// Another node's, for the whole job.
+    Other,
+    /// Each node's for its own node, as the nodes are not linked.
+    Each,
 }
 
 /// What is kept of how a data set was written.
@@ -145,10 +184,12 @@ impl IndexedDataset {
             tracing::info!(reason = warning, "a sidecar is rejected");
             caller.warn(warning);
         }
-        let (mut kept, mut notes) = (None, Vec::new());
+        let (mut kept, mut fallbacks, mut origin) = (None, Vec::new(), IndexOrigin::Build);
         let bytes = if let Some(found) = lookup.found {
+            origin = IndexOrigin::Sidecar;
             found.bytes
-        } else if let Some(bytes) = self.recorded(&mut notes, caller)? {
+        } else if let Some((bytes, computed)) = self.recorded(&mut fallbacks, caller)? {
+            origin = computed;
             bytes
         } else if let Some(keeping) = self.keeping(budget_bytes) {
             let built = self.build_from(&self.dataset.read_into(&(keeping.clone() as _)), None, caller)?;
@@ -162,11 +203,11 @@ impl IndexedDataset {
         if let Some(doubt) = self.dataset.sample_axis_doubt(&index) {
             caller.warn(&doubt);
         }
-        Ok(self.index.get_or_init(|| Loaded { index, bytes, kept, notes }).clone())
+        Ok(self.index.get_or_init(|| Loaded { index, bytes, kept, origin, fallbacks }).clone())
     }
 
     /// The index, computed from the recipe that is kept of this data set, be it recorded or stated. Where there is none,
-    /// or it does not lead to these files, the ordinary index serves, and the notes say why.
+    /// or it does not lead to these files, the ordinary index serves, and a fallback says why.
     pub fn index_by_provenance(&self, budget_bytes: u64, caller: &dyn Host) -> Result<Loaded, Error> {
         if let Some(loaded) = self.computed.get() {
             return Ok(loaded.clone());
@@ -183,7 +224,8 @@ impl IndexedDataset {
                 Ok(bytes) => {
                     let bytes = Arc::new(bytes);
                     let index = Arc::new(self.dataset.index(bytes.clone())?);
-                    let loaded = Loaded { index, bytes, kept: None, notes: vec![told(&found)] };
+                    let (origin, fallbacks) = (computed_from(&found), Vec::new());
+                    let loaded = Loaded { index, bytes, kept: None, origin, fallbacks };
                     return Ok(self.computed.get_or_init(|| loaded).clone());
                 }
                 Err(error @ forebay_format::Error::Recipe { .. }) => error.to_string(),
@@ -191,12 +233,16 @@ impl IndexedDataset {
             },
         };
         let mut loaded = self.index_keeping(budget_bytes, caller)?;
-        loaded.notes.push(format!("locate: the ordinary index instead of provenance: {why}"));
+        record(&mut loaded.fallbacks, Fallback::new(Wanted::Recipe, why));
         Ok(loaded)
     }
 
     /// The index from a recorded recipe, if one is kept and leads to these files.
-    fn recorded(&self, notes: &mut Vec<String>, caller: &dyn Host) -> Result<Option<Vec<u8>>, Error> {
+    fn recorded(
+        &self,
+        fallbacks: &mut Vec<Fallback>,
+        caller: &dyn Host,
+    ) -> Result<Option<(Vec<u8>, IndexOrigin)>, Error> {
         let lookup = self.dataset.find_recipe(&CachePolicy::from_environment());
         for warning in &lookup.warnings {
             caller.warn(warning);
@@ -204,12 +250,9 @@ impl IndexedDataset {
         // A user's word alone is used where he asks for it.
         let Some(found) = lookup.found.filter(|found| found.recipe.is_verified()) else { return Ok(None) };
         match self.compute(&found, caller) {
-            Ok(bytes) => {
-                notes.push(told(&found));
-                Ok(Some(bytes))
-            }
+            Ok(bytes) => Ok(Some((bytes, computed_from(&found)))),
             Err(error @ forebay_format::Error::Recipe { .. }) => {
-                notes.push(format!("locate: the ordinary index instead of provenance: {error}"));
+                fallbacks.push(Fallback::new(Wanted::Recipe, error.to_string()));
                 Ok(None)
             }
             Err(error) => Err(error.into()),
@@ -491,11 +534,12 @@ impl IndexedDataset {
     }
 }
 
-/// A recipe that served, in one line.
-fn told(found: &FoundRecipe) -> String {
-    let verified = if found.recipe.is_verified() { "recorded" } else { "stated, unverified" };
-    let bytes = found.recipe.recipe_bytes();
-    format!("locate: places computed from a recipe of {bytes} bytes ({verified}), {}", found.path.display())
+fn computed_from(found: &FoundRecipe) -> IndexOrigin {
+    IndexOrigin::Recipe {
+        verified: found.recipe.is_verified(),
+        recipe_bytes: found.recipe.recipe_bytes(),
+        path: found.path.display().to_string(),
+    }
 }
 
 fn report_of(recipe: &RecipeFile, path: PathBuf) -> RecipeReport {

@@ -1,4 +1,4 @@
-//! How well an order shuffles, in numbers for programs and in words for people. `forebay_plan` computes; this words it.
+//! How well an order shuffles, in numbers, and the warning where that is not enough.
 
 use forebay_format::Index;
 use forebay_plan::{Convergence, Kind, Last, Order, OrderSpec, Quality, default_group};
@@ -79,35 +79,8 @@ pub(crate) fn default_order(index: &Index, ranks: u64, batch: u64) -> Result<Ord
     })?)
 }
 
-/// The lines of `explain()`.
-pub(crate) fn lines(order: &Order, epochs: Option<u64>, unit_samples: u64) -> Vec<String> {
-    let mut lines = Vec::new();
-    let quality = order.quality();
-    if let (Some(entropy), Some(pairs), Some(shuffled)) =
-        (quality.order_entropy, quality.same_group_pairs, quality.full_shuffle_same_group_pairs)
-    {
-        lines.push(format!(
-            "shuffle quality: order entropy {entropy:.3} of a full shuffle's; two samples of a global batch share a group \
-             with chance {pairs:.4}, {shuffled:.4} in a full shuffle"
-        ));
-    }
-    if let Some(bound) = Convergence::of(order, epochs.unwrap_or(0), unit_samples) {
-        let verdict = match epochs {
-            None => String::new(),
-            Some(epochs) if bound.holds() => format!("; it holds for {epochs} epoch(s)"),
-            Some(epochs) => format!("; it fails for {epochs} epoch(s): {}", remedy(&bound)),
-        };
-        lines.push(format!(
-            "shuffle quality: convergence is proven unharmed for fewer than {} epochs ({}){verdict}",
-            bound.proven_epochs(),
-            condition(&bound),
-        ));
-    }
-    lines
-}
-
 /// What to tell a user whose order fails the condition where groups would do. In a data set that is too small for them, and in a
-/// small one ([`SMALL_SAMPLES`]), only `lines` says so.
+/// small one ([`SMALL_SAMPLES`]), only [`ShuffleQuality`] says so.
 pub(crate) fn warning(order: &Order, epochs: u64, index: &Index) -> Option<String> {
     let summary = index.summary();
     warning_of(order, epochs, index.unit_samples(), summary.record_bytes)
@@ -143,19 +116,6 @@ fn condition(bound: &Convergence) -> String {
     format!("Meng et al.: epochs < N/G = {samples} samples / {groups} groups = {ratio:.1}")
 }
 
-fn remedy(bound: &Convergence) -> String {
-    match bound.would_do {
-        Some((samples, window)) => {
-            format!(
-                "order=forebay.Group(samples={samples}, window={window}) would do, and so would order=\"shuffle\""
-            )
-        }
-        None => {
-            "the data set is too small for groups that would do; order=\"shuffle\" has no such bound".into()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,24 +140,16 @@ mod tests {
         ] {
             assert!(text.contains(fact), "{fact}: {text}");
         }
-        let told = lines(&order, Some(90), 1);
-        assert!(
-            told[1].contains("it fails for 90 epoch(s): order=forebay.Group(samples=91, window=4)"),
-            "{told:?}"
-        );
-        assert!(lines(&order, Some(31), 1)[1].ends_with("; it holds for 31 epoch(s)"));
-        assert!(lines(&order, None, 1)[1].ends_with("= 32.0)"));
+        let quality = |epochs| ShuffleQuality::of(&order, Some(epochs), 1);
+        assert_eq!((quality(31).within_bound, quality(90).within_bound), (Some(true), Some(false)));
     }
 
     #[test]
-    fn in_a_small_data_set_explain_says_so_and_nobody_is_warned() {
+    fn in_a_data_set_too_small_for_groups_that_would_do_nobody_is_warned() {
         let order = order(1000, 2);
         assert_eq!(warning_of(&order, 90, 1, u64::MAX), None);
-        let told = lines(&order, Some(90), 1);
-        assert!(
-            told[1].contains("the data set is too small for groups that would do; order=\"shuffle\""),
-            "{told:?}"
-        );
+        let quality = ShuffleQuality::of(&order, Some(90), 1);
+        assert_eq!((quality.within_bound, quality.suggested_group.is_none()), (Some(false), true));
     }
 
     #[test]
@@ -205,7 +157,7 @@ mod tests {
         let warned = |samples, bytes| warning_of(&order(samples, 4), 20, 1, bytes).is_some();
         assert!(!warned(SMALL_SAMPLES - 1, SMALL_BYTES - 1));
         assert!(warned(SMALL_SAMPLES, 0) && warned(SMALL_SAMPLES - 1, SMALL_BYTES));
-        assert!(lines(&order(9000, 4), Some(20), 1)[1].contains("it fails for 20 epoch(s)"));
+        assert_eq!(ShuffleQuality::of(&order(9000, 4), Some(20), 1).within_bound, Some(false));
     }
 
     #[test]
@@ -215,7 +167,6 @@ mod tests {
             (told.groups, told.proven_epochs, told.epochs, told.within_bound),
             (None, None, None, None)
         );
-        assert_eq!(lines(&order(1000, 1), Some(90), 1).len(), 1);
         let told = ShuffleQuality::of(&order(100_000, 10), None, 1);
         assert_eq!(
             (told.groups, told.proven_epochs, told.epochs, told.within_bound),

@@ -4,12 +4,13 @@
 //! ahead as the ring of finds lets it. How it walks is in `walk.rs`.
 //!
 //! When its process says goodbye, the next one goes on at the step that was published last. When the walk meets an error,
-//! the root says so in `explain()` and marks what it should have found as unknown.
+//! the root records a fallback and marks what it should have found as unknown.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::walk::Walk;
+use crate::base::fallback::Wanted;
 use crate::pipeline::planner::wanted_end;
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::in_storage;
@@ -55,8 +56,7 @@ fn seek(session: &Session, number: usize) {
         let begun = Instant::now();
         Doing::Reading(monotonic_ns()).publish(seeking);
         if !lost && let Err(error) = in_storage(|| walk.step(step)) {
-            let failed = "the walk through the container failed, so places come from the index";
-            context.falls_back(format!("{failed}: {error}"));
+            context.falls_back(Wanted::Walk, error.to_string());
             lost = true;
         }
         if lost {

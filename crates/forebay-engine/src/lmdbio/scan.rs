@@ -12,7 +12,7 @@ use forebay_io::{Mappings, ShardFiles};
 
 use crate::base::failpoint;
 use crate::config::options::Options;
-use crate::dataset::{IndexedDataset, Loaded};
+use crate::dataset::{IndexOrigin, IndexedDataset, Loaded, ScanningNode};
 use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::{Channel, Links};
@@ -27,7 +27,7 @@ pub(crate) fn scan(
     links: Option<&Links>,
     caller: &dyn Host,
 ) -> Result<Loaded, Error> {
-    let (bytes, note) = match links {
+    let (bytes, scanning_node) = match links {
         Some(links) if links.me() != SCANNER => {
             let stop = || {
                 caller.waits_for_others();
@@ -35,33 +35,23 @@ pub(crate) fn scan(
             };
             let bytes = links.receive(Channel::Index, Some(SCANNER), &stop)?;
             let (_, bytes) = bytes.ok_or(Error::Interrupted)?;
-            let who = links.facts().leader(SCANNER);
-            (
-                bytes,
-                format!(
-                    "locate: {who} went over all records when the loader was made, and told where they are"
-                ),
-            )
+            (bytes, ScanningNode::Other)
         }
         Some(links) => {
             let bytes = go_over(source, caller)?;
             links.send_all(Channel::Index, bytes.as_slice())?;
-            let note = "locate: this process went over all records when the loader was made, and told the other nodes";
-            (bytes, note.to_owned())
+            (bytes, ScanningNode::This)
         }
         None => {
-            let whose = if options.size as usize > options.local_ranks.len() {
-                ", and so did one on every other node, as the nodes are not linked"
-            } else {
-                ", and all use the places that it found"
-            };
-            let note = format!("locate: one process went over all records when the loader was made{whose}");
-            (go_over(source, caller)?, note)
+            let is_one_node = options.size as usize == options.local_ranks.len();
+            let scanning_node = if is_one_node { ScanningNode::This } else { ScanningNode::Each };
+            (go_over(source, caller)?, scanning_node)
         }
     };
     let bytes = Arc::new(bytes);
     let index = Arc::new(source.dataset().index(Arc::clone(&bytes) as _)?);
-    Ok(Loaded { index, bytes, kept: None, notes: vec![note] })
+    let origin = IndexOrigin::Scan { scanning_node };
+    Ok(Loaded { index, bytes, kept: None, origin, fallbacks: Vec::new() })
 }
 
 /// Goes over all records and makes an index of them.

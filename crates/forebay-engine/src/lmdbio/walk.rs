@@ -17,6 +17,7 @@ use forebay_types::{Extent, Located, Piece, Rank, SampleId, ShardId};
 
 use super::handoff::Handoff;
 use crate::base::failpoint;
+use crate::base::fallback::Wanted;
 use crate::config::options::Locate;
 use crate::error::Error;
 use crate::pipeline::session::Session;
@@ -144,9 +145,7 @@ impl<'a> Walk<'a> {
         if let Some(told) = told
             && let Err(refused) = self.take(mappings, &told, first.map(|(first, _)| first))
         {
-            context.falls_back(format!(
-                "a root walked by itself, as the cursor it was handed was refused: {refused}"
-            ));
+            context.falls_back(Wanted::Handoff, format!("the cursor that was handed over: {refused}"));
         }
         if takes {
             failpoint::at(failpoint::Place::Cursor);

@@ -9,9 +9,10 @@ use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles};
 use serde::{Deserialize, Serialize};
 
+use crate::base::fallback::{Fallback, Wanted};
 use crate::base::memory_ledger;
 use crate::config::options::{AccessChoice, Locate, Options};
-use crate::config::{self, Settings};
+use crate::config::{self, Decision, Findings, Settings};
 use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::ragged_size::expansion_ratio;
 use crate::dataset::{IndexedDataset, Loaded};
@@ -27,8 +28,7 @@ const KEPT_SHARE: u64 = 2;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) settings: Settings,
-    /// Why, in words.
-    pub(crate) reasons: Vec<String>,
+    pub(crate) findings: Findings,
     /// Whether the data themselves follow the region and the index, a descriptor for each shard.
     pub(crate) kept: bool,
     /// All nodes, where there are several that are linked.
@@ -58,7 +58,7 @@ pub(crate) fn lead(
     caller: &dyn Host,
 ) -> Result<LeaderState, Error> {
     let mut budget = config::budget(options, address_left)?;
-    let mut reasons = config::explain_budget(&budget);
+    let found_budget = budget;
     // Roots and cursors are there to touch storage.
     if options.locate.walks() || options.locate == Locate::Scan {
         source.dataset().need_lmdb("walking from record to record")?;
@@ -66,22 +66,16 @@ pub(crate) fn lead(
     let touches = options.roots || options.locate.walks();
     let keep_bytes = if touches { 0 } else { budget.left_bytes() / KEPT_SHARE };
     let begun = Instant::now();
-    let Loaded { index, bytes, kept, notes } = match options.locate {
+    let Loaded { index, bytes, kept, origin, mut fallbacks } = match options.locate {
         Locate::Provenance => source.index_by_provenance(keep_bytes, caller)?,
         Locate::Scan => scan(source, options, links, caller)?,
         Locate::Index | Locate::Cursor | Locate::Handoff => source.index_keeping(keep_bytes, caller)?,
     };
     let seek = begun.elapsed();
-    reasons.extend(notes);
     if index.samples() == 0 {
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
     }
     if let Some(kept) = &kept {
-        reasons.push(format!(
-            "data: the values lie among the tree's pages, all of which the index build read; {} MiB of them are kept in \
-             memory and read from there",
-            kept.bytes() >> 20
-        ));
         let taken = kept.take_from(options.budget_owner());
         budget.held_bytes += taken;
         budget.lendable_bytes = budget.lendable_bytes.saturating_sub(taken);
@@ -93,21 +87,33 @@ pub(crate) fn lead(
         // A cursor walks through a mapping and through nothing else.
         Err(error) if options.locate.walks() => return Err(error),
         Err(error) => {
-            reasons.push(format!("access: the files are not mapped but read by pread: {error}"));
+            fallbacks.push(Fallback::new(Wanted::Mapping, error.to_string()));
             None
         }
     };
     let expansion = expansion_ratio(source, &index);
     let budget_bytes = budget.asked_bytes;
-    let settings =
-        config::decide(options, &index, &files, mappings.as_ref(), expansion, &budget, &mut reasons)?;
+    let decision = config::decide(options, &index, &files, mappings.as_ref(), expansion, &budget)?;
+    let Decision { settings, data, storage, fallbacks: unmet } = decision;
+    fallbacks.extend(unmet);
+    for fallback in &fallbacks {
+        fallback.log(&options.name);
+    }
+    let findings = Findings {
+        data,
+        storage,
+        budget: found_budget,
+        index: origin,
+        retained_bytes: kept.as_ref().map_or(0, |kept| kept.bytes()),
+        fallbacks,
+    };
     let total = settings.region_bytes;
     let share =
         memory_ledger::take(options.budget_owner(), &options.name, total, budget_bytes, !settings.on_loan);
     let region = host::sealed_memfd("forebay-region", total as usize)?;
     let index = host::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());
-    let reply = Reply { settings, reasons, kept: kept.is_some(), nodes };
+    let reply = Reply { settings, findings, kept: kept.is_some(), nodes };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
     fds.extend(share_kept()?.into_iter().flatten());

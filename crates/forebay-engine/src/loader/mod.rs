@@ -20,14 +20,15 @@ use std::time::{Duration, Instant};
 
 use forebay_format::Index;
 use forebay_host::{self as host, Map, fork};
+use forebay_plan::OrderState;
 use forebay_plan::config::{Mapping, ReadAhead};
-use forebay_plan::{Order, OrderState};
 use forebay_types::{Field, Rank};
 
 use crate::base::failpoint;
+use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::{BatchLayout, Buffers};
+use crate::config;
 use crate::config::options::{AccessChoice, Options, compare_greetings, least_address_left};
-use crate::config::{self, Settings};
 use crate::dataset::IndexedDataset;
 use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::shuffle_quality::ShuffleQuality;
@@ -224,13 +225,15 @@ impl Engine {
             }
         };
         let (files, mappings) = offload(caller, &what, limit_s, open)?;
-        let (mappings, fallback) = match mappings.transpose() {
-            Ok(mappings) => (mappings.flatten(), None),
+        let mut fallbacks = Vec::new();
+        let mappings = match mappings.transpose() {
+            Ok(mappings) => mappings.flatten(),
             Err(error) if settings.locate.walks() => return Err(error),
             Err(error) => {
-                let reason = format!("this rank maps no files but reads them by pread: {error}");
-                tracing::info!(loader = options.name, reason, "falls back");
-                (None, Some(reason))
+                let fallback = Fallback::new(Wanted::Mapping, error.to_string());
+                fallback.log(&options.name);
+                fallbacks.push(fallback);
+                None
             }
         };
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
@@ -269,12 +272,12 @@ impl Engine {
             epoch_reads: EpochReads::default(),
             waits: Mutex::default(),
             bad_samples: BadSamples::default(),
-            fallback: Mutex::new(fallback),
+            fallbacks: Mutex::new(fallbacks),
             share,
             untouched: AtomicBool::new(true),
             options,
             settings,
-            reasons: reply.reasons,
+            findings: reply.findings,
             order,
             source,
             index,
@@ -314,8 +317,8 @@ impl Engine {
         };
         engine.lend_memory();
         if tracing::enabled!(tracing::Level::DEBUG) {
-            let decisions = engine.explain().join("; ");
-            tracing::debug!(loader = engine.context.options.name, decisions, "the loader is made");
+            let config = engine.config().to_string();
+            tracing::debug!(loader = engine.context.options.name, config, "the loader is made");
         }
         Ok(engine)
     }
@@ -328,11 +331,6 @@ impl Engine {
     /// The last epoch whose steps positions can count.
     pub fn last_epoch(&self) -> u64 {
         ((AWAY - 1) / self.steps_per_epoch().max(1)).saturating_sub(1)
-    }
-
-    /// The order.
-    pub fn order(&self) -> &Order {
-        &self.context.order
     }
 
     /// Writes and checks the states of this loader.
@@ -350,19 +348,9 @@ impl Engine {
         ShuffleQuality::of(&self.context.order, self.known_epochs(), self.context.index.unit_samples())
     }
 
-    /// The leader's decisions.
-    pub fn settings(&self) -> &Settings {
-        &self.context.settings
-    }
-
     /// The fields of a batch.
     pub fn fields(&self) -> &[Field] {
         self.context.index.fields()
-    }
-
-    /// The index.
-    pub fn index(&self) -> &Index {
-        &self.context.index
     }
 
     pub(crate) fn consumer(&self) -> Result<MutexGuard<'_, Consumer>, Error> {

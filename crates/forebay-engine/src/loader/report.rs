@@ -1,9 +1,14 @@
-//! What a loader tells of itself: counters, bad samples, and what was chosen and why.
+//! What a loader tells of itself: counters, bad samples, and what was decided.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use crate::dataset::shuffle_quality;
+use forebay_plan::Kind;
+use forebay_plan::config::{AccessChoice, IoMode, Level, MemoryBound, Settings};
+use serde_json::{Value, json};
+
+use crate::base::fallback::{Fallback, record};
+use crate::config::Findings;
 use crate::loader::Engine;
 use crate::mesh::FailureSink;
 use crate::shm::counters::{self, COUNTER_NAMES};
@@ -39,39 +44,118 @@ impl Engine {
         self.context.bad_samples.list()
     }
 
-    /// What was chosen and why, a line each.
-    pub fn explain(&self) -> Vec<String> {
+    /// What was decided, found and given up, as facts: `Loader.config`, whose keys docs/metrics.md lists. The fields of a batch
+    /// are asked for apart ([`Engine::fields`]).
+    pub fn config(&self) -> Value {
         let context = &self.context;
-        let mut lines = context.reasons.clone();
-        lines.extend(shuffle_quality::lines(
-            &context.order,
-            self.known_epochs(),
-            context.index.unit_samples(),
-        ));
-        if let Some(reason) = &*context.fallback.lock().unwrap_or_else(PoisonError::into_inner) {
-            lines.push(format!("fallback: {reason}"));
+        let (settings, order, files) = (&context.settings, &context.order, &context.files);
+        let Findings { data, storage, budget, index, retained_bytes, .. } = &context.findings;
+        let (group_samples, group_window) = match order.kind() {
+            Kind::Group { samples, window } => (Some(samples), Some(window)),
+            _ => (None, None),
+        };
+        json!({
+            "data": {
+                "samples": data.samples,
+                "record_bytes": data.record_bytes,
+                "file_bytes": data.file_bytes,
+                "unit_samples": data.unit_samples,
+                "file_system": files.file_system_name(),
+                "is_local": storage.source == Level::LocalDisk,
+            },
+            "order": {
+                "kind": context.options.order.kind,
+                "steps": self.steps_per_epoch(),
+                "global_batch": order.global_batch(),
+                "epochs": context.options.epochs,
+                "lanes": order.lanes(),
+                "allowed_ranks": order.allowed_ranks(),
+                "group_samples": group_samples,
+                "group_window": group_window,
+                "shuffle_quality": self.shuffle_quality(),
+            },
+            "index": index,
+            "reading": {
+                "locate": settings.locate,
+                "io_mode": io_mode(settings.mode),
+                "roots": settings.mode.has_roots(),
+                "access": access(settings),
+                "direct": settings.direct,
+                "mapping": settings.mapping,
+                "read_ahead": settings.read_ahead,
+                "readers": settings.region.readers,
+                "max_read_bytes": settings.limits.max_read_bytes,
+                "gap_bytes": settings.limits.gap_bytes,
+                "first_segment_steps": settings.first_segment_steps,
+                "segment_steps": settings.segment_steps,
+                "checksums": settings.checksums,
+            },
+            "memory": {
+                "asked_bytes": budget.asked_bytes,
+                "is_default": budget.is_default,
+                "bound": bound_name(budget.bound),
+                "bound_bytes": budget.bound.bytes(),
+                "is_half_of_address_space": budget.is_half_of_address_space,
+                "held_bytes": budget.held_bytes,
+                "retained_bytes": retained_bytes,
+                "node_bytes": storage.memory_bytes,
+                "budget_bytes": settings.memory_bytes,
+                "minimum_bytes": settings.least_bytes,
+                "on_loan": settings.on_loan,
+                "region_bytes": settings.region_bytes,
+                "staging_bytes": settings.region.staging_bytes,
+                "batch_buffers": settings.region.buffers,
+                "batch_buffer_bytes": settings.region.buffer_bytes,
+            },
+            "linked_nodes": self.ward.nodes.as_ref().map(|nodes| nodes.0.len()),
+            "fallbacks": self.fallbacks(),
+            "now": self.now(),
+        })
+    }
+
+    /// What changes while the loader lives.
+    fn now(&self) -> Value {
+        let region = &self.context.region;
+        let groups = region.gate().groups.load(Ordering::Acquire);
+        json!({
+            "epochs": self.known_epochs(),
+            "touched_bytes": region.touched_bytes(),
+            "huge_page_bytes": self.huge_pages.then(|| region.memory().huge_bytes()),
+            "stagger_groups": (groups > 0).then_some(groups),
+            "all_batch_buffers_kept": self.context.buffers.ring.keeps_all(),
+        })
+    }
+
+    /// All that is done in another way than was wanted: the leader's, then those of this rank.
+    fn fallbacks(&self) -> Vec<Fallback> {
+        let mut all = self.context.findings.fallbacks.clone();
+        for fallback in self.context.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            record(&mut all, fallback.clone());
         }
-        match context.region.gate().groups.load(Ordering::Acquire) {
-            0 => {}
-            groups => lines.push(format!("stagger: the readers take turns in {groups} group(s) at present")),
-        }
-        lines.push(if self.huge_pages {
-            format!("huge pages: {} MiB of the shared memory", context.region.memory().huge_bytes() >> 20)
-        } else {
-            "huge pages: this system gives none to shared memory (transparent_hugepage/shmem_enabled)".into()
-        });
-        if let Some(nodes) = &self.ward.nodes {
-            lines.push(format!("nodes: {}, linked by their leaders", nodes.0.len()));
-        }
-        lines.push(format!(
-            "memory now: {} MiB of the shared memory are touched, which is what it costs",
-            context.region.touched_bytes().div_ceil(1 << 20)
-        ));
-        if context.buffers.ring.keeps_all() {
-            lines.push(
-                "batches: the user keeps all buffers, so batches are copied into private memory".into(),
-            );
-        }
-        lines
+        all
+    }
+}
+
+fn io_mode(mode: IoMode) -> &'static str {
+    match mode {
+        IoMode::Mapped => "mapped",
+        IoMode::Planned { .. } => "planned",
+        IoMode::CursorWalk { .. } => "cursor_walk",
+    }
+}
+
+/// How storage is touched, now that it is decided.
+fn access(settings: &Settings) -> AccessChoice {
+    match settings.access {
+        AccessChoice::Auto if settings.mode.is_alone() => AccessChoice::Mmap,
+        AccessChoice::Auto => AccessChoice::Pread,
+        choice => choice,
+    }
+}
+
+fn bound_name(bound: MemoryBound) -> &'static str {
+    match bound {
+        MemoryBound::AddressSpace(_) => "address_space",
+        MemoryBound::Free(_) => "free",
     }
 }

@@ -10,11 +10,12 @@ use forebay_io::{Failing, Mappings, ReadError, ShardFiles};
 use forebay_plan::{Kind, Order};
 use forebay_types::{Extent, Rank, ShardId};
 
+use crate::base::fallback::{Fallback, Wanted, record};
 use crate::base::memory_ledger;
 use crate::batch::buffer_pool::Claim;
 use crate::batch::layout::{BatchLayout, Buffers};
-use crate::config::Settings;
 use crate::config::options::{AccessChoice, Options};
+use crate::config::{Findings, Settings};
 use crate::dataset::IndexedDataset;
 use crate::mesh::Links;
 use crate::pipeline::bad_samples::BadSamples;
@@ -28,8 +29,8 @@ use crate::shm::stall::{Doing, Node, RankFacts, ReaderFacts, Waiting, Waits};
 pub(crate) struct Context {
     pub(crate) options: Options,
     pub(crate) settings: Settings,
-    /// Why the settings are what they are, in words.
-    pub(crate) reasons: Vec<String>,
+    /// What the leader found before it decided.
+    pub(crate) findings: Findings,
     pub(crate) order: Order,
     pub(crate) node_ranks: Vec<Rank>,
     pub(crate) source: Arc<IndexedDataset>,
@@ -49,8 +50,8 @@ pub(crate) struct Context {
     pub(crate) waits: Mutex<Waits>,
     /// Samples in whose place others stand.
     pub(crate) bad_samples: BadSamples,
-    /// Why a reader could not use what it was asked to use.
-    pub(crate) fallback: Mutex<Option<String>>,
+    /// What this rank could not have since.
+    pub(crate) fallbacks: Mutex<Vec<Fallback>>,
     /// Given back with the memory that it stands for: when neither the loader nor a thread of it is left.
     pub(crate) share: Option<memory_ledger::Share>,
     /// Nobody has touched the staging ring, or its pages were given up since.
@@ -148,10 +149,11 @@ impl Context {
         Ok(())
     }
 
-    /// Notes why something that was asked for is done in another way.
-    pub(crate) fn falls_back(&self, reason: String) {
-        tracing::info!(loader = self.options.name, reason, "falls back");
-        *self.fallback.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reason);
+    /// Records that something is done in another way than was wanted.
+    pub(crate) fn falls_back(&self, wanted: Wanted, reason: impl Into<String>) {
+        let fallback = Fallback::new(wanted, reason);
+        fallback.log(&self.options.name);
+        record(&mut self.fallbacks.lock().unwrap_or_else(std::sync::PoisonError::into_inner), fallback);
     }
 
     /// Says that this process runs.

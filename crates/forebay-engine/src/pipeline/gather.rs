@@ -14,6 +14,7 @@ use forebay_io::{Mappings, guard};
 use forebay_plan::{Demand, Plan, Segment};
 use forebay_types::{Located, Rank, SampleId};
 
+use crate::base::fallback::Wanted;
 use crate::batch::buffer_pool::Claim;
 use crate::batch::layout::{Batch, BatchLayout};
 use crate::error::Error;
@@ -102,7 +103,7 @@ fn fill(
             // Lost pages read as zeros. From now on their file is read, and what is wrong with it met there.
             drop(gathered);
             step.mmap_bytes.set(0);
-            context.falls_back("a file lost pages while it was mapped; it is read with pread".into());
+            context.falls_back(Wanted::Mapping, "a file lost pages while it was mapped");
             continue;
         }
         match gathered {

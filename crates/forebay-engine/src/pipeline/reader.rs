@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use forebay_io::{Mappings, ReadCounters, Reader, Transfer, guard};
+use forebay_io::{Mappings, ReadCounters, Reader, Refused, Transfer, guard};
 use forebay_plan::{Block, Read};
 
+use crate::base::fallback::Wanted;
 use crate::config::options::AccessChoice;
 use crate::lmdbio::read_token::ReadToken;
+use crate::pipeline::context::Context;
 use crate::pipeline::plan_queue::PlannedSegment;
 use crate::pipeline::readahead::announce;
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
@@ -54,15 +56,13 @@ fn read_blocks(session: &Session, number: usize) {
         AccessChoice::IoUring => forebay_io::Access::IoUring,
         AccessChoice::Auto | AccessChoice::Pread | AccessChoice::Mmap => forebay_io::Access::Pread,
     };
-    let (mut reader, fallback) = Reader::new(
+    let mut reader = Reader::new(
         Arc::clone(&context.files),
         choice,
         context.settings.direct,
         context.settings.depth as usize,
     );
-    if let Some(reason) = fallback {
-        context.falls_back(reason);
-    }
+    note_refusals(context, &mut reader);
     let mut sequence = number as u64;
     let mut fetched = Fetched::default();
     let mut counted = ReadCounters::default();
@@ -114,6 +114,7 @@ fn read_blocks(session: &Session, number: usize) {
             return;
         }
         let filled = fill(session, number, &mut reader, &mut fetched, &planned, block);
+        note_refusals(context, &mut reader);
         turn.count(block.length);
         // Counted first: who has a batch finds what was read for it in the counters.
         let now = reader.counters();
@@ -132,6 +133,17 @@ fn read_blocks(session: &Session, number: usize) {
             filled,
         );
         context.region.filled().notify();
+    }
+}
+
+/// Records what the reader was asked to use and cannot.
+fn note_refusals(context: &Context, reader: &mut Reader) {
+    for (refused, reason) in reader.take_refusals() {
+        let wanted = match refused {
+            Refused::IoUring => Wanted::IoUring,
+            Refused::Direct => Wanted::Direct,
+        };
+        context.falls_back(wanted, reason);
     }
 }
 

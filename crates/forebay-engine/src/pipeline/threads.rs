@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use forebay_io::guard;
 use forebay_plan::config::Mapping;
 
+use crate::base::fallback::Wanted;
 use crate::error::Error;
 use crate::lmdbio::root::run as run_root;
 use crate::pipeline::context::Context;
@@ -58,7 +59,8 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
         match session.spawn("gather", Kind::Gathers, |session| gather::run(session)) {
             Err(error) if gatherer == 0 => return Err(error),
             Err(error) => {
-                context.falls_back(format!("{gatherer} of {gatherers} gather threads: {error}"));
+                let reason = format!("{gatherer} of {gatherers} gather threads: {error}");
+                context.falls_back(Wanted::GatherThreads, reason);
                 break;
             }
             Ok(()) => {}
@@ -72,7 +74,7 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
     {
         // Only saves time.
         if let Err(error) = session.spawn("touch", Kind::Shares, |session| touch_staging(session)) {
-            context.falls_back(format!("memory is not touched ahead of the readers: {error}"));
+            context.falls_back(Wanted::Prefault, error.to_string());
         }
     }
     Ok(())

@@ -69,8 +69,8 @@ pub fn requesting() -> Vec<Access> {
 
 /// A reader on failing files that does what was asked for.
 pub fn reader(io: &Arc<FaultyIo>, access: Access, direct: bool) -> Reader {
-    let (reader, fallback) = Reader::with_io(Arc::clone(io) as _, access, direct, 4);
-    assert_eq!(fallback, None);
+    let mut reader = Reader::with_io(Arc::clone(io) as _, access, direct, 4);
+    assert_eq!(reader.take_refusals(), []);
     reader
 }
 

@@ -102,7 +102,7 @@ impl ReadOptions {
 }
 
 /// Facts of the data set, and of a batch of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct DataFacts {
     /// Samples.
     pub samples: u64,
@@ -133,7 +133,8 @@ impl DataFacts {
 }
 
 /// Where bytes come from. What is best for one level is wrong for another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Pages that are in memory.
     PageCache,
@@ -157,7 +158,8 @@ pub enum Mapping {
 
 /// Whether reads go around the page cache where they should. Looked at only where
 /// [`wants_direct`](super::wants_direct) says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DirectIo {
     /// The file system refuses them, or nobody asked.
     Unavailable,
@@ -168,7 +170,7 @@ pub enum DirectIo {
 }
 
 /// Facts of the storage and of the node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct StorageFacts {
     /// Where the files lie: [`Level::LocalDisk`] or [`Level::Network`].
     pub source: Level,

@@ -6,6 +6,8 @@
 //! up to half; a mapping of the data set gets up to a quarter; the rest is for the stacks of
 //! threads, the allocator's arenas, which reserve 64 MiB a thread where they can, and the script.
 
+use serde::{Deserialize, Serialize};
+
 /// Part of the address space that is left which the default budget takes: one in this many.
 const DEFAULT_ADDRESS_PART: u64 = 2;
 /// Part of it that a mapping of the data set takes: one in this many.
@@ -27,7 +29,8 @@ pub struct MemoryFacts {
 }
 
 /// What bounds the memory of a loader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MemoryBound {
     /// `RLIMIT_AS` leaves so much address space \[bytes\].
     AddressSpace(u64),
@@ -46,7 +49,7 @@ impl MemoryBound {
 }
 
 /// What a loader may use on its node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     /// What was asked for, or is the default \[bytes\].
     pub asked_bytes: u64,

@@ -1,0 +1,215 @@
+"""The facts of a loader as text: a pure function of :class:`forebay.config.Config`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forebay.config import Config, ShuffleQuality
+
+_KIB = 1 << 10
+_MIB = 1 << 20
+
+# What happens instead of what was wanted.
+_INSTEAD = {
+    "recipe": "the ordinary index is used, not one computed from a recipe",
+    "mapping": "the files are not mapped but read by pread",
+    "io_uring": "reads use pread, not io_uring",
+    "direct": "reads go through the page cache, not O_DIRECT",
+    "coalesce": "coalesce= changes nothing",
+    "stagger": "stagger= changes nothing",
+    "handoff": "a root walks by itself, without the cursor of another",
+    "walk": "samples are found by the index, not by walking",
+    "checksums": "no checksums of records are computed",
+    "gather_threads": "fewer threads gather",
+    "prefault": "memory is not touched ahead of the readers",
+}
+
+_LOCATED = {
+    "cursor": "each rank walks from record to record by itself and copies from its own mapping; a missing page is a page fault",
+    "roots": "{readers} root(s) of this node walk from record to record through a mapping, for all its ranks",
+    "handoff": "one root of the job walks at a time and hands its cursor to the next one, which prefetches the pages that it "
+    "will probably need",
+}
+
+_SCANNED = {
+    "this": "the leader of this node walked through all records, for the whole job",
+    "other": "the leader of another node walked through all records, for the whole job",
+    "each": "the leader of each node walked through all records, as the nodes are not linked",
+}
+
+
+def _size(size_bytes: int) -> str:
+    """Return a size in whole MiB, or below that in KiB; parts are rounded up."""
+    unit, name = (_MIB, "MiB") if size_bytes >= _MIB else (_KIB, "KiB")
+    return f"{-(-size_bytes // unit)} {name}"
+
+
+def lines(config: Config) -> list[str]:
+    """Return what was decided and why, a line each."""
+    parts = (_given, _order, _index, _access, _reading, _memory, _fallbacks, _now)
+    return [line for part in parts for line in part(config)]
+
+
+def _given(config: Config) -> Iterator[str]:
+    for name, given in config.given.items():
+        if not given.is_argument:
+            yield f"{name} = {given.value} from {given.origin}"
+
+
+def _order(config: Config) -> Iterator[str]:
+    order = config.order
+    if order.group_samples is None:
+        yield f"order: {order.kind}"
+    else:
+        ranks = ", ".join(map(str, order.allowed_ranks))
+        yield (
+            f"order: groups of {order.group_samples} samples, shuffled in windows of {order.group_window}, "
+            f"in {order.lanes} lanes; the same stream on {ranks} ranks"
+        )
+    if order.epochs is not None:
+        yield f"epochs: {order.epochs}; nothing is read ahead beyond them"
+    yield from _shuffle_quality(config, order.shuffle_quality)
+
+
+def _shuffle_quality(config: Config, quality: ShuffleQuality) -> Iterator[str]:
+    entropy, pairs, shuffled = (
+        quality.order_entropy,
+        quality.same_group_pairs,
+        quality.full_shuffle_same_group_pairs,
+    )
+    if entropy is not None and pairs is not None and shuffled is not None:
+        yield (
+            f"shuffle quality: order entropy {entropy:.3f} of a full shuffle's; two samples of a global batch share a group "
+            f"with chance {pairs:.4f} ({shuffled:.4f} in a full shuffle)"
+        )
+    if quality.groups is not None:
+        samples, groups = config.data.samples, quality.groups
+        yield (
+            f"shuffle quality: convergence is proven unharmed for fewer than {quality.proven_epochs} epochs (Meng et al.: "
+            f"epochs < N/G = {samples} samples / {groups} groups = {samples / groups:.1f}){_verdict(quality)}"
+        )
+
+
+def _verdict(quality: ShuffleQuality) -> str:
+    if quality.within_bound is None:
+        return ""
+    if quality.within_bound:
+        return f"; this holds for {quality.epochs} epoch(s)"
+    failed = f"; this fails for {quality.epochs} epoch(s)"
+    if quality.suggested_group is None:
+        return (
+            f'{failed}: the data set is too small for groups that would do; order="shuffle" has no such bound'
+        )
+    samples, window = quality.suggested_group.samples, quality.suggested_group.window
+    return f'{failed}: order=forebay.Group(samples={samples}, window={window}) would do, as would order="shuffle"'
+
+
+def _index(config: Config) -> Iterator[str]:
+    index = config.index
+    if index.source == "recipe":
+        word = "recorded" if index.verified else "stated, unverified"
+        yield f"index: computed from a recipe of {index.recipe_bytes} bytes ({word}), {index.path}"
+    elif index.source == "scan":
+        yield f"index: {_SCANNED[index.scanning_node or 'this']}"
+    else:
+        yield {"sidecar": "index: from a sidecar", "build": "index: built for this loader"}[index.source]
+    if retained := config.memory.retained_bytes:
+        yield (
+            f"index: its build read values that lie among the tree's pages; {_size(retained)} of them are kept in memory "
+            "and read from there"
+        )
+
+
+def _access(config: Config) -> Iterator[str]:
+    data, reading, asked = config.data, config.reading, config.strategy
+    text = f"access: {reading.access}"
+    if asked.access == reading.access:
+        text += ", as asked"
+    if reading.io_mode == "mapped":
+        text += (
+            "; the files are local and in the page cache, so each rank copies its samples from a mapping and reads what "
+            "is missing by pread"
+        )
+    elif reading.access != "mmap" and reading.mapping == "cold":
+        text += "; what is in the page cache later is copied from a mapping"
+    yield f"{text} ({data.file_system}, {'local' if data.is_local else 'on other nodes'})"
+    if reading.direct and asked.direct:
+        yield "direct: reads bypass the page cache, as asked"
+    elif reading.direct:
+        yield (
+            f"direct: reads bypass the page cache, as the files ({_size(data.file_bytes)}) are larger than half of the "
+            f"memory ({_size(config.memory.node_bytes)})"
+        )
+
+
+def _reading(config: Config) -> Iterator[str]:
+    reading, asked = config.reading, config.strategy
+    is_walk = reading.io_mode == "cursor_walk"
+    if is_walk:
+        how = "roots" if reading.roots and reading.locate == "cursor" else reading.locate
+        yield f"locate: {_LOCATED[how].format(readers=reading.readers)}"
+    if reading.readers == 0:
+        yield "reads: none ahead of time or for other ranks, so there are no readers"
+    else:
+        yield (
+            f"reads: up to {_size(reading.max_read_bytes)}, joined over gaps of {_size(reading.gap_bytes)}, by "
+            f"{reading.readers} reader(s) on this node{', which alone touch storage' if reading.roots else ''}"
+        )
+    without_effect = {fallback.wanted for fallback in config.fallbacks}
+    if asked.prefetch_windows is not None:
+        what = "window(s) of each lane" if config.order.kind == "group" else "segment(s)"
+        yield f"prefetch windows: {asked.prefetch_windows} {what}, as asked"
+    if asked.coalesce is not None and "coalesce" not in without_effect:
+        yield f"coalesce: a read spans up to {asked.coalesce} step(s), as asked"
+    if asked.stagger is not None and "stagger" not in without_effect:
+        groups = (
+            "as many groups as is measured to be best"
+            if asked.stagger == "auto"
+            else f"{asked.stagger} group(s)"
+        )
+        yield f"stagger: the nodes take turns in {groups}"
+    if reading.checksums:
+        yield "checksums: that of each record is computed, as asked"
+    if config.linked_nodes is not None:
+        yield f"nodes: {config.linked_nodes}, linked by their leaders"
+
+
+def _memory(config: Config) -> Iterator[str]:
+    memory = config.memory
+    if memory.is_half_of_address_space:
+        yield (
+            f"memory: RLIMIT_AS (ulimit -v) leaves {_size(memory.bound_bytes)} of address space, of which the default "
+            "takes half"
+        )
+    if memory.held_bytes:
+        yield f"memory: other loaders of this job hold {_size(memory.held_bytes)} of the budget"
+    if memory.on_loan:
+        yield (
+            f"memory: other loaders of this process have reserved the {_size(memory.asked_bytes)} that they share, so "
+            "this one is made on loan: it takes memory while it is iterated, from loaders that are between epochs or not "
+            "iterated"
+        )
+    staging = f"{_size(memory.staging_bytes)} of" if memory.staging_bytes else "no"
+    yield (
+        f"memory: {_size(memory.region_bytes)} of {_size(memory.budget_bytes)} on this node: {staging} staging "
+        f"blocks, {memory.batch_buffers} batch buffers of {_size(memory.batch_buffer_bytes)} for each rank"
+    )
+    yield f"memory: the least that works for these options is {_size(memory.minimum_bytes)}"
+
+
+def _fallbacks(config: Config) -> Iterator[str]:
+    for fallback in config.fallbacks:
+        yield f"fallback: {_INSTEAD[fallback.wanted]}: {fallback.reason}"
+
+
+def _now(config: Config) -> Iterator[str]:
+    now = config.now
+    if now.stagger_groups is not None:
+        yield f"now: the readers take turns in {now.stagger_groups} group(s)"
+    yield f"now: {_size(now.touched_bytes)} of the shared memory are touched, which is what it costs"
+    if now.huge_page_bytes is None:
+        yield "now: no huge pages, as this system gives none to shared memory (transparent_hugepage/shmem_enabled)"
+    else:
+        yield f"now: {_size(now.huge_page_bytes)} of the shared memory are huge pages"
+    if now.all_batch_buffers_kept:
+        yield "now: the script keeps all batch buffers, so batches are copied into private memory"

@@ -1,0 +1,280 @@
+"""What a loader decided and found, as facts: :attr:`Loader.config`.
+
+A :class:`Config` is a frozen value, made anew by each access. Only ``now``, ``fallbacks`` and the epochs of the shuffle
+quality differ from one access to the next. :func:`dataclasses.asdict` makes a dictionary that ``json`` can write.
+:meth:`Loader.explain` renders the same facts as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.options import Resolved, Strategy
+
+__all__ = [
+    "Config",
+    "Data",
+    "Fallback",
+    "Given",
+    "GroupSize",
+    "Index",
+    "Memory",
+    "Now",
+    "Order",
+    "Reading",
+    "ShuffleQuality",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """The data set and where it lies."""
+
+    samples: int
+    """Samples of the data set."""
+    record_bytes: int
+    """Bytes of all records."""
+    file_bytes: int
+    """Bytes of all files."""
+    unit_samples: int
+    """Samples that are decoded together; 1 where each stands alone."""
+    fields: Mapping[str, tuple[str, tuple[int, ...] | None]]
+    """Field name → (numpy dtype name, shape of one sample); a shape of None means that the length varies."""
+    file_system: str
+    """Kind of the file system, such as ``ext4``; several are joined by ``and``."""
+    is_local: bool
+    """Whether all files lie on file systems of this node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSize:
+    """Parameters of a group order."""
+
+    samples: int
+    """Samples per group."""
+    window: int
+    """Groups per window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffleQuality:
+    """How well an order shuffles; docs/orders.md has the formulas. From ``groups`` on: None where no bound applies."""
+
+    order_entropy: float | None
+    """Entropy relative to a full shuffle: 1 for a full shuffle, 0 for none."""
+    same_group_pairs: float | None
+    """Chance that two samples of a global batch come from the same group."""
+    full_shuffle_same_group_pairs: float | None
+    """The same chance under a full shuffle."""
+    groups: int | None
+    """Groups of the order."""
+    proven_epochs: int | None
+    """Convergence is proven unharmed for fewer epochs than this."""
+    epochs: int | None
+    """Epochs of the training, as far as they are known."""
+    within_bound: bool | None
+    """Whether ``epochs`` is below ``proven_epochs``."""
+    suggested_group: GroupSize | None
+    """The smallest groups that would do where ``within_bound`` is False; None where the data set is too small for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The order of the samples. ``config.given`` holds ``order`` where the user chose it."""
+
+    kind: str
+    """``group``, ``sequential``, ``contiguous``, ``shuffle``, or ``given`` for a function."""
+    steps: int
+    """Steps of an epoch."""
+    global_batch: int
+    """Samples of all ranks and one step."""
+    epochs: int | None
+    """The option ``epochs=``."""
+    lanes: int
+    """Streams that the ranks share out between them."""
+    allowed_ranks: tuple[int, ...]
+    """Numbers of ranks on which a state of this loader can be resumed."""
+    group_samples: int | None
+    """Samples per group of the order ``group``."""
+    group_window: int | None
+    """Groups per window of the order ``group``."""
+    shuffle_quality: ShuffleQuality
+    """How well the order shuffles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """Where the index came from."""
+
+    source: str
+    """``sidecar``; ``build``: built for this loader; ``recipe``: computed; ``scan``: one process walked through all records."""
+    verified: bool | None = None
+    """Of a recipe: whether it was compared with all records."""
+    recipe_bytes: int | None = None
+    """Of a recipe: its length."""
+    path: str | None = None
+    """Of a recipe: its file."""
+    scanning_node: str | None = None
+    """Of a scan: the node whose leader walked: ``this``, ``other``, or ``each`` where nodes are not linked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How the node finds and reads samples. ``config.strategy`` holds what was asked for."""
+
+    locate: str
+    """How samples are found: ``Strategy(locate=)``."""
+    io_mode: str
+    """``planned``: readers read for all ranks of the node; ``mapped``: each rank copies from its own mapping;
+    ``cursor_walk``: records are found by walking through a mapping."""
+    roots: bool
+    """Whether the readers are LMDBIO's roots, which alone touch storage."""
+    access: str
+    """``mmap``, ``pread`` or ``io_uring``."""
+    direct: bool
+    """Whether reads bypass the page cache (O_DIRECT)."""
+    mapping: str
+    """``none``; ``cold``: the files are mapped; ``resident``: they are, and were found in the page cache."""
+    read_ahead: str
+    """What asks storage for bytes before they are read: ``kernel``, ``announced`` (the readers) or ``off``."""
+    readers: int
+    """Reader threads of the node; 0 where each rank gets its samples itself."""
+    max_read_bytes: int
+    """Length of the largest read."""
+    gap_bytes: int
+    """Two reads are joined over a gap of at most this length."""
+    first_segment_steps: int
+    """Steps that are planned and read together at the start, where the order goes step by step."""
+    segment_steps: int
+    """The same later."""
+    checksums: bool
+    """Whether the checksum of each record is computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The memory of the loader on this node."""
+
+    asked_bytes: int
+    """The option ``memory=``, or its default."""
+    is_default: bool
+    """Whether that is the default."""
+    bound: str
+    """What bounds ``memory=``: ``free`` memory, or the ``address_space`` that ``ulimit -v`` leaves."""
+    bound_bytes: int
+    """How much that is."""
+    is_half_of_address_space: bool
+    """Whether the default is half of the address space that is left."""
+    held_bytes: int
+    """What other loaders of the job hold of the budget."""
+    retained_bytes: int
+    """Values that the index build read and that are kept in memory."""
+    node_bytes: int
+    """Memory of the node or the control group."""
+    budget_bytes: int
+    """What this loader may use."""
+    minimum_bytes: int
+    """The least budget that works for these options."""
+    on_loan: bool
+    """Whether the loader reserves none of it, but takes it while it is iterated."""
+    region_bytes: int
+    """Shared memory of the node, in total."""
+    staging_bytes: int
+    """Of that, the staging blocks."""
+    batch_buffers: int
+    """Batch buffers of each rank."""
+    batch_buffer_bytes: int
+    """Size of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """Something that is done in another way than was wanted."""
+
+    wanted: str
+    """What was wanted; docs/metrics.md lists the values, and what happens instead."""
+    reason: str
+    """Why it could not be had, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """What changes while the loader lives."""
+
+    epochs: int | None
+    """The option ``epochs=``, or the epochs begun where these are more."""
+    touched_bytes: int
+    """Shared memory that takes real memory."""
+    huge_page_bytes: int | None
+    """Of that, huge pages; None where the system gives none to shared memory."""
+    stagger_groups: int | None
+    """Groups of nodes that take turns; None without turns."""
+    all_batch_buffers_kept: bool
+    """Whether the script keeps all batch buffers, so that batches are copied into private memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The value of an option that was given, and where it was given."""
+
+    value: str
+    """The value as text."""
+    origin: str
+    """The argument as ``name=``, the environment variable, or ``file: name`` of the configuration file."""
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is an argument of :class:`Loader`."""
+        return self.origin.endswith("=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What a loader decided and found, and what it could not have."""
+
+    strategy: Strategy
+    """What was asked for."""
+    given: Mapping[str, Given]
+    """Each option that was given, by name; all others have their defaults."""
+    data: Data
+    """The data set."""
+    order: Order
+    """The order of the samples."""
+    index: Index
+    """Where the index came from."""
+    reading: Reading
+    """How samples are found and read."""
+    memory: Memory
+    """Memory and sizes."""
+    linked_nodes: int | None
+    """Nodes whose leaders are linked; None without links."""
+    fallbacks: tuple[Fallback, ...]
+    """What is done in another way than was wanted, one for each thing that was wanted."""
+    now: Now
+    """What changes while the loader lives."""
+
+
+def from_engine(found: Mapping[str, Any], options: Resolved) -> Config:
+    """Make a :class:`Config` of the facts of an engine and of resolved options."""
+    data, order = found["data"], found["order"]
+    quality = order["shuffle_quality"]
+    group = quality["suggested_group"]
+    quality = ShuffleQuality(**quality | {"suggested_group": GroupSize(**group) if group else None})
+    return Config(
+        strategy=options["strategy"],
+        given={
+            name: Given(value=str(options[name]), origin=origin) for name, origin in options.origins.items()
+        },
+        data=Data(**data | {"fields": {name: (dtype, shape) for name, dtype, shape in data["fields"]}}),
+        order=Order(
+            **order | {"allowed_ranks": tuple(order["allowed_ranks"]), "shuffle_quality": quality},
+        ),
+        index=Index(**found["index"]),
+        reading=Reading(**found["reading"]),
+        memory=Memory(**found["memory"]),
+        linked_nodes=found["linked_nodes"],
+        fallbacks=tuple(Fallback(**fallback) for fallback in found["fallbacks"]),
+        now=Now(**found["now"]),
+    )

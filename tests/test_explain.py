@@ -1,0 +1,241 @@
+"""``Loader.explain()`` renders ``Loader.config``: made-up facts, and the text that comes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import forebay
+from forebay._explain import lines
+from forebay.config import (
+    Config,
+    Data,
+    Fallback,
+    Given,
+    GroupSize,
+    Index,
+    Memory,
+    Now,
+    Order,
+    Reading,
+    ShuffleQuality,
+)
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+QUALITY = ShuffleQuality(
+    order_entropy=0.7339,
+    same_group_pairs=0.0123,
+    full_shuffle_same_group_pairs=0.0037,
+    groups=2500,
+    proven_epochs=40,
+    epochs=None,
+    within_bound=None,
+    suggested_group=None,
+)
+NO_BOUND = replace(QUALITY, groups=None, proven_epochs=None)
+PLAIN = Config(
+    strategy=forebay.Strategy(),
+    given={"batch_size": Given(value="64", origin="batch_size=")},
+    data=Data(
+        samples=100_000,
+        record_bytes=8 * GIB,
+        file_bytes=9 * GIB,
+        unit_samples=1,
+        fields={"data": ("uint8", None)},
+        file_system="lustre",
+        is_local=False,
+    ),
+    order=Order(
+        kind="group",
+        steps=391,
+        global_batch=256,
+        epochs=None,
+        lanes=8,
+        allowed_ranks=(1, 2, 4, 8),
+        group_samples=40,
+        group_window=16,
+        shuffle_quality=QUALITY,
+    ),
+    index=Index(source="sidecar"),
+    reading=Reading(
+        locate="index",
+        io_mode="planned",
+        roots=False,
+        access="pread",
+        direct=False,
+        mapping="none",
+        read_ahead="announced",
+        readers=2,
+        max_read_bytes=8 * MIB,
+        gap_bytes=512 * KIB,
+        first_segment_steps=1,
+        segment_steps=2,
+        checksums=False,
+    ),
+    memory=Memory(
+        asked_bytes=2560 * MIB,
+        is_default=True,
+        bound="free",
+        bound_bytes=20 * GIB,
+        is_half_of_address_space=False,
+        held_bytes=0,
+        retained_bytes=0,
+        node_bytes=32 * GIB,
+        budget_bytes=2560 * MIB,
+        minimum_bytes=300 * MIB,
+        on_loan=False,
+        region_bytes=700 * MIB,
+        staging_bytes=500 * MIB,
+        batch_buffers=4,
+        batch_buffer_bytes=5 * MIB,
+    ),
+    linked_nodes=None,
+    fallbacks=(),
+    now=Now(
+        epochs=None,
+        touched_bytes=70 * MIB,
+        huge_page_bytes=None,
+        stagger_groups=None,
+        all_batch_buffers_kept=False,
+    ),
+)
+SEQUENTIAL = replace(
+    PLAIN.order,
+    kind="sequential",
+    group_samples=None,
+    group_window=None,
+    shuffle_quality=replace(
+        NO_BOUND, order_entropy=None, same_group_pairs=None, full_shuffle_same_group_pairs=None
+    ),
+)
+FAILS = replace(QUALITY, epochs=90, within_bound=False)
+
+CASES = {
+    "default": PLAIN,
+    "mapped": replace(
+        PLAIN,
+        data=replace(PLAIN.data, file_system="ext4", is_local=True),
+        index=Index(source="build"),
+        reading=replace(PLAIN.reading, io_mode="mapped", access="mmap", mapping="resident", readers=0),
+        memory=replace(PLAIN.memory, staging_bytes=0),
+        now=replace(PLAIN.now, huge_page_bytes=20 * MIB),
+    ),
+    "given-by-the-environment": replace(
+        PLAIN,
+        given={
+            "epochs": Given(value="3", origin="FOREBAY_EPOCHS"),
+            "memory": Given(value="2684354560", origin="forebay.toml: memory"),
+        },
+        order=replace(PLAIN.order, epochs=3, shuffle_quality=replace(QUALITY, epochs=3, within_bound=True)),
+    ),
+    "too-many-epochs": replace(
+        PLAIN,
+        order=replace(
+            PLAIN.order, shuffle_quality=replace(FAILS, suggested_group=GroupSize(samples=91, window=7))
+        ),
+    ),
+    "too-many-epochs-in-a-small-data-set": replace(PLAIN, order=replace(PLAIN.order, shuffle_quality=FAILS)),
+    "direct": replace(
+        PLAIN,
+        data=replace(PLAIN.data, file_bytes=40 * GIB),
+        reading=replace(PLAIN.reading, access="io_uring", direct=True, mapping="cold"),
+    ),
+    "cursor": replace(
+        PLAIN,
+        strategy=forebay.Strategy(locate="cursor", access="mmap"),
+        order=SEQUENTIAL,
+        reading=replace(PLAIN.reading, locate="cursor", io_mode="cursor_walk", access="mmap", readers=0),
+    ),
+    "handoff-by-roots": replace(
+        PLAIN,
+        strategy=forebay.Strategy(locate="handoff", access="mmap", readers="per_node"),
+        order=SEQUENTIAL,
+        reading=replace(
+            PLAIN.reading, locate="handoff", io_mode="cursor_walk", roots=True, access="mmap", readers=1
+        ),
+        linked_nodes=4,
+    ),
+    "scan": replace(
+        PLAIN,
+        order=SEQUENTIAL,
+        index=Index(source="scan", scanning_node="each"),
+        reading=replace(PLAIN.reading, roots=True, readers=1),
+    ),
+    "recipe-and-turns": replace(
+        PLAIN,
+        strategy=forebay.Strategy(
+            locate="provenance",
+            access="pread",
+            readers="per_node",
+            direct=True,
+            coalesce=4,
+            stagger="auto",
+            prefetch_windows=2,
+        ),
+        order=SEQUENTIAL,
+        index=Index(source="recipe", verified=False, recipe_bytes=57, path="/cache/x.recipe"),
+        reading=replace(
+            PLAIN.reading, locate="provenance", roots=True, direct=True, readers=1, checksums=True
+        ),
+        linked_nodes=4,
+        now=replace(PLAIN.now, stagger_groups=2),
+    ),
+    "little-memory": replace(
+        PLAIN,
+        memory=replace(
+            PLAIN.memory,
+            bound="address_space",
+            bound_bytes=5 * GIB,
+            is_half_of_address_space=True,
+            held_bytes=2000 * MIB,
+            retained_bytes=90 * MIB,
+            on_loan=True,
+            batch_buffer_bytes=40 * KIB,
+        ),
+        now=replace(PLAIN.now, all_batch_buffers_kept=True),
+    ),
+    "fallbacks": replace(
+        PLAIN,
+        strategy=forebay.Strategy(access="io_uring", coalesce=4, stagger=2),
+        fallbacks=tuple(
+            Fallback(wanted=wanted, reason=f"reason {number}")
+            for number, wanted in enumerate(
+                (
+                    "recipe",
+                    "mapping",
+                    "io_uring",
+                    "direct",
+                    "coalesce",
+                    "stagger",
+                    "handoff",
+                    "walk",
+                    "checksums",
+                    "gather_threads",
+                    "prefault",
+                )
+            )
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_facts_are_rendered_as_text(snapshot, name):
+    snapshot(f"explain/{name}", "\n".join(lines(CASES[name])))
+
+
+@pytest.mark.parametrize(
+    "strategy", ["forebay", "mmap", "pread", "io_uring", "lmdb", "lmm", "lmm-dio", "async"]
+)
+def test_explain_is_who_the_loader_is_and_then_its_facts(small_lmdb, strategy):
+    order = "group" if strategy in ("forebay", "async") else "sequential"
+    with forebay.Loader(small_lmdb, 8, strategy=strategy, order=order, world="single") as loader:
+        pass
+    header, *rest = loader.explain().splitlines()
+    assert rest == lines(loader.config)
+    for fact in ("train", "0", "1", loader.world.node, loader.world.source):
+        assert fact in header
