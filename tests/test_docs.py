@@ -84,7 +84,7 @@ def test_every_key_of_a_loader_is_documented(small_lmdb):
 
 
 def test_every_fallback_is_documented_and_has_its_words():
-    source = (ROOT / "crates/forebay-engine/src/fallback.rs").read_text()
+    source = (ROOT / "crates/forebay-engine/src/base/fallback.rs").read_text()
     variants = re.findall(r"^    ([A-Z]\w+),$", source.partition("pub enum Wanted")[2], flags=re.MULTILINE)
     names = [re.sub(r"(?<!^)(?=[A-Z])", "_", variant).lower() for variant in variants]
     assert documented_keys("`fallbacks`") == names

@@ -603,7 +603,7 @@ def test_config_is_frozen_and_writes_as_json(make):
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_where_every_rank_copies_alone_there_are_no_readers_and_no_landing_blocks(make):
+def test_where_every_rank_copies_alone_there_are_no_readers_and_no_staging_blocks(make):
     loader = make(order="group", memory="4MiB")
     ids(loader)
     if loader.config.reading.mapping != "resident":

@@ -1,4 +1,4 @@
-//! Model check of the landing protocol: every interleaving of a reader and gatherers that share one block's memory.
+//! Model check of the staging protocol: every interleaving of a reader and gatherers that share one block's memory.
 //!
 //! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test 'loom_*'`.
 #![cfg(loom)]
@@ -16,7 +16,7 @@ const PASS: SessionId = SessionId(1);
 /// Stands for "away": behind every step.
 const AWAY: u64 = (1 << 44) - 1;
 
-/// One stretch of landing memory that the blocks 0 (step 0) and 1 (step 1) use one after the other.
+/// One stretch of staging memory that the blocks 0 (step 0) and 1 (step 1) use one after the other.
 struct Context {
     words: [AtomicU64; 2],
     position: AtomicU64,
@@ -77,7 +77,7 @@ fn a_gatherer_sees_the_bytes_of_its_block_and_of_no_other() {
 }
 
 #[test]
-fn a_rank_that_comes_back_uses_landing_bytes_only_where_none_are_overwritten() {
+fn a_rank_that_comes_back_uses_staging_bytes_only_where_none_are_overwritten() {
     loom::model(|| {
         let shared = Context::new();
         shared.fill(0, None);

@@ -76,11 +76,11 @@ fn pausing_while_a_claim_is_being_filled_loses_no_buffer() {
 fn a_thread_that_was_outside_when_the_ring_was_paused_touches_nothing_shared_again() {
     loom::model(|| {
         let ring: Arc<Ring<u64, ()>> = Arc::new(Ring::new(1));
-        // What others may overwrite as soon as the ring is settled: landing bytes.
-        let landing = Arc::new(UnsafeCell::new(0));
+        // What others may overwrite as soon as the ring is settled: staging bytes.
+        let staging = Arc::new(UnsafeCell::new(0));
         ring.resume(0);
         let gatherer = {
-            let (ring, landing) = (Arc::clone(&ring), Arc::clone(&landing));
+            let (ring, staging) = (Arc::clone(&ring), Arc::clone(&staging));
             thread::spawn(move || {
                 let Some(claim) = ring.claim(SessionId(0), FOREVER) else { return };
                 if !ring.step_out(&claim) {
@@ -90,14 +90,14 @@ fn a_thread_that_was_outside_when_the_ring_was_paused_touches_nothing_shared_aga
                 if !ring.step_in(&claim) {
                     return ring.abandon(&claim);
                 }
-                let found = landing.with(|bytes| unsafe { *bytes });
+                let found = staging.with(|bytes| unsafe { *bytes });
                 let _ = ring.finish(&claim, Ok(found), |_| ());
             })
         };
         drop(ring.pause());
         assert!(ring.settle(FOREVER));
         // loom fails the model when the thread reads at the same time.
-        landing.with_mut(|bytes| unsafe { *bytes = 1 });
+        staging.with_mut(|bytes| unsafe { *bytes = 1 });
         ring.stop();
         gatherer.join().unwrap();
     });
