@@ -2,19 +2,24 @@
 //!
 //! Four kinds stay apart: wrong use by the caller ([`Error::Usage`]), data that is not what it claims to be
 //! ([`Error::Corrupt`], [`Error::Schema`], [`Error::Sidecar`], [`Error::Recipe`], [`Error::Unsupported`]), storage
-//! ([`Error::Io`], and [`Error::Modified`] for a file that has changed), and broken invariants, which panic.
+//! ([`Error::Read`], [`Error::Io`], and [`Error::Modified`] for a file that has changed), and broken invariants, which panic.
 
 use std::io;
 use std::path::{Path, PathBuf};
+
+use forebay_io::ReadError;
 
 /// Failure of opening, indexing or checking a dataset.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system refused.
+    /// A data file could not be opened or read.
+    #[error(transparent)]
+    Read(ReadError),
+    /// The operating system refused something else.
     #[error("{}: cannot {action}{}: {source}", path.display(), at(*offset))]
     Io {
-        /// What was attempted, for example `read 4096 bytes`.
+        /// What was attempted, for example `open the folder`.
         action: String,
         /// The file.
         path: PathBuf,
@@ -115,6 +120,7 @@ impl Error {
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
+            Self::Read(error) => error.path(),
             Self::Io { path, .. }
             | Self::Corrupt { path, .. }
             | Self::Unsupported { path, .. }
@@ -130,6 +136,7 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
+            Self::Read(error) => error.hint(),
             Self::Unsupported { hint, .. } | Self::Usage { hint, .. } if !hint.is_empty() => Some(hint),
             Self::Schema { .. } => Some("read the records as they are with schema=\"raw\""),
             Self::Recipe { .. } => Some("the ordinary index serves instead: build it with `forebay index`"),
@@ -140,6 +147,24 @@ impl Error {
             ),
             Self::Modified { .. } => Some("train on a file that nobody writes, for example a copy of it"),
             _ => None,
+        }
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            // The file may be sound; it is the wrong one.
+            ReadError::NoFile { path, found } => {
+                let hint = "name a data file, or the directory of an LMDB database".to_owned();
+                Self::Unsupported {
+                    path,
+                    what: "a data file that is not a regular file".to_owned(),
+                    found,
+                    hint,
+                }
+            }
+            error => Self::Read(error),
         }
     }
 }

@@ -19,6 +19,14 @@ pub enum ReadError {
         /// The system's answer.
         source: io::Error,
     },
+    /// A path leads to something else than a regular file.
+    #[error("{}: cannot read: not a regular file but {found}", path.display())]
+    NoFile {
+        /// The path.
+        path: PathBuf,
+        /// What kind of file it is.
+        found: String,
+    },
     /// A file has another size than the index says.
     #[error("{}: size of the file: expected {expected} bytes, found {found}", path.display())]
     Size {
@@ -126,6 +134,7 @@ impl ReadError {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Open { path, .. }
+            | Self::NoFile { path, .. }
             | Self::Size { path, .. }
             | Self::Truncated { path, .. }
             | Self::Io { path, .. }
@@ -158,11 +167,14 @@ impl ReadError {
                 Some(libc::EACCES | libc::EPERM) => {
                     Some("check the permissions of the file and of its directories")
                 }
-                Some(libc::EMFILE | libc::ENFILE) => Some("too many open files; raise `ulimit -n`"),
+                Some(libc::EMFILE | libc::ENFILE) => Some(
+                    "each shard stays open: raise the limit on open files, `ulimit -n`, or use fewer and larger shards",
+                ),
                 _ => None,
             },
             Self::Map { .. } => Some("`ulimit -v` may be too small; access=\"pread\" needs no mapping"),
             Self::Threads(error) => Some(error.hint()),
+            Self::NoFile { .. } => Some("name a data file, or the directory of an LMDB database"),
             Self::Usage { .. } => None,
         }
     }

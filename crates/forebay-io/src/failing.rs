@@ -6,6 +6,7 @@
 //! recover again.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -13,7 +14,8 @@ use std::time::Instant;
 use forebay_types::ShardId;
 
 use crate::error::ReadError;
-use crate::retry::{Job, Patience, ReadCounters, read_through};
+use crate::read_at::{OneFile, ReadAt};
+use crate::retry::{Job, Patience, ReadCounters, read_through, read_up_to};
 use crate::syscalls::{At, FileIo};
 
 /// Length of a part \[bytes\]: the usual read of a reader.
@@ -59,17 +61,44 @@ impl Failing {
     ) -> Result<ReadCounters, ReadError> {
         let begun = Instant::now();
         let length = (head.len() + into.len()) as u64;
-        let patience =
-            if failed || self.knows(shard, offset, length) { Patience::Once } else { Patience::All };
+        let patience = if failed { Patience::Once } else { self.patience(shard, offset, length) };
         let mut counters = ReadCounters::default();
         let at = At { shard, offset, direct: false };
         let mut job = Job::new(io.files(), at, head.len() + into.len(), false)?.with(patience);
         let read = read_through(io, &mut job, head, into, &mut counters);
-        if let Err(ReadError::Io { offset, .. }) = &read {
-            self.note(shard, *offset);
-        }
+        self.remember(shard, &read);
         counters.io_ns = begun.elapsed().as_nanos() as u64;
         read.map(|()| counters)
+    }
+
+    /// Like [`read_most`](crate::read_most), of the file with this number; tried once, without a pause, where a read nearby
+    /// was tried in vain.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_most(
+        &self,
+        file: &dyn ReadAt,
+        path: &Path,
+        (shard, offset): (ShardId, u64),
+        into: &mut [u8],
+        counters: &mut ReadCounters,
+    ) -> Result<usize, ReadError> {
+        let start = At { shard, offset, direct: false };
+        let mut job = Job::unbounded(start, into.len()).with(self.patience(shard, offset, into.len() as u64));
+        let read = read_up_to(&OneFile { file, path }, &mut job, &mut [], into, counters);
+        self.remember(shard, &read);
+        read.map(|()| job.done_bytes())
+    }
+
+    fn patience(&self, shard: ShardId, offset: u64, length: u64) -> Patience {
+        if self.knows(shard, offset, length) { Patience::Once } else { Patience::All }
+    }
+
+    fn remember(&self, shard: ShardId, read: &Result<(), ReadError>) {
+        if let Err(ReadError::Io { offset, .. }) = read {
+            self.note(shard, *offset);
+        }
     }
 
     /// Whether a part that the range touches failed within the last minute.

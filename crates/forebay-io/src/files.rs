@@ -1,10 +1,9 @@
 //! The shards of a data set, open for reading.
 //!
-//! 1. Every shard is opened read-only, must be a regular file, and must have the size that the index says.
+//! 1. Every shard is opened once ([`DataFile`]), or taken over open from the data set, and must have the size that the
+//!    index says.
 //! 2. Where reads around the page cache are asked for, a second descriptor with `O_DIRECT` is opened; a file system
 //!    that refuses it, or wants more than 4096 bytes of alignment, is remembered with the reason.
-//! 3. A descriptor that goes stale (ESTALE: an NFS server restarted, say) is replaced under its own number by `dup3`,
-//!    which is atomic: readers in other threads use the old file or the new one, never none.
 //!
 //! Where every sample has a file of its own, nothing is opened before it is read (`sample_files.rs`).
 //!
@@ -17,28 +16,26 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use forebay_types::ShardId;
 use rustix::fs::Advice;
 
+use crate::data_file::DataFile;
 use crate::error::ReadError;
 use crate::file_system::FileSystem;
-use crate::open::{file_bytes, file_system, modified_ns, open_buffered, open_direct, open_error, replace};
+use crate::open::{file_bytes, file_system, open_direct, open_error};
+use crate::read_at::ReadAt;
 use crate::readahead_window::{PAGE_BYTES, announced_bytes};
 use crate::sample_files::{SampleFileTable, SampleFiles};
 
-/// One file.
+/// One of the files.
 #[derive(Debug)]
 struct ShardFile {
-    path: PathBuf,
+    file: Arc<DataFile>,
     bytes: u64,
-    modified_ns: i128,
     file_system: FileSystem,
     announced_bytes: u64,
-    buffered: OwnedFd,
-    direct: Option<OwnedFd>,
-    reopening: Mutex<()>,
 }
 
 /// The shards of a data set, open for reading.
@@ -46,6 +43,8 @@ pub struct ShardFiles {
     shards: Vec<ShardFile>,
     /// Takes the place of the shards where samples have files of their own.
     samples: Option<SampleFiles>,
+    /// Whether all shards are open for reads around the page cache.
+    is_direct: bool,
     direct_refused: Option<String>,
 }
 
@@ -64,6 +63,23 @@ impl AsFd for Descriptor<'_> {
     }
 }
 
+impl ShardFile {
+    fn check_size(&self) -> Result<(), ReadError> {
+        let (path, found) = (
+            self.file.path(),
+            self.file.bytes().map_err(|source| ReadError::Open {
+                path: self.file.path().to_owned(),
+                action: "inspect",
+                source,
+            })?,
+        );
+        if found == self.bytes {
+            return Ok(());
+        }
+        Err(ReadError::Size { path: path.to_owned(), expected: self.bytes, found })
+    }
+}
+
 impl ShardFiles {
     /// Opens the shards `(path, expected size [bytes])`; `direct` asks for `O_DIRECT` descriptors, too.
     ///
@@ -72,41 +88,43 @@ impl ShardFiles {
     /// # Errors
     /// A file that cannot be opened, is no regular file, or has another size.
     pub fn open(shards: &[(PathBuf, u64)], direct: bool) -> Result<Self, ReadError> {
+        let open = |(path, bytes): &(PathBuf, u64)| Ok((Arc::new(DataFile::open(path)?), *bytes));
+        Self::of_files(shards.iter().map(open), direct)
+    }
+
+    /// Takes open files, each with the size that it must have \[bytes\]. Like [`ShardFiles::open`] otherwise: the kernel
+    /// reads ahead.
+    ///
+    /// # Errors
+    /// The first error of `files`, or a file of another size.
+    pub fn of_files(
+        files: impl IntoIterator<Item = Result<(Arc<DataFile>, u64), ReadError>>,
+        direct: bool,
+    ) -> Result<Self, ReadError> {
         let mut refused = None;
-        let mut opened = Vec::with_capacity(shards.len());
+        let mut opened = Vec::new();
         // Asked once for each device, as every answer may be a trip to a server.
         let mut kinds: HashMap<u64, (FileSystem, u64)> = HashMap::new();
-        for (path, bytes) in shards {
-            let (buffered, stat) = open_buffered(path)?;
-            let found = file_bytes(&stat);
-            if found != *bytes {
-                return Err(ReadError::Size { path: path.clone(), expected: *bytes, found });
-            }
-            let (file_system, announced_bytes) = match kinds.entry(stat.st_dev) {
+        for file in files {
+            let (file, bytes) = file?;
+            let (file_system, announced_bytes) = match kinds.entry(file.stat().st_dev) {
                 Entry::Occupied(known) => known.get().clone(),
                 Entry::Vacant(place) => {
-                    let kind = file_system(&buffered).map_err(open_error(path, "inspect the file system"))?;
-                    let announced = announced_bytes(&kind, &stat);
+                    let kind = file_system(file.buffered())
+                        .map_err(open_error(file.path(), "inspect the file system"))?;
+                    let announced = announced_bytes(&kind, file.stat());
                     place.insert((kind, announced)).clone()
                 }
             };
-            let direct_fd = if direct && refused.is_none() {
-                open_direct(path, &file_system).map_err(|reason| refused = Some(reason)).ok()
-            } else {
-                None
-            };
-            opened.push(ShardFile {
-                path: path.clone(),
-                bytes: *bytes,
-                modified_ns: modified_ns(&stat),
-                announced_bytes,
-                file_system,
-                buffered,
-                direct: direct_fd,
-                reopening: Mutex::new(()),
-            });
+            let shard = ShardFile { file, bytes, file_system, announced_bytes };
+            shard.check_size()?;
+            if direct && refused.is_none() {
+                refused = shard.file.open_direct(&shard.file_system).err();
+            }
+            opened.push(shard);
         }
-        Ok(Self { shards: opened, samples: None, direct_refused: refused })
+        let is_direct = direct && refused.is_none();
+        Ok(Self { shards: opened, samples: None, is_direct, direct_refused: refused })
     }
 
     /// Opens the folders at `paths`, in which each sample has a file of its own; `table` knows these files.
@@ -116,7 +134,7 @@ impl ShardFiles {
     pub fn of_samples(table: Arc<dyn SampleFileTable>, paths: &[PathBuf]) -> Result<Self, ReadError> {
         let samples = Some(SampleFiles::new(table, paths)?);
         let refused = "the files of a folder are read through the page cache".to_owned();
-        Ok(Self { shards: Vec::new(), samples, direct_refused: Some(refused) })
+        Ok(Self { shards: Vec::new(), samples, is_direct: false, direct_refused: Some(refused) })
     }
 
     /// Takes sealed memory, a descriptor for each shard `(path, expected size [bytes])`, in place of the files.
@@ -125,28 +143,19 @@ impl ShardFiles {
     /// Memory of another size than the shard's.
     pub fn kept(shards: &[(PathBuf, u64)], memory: Vec<OwnedFd>) -> Result<Self, ReadError> {
         let mut opened = Vec::with_capacity(shards.len());
-        for ((path, bytes), buffered) in shards.iter().zip(memory) {
-            let stat = rustix::fs::fstat(&buffered).map_err(open_error(path, "inspect the memory of"))?;
-            let found = file_bytes(&stat);
-            if found != *bytes {
-                return Err(ReadError::Size { path: path.clone(), expected: *bytes, found });
-            }
+        for ((path, bytes), memory) in shards.iter().zip(memory) {
+            let file = Arc::new(DataFile::from_descriptor(memory, path)?);
             let file_system = FileSystem { magic: 0, name: "memory".into(), local: true };
-            opened.push(ShardFile {
-                path: path.clone(),
-                bytes: *bytes,
-                modified_ns: modified_ns(&stat),
-                announced_bytes: announced_bytes(&file_system, &stat),
-                file_system,
-                buffered,
-                direct: None,
-                reopening: Mutex::new(()),
-            });
+            let announced_bytes = announced_bytes(&file_system, file.stat());
+            let shard = ShardFile { file, bytes: *bytes, file_system, announced_bytes };
+            shard.check_size()?;
+            opened.push(shard);
         }
         if let Some((path, bytes)) = shards.get(opened.len()) {
             return Err(ReadError::Size { path: path.clone(), expected: *bytes, found: 0 });
         }
-        Ok(Self { shards: opened, samples: None, direct_refused: Some("the data are in memory".into()) })
+        let refused = Some("the data are in memory".into());
+        Ok(Self { shards: opened, samples: None, is_direct: false, direct_refused: refused })
     }
 
     /// Number of shards.
@@ -171,7 +180,7 @@ impl ShardFiles {
     pub fn path(&self, shard: ShardId) -> PathBuf {
         match &self.samples {
             Some(samples) => samples.path(shard),
-            None => self.shard(shard).path.clone(),
+            None => self.shard(shard).file.path().to_owned(),
         }
     }
 
@@ -211,7 +220,7 @@ impl ShardFiles {
             && self
                 .shards
                 .iter()
-                .all(|shard| shard.direct.is_some() || open_direct(&shard.path, &shard.file_system).is_ok())
+                .all(|shard| self.is_direct || open_direct(shard.file.path(), &shard.file_system).is_ok())
     }
 
     /// Why reads around the page cache were asked for but will not happen.
@@ -226,7 +235,7 @@ impl ShardFiles {
 
     /// Whether every shard has an `O_DIRECT` descriptor.
     pub fn is_direct(&self) -> bool {
-        self.samples.is_none() && self.shards.iter().all(|shard| shard.direct.is_some())
+        self.is_direct
     }
 
     pub(crate) fn is_shard_local(&self, shard: ShardId) -> bool {
@@ -241,17 +250,15 @@ impl ShardFiles {
         if let Some(samples) = &self.samples {
             return Ok(Descriptor::Shared(samples.descriptor(shard)?));
         }
-        let shard = self.shard(shard);
-        Ok(Descriptor::Lent(match &shard.direct {
-            Some(descriptor) if direct => descriptor.as_fd(),
-            _ => shard.buffered.as_fd(),
-        }))
+        let file = &self.shard(shard).file;
+        let direct = file.direct().filter(|_| direct && self.is_direct);
+        Ok(Descriptor::Lent(direct.unwrap_or(file.buffered())))
     }
 
-    /// Asks the kernel to fetch what is asked for and nothing beyond it. May do nothing.
-    pub fn without_read_ahead(&self) {
+    /// Asks the kernel to fetch what is asked for and nothing beyond it, or to read ahead. May do nothing.
+    pub fn read_ahead(&self, wanted: bool) {
         for shard in &self.shards {
-            let _ = rustix::fs::fadvise(&shard.buffered, 0, None, Advice::Random);
+            shard.file.read_ahead(wanted);
         }
     }
 
@@ -291,25 +298,7 @@ impl ShardFiles {
             return Ok(());
         }
         let shard = self.shard(shard);
-        let _one_at_a_time = shard.reopening.lock().unwrap_or_else(PoisonError::into_inner);
-        let (buffered, stat) = open_buffered(&shard.path)?;
-        if file_bytes(&stat) != shard.bytes || modified_ns(&stat) != shard.modified_ns {
-            return Err(ReadError::Replaced {
-                path: shard.path.clone(),
-                expected_bytes: shard.bytes,
-                expected_ns: shard.modified_ns,
-                found_bytes: file_bytes(&stat),
-                found_ns: modified_ns(&stat),
-            });
-        }
-        replace(&buffered, &shard.buffered)
-            .map_err(open_error(&shard.path, "replace the stale descriptor"))?;
-        if let Some(descriptor) = &shard.direct {
-            // Without O_DIRECT the descriptor serves as well, through the page cache.
-            let direct = open_direct(&shard.path, &shard.file_system).unwrap_or(buffered);
-            replace(&direct, descriptor).map_err(open_error(&shard.path, "replace the stale descriptor"))?;
-        }
-        Ok(())
+        shard.file.reopen_as(&shard.file_system)
     }
 
     fn shard(&self, shard: ShardId) -> &ShardFile {

@@ -1,6 +1,7 @@
 //! Files to bytes: opening, reading with one retry policy, mapping, and what is known of a file system.
 //!
-//! - [`ShardFiles`] are the files of a data set, opened and checked once; where each sample has a file of its own, a
+//! - [`DataFile`] is one file, opened once; [`read_most`] reads it, or anything else that is [`ReadAt`].
+//! - [`ShardFiles`] are the files of a data set, checked against its index; where each sample has a file of its own, a
 //!   [`SampleFileTable`] names them. [`open_beneath`] opens what lies beneath a folder, without following links.
 //! - [`FileIo`] is the seam at which a read is one system call; [`FaultyIo`] injects faults there, in tests.
 //! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2) or `io_uring`, with or without `O_DIRECT`.
@@ -20,6 +21,7 @@
 
 mod affinity;
 mod bandwidth;
+mod data_file;
 mod error;
 mod failing;
 mod fault_injection;
@@ -30,6 +32,7 @@ mod mappings;
 mod open;
 mod open_beneath;
 mod probe;
+mod read_at;
 mod readahead_window;
 mod reader;
 mod residency;
@@ -40,6 +43,7 @@ mod uring;
 
 pub use affinity::widen_affinity;
 pub use bandwidth::{Limit, LimitKind, Measurement, measure};
+pub use data_file::DataFile;
 pub use error::ReadError;
 pub use failing::Failing;
 pub use fault_injection::FaultyIo;
@@ -49,6 +53,7 @@ pub use mappings::{Mappings, copy_in_order};
 pub use open::{DIRECT_ALIGN_BYTES, file_system_at};
 pub use open_beneath::open_beneath;
 pub use probe::{Probe, probe_io_uring};
+pub use read_at::{ReadAt, read_most};
 pub use reader::{Access, Reader, Refused, Transfer};
 pub use retry::ReadCounters;
 pub use sample_files::{SampleFile, SampleFileTable};

@@ -1,11 +1,10 @@
-//! Opening a file, and what is asked of it then: what it is, how large, on which file system, and whether it can be read around the
-//! page cache.
+//! What is asked of a file that is opened: on which file system it lies, and whether it can be read around the page cache.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, StatxFlags};
 use rustix::io::DupFlags;
 
 use crate::error::ReadError;
@@ -18,19 +17,6 @@ pub const DIRECT_ALIGN_BYTES: u64 = 4096;
 
 pub(crate) fn open_error(path: &Path, action: &'static str) -> impl Fn(rustix::io::Errno) -> ReadError {
     move |errno| ReadError::Open { path: path.to_owned(), action, source: errno.into() }
-}
-
-pub(crate) fn open_buffered(path: &Path) -> Result<(OwnedFd, Stat), ReadError> {
-    // NONBLOCK: a FIFO of that name must not hang the open; it means nothing for regular files.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let descriptor =
-        rustix::fs::open(path, flags, Mode::empty()).map_err(open_error(path, "open for reading"))?;
-    let stat = rustix::fs::fstat(&descriptor).map_err(open_error(path, "inspect"))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        let source = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-        return Err(ReadError::Open { path: path.to_owned(), action: "read", source });
-    }
-    Ok((descriptor, stat))
 }
 
 /// Opens a file for reads around the page cache, or says why not.

@@ -8,14 +8,17 @@
 //! | ESTALE | the path is opened again, once per transfer; it must be the same file still |
 //! | a sample's own file cannot be opened, or has another size | error |
 //! | EINVAL around the page cache | the rest goes through the page cache, from then on everything |
-//! | end of file too early | error: truncated |
+//! | end of file too early | error: truncated; where it is not known how long the file is: less than was asked for |
 //! | anything else | error |
 //!
 //! Any progress makes the count of failures start again. What lies where a read was tried in vain is tried once, without a
 //! pause (`failing.rs`): the storage has had its time to recover.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
+
+use forebay_types::ShardId;
 
 use crate::error::ReadError;
 use crate::files::ShardFiles;
@@ -50,11 +53,43 @@ pub(crate) enum Patience {
     Once,
 }
 
+/// What a transfer reads: the files of a data set, or one file.
+pub(crate) trait Target {
+    /// [`FileIo::pread`].
+    fn pread(&self, at: At, head: &mut [u8], into: &mut [u8]) -> io::Result<usize>;
+    /// Opens a file again whose handle went stale.
+    fn reopen(&self, shard: ShardId) -> Result<(), ReadError>;
+    /// Waits before another attempt.
+    fn pause(&self, time: Duration);
+    /// The name of a file, for errors.
+    fn path(&self, shard: ShardId) -> PathBuf;
+}
+
+impl<I: FileIo + ?Sized> Target for I {
+    fn pread(&self, at: At, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
+        FileIo::pread(self, at, head, into)
+    }
+
+    fn reopen(&self, shard: ShardId) -> Result<(), ReadError> {
+        FileIo::reopen(self, shard)
+    }
+
+    fn pause(&self, time: Duration) {
+        FileIo::pause(self, time);
+    }
+
+    fn path(&self, shard: ShardId) -> PathBuf {
+        self.files().path(shard)
+    }
+}
+
 /// What to do next about a transfer.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// It is complete.
     Done,
+    /// The file ends before it is complete.
+    Ended,
     /// Make another request.
     Again,
     /// Make another request after a pause.
@@ -94,9 +129,14 @@ impl Job {
             });
         }
         let wanted = (bytes - start.offset).min(room as u64) as usize;
-        Ok(Self {
+        Ok(Self { wanted, ..Self::unbounded(start, room) })
+    }
+
+    /// Starts a transfer of `room` bytes from a file that may end before them.
+    pub(crate) fn unbounded(start: At, room: usize) -> Self {
+        Self {
             start,
-            wanted,
+            wanted: room,
             room,
             done: 0,
             attempts: 0,
@@ -104,7 +144,7 @@ impl Job {
             reopened: false,
             refused: false,
             patience: Patience::All,
-        })
+        }
     }
 
     /// The same with this patience.
@@ -116,9 +156,14 @@ impl Job {
         self.done >= self.wanted
     }
 
+    /// Bytes that have come \[bytes\].
+    pub(crate) fn done_bytes(&self) -> usize {
+        self.done
+    }
+
     /// Where the next request starts.
     pub(crate) fn at(&self) -> At {
-        At { offset: self.start.offset + self.done as u64, ..self.start }
+        At { offset: self.start.offset.saturating_add(self.done as u64), ..self.start }
     }
 
     /// The part of the memory that the next request fills: first byte, and the one behind its last.
@@ -135,13 +180,13 @@ impl Job {
     /// Takes the kernel's answer to a request for [`Job::range`] at [`Job::at`].
     pub(crate) fn settle(
         &mut self,
-        io: &dyn FileIo,
+        io: &(impl Target + ?Sized),
         answer: io::Result<usize>,
         counters: &mut ReadCounters,
     ) -> Next {
         self.attempts = self.attempts.saturating_add(1);
         let error = match answer {
-            Ok(0) => return Next::Failed(self.truncated(io)),
+            Ok(0) => return Next::Ended,
             Ok(count) => {
                 counters.reads += 1;
                 counters.read_bytes += count as u64;
@@ -190,13 +235,13 @@ impl Job {
         };
         if let Some(again) = again {
             counters.retries += 1;
-            let path = io.files().path(self.start.shard);
+            let path = io.path(self.start.shard);
             let (attempt, offset) = (self.attempts, self.at().offset);
             tracing::debug!(path = %path.display(), offset, attempt, %error, "a read is tried again");
             return again;
         }
         Next::Failed(ReadError::Io {
-            path: io.files().path(self.start.shard),
+            path: io.path(self.start.shard),
             offset: self.at().offset,
             length: (self.wanted - self.done) as u64,
             attempts: self.attempts,
@@ -206,7 +251,7 @@ impl Job {
     }
 
     /// The error about a file that ends too early.
-    fn truncated(&self, io: &dyn FileIo) -> ReadError {
+    pub(crate) fn truncated(&self, io: &dyn FileIo) -> ReadError {
         let (files, shard, offset) = (io.files(), self.start.shard, self.at().offset);
         ReadError::Truncated {
             path: files.path(shard),
@@ -218,9 +263,21 @@ impl Job {
     }
 }
 
-/// Reads a transfer to its end with system calls: first into `head`, then into `into`.
+/// Reads a transfer to its end with system calls: first into `head`, then into `into`. A file that ends before is an error.
 pub(crate) fn read_through(
     io: &dyn FileIo,
+    job: &mut Job,
+    head: &mut [u8],
+    into: &mut [u8],
+    counters: &mut ReadCounters,
+) -> Result<(), ReadError> {
+    read_up_to(io, job, head, into, counters)?;
+    if job.is_done() { Ok(()) } else { Err(job.truncated(io)) }
+}
+
+/// The one loop of all reads: ends when the transfer is complete, or the file ends.
+pub(crate) fn read_up_to(
+    io: &(impl Target + ?Sized),
     job: &mut Job,
     head: &mut [u8],
     into: &mut [u8],
@@ -237,6 +294,7 @@ pub(crate) fn read_through(
         match job.settle(io, answer, counters) {
             Next::Done | Next::Again => {}
             Next::After(pause) => io.pause(pause),
+            Next::Ended => break,
             Next::Failed(error) => return Err(error),
         }
     }

@@ -132,9 +132,9 @@ impl SampleFiles {
         let descriptor = open_beneath(&folder.descriptor, &found.name, OFlags::empty())
             .map_err(|errno| lasting(&path(), "open for reading", errno))?;
         let stat = rustix::fs::fstat(&descriptor).map_err(|errno| lasting(&path(), "inspect", errno))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-            return Err(io::Error::other(ReadError::Open { path: path(), action: "read", source }));
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind != FileType::RegularFile {
+            return Err(io::Error::other(ReadError::NoFile { path: path(), found: format!("{kind:?}") }));
         }
         if file_bytes(&stat) != found.bytes {
             let (expected, found) = (found.bytes, file_bytes(&stat));

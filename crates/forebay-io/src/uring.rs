@@ -110,6 +110,7 @@ impl Ring {
                         pause = pause.max(Some(time));
                         waiting.push(place);
                     }
+                    Next::Ended => failed = failed.or_else(|| Some(jobs[place].truncated(io))),
                     Next::Failed(error) => failed = failed.or(Some(error)),
                 }
             }

@@ -27,7 +27,7 @@ fn a_missing_file_and_a_directory_are_refused_by_name() {
         format!("{}: cannot open for reading: No such file or directory (os error 2)", path.display())
     );
     let error = ShardFiles::open(&[(shards.directory.path().to_owned(), 1)], false).expect_err("refused");
-    assert!(error.to_string().ends_with("cannot read: not a regular file"), "{error}");
+    assert!(matches!(error, ReadError::NoFile { .. }), "{error}");
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_fifo_is_refused_and_not_waited_for() {
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
         .expect("a fifo");
     let error = ShardFiles::open(&[(path, 0)], false).expect_err("refused");
-    assert!(matches!(error, ReadError::Open { .. }), "{error}");
+    assert!(matches!(error, ReadError::NoFile { .. }), "{error}");
 }
 
 #[test]

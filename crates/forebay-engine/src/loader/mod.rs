@@ -219,7 +219,7 @@ impl Engine {
                 if !kernel_read_ahead {
                     // Behind what is announced stand the samples of others; and while a file is read ahead by the kernel, FUSE
                     // drops announcements that come when it has much to do (fs/fuse/file.c, `fuse_readahead`).
-                    files.without_read_ahead();
+                    files.read_ahead(false);
                 }
                 Ok((files, mappings))
             }

@@ -4,55 +4,42 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use forebay_io::open_beneath;
+use forebay_io::{DataFile, Failing, open_beneath};
 use forebay_types::{Extent, ShardId, Unit};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::Dataset;
 use crate::container::folder;
-use crate::file::{DataFile, Input};
+use crate::file::Input;
 use crate::{Error, Index};
 
-/// The shards, or the folders in which every sample has a file of its own, which is opened for every read. A shard or folder is opened
-/// when it is first read, and stays open as long as this.
+/// The shards, which the dataset holds open, or the folders in which every sample has a file of its own, which is opened for every read.
+/// A folder is opened when it is first read, and stays open as long as this.
 pub(super) struct OpenFiles<'a> {
     dataset: &'a Dataset,
     index: &'a Index,
-    kind: Kind,
-}
-
-enum Kind {
-    Shards(Vec<OnceLock<Input>>),
-    Folders(Vec<OnceLock<OwnedFd>>),
+    /// None where samples lie in shards.
+    folders: Vec<OnceLock<OwnedFd>>,
+    /// Where reads have failed: what lies around is tried once.
+    failing: Failing,
 }
 
 impl<'a> OpenFiles<'a> {
     pub(super) fn new(dataset: &'a Dataset, index: &'a Index) -> Self {
-        let count = dataset.shards.len();
-        let kind = if index.has_sample_files() {
-            Kind::Folders(std::iter::repeat_with(OnceLock::new).take(count).collect())
-        } else {
-            Kind::Shards(std::iter::repeat_with(OnceLock::new).take(count).collect())
-        };
-        Self { dataset, index, kind }
+        let count = if index.has_sample_files() { dataset.shards.len() } else { 0 };
+        let folders = std::iter::repeat_with(OnceLock::new).take(count).collect();
+        Self { dataset, index, folders, failing: Failing::default() }
     }
 
-    /// Opens all there is, so that what cannot be opened shows before anything is read.
+    /// Opens all folders, so that what cannot be opened shows before anything is read.
     pub(super) fn open_all(&self) -> Result<(), Error> {
-        (0..self.dataset.shards.len()).try_for_each(|number| match &self.kind {
-            Kind::Shards(files) => self.shard(files, number).map(drop),
-            Kind::Folders(folders) => self.folder(folders, number).map(drop),
-        })
+        (0..self.folders.len()).try_for_each(|number| self.folder(number).map(drop))
     }
 
-    fn shard<'b>(&self, files: &'b [OnceLock<Input>], number: usize) -> Result<&'b Input, Error> {
-        once(&files[number], || Input::open(&self.dataset.shards[number].path))
-    }
-
-    fn folder<'b>(&self, folders: &'b [OnceLock<OwnedFd>], number: usize) -> Result<&'b OwnedFd, Error> {
+    fn folder(&self, number: usize) -> Result<&OwnedFd, Error> {
         let path = &self.dataset.shards[number].path;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        once(&folders[number], || {
+        once(&self.folders[number], || {
             rustix::fs::openat(CWD, path, flags, Mode::empty())
                 .map_err(|errno| folder::failed("open", path, errno))
         })
@@ -85,22 +72,21 @@ impl<'a> OpenFiles<'a> {
 
     /// Reads exactly `into.len()` bytes from the start of an extent on.
     pub(super) fn read(&self, Extent { shard, offset, .. }: Extent, into: &mut [u8]) -> Result<(), Error> {
-        match &self.kind {
-            Kind::Shards(files) => self.shard(files, shard.0 as usize)?.read(offset, into, "record"),
-            Kind::Folders(folders) => {
-                let file = self.index.sample_file(shard)?;
-                let path = self.dataset.shards[file.shard].path.join(&file.name);
-                let fd = open_beneath(self.folder(folders, file.shard)?, &file.name, OFlags::empty())
-                    .map_err(|errno| folder::failed("open for reading", &path, errno))?;
-                let input = Input::from_source(&path, Arc::new(DataFile::of(fd, &path)?))?;
-                if input.bytes() != file.bytes {
-                    let (expected, found) =
-                        (format!("{} bytes", file.bytes), format!("{} bytes", input.bytes()));
-                    return Err(Error::Modified { path, what: "size".to_owned(), expected, found });
-                }
-                input.read(offset, into, "record")
-            }
+        let place = (shard, offset);
+        if !self.index.has_sample_files() {
+            let input = self.dataset.files[shard.0 as usize].input();
+            return input.read_where(&self.failing, place, into, "record");
         }
+        let file = self.index.sample_file(shard)?;
+        let path = self.dataset.shards[file.shard].path.join(&file.name);
+        let fd = open_beneath(self.folder(file.shard)?, &file.name, OFlags::empty())
+            .map_err(|errno| folder::failed("open for reading", &path, errno))?;
+        let input = Input::from_file(DataFile::from_descriptor(fd, &path)?)?;
+        if input.bytes() != file.bytes {
+            let (expected, found) = (format!("{} bytes", file.bytes), format!("{} bytes", input.bytes()));
+            return Err(Error::Modified { path, what: "size".to_owned(), expected, found });
+        }
+        input.read_where(&self.failing, place, into, "record")
     }
 }
 
@@ -125,5 +111,12 @@ impl Dataset {
                 Err(Error::Usage { message: format!("there is no file {}", shard.0), hint: String::new() })
             }
         }
+    }
+
+    /// A shard, open for reading, where its path still leads to the file that was opened: a loader reads it through the same
+    /// descriptor. `None` also for the folders of samples.
+    pub fn open_shard(&self, number: usize) -> Option<Arc<DataFile>> {
+        let file = self.files.get(number)?.input().file()?;
+        file.is_at_its_path().then(|| Arc::clone(file))
     }
 }

@@ -7,6 +7,9 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_io::ReadError;
 
 use super::Dataset;
 use crate::file::ReadAt;
@@ -66,5 +69,13 @@ impl ReadAt for Tee {
 
     fn will_need(&self, offset: u64, length: u64) {
         self.inner.will_need(offset, length);
+    }
+
+    fn reopen(&self) -> Result<(), ReadError> {
+        self.inner.reopen()
+    }
+
+    fn pause(&self, time: Duration) {
+        self.inner.pause(time);
     }
 }

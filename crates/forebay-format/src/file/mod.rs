@@ -2,8 +2,10 @@
 
 mod compression;
 mod header_scan;
-mod read_at;
+mod input;
 
 pub(crate) use compression::Compression;
+pub use forebay_io::{DataFile, ReadAt};
 pub(crate) use header_scan::HeaderScan;
-pub use read_at::{DataFile, Input, ReadAt};
+pub use input::Input;
+pub(crate) use input::IoCounters;

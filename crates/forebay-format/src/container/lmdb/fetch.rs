@@ -13,10 +13,10 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::io_counters::{IoCounters, read_all};
 use super::meta::Layout;
 use super::page_error::WalkError;
-use crate::file::ReadAt;
+use super::page_reads::read_all;
+use crate::file::{Input, IoCounters};
 use crate::threads::start_up_to;
 
 /// Longest single read \[bytes\].
@@ -33,7 +33,7 @@ pub(super) type OnPage<'a> = dyn FnMut(usize, u64, &[u8]) -> Result<(), WalkErro
 
 /// Reads the pages of levels.
 pub(super) struct Fetch<'a> {
-    pub(super) source: &'a dyn ReadAt,
+    pub(super) input: &'a Input,
     pub(super) layout: &'a Layout,
     pub(super) counters: &'a IoCounters,
     pub(super) threads: usize,
@@ -76,7 +76,7 @@ impl Fetch<'_> {
         let (to_threads, work) = mpsc::channel::<Read>();
         let (to_here, done) = mpsc::channel::<(Read, Result<(), WalkError>)>();
         let (work, stop) = (&Mutex::new(work), &AtomicBool::new(false));
-        let (source, counters) = (self.source, self.counters);
+        let (input, counters) = (self.input, self.counters);
         thread::scope(|scope| {
             let started = start_up_to(threads, scope, move || {
                 loop {
@@ -85,7 +85,7 @@ impl Fetch<'_> {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
-                    let result = read_all(source, read.offset, &mut read.bytes, counters);
+                    let result = read_all(input, read.offset, &mut read.bytes, counters);
                     if to_here.send((read, result)).is_err() {
                         break;
                     }
@@ -120,7 +120,7 @@ impl Fetch<'_> {
                     (self.waiting)()?;
                     asked = Instant::now();
                 }
-                read_all(self.source, read.offset, &mut read.bytes, self.counters)?;
+                read_all(self.input, read.offset, &mut read.bytes, self.counters)?;
                 batch.reads[read.index] = Some(read.bytes);
             }
             self.hand_out(level, &batch, on_page)?;
@@ -178,7 +178,7 @@ impl Fetch<'_> {
     fn announce(&self, reads: &[Read]) {
         if reads.len() > 1 {
             for read in reads {
-                self.source.will_need(read.offset, read.bytes.len() as u64);
+                self.input.will_need(read.offset, read.bytes.len() as u64);
             }
         }
     }

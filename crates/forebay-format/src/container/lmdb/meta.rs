@@ -8,9 +8,9 @@ use std::fmt;
 
 use super::dialect::{Dialect, MAGIC, SMALLEST_PAGE_BYTES, Version};
 use super::identity::TreeRecord;
-use super::io_counters::{IoCounters, read_all, read_most};
 use super::page_error::{PageError, WalkError, hex16};
-use crate::file::ReadAt;
+use super::page_reads::{read_all, read_most};
+use crate::file::{Input, IoCounters};
 
 /// First read of a file \[bytes\]: both meta pages of a database with pages of 4 KiB.
 const FIRST_READ_BYTES: usize = 8192;
@@ -204,16 +204,16 @@ impl Metas {
     }
 
     /// Reads both pages; a pair that makes no sense is read a second time, since a writer may be at work.
-    pub(super) fn read(source: &dyn ReadAt, counters: &IoCounters) -> Result<Self, WalkError> {
-        match Self::read_once(source, counters) {
-            Err(WalkError::PageError(_)) => Self::read_once(source, counters),
+    pub(super) fn read(input: &Input, counters: &IoCounters) -> Result<Self, WalkError> {
+        match Self::read_once(input, counters) {
+            Err(WalkError::PageError(_)) => Self::read_once(input, counters),
             result => result,
         }
     }
 
-    fn read_once(source: &dyn ReadAt, counters: &IoCounters) -> Result<Self, WalkError> {
+    fn read_once(input: &Input, counters: &IoCounters) -> Result<Self, WalkError> {
         let mut head = vec![0; FIRST_READ_BYTES];
-        let count = read_most(source, 0, &mut head, counters)?;
+        let count = read_most(input, 0, &mut head, counters)?;
         head.truncate(count);
         let dialect = Dialect::detect(&head)?;
         let length = dialect.header_bytes() as usize + dialect.meta_record_bytes();
@@ -230,7 +230,7 @@ impl Metas {
             tail.to_vec()
         } else {
             let mut tail = vec![0; bytes];
-            let count = read_most(source, at as u64, &mut tail, counters)?;
+            let count = read_most(input, at as u64, &mut tail, counters)?;
             if count < bytes {
                 let found = format!("a file of {} bytes", at + count);
                 let expected = format!("{length} bytes");
@@ -337,12 +337,12 @@ fn decode(dialect: Dialect, page: &[u8], number: u64, offset: u64) -> Result<Met
 
 /// Reads exactly one page.
 pub(super) fn read_page(
-    source: &dyn ReadAt,
+    input: &Input,
     layout: &Layout,
     page: u64,
     bytes: &mut Vec<u8>,
     counters: &IoCounters,
 ) -> Result<(), WalkError> {
     bytes.resize(layout.page_bytes as usize, 0);
-    read_all(source, layout.offset(page), bytes, counters)
+    read_all(input, layout.offset(page), bytes, counters)
 }

@@ -22,17 +22,17 @@ mod cursor;
 mod dialect;
 mod fetch;
 mod identity;
-mod io_counters;
 mod meta;
 mod overflow_header;
 mod page;
 mod page_error;
+mod page_reads;
 mod walk;
 
 use std::path::Path;
 use std::sync::Arc;
 
-pub use crate::file::{DataFile, ReadAt};
+pub use crate::file::ReadAt;
 pub(crate) use container::{NOT_SAMPLES, excluded};
 pub use cursor::{Cursor, Pages, PortableCursor};
 pub use dialect::{ByteOrder, Dialect, Version, Word};
@@ -41,13 +41,12 @@ pub use overflow_header::check_overflow_header;
 pub use page_error::PageError;
 pub use walk::{Record, Value, WalkOptions, WalkReport};
 
-use self::io_counters::IoCounters;
 use self::meta::{Layout, Metas};
 use self::page::Payload;
 use self::page_error::WalkError;
 use self::walk::{Found, Walk};
 use crate::Error;
-use crate::file::Input;
+use crate::file::{Input, IoCounters};
 
 /// Name of the data file in a database's directory.
 const DATA_FILE: &str = "data.mdb";
@@ -85,19 +84,22 @@ impl Database {
         } else {
             path.to_owned()
         };
-        let source = DataFile::open(&file)?;
-        Self::from_source(Arc::new(source), &file, database)
+        Self::of_input(Input::open(&file)?, database)
     }
 
     /// Opens a database that lies in `source`; `path` is its name in messages.
     pub fn from_source(source: Arc<dyn ReadAt>, path: &Path, database: Option<&str>) -> Result<Self, Error> {
-        Self::open_tree(Input::from_source(path, source)?, database).map_err(|error| error.at(path))
+        Self::of_input(Input::from_source(path, source)?, database)
+    }
+
+    fn of_input(input: Input, database: Option<&str>) -> Result<Self, Error> {
+        let path = input.path().to_owned();
+        Self::open_tree(input, database).map_err(|error| error.at(&path))
     }
 
     fn open_tree(input: Input, database: Option<&str>) -> Result<Self, WalkError> {
-        let source = &**input.source();
         let counters = IoCounters::default();
-        let metas = Metas::read(source, &counters)?;
+        let metas = Metas::read(&input, &counters)?;
         let (meta, number) = metas.chosen();
         let Metas { dialect, page_bytes, checksum_bytes, .. } = metas;
         let (last_page, file_bytes) = (meta.last_page, input.bytes());
@@ -106,7 +108,7 @@ impl Database {
         meta.main.check("main", tree_offset, &layout)?;
         let mut tree = meta.main;
         if let Some(name) = database {
-            let walk = Walk { source, layout: &layout, tree: &meta.main, is_main: true, tree_offset };
+            let walk = Walk { input: &input, layout: &layout, tree: &meta.main, is_main: true, tree_offset };
             (tree, tree_offset) = find_named(&walk, input.path(), name, &counters)?;
             tree.check(&format!("{name:?}"), tree_offset, &layout)?;
         }
@@ -173,9 +175,9 @@ impl Database {
             expected,
             found,
         };
-        let metas = match Metas::read(&**self.input.source(), &IoCounters::default()) {
+        let metas = match Metas::read(&self.input, &IoCounters::default()) {
             Ok(metas) => metas,
-            Err(error @ WalkError::Io { .. }) => return Err(error.at(self.path())),
+            Err(error @ WalkError::Read(_)) => return Err(error.at(self.path())),
             Err(error) => {
                 return Err(modified(
                     "meta pages",
@@ -200,7 +202,7 @@ impl Database {
             let expected = format!("transaction {opened} with {} entries", identity.main.entries);
             return Err(modified("meta page", expected, found));
         }
-        if let Ok(bytes) = self.input.source().bytes()
+        if let Ok(bytes) = self.input.present_bytes()
             && bytes < self.layout.file_bytes
         {
             let expected = format!("at least {} bytes", self.layout.file_bytes);
@@ -222,7 +224,7 @@ impl Database {
     fn leaf_nodes(&self, page: u64) -> Result<Vec<(Vec<u8>, Value)>, WalkError> {
         let (mut bytes, mut nodes) = (Vec::new(), Vec::new());
         self.layout.check_tree_page(page, self.tree_offset)?;
-        meta::read_page(&**self.input.source(), &self.layout, page, &mut bytes, &IoCounters::default())?;
+        meta::read_page(&self.input, &self.layout, page, &mut bytes, &IoCounters::default())?;
         page::decode(&self.layout, page, page::Role::Leaf, &bytes, &mut nodes)?;
         let start = self.layout.offset(page);
         let mut found = Vec::with_capacity(nodes.len());
@@ -259,7 +261,7 @@ impl Database {
     ) -> Result<WalkReport, Error> {
         let counters = IoCounters::default();
         let walk = Walk {
-            source: &**self.input.source(),
+            input: &self.input,
             layout: &self.layout,
             tree: &self.identity.tree,
             is_main: self.identity.database.is_none(),

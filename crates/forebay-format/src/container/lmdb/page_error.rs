@@ -3,8 +3,9 @@
 //! Pages are checked without knowing the name of their file; [`WalkError::at`] turns a finding into [`Error`].
 
 use std::fmt;
-use std::io;
 use std::path::Path;
+
+use forebay_io::ReadError;
 
 use crate::Error;
 
@@ -48,7 +49,7 @@ pub(super) enum WalkError {
     /// The file is sound, as far as one can tell, but of a kind that is not read.
     Unsupported { what: &'static str, found: String, hint: String },
     /// The operating system refused to read.
-    Io { offset: u64, length: u64, source: io::Error },
+    Read(ReadError),
     /// The caller's callback gave up.
     Stopped(Box<Error>),
 }
@@ -61,12 +62,7 @@ impl WalkError {
             Self::Unsupported { what, found, hint } => {
                 Error::Unsupported { path: path.to_owned(), what: what.to_owned(), found, hint }
             }
-            Self::Io { offset, length, source } => Error::Io {
-                action: format!("read {length} bytes"),
-                path: path.to_owned(),
-                offset: Some(offset),
-                source,
-            },
+            Self::Read(error) => error.into(),
             Self::Stopped(error) => *error,
         }
     }

@@ -14,12 +14,11 @@ use super::bitmap::PageSet;
 use super::dialect::Dialect;
 use super::fetch::Fetch;
 use super::identity::TreeRecord;
-use super::io_counters::IoCounters;
 use super::meta::Layout;
 use super::page::{Node, Payload, Role, compare_keys, decode};
 use super::page_error::{PageError, WalkError};
 use crate::Error;
-use crate::file::ReadAt;
+use crate::file::{Input, IoCounters};
 
 /// Leaves after which the progress callback is called.
 const PROGRESS_LEAVES: u64 = 256;
@@ -103,7 +102,7 @@ pub struct WalkReport {
 
 /// What a walk works on.
 pub(super) struct Walk<'a> {
-    pub(super) source: &'a dyn ReadAt,
+    pub(super) input: &'a Input,
     pub(super) layout: &'a Layout,
     pub(super) tree: &'a TreeRecord,
     /// Whether this is the main tree, which may hold named databases.
@@ -133,7 +132,7 @@ impl Walk<'_> {
             return Ok(report);
         }
         let fetch = Fetch {
-            source: self.source,
+            input: self.input,
             layout: self.layout,
             counters,
             threads: options.threads,
@@ -279,7 +278,7 @@ impl Walk<'_> {
         let mut named_at = self.tree_offset;
         for depth in 1..=self.tree.depth {
             self.layout.check_tree_page(page, named_at)?;
-            super::meta::read_page(self.source, self.layout, page, &mut bytes, counters)?;
+            super::meta::read_page(self.input, self.layout, page, &mut bytes, counters)?;
             let role = if depth == self.tree.depth { Role::Leaf } else { Role::Branch };
             decode(self.layout, page, role, &bytes, &mut nodes)?;
             let order =

@@ -101,7 +101,7 @@ impl Arrays {
         let found = match now {
             Ok(now) if now.state == self.found.state => return Ok(()),
             Ok(now) => format!("{:?}", now.state),
-            Err(error @ Error::Io { .. }) => return Err(error),
+            Err(error @ (Error::Read(_) | Error::Io { .. })) => return Err(error),
             Err(error) => error.to_string(),
         };
         let (path, what) = (self.input.path().to_owned(), "headers".to_owned());

@@ -1,0 +1,201 @@
+//! What the formats read through: a file, or anything else that can be read at an offset, with its name and its size.
+//!
+//! Files are opened for reading only and never mapped: a mapped file that shrinks kills the process, a `pread` of one
+//! comes back short. The kernel's own read-ahead is switched off, because the walk knows exactly which pages it wants
+//! and says so ([`ReadAt::will_need`]); anything read beyond them would be wasted on shared storage.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_io::{DataFile, Failing, ReadAt, ReadCounters, ReadError, read_most};
+use forebay_types::ShardId;
+
+use crate::Error;
+
+/// A data file that a format reads, with its name, its size when it was opened, and what reading has cost.
+#[derive(Debug)]
+pub struct Input {
+    path: PathBuf,
+    source: Arc<dyn ReadAt>,
+    /// The file itself, where it is one.
+    file: Option<Arc<DataFile>>,
+    bytes: u64,
+    counters: IoCounters,
+}
+
+/// What reading has cost so far.
+#[derive(Debug, Default)]
+pub(crate) struct IoCounters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+}
+
+impl IoCounters {
+    /// Number of reads.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were read.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Adds what one call of `read` has cost.
+    fn count<T>(&self, read: impl FnOnce(&mut ReadCounters) -> T) -> T {
+        let mut cost = ReadCounters::default();
+        let answer = read(&mut cost);
+        self.reads.fetch_add(cost.reads, Ordering::Relaxed);
+        self.read_bytes.fetch_add(cost.read_bytes, Ordering::Relaxed);
+        answer
+    }
+}
+
+impl Input {
+    /// Opens a regular file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::from_file(DataFile::open(path)?)
+    }
+
+    /// Takes an open file.
+    pub(crate) fn from_file(file: DataFile) -> Result<Self, Error> {
+        file.read_ahead(false);
+        let file = Arc::new(file);
+        let input = Self::from_source(file.path(), Arc::clone(&file) as _)?;
+        Ok(Self { file: Some(file), ..input })
+    }
+
+    /// Takes `source` for the file at `path`.
+    pub fn from_source(path: &Path, source: Arc<dyn ReadAt>) -> Result<Self, Error> {
+        let bytes = source.bytes().map_err(inspect_error(path))?;
+        Ok(Self { path: path.to_owned(), source, file: None, bytes, counters: IoCounters::default() })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its size when it was opened \[bytes\].
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Its present size \[bytes\].
+    pub(crate) fn present_bytes(&self) -> std::io::Result<u64> {
+        self.source.bytes()
+    }
+
+    /// The file itself, where it is one.
+    pub(crate) fn file(&self) -> Option<&Arc<DataFile>> {
+        self.file.as_ref()
+    }
+
+    /// Number of reads so far.
+    pub fn reads(&self) -> u64 {
+        self.counters.reads()
+    }
+
+    /// Bytes read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.counters.read_bytes()
+    }
+
+    /// The same file, read through what `wrap` makes of its source.
+    #[must_use]
+    pub(crate) fn read_through(&self, wrap: impl FnOnce(Arc<dyn ReadAt>) -> Arc<dyn ReadAt>) -> Self {
+        let (path, source) = (self.path.clone(), wrap(Arc::clone(&self.source)));
+        let (file, bytes, counters) = (self.file.clone(), self.bytes, IoCounters::default());
+        Self { path, source, file, bytes, counters }
+    }
+
+    /// Announces that these bytes are read soon.
+    pub fn will_need(&self, offset: u64, length: u64) {
+        self.source.will_need(offset, length);
+    }
+
+    /// Reads until `into` is full or the file ends; returns the number of bytes.
+    pub fn read_most(&self, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
+        Ok(self.read_counted(offset, into, &self.counters)?)
+    }
+
+    /// The same, for a reader that counts for itself.
+    pub(crate) fn read_counted(
+        &self,
+        offset: u64,
+        into: &mut [u8],
+        counters: &IoCounters,
+    ) -> Result<usize, ReadError> {
+        counters.count(|cost| read_most(&*self.source, &self.path, offset, into, cost))
+    }
+
+    /// Reads exactly `into.len()` bytes of `what`; a file that ends before is [`Error::Corrupt`].
+    pub fn read(&self, offset: u64, into: &mut [u8], what: &str) -> Result<(), Error> {
+        let count = self.read_most(offset, into)?;
+        self.check_count(offset, into.len(), what, count)
+    }
+
+    /// The same where `failing` remembers which parts of the files could not be read; `shard` is the number of this one.
+    pub(crate) fn read_where(
+        &self,
+        failing: &Failing,
+        (shard, offset): (ShardId, u64),
+        into: &mut [u8],
+        what: &str,
+    ) -> Result<(), Error> {
+        let read = |cost: &mut _| failing.read_most(&*self.source, &self.path, (shard, offset), into, cost);
+        let count = self.counters.count(read)?;
+        self.check_count(offset, into.len(), what, count)
+    }
+
+    fn check_count(&self, offset: u64, length: usize, what: &str, count: usize) -> Result<(), Error> {
+        if count == length {
+            return Ok(());
+        }
+        let found = format!("the end of the file after {count}");
+        Err(self.corrupt(offset, what, format!("{length} bytes"), found))
+    }
+
+    /// The bytes contradict the format.
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
+    pub fn corrupt(
+        &self,
+        offset: u64,
+        what: impl Into<String>,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Error {
+        let (expected, found) = (expected.to_string(), found.to_string());
+        Error::Corrupt { path: self.path.clone(), offset, what: what.into(), expected, found }
+    }
+
+    /// The file is sound but of a kind that is not read; `hint` is the way out.
+    pub fn unsupported(
+        &self,
+        what: impl Into<String>,
+        found: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Error {
+        Error::Unsupported {
+            path: self.path.clone(),
+            what: what.into(),
+            found: found.into(),
+            hint: hint.into(),
+        }
+    }
+
+    /// [`Error::Modified`] where the file has another size than when it was opened.
+    pub fn check_unchanged(&self) -> Result<(), Error> {
+        let bytes = self.source.bytes().map_err(inspect_error(&self.path))?;
+        if bytes == self.bytes {
+            return Ok(());
+        }
+        let (expected, found) = (format!("{} bytes", self.bytes), format!("{bytes} bytes"));
+        Err(Error::Modified { path: self.path.clone(), what: "size".to_owned(), expected, found })
+    }
+}
+
+fn inspect_error(path: &Path) -> impl Fn(std::io::Error) -> Error {
+    move |source| ReadError::Open { path: path.to_owned(), action: "inspect", source }.into()
+}
