@@ -31,25 +31,25 @@ def test_parameters_of_a_strategy_and_of_an_order_keep_their_commas():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "values"),
     [
-        ("fastest", r"(?s)'fastest'.*forebay.*pylmdb-skipping"),
-        ("forebay@backwards", "backwards"),
-        ("forebay:speed=9", "speed"),
-        ("pylmdb-skipping@group", "delivers the order sequential and no other"),
-        ("forebay,forebay", "twice"),
-        (" , ", "at least one"),
+        ("fastest", ("fastest", "forebay", "pylmdb-skipping")),
+        ("forebay@backwards", ("backwards",)),
+        ("forebay:speed=9", ("speed",)),
+        ("pylmdb-skipping@group", ()),
+        ("forebay,forebay", ("twice",)),
+        (" , ", ()),
     ],
 )
-def test_a_row_that_is_none_is_refused_and_the_valid_ones_are_named(text, message):
-    with pytest.raises(OptionError, match=message):
+def test_a_row_that_is_none_is_refused_and_the_valid_ones_are_named(text, values, says):
+    with says(OptionError, *values):
         strategies.parse(text, "group", baselines.find())
 
 
-def test_a_preset_that_walks_takes_an_order_that_can_be_walked():
+def test_a_preset_that_walks_takes_an_order_that_can_be_walked(says):
     found = [strategies.parse("lmdb", order, {})[0].order for order in ("group", "sequential", "contiguous")]
     assert found == ["sequential", "sequential", "contiguous"]
-    with pytest.raises(OptionError, match="goes from record to record"):
+    with says(OptionError):
         strategies.parse("lmdb@group", "group", {})
 
 
@@ -59,9 +59,9 @@ def test_every_pylmdb_program_comes_with_read_ahead_on_and_off():
         assert {name, f"{name}-noreadahead"} <= names
 
 
-def test_ranks_go_to_nodes_in_blocks():
+def test_ranks_go_to_nodes_in_blocks(says):
     assert Settings(ranks=7, nodes=3).ranks_of_nodes() == ((0, 1), (2, 3), (4, 5, 6))
-    with pytest.raises(OptionError, match="at most as many nodes as ranks"):
+    with says(OptionError):
         Settings(ranks=1, nodes=2)
     with pytest.raises(OptionError, match="--world-size"):
         Settings(ranks=4, world_size=2)

@@ -125,7 +125,7 @@ def test_a_file_that_grew_harms_no_reader_of_lmdb(tmp_path):
         np.testing.assert_array_equal(np.unique(bytes_of(dataset[number])), [number])
 
 
-def test_a_database_that_is_written_meanwhile_is_said_to_be_not_damaged(tmp_path):
+def test_a_database_that_is_written_meanwhile_is_said_to_be_not_damaged(tmp_path, says):
     with lmdb.open(str(tmp_path / "one"), map_size=1 << 28) as environment:
 
         def transaction(number):
@@ -143,9 +143,7 @@ def test_a_database_that_is_written_meanwhile_is_said_to_be_not_damaged(tmp_path
                 for number in range(1, 8):
                     transaction(number)
 
-            with pytest.raises(
-                forebay.StorageError, match=r"the file was modified while it was open: last transaction"
-            ):
+            with says(forebay.StorageError):
                 epoch(loader, act)
             assert loader.state_dict()["step"] < len(loader)
 

@@ -69,9 +69,7 @@ def test_a_damaged_chunk_is_an_error_that_names_it_and_can_be_skipped(pool, zipp
     path.write_bytes(data)
     with (
         forebay.Loader(path, batch_size=20, order="sequential", world="single") as loader,
-        pytest.raises(
-            forebay.FormatError, match=rf"damaged.h5: sample 3\d\d: .* at offset {chunk.byte_offset}"
-        ),
+        pytest.raises(forebay.FormatError, match=rf"damaged\.h5: .*\b{chunk.byte_offset}\b"),
     ):
         for _ in loader:
             pass

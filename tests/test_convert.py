@@ -128,10 +128,8 @@ def test_records_of_equal_length_are_an_array_of_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["a.npy", "a.npz", "a.h5", "a.bin"])
-def test_records_of_different_lengths_are_no_array(tmp_path, records, target):
-    with pytest.raises(
-        OptionError, match=r"holds arrays of one shape; the samples of 'data' differ in length"
-    ):
+def test_records_of_different_lengths_are_no_array(tmp_path, records, target, says):
+    with says(OptionError, "data"):
         convert(source_of(records[0]), tmp_path / target)
     assert not list(tmp_path.glob("*a.*"))
 
@@ -163,10 +161,10 @@ def test_recordio_is_framed_as_mxnet_does_it():
     assert framed == (ROOT / "tests/golden/recordio/plain.rec").read_bytes()
 
 
-def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path, records):
+def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path, records, says):
     path, values = records
     (tmp_path / "a.tfrecord").write_bytes(b"precious")
-    with pytest.raises(OptionError, match=r"is there already\nhint: --force replaces it"):
+    with says(OptionError, "--force"):
         convert(source_of(path), tmp_path / "a.tfrecord")
     assert (tmp_path / "a.tfrecord").read_bytes() == b"precious"
     convert(source_of(path), tmp_path / "a.tfrecord", force=True)
@@ -176,16 +174,14 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path, records):
     assert list(forebay.open(tmp_path / "old.lmdb")) == values
     (tmp_path / "home.lmdb").mkdir()
     (tmp_path / "home.lmdb" / "letter.txt").write_text("dear")
-    with pytest.raises(OptionError, match=r"holds letter.txt; only an LMDB environment is replaced"):
+    with says(OptionError, "letter.txt", "LMDB"):
         convert(source_of(path), tmp_path / "home.lmdb", force=True)
     assert (tmp_path / "home.lmdb" / "letter.txt").read_text() == "dear"
     os.mkfifo(tmp_path / "pipe.npy")
-    with pytest.raises(
-        OptionError, match=r"pipe.npy: is there already, and no ordinary file, which is not replaced"
-    ):
+    with says(OptionError, "pipe.npy"):
         convert(source_of(path), tmp_path / "pipe.npy", force=True)
     (tmp_path / "link.tar").symlink_to("a.tfrecord")
-    with pytest.raises(OptionError, match=r"link.tar: is there already, and a symbolic link"):
+    with says(OptionError, "link.tar"):
         convert(source_of(path), tmp_path / "link.tar", force=True)
 
 
@@ -222,7 +218,7 @@ sys.exit("left" if os.listdir("small") else status)
     assert done.stderr.startswith(f"forebay: small/{target}: cannot be written: "), done.stderr
 
 
-def test_fields_whose_lengths_happen_to_be_equal_become_arrays(tmp_path):
+def test_fields_whose_lengths_happen_to_be_equal_become_arrays(tmp_path, says):
     names = [f"{number:02}" for number in range(20)]
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number, name in enumerate(names):
@@ -234,17 +230,17 @@ def test_fields_whose_lengths_happen_to_be_equal_become_arrays(tmp_path):
     found = np.load(tmp_path / "a.npz")["img"]
     assert found.shape == (20, 320)
     assert (found == np.arange(20, dtype=np.uint8)[:, None]).all()
-    with pytest.raises(OptionError, match="the samples of 'cap' differ in length"):
+    with says(OptionError, "cap"):
         convert(source_of(tmp_path / "a.tar"), tmp_path / "b.npz")
     with tarfile.open(tmp_path / "empty.tar", "w") as archive:
         for name in names:
             archive.addfile(tarfile.TarInfo(f"{name}.cap"))
             archive.addfile(tarfile.TarInfo(f"{name}.img"))
-    with pytest.raises(OptionError, match="the samples of 'cap' are empty"):
+    with says(OptionError, "cap"):
         convert(source_of(tmp_path / "empty.tar", ["cap"]), tmp_path / "c.npz")
 
 
-def test_a_conversion_that_fails_leaves_nothing(tmp_path, records):
+def test_a_conversion_that_fails_leaves_nothing(tmp_path, records, says):
     path, _ = records
 
     class Failing:
@@ -262,34 +258,34 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path, records):
             with pytest.raises(StorageError, match="the end of the world"):
                 convert(Failing(source_of(path)), tmp_path / "a", to=name)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == before
-    with pytest.raises(StorageError, match="there is no directory"):
+    with says(StorageError):
         convert(source_of(path), tmp_path / "nowhere" / "a.tar")
 
 
-def test_a_target_says_what_it_cannot_hold(tmp_path, table, records):
+def test_a_target_says_what_it_cannot_hold(tmp_path, table, records, says):
     _, arrays = table
     source = NumpySource(arrays)
-    for target, words in [
-        ("a.npy", "npy holds one array; the samples have 3 fields: x: float32, shape"),
-        ("a.lmdb", "lmdb holds one field of bytes, or `image`"),
-        ("a.rec", "recordio holds one field of bytes; the samples have x: float32"),
-        ("a.folder", "a folder holds one field of bytes, and `label`; the samples have x: float32"),
-        ("a.what", "its suffix does not tell a format\nhint: name the format with --to"),
+    for target, values in [
+        ("a.npy", ("npy", 3, "x: float32")),
+        ("a.lmdb", ("lmdb", "x: float32")),
+        ("a.rec", ("recordio", "x: float32")),
+        ("a.folder", ("folder", "x: float32")),
+        ("a.what", ("a.what", "--to")),
     ]:
-        with pytest.raises(OptionError) as error:
+        with says(OptionError, *values):
             convert(source, tmp_path / target, to="folder" if target == "a.folder" else None)
-        assert words in str(error.value)
-    with pytest.raises(OptionError, match="'what' is not written"):
+    with says(OptionError, "what"):
         convert(source, tmp_path / "a.npz", to="what")
     doubles = NumpySource({"x": np.zeros(3)})
-    with pytest.raises(OptionError, match="tfrecord holds bytes, float32 and int64; 'x' is float64"):
+    with says(OptionError, "x"):
         convert(doubles, tmp_path / "a.tfrecord")
-    with pytest.raises(OptionError, match="hdf5 holds no <U3, the type of 'x'"):
+    # The end is h5py's own.
+    with says(OptionError, "x", replace={r"'x': .*": "'x': ..."}):
         convert(NumpySource({"x": np.array(["abc", "d"])}), tmp_path / "a.h5")
-    with pytest.raises(OptionError, match="'X' cannot be an extension there"):
+    with says(OptionError, "X"):
         convert(NumpySource({"X": np.zeros(3)}), tmp_path / "a.tar")
     images = NumpySource({"image": np.zeros((2, 1, 1, 1), np.uint8), "label": np.array([0, -1])})
-    with pytest.raises(OptionError, match=r"sample 1: a Datum holds labels from 0 to 2\^31 - 1, found -1"):
+    with says(OptionError, 1, 0, 2, -1):
         convert(images, tmp_path / "a.lmdb")
 
 
@@ -316,7 +312,7 @@ def test_what_is_not_kept_is_told(tmp_path):
         )
 
 
-def test_a_folder_has_a_file_for_each_sample_in_the_directory_of_its_class(tmp_path):
+def test_a_folder_has_a_file_for_each_sample_in_the_directory_of_its_class(tmp_path, says):
     labels = [2, 0, 4, 2, 0]
     values = [b"\xff\xd8\xff" + b"x" * 9, b"\x89PNG\r\n\x1a\n", b"", b"RIFF....WAVEfmt ", b"text"]
     endings = [".jpg", ".png", ".bin", ".wav", ".bin"]
@@ -354,12 +350,12 @@ def test_a_folder_has_a_file_for_each_sample_in_the_directory_of_its_class(tmp_p
     assert again.notes == ["the samples are in the order of their labels"]
     assert rows(forebay.open(tmp_path / "again")) == rows(found)
     for force in (False, True):
-        with pytest.raises(OptionError, match="is a directory that holds 00000; only an LMDB environment"):
+        with says(OptionError, "00000", "LMDB"):
             convert(Labelled(), root, to="folder", force=force)
-    with pytest.raises(OptionError, match="its suffix does not tell a format"):
+    with says(OptionError):
         convert(Labelled(), tmp_path / "other")
     labels[4] = -1
-    with pytest.raises(OptionError, match="sample 4: a folder holds labels from 0 to 99999, found -1"):
+    with says(OptionError, 4, 0, 99999, -1):
         convert(Labelled(), tmp_path / "negative", to="folder")
     assert not (tmp_path / "negative").exists()
 
@@ -580,9 +576,9 @@ def test_a_wrong_checksum_of_a_tar_header_is_an_error_though_the_index_is_kept(c
     assert f"x.tar: tar header checksum at offset {3 * 1536 + 148}" in err
 
 
-def test_what_delivers_fewer_samples_than_it_says_makes_no_file(tmp_path):
+def test_what_delivers_fewer_samples_than_it_says_makes_no_file(tmp_path, says):
     source = NumpySource({"x": np.arange(10)})
     source.samples = 11
-    with pytest.raises(FormatError, match="expected 11 samples, read 10"):
+    with says(FormatError, 11, 10):
         convert(source, tmp_path / "a.npy")
     assert not (tmp_path / "a.npy").exists()

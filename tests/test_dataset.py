@@ -77,24 +77,24 @@ def test_datum_records_become_images_and_labels(datum_lmdb):
 
 
 @pytest.mark.parametrize(
-    ("make_path", "message"),
+    ("make_path", "values"),
     [
-        (lambda path: path / "gone.lmdb", r"gone\.lmdb"),
-        (lambda path: ((path / "empty.mdb").write_bytes(b"") and None) or path / "empty.mdb", r"empty\.mdb"),
+        (lambda path: path / "gone.lmdb", ("gone.lmdb",)),
+        (lambda path: ((path / "empty.mdb").write_bytes(b"") and None) or path / "empty.mdb", ("empty.mdb",)),
         (
             lambda path: (path / "text.mdb").write_text("no database " * 1000) and path / "text.mdb",
-            r"text\.mdb",
+            ("text.mdb",),
         ),
-        (lambda path: (path / "folder.lmdb").mkdir() or path / "folder.lmdb", r"folder\.lmdb"),
-        (lambda path: f"{path}/nothing-*.lmdb", r"no file matches the pattern .*nothing-\*\.lmdb"),
-        (lambda path: [], r"the list of paths is empty"),
-        (lambda path: "", r"expected a path, or a list of paths, as text; found ''"),
-        (lambda path: 3, r"expected a path, or a list of paths, as text; found 3"),
-        (lambda path: [b"x"], r"expected a path, or a list of paths, as text; found b'x'"),
+        (lambda path: (path / "folder.lmdb").mkdir() or path / "folder.lmdb", ("folder.lmdb",)),
+        (lambda path: f"{path}/nothing-*.lmdb", ()),
+        (lambda path: [], ()),
+        (lambda path: "", ()),
+        (lambda path: 3, (3,)),
+        (lambda path: [b"x"], ()),
     ],
 )
-def test_what_is_no_dataset_is_told_with_its_path(tmp_path, make_path, message):
-    with pytest.raises(forebay.ForebayError, match=message):
+def test_what_is_no_dataset_is_told_with_its_path(tmp_path, make_path, values, says):
+    with says(forebay.ForebayError, *values):
         forebay.open(make_path(tmp_path))
 
 
@@ -107,18 +107,18 @@ def test_a_path_that_is_no_utf8_comes_back_and_can_be_pickled(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "values"),
     [
-        ({"fields": ["data", "data"]}, r"fields= names 'data' twice"),
-        ({"format": "npy", "record_bytes": 8}, r"record_bytes= is for raw files, the format is to be npy"),
-        ({"database": "train"}, r"database= is for LMDB files; .*a\.npy is npy"),
-        ({"record_bytes": -1}, r"record_bytes=: expected a number of bytes, at least 1, found -1"),
-        ({"record_bytes": "8"}, r"record_bytes=: expected a number of bytes, at least 1, found '8'"),
-        ({"record_bytes": 8, "header_bytes": -1}, r"header_bytes=: expected a number of bytes, at least 0"),
-        ({"format": "raw", "fields": {}}, r"fields={} describes no bytes of a record"),
+        ({"fields": ["data", "data"]}, ("fields=", "data")),
+        ({"format": "npy", "record_bytes": 8}, ("record_bytes=",)),
+        ({"database": "train"}, ("database=", "LMDB")),
+        ({"record_bytes": -1}, ("record_bytes=", 1, -1)),
+        ({"record_bytes": "8"}, ("record_bytes=", 1, 8)),
+        ({"record_bytes": 8, "header_bytes": -1}, ("header_bytes=", 0)),
+        ({"format": "raw", "fields": {}}, ("fields=",)),
     ],
 )
-def test_options_that_do_not_fit_are_refused_by_name(tmp_path, options, message):
+def test_options_that_do_not_fit_are_refused_by_name(tmp_path, options, values, says):
     np.save(tmp_path / "a.npy", np.arange(5))
-    with pytest.raises(forebay.OptionError, match=message):
+    with says(forebay.OptionError, *values):
         forebay.open(tmp_path / "a.npy", **options)

@@ -11,6 +11,7 @@ import pytest
 
 import forebay
 import forebay.cli
+import snapshot
 from forebay import _explain
 from forebay.cli.commands import COMMANDS, cli
 from support import ROOT, documented_keys
@@ -105,3 +106,15 @@ def test_every_key_of_the_demo_is_documented():
     source = "\n".join(path.read_text() for path in (ROOT / "python/forebay/demo").glob("*.py"))
     for key in documented_keys("`forebay demo --json`") + documented_keys("A run"):
         assert f"{key}" in source, key
+
+
+def test_no_snapshot_is_left_over():
+    sources = {path.stem: path.read_text() for path in (ROOT / "tests").glob("test_*.py")}
+    for path in (snapshot.DIRECTORY / "messages").iterdir():
+        for key in snapshot.blocks(path):
+            name = re.match(r"\w+", key)[0]
+            assert f"def {name}(" in sources[path.stem], f"{path}: {key}"
+    texts = "".join(sources.values())
+    for path in snapshot.DIRECTORY.rglob("*.txt"):
+        words = path.stem.rpartition("-")[2] if path.parent.name == "recipe" else path.stem
+        assert path.parent.name == "messages" or f"{words}" in texts, path

@@ -102,12 +102,12 @@ def test_files_in_the_folder_itself_have_no_class(tmp_path):
     assert list(dataset) == [b"x" * number for number in range(9)]
 
 
-def test_fields_may_be_picked(folder):
+def test_fields_may_be_picked(folder, says):
     labels = forebay.open(folder, fields=["label"])
     assert [int(labels[index]["label"]) for index in (0, 159)] == [0, 3]
     data = forebay.open(folder, fields=["data"])
     assert data[5] == oracle(folder)[5][0]
-    with pytest.raises(forebay.OptionError, match='has no field "image"'):
+    with says(forebay.OptionError, "image"):
         forebay.open(folder, fields=["image"])
 
 
@@ -154,7 +154,7 @@ def test_many_directories_and_files_cross_blocks(tmp_path):
                 assert (label, index) == (number % 5, number % 5 * 840 + number // 5)
 
 
-def test_a_sidecar_serves_until_a_directory_changes(folder):
+def test_a_sidecar_serves_until_a_directory_changes(folder, says):
     expected = oracle(folder)
     first = forebay.open(folder)
     assert len(first) == 160
@@ -167,37 +167,35 @@ def test_a_sidecar_serves_until_a_directory_changes(folder):
     (folder / "ant" / "new.jpg").write_bytes(b"new")
     changed = forebay.open(folder)
     assert changed.fingerprint != first.fingerprint
-    with pytest.warns(RuntimeWarning, match="sidecar ignored: it is stale"):
+    with says(RuntimeWarning):
         assert len(changed) == 161
     # So does a directory below a class, of which only the sidecar knows.
     time.sleep(0.02)
     (folder / "ant" / "part-0" / "newer.jpg").write_bytes(b"newer")
     deeper = forebay.open(folder)
-    with pytest.warns(RuntimeWarning, match=r'sidecar ignored: it is stale: directory "ant/part-0"'):
+    with says(RuntimeWarning, "ant/part-0"):
         assert len(deeper) == 162
     assert contents(deeper) == oracle(folder)
 
 
-def test_a_file_that_changed_or_went_is_an_error_that_names_it(folder):
+def test_a_file_that_changed_or_went_is_an_error_that_names_it(folder, says):
     dataset = forebay.open(folder)
     expected = oracle(folder)
     large = next(index for index, (data, _) in enumerate(expected) if len(data) == 5000)
     path = Path(dataset.extents(large)[0][0])
     path.write_bytes(b"short")
-    with pytest.raises(
-        forebay.StorageError, match=f"{path.name}.*expected 5000 bytes, found 5 bytes"
-    ) as changed:
+    with says(forebay.StorageError, 5000, 5, path.name) as changed:
         dataset[large]
     assert (changed.value.errno, changed.value.filename) == (None, str(path))
     loader = forebay.Loader(dataset, batch_size=40, order="sequential", world="single")
-    with loader, pytest.raises(forebay.StorageError, match=f"{path.name}.*expected 5000 bytes, found 5"):
+    with loader, says(forebay.StorageError, 5000, 5, path.name):
         list(loader)
     path.unlink()
-    with pytest.raises(forebay.StorageError, match=f"{path.name}.*No such file") as gone:
+    with pytest.raises(forebay.StorageError, match=path.name) as gone:
         dataset[large]
     assert (gone.value.errno, gone.value.filename) == (errno.ENOENT, str(path))
     loader = forebay.Loader(dataset, batch_size=40, order="sequential", world="single")
-    with loader, pytest.raises(forebay.StorageError, match=f"{path.name}.*No such file") as gone:
+    with loader, pytest.raises(forebay.StorageError, match=path.name) as gone:
         list(loader)
     assert (gone.value.errno, gone.value.filename) == (errno.ENOENT, str(path))
 
@@ -210,13 +208,15 @@ def test_no_symbolic_link_is_followed_even_if_it_comes_later(folder):
     outside.write_bytes(data)
     path.unlink()
     path.symlink_to(outside)
-    with pytest.raises(forebay.StorageError, match="Too many levels of symbolic links"):
+    with pytest.raises(forebay.StorageError) as refused:
         dataset[0]
+    assert refused.value.errno == errno.ELOOP
     (folder.parent / "moved").mkdir()
     (folder / "ant").rename(folder.parent / "moved" / "ant")
     (folder / "ant").symlink_to(folder.parent / "moved" / "ant")
-    with pytest.raises(forebay.StorageError, match="Too many levels of symbolic links"):
+    with pytest.raises(forebay.StorageError) as refused:
         dataset[1]
+    assert refused.value.errno == errno.ELOOP
 
 
 UNREADABLE = """
@@ -258,13 +258,13 @@ def test_what_cannot_be_read_is_named(what, open_directory):
     assert "Permission denied" in done.stdout
 
 
-def test_a_folder_of_shards_is_not_taken_for_one_of_samples(tmp_path):
+def test_a_folder_of_shards_is_not_taken_for_one_of_samples(tmp_path, says):
     folder = tmp_path / "shards"
     folder.mkdir()
     for number in range(2):
         with tarfile.open(folder / f"{number}.tar", "w") as archive:
             archive.addfile(tarfile.TarInfo("a.txt"))
-    with pytest.raises(forebay.OptionError, match="may be a folder whose files are samples") as error:
+    with says(forebay.OptionError) as error:
         forebay.open(folder)
     assert 'format="folder"' in str(error.value)
     assert len(forebay.open(folder, format="folder")) == 2
@@ -281,9 +281,9 @@ def test_files_may_be_smaller_than_their_labels(tmp_path, sizes):
     ]
 
 
-def test_a_folder_without_files_has_no_samples(tmp_path):
+def test_a_folder_without_files_has_no_samples(tmp_path, says):
     (tmp_path / "train" / "ant").mkdir(parents=True)
-    with pytest.raises(forebay.FormatError, match="a dataset without samples"):
+    with says(forebay.FormatError):
         len(forebay.open(tmp_path / "train"))
 
 

@@ -218,12 +218,12 @@ def test_chunks_at_the_edge_that_libhdf5_left_without_filters_equal_h5py(tmp_pat
     assert bare == (shape != (8, 6))
 
 
-def test_h5py_that_is_too_old_is_refused_by_its_version(tmp_path, monkeypatch):
+def test_h5py_that_is_too_old_is_refused_by_its_version(tmp_path, monkeypatch, says):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.arange(10)
     monkeypatch.setattr(h5py.h5d, "DatasetID", object)
-    with pytest.raises(forebay.ForebayError, match=r"h5py 3\.11 or later, found"):
+    with says(forebay.ForebayError, "3.11", replace={r"found [\d.]+\d": "found VERSION"}):
         len(forebay.open(path))
 
 
@@ -251,7 +251,7 @@ def _described(path, fields=()):
     return json.loads(bytes_[4 : 4 + length]), bytes_[4 + length :]
 
 
-def test_fields_are_chosen_by_path_and_groups_are_part_of_it(tmp_path):
+def test_fields_are_chosen_by_path_and_groups_are_part_of_it(tmp_path, says):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["train/images"] = values((12, 3, 3), "u1")
@@ -259,7 +259,7 @@ def test_fields_are_chosen_by_path_and_groups_are_part_of_it(tmp_path):
         file["mean"] = values((3,), "<f4")
         file["scalar"] = 5
         file["link"] = h5py.SoftLink("/train/labels")
-    with pytest.raises(forebay.OptionError, match="different first dimensions: mean") as caught:
+    with says(forebay.OptionError) as caught:
         len(forebay.open(path))
     assert "fields=" in str(caught.value)
     assert list(check(path, fields=["train/labels", "train/images"]).fields) == [
@@ -268,16 +268,16 @@ def test_fields_are_chosen_by_path_and_groups_are_part_of_it(tmp_path):
     ]
     check(path, fields=["link", "train/images"])
     check(path, fields=["mean"])
-    with pytest.raises(forebay.OptionError, match="no dataset 'test/labels'") as caught:
+    with says(forebay.OptionError, "test/labels") as caught:
         len(forebay.open(path, fields=["test/labels"]))
     assert "train/labels" in str(caught.value)
-    with pytest.raises(forebay.OptionError, match="different first dimensions"):
+    with says(forebay.OptionError):
         len(forebay.open(path, fields=["train/labels", "mean"]))
-    with pytest.raises(forebay.OptionError, match="no first dimension"):
+    with says(forebay.OptionError):
         len(forebay.open(path, fields=["scalar"]))
 
 
-def test_several_files_of_different_layouts_are_one_data_set(tmp_path):
+def test_several_files_of_different_layouts_are_one_data_set(tmp_path, says):
     layouts = [
         {},
         {"chunks": (4, 6)},
@@ -300,7 +300,7 @@ def test_several_files_of_different_layouts_are_one_data_set(tmp_path):
     with h5py.File(tmp_path / "9.h5", "w") as file:
         file["x"] = values((10, 7), "<f4")
         file["y"] = np.arange(10)
-    with pytest.raises(forebay.FormatError, match="not like those of"):
+    with says(forebay.FormatError):
         len(forebay.open(tmp_path / "*.h5"))
 
 
@@ -532,7 +532,7 @@ def test_bitfields_are_refused_by_the_name_of_their_dataset(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["dataset", "group", "member", "enum"])
-def test_names_that_are_not_utf8_are_refused_or_do_no_harm(tmp_path, where):
+def test_names_that_are_not_utf8_are_refused_or_do_no_harm(tmp_path, where, says):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         group, name, kind = file.id, b"x", h5py.h5t.STD_I32LE
@@ -555,7 +555,7 @@ def test_names_that_are_not_utf8_are_refused_or_do_no_harm(tmp_path, where):
         assert str(path) in text
         assert r"\xff" in text or r"\xe9" in text or "0xff" in text
         assert "hint: leave it out" in text
-    with pytest.raises(forebay.OptionError, match="its datasets: "):
+    with says(forebay.OptionError):
         len(forebay.open(path, fields=["nothing"]))
     check(path, fields=["y"])
 

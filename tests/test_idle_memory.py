@@ -154,7 +154,7 @@ def test_a_loader_that_was_closed_leaves_its_memory_to_the_next(make):
 
 def test_with_memory_of_its_own_a_loader_is_refused_as_ever(make):
     lent_after(make)
-    with pytest.raises(forebay.OptionError, match="of which other loaders and kept data hold"):
+    with pytest.raises(forebay.OptionError, match="memory=314572800"):
         make(memory="300MiB")
 
 

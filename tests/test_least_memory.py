@@ -50,8 +50,8 @@ def least_of(error):
     return int(exact[1]), hint[1]
 
 
-def test_a_refusal_names_the_window_and_what_would_do(numbered):
-    with pytest.raises(forebay.OptionError, match=r"memory=1000000 bytes is too little") as raised:
+def test_a_refusal_names_the_window_and_what_would_do(numbered, says):
+    with says(forebay.OptionError, 1000000) as raised:
         loader(numbered, forebay.Group(samples=50, window=4, lanes=4), 1_000_000)
     assert "in the order group(samples=50, window=4)" in str(raised.value)
     least, hint = least_of(raised.value)

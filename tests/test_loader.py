@@ -93,8 +93,8 @@ def test_walking_with_a_cursor_gives_the_same_samples_as_the_index(make, small_r
 
 
 @pytest.mark.parametrize("order", ["shuffle", "group", lambda epoch: np.arange(100)])
-def test_a_cursor_refuses_orders_that_jump(make, order):
-    with pytest.raises(forebay.OptionError, match=r'order="sequential" or "contiguous"'):
+def test_a_cursor_refuses_orders_that_jump(make, order, says):
+    with says(forebay.OptionError, "order=", "sequential", "contiguous"):
         make(order=order, strategy="lmdb")
 
 
@@ -191,7 +191,7 @@ def test_each_pass_is_the_next_epoch(make):
     assert [ids(again), ids(again)] == [first, second]
 
 
-def test_set_epoch_chooses_the_epoch(make):
+def test_set_epoch_chooses_the_epoch(make, says):
     loader = make(order="shuffle")
     epochs = [ids(loader) for _ in range(3)]
     for epoch in (2, 0, 0, 1):
@@ -199,11 +199,9 @@ def test_set_epoch_chooses_the_epoch(make):
         assert loader.epoch == epoch
         assert ids(loader) == epochs[epoch]
     for wrong in (-1, 1.5, True):
-        with pytest.raises(forebay.OptionError, match=r"set_epoch: expected an integer of at least 0"):
+        with says(forebay.OptionError, "set_epoch", 0):
             loader.set_epoch(wrong)
-    with pytest.raises(
-        forebay.OptionError, match=r"set_epoch: expected an epoch of at most \d+, found 18446744"
-    ):
+    with says(forebay.OptionError, "set_epoch", 2**64):
         loader.set_epoch(2**64)
 
 
@@ -229,12 +227,12 @@ def test_set_epoch_after_a_break_begins_the_epoch_anew(make):
     assert ids(loader) == whole
 
 
-def test_an_older_iterator_says_that_it_is_stale(make):
+def test_an_older_iterator_says_that_it_is_stale(make, says):
     loader = make()
     older = iter(loader)
     next(older)
     next(iter(loader))
-    with pytest.raises(forebay.ForebayError, match=r"stale iterator"):
+    with says(forebay.ForebayError):
         next(older)
     with pytest.raises(StopIteration):
         next(older)
@@ -319,27 +317,18 @@ def test_threads_that_share_an_iterator_get_each_batch_once(make):
     assert (loader.epoch, loader.state_dict()["step"]) == (1, 0)
 
 
-def test_next_of_a_loader_says_what_to_call(make):
+def test_next_of_a_loader_says_what_to_call(make, says):
     loader = make()
     assert not hasattr(loader, "__next__")
-    with pytest.raises(TypeError, match=r"expected an iterator, found a Loader\nhint: it = iter\(loader\)"):
+    with says(TypeError):
         next(loader)
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("shuffle", 'order="sequential" does not'),
-        ("num_workers", "leave it out"),
-        ("drop_last", 'last="drop"'),
-        ("pin_memory", "leave it out: .*pin_memory\\(\\)"),
-        ("batchsize", "is batch_size= meant"),
-        ("schema", "forebay.open takes it"),
-        ("zzz", ""),
-    ],
+    "name", ["shuffle", "num_workers", "drop_last", "pin_memory", "batchsize", "schema", "zzz"]
 )
-def test_an_option_of_other_loaders_is_named_as_it_is_called_here(small_lmdb, name, hint):
-    with pytest.raises(forebay.OptionError, match=rf"there is no option {name}=\nhint: .*?{hint}"):
+def test_an_option_of_other_loaders_is_named_as_it_is_called_here(small_lmdb, name, says):
+    with says(forebay.OptionError, f"{name}="):
         forebay.Loader(small_lmdb, 8, **{name: True})
 
 
@@ -370,17 +359,17 @@ def test_a_given_order_takes_integers_of_any_width(make, dtype):
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "values"),
     [
-        (np.arange(99), r"order given, epoch 0: 99 sample ids, expected 100"),
-        (np.arange(100) + 1, r"sample id 100 at position 99, expected 0 to 99"),
-        (np.arange(100, dtype=np.uint8) % 99, r"sample id 0 at position 99, expected one that was not there"),
-        (np.arange(100.0), r"an array of float64 with 1 dimensions"),
-        (np.zeros((10, 10), int), r"an array of int64 with 2 dimensions"),
+        (np.arange(99), (0, 99, 100)),
+        (np.arange(100) + 1, (100, 99, 0)),
+        (np.arange(100, dtype=np.uint8) % 99, (0, 99)),
+        (np.arange(100.0), (1,)),
+        (np.zeros((10, 10), int), (2,)),
     ],
 )
-def test_a_given_order_is_checked(make, value, message):
-    with pytest.raises(forebay.OptionError, match=message):
+def test_a_given_order_is_checked(make, value, values, says):
+    with says(forebay.OptionError, *values):
         next(iter(make(order=lambda epoch: value)))
 
 
@@ -427,16 +416,14 @@ def test_a_state_at_a_position_is_the_state_behind_that_batch(make, order):
 
 
 @pytest.mark.parametrize("position", [(0, 13), (0, -1), (-1, 0), (0,), (0, 1.5), "no", None, 3])
-def test_a_position_that_is_none_is_refused(make, position):
-    with pytest.raises(forebay.OptionError, match=r"state_at: expected .*\nhint: pass batch.position"):
+def test_a_position_that_is_none_is_refused(make, position, says):
+    with says(forebay.OptionError, "state_at"):
         make().state_at(position)
 
 
-def test_a_loader_is_neither_pickled_nor_copied(make):
+def test_a_loader_is_neither_pickled_nor_copied(make, says):
     for use in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(
-            forebay.OptionError, match=r"cannot be pickled or copied.*\nhint: .*num_workers=0"
-        ):
+        with says(forebay.OptionError, 0):
             use(make())
 
 
@@ -447,16 +434,13 @@ def test_a_state_after_an_epoch_is_the_start_of_the_next(make):
     assert (state["epoch"], state["step"]) == (1, 0)
 
 
-def test_a_state_of_a_contiguous_order_names_the_ranks_that_can_go_on(make):
+def test_a_state_of_a_contiguous_order_names_the_ranks_that_can_go_on(make, says):
     loader = make(order="contiguous")
-    with pytest.raises(
-        forebay.OptionError,
-        match=r"the state is of 4, this job has 1, .*\nhint: resume on 4 ranks; the orders",
-    ):
+    with says(forebay.OptionError, 4, 1):
         loader.load_state_dict({**loader.state_dict(), "lanes": 4})
 
 
-def test_a_state_brings_its_lanes_and_groups_along(make):
+def test_a_state_brings_its_lanes_and_groups_along(make, says):
     first = make(order=forebay.Group(samples=5, window=3, lanes=4), seed=1)
     whole = ids(first)
     first.set_epoch(0)
@@ -468,52 +452,54 @@ def test_a_state_brings_its_lanes_and_groups_along(make):
     assert ids(second) == whole[4:]
     assert second.config.order.lanes == 4
     third = make(order=forebay.Group(lanes=8), seed=1)
-    with pytest.raises(
-        forebay.OptionError, match=r"lanes is 4 in the state, this loader was made with 8\nhint: .*lanes=4"
-    ):
+    with says(forebay.OptionError, 4, 8):
         third.load_state_dict(first.state_dict())
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "values"),
     [
-        ({"seed": 9}, r"seed is 9 in the state and 0 in this loader"),
-        ({"kind": "shuffle"}, r"kind is 'shuffle' in the state and 'group' in this loader"),
-        ({"last": "drop"}, r"last is 'drop' in the state and 'wrap'"),
-        ({"version": 2}, r"version is 2 in the state and 1"),
-        ({"fingerprint": "0"}, r"fingerprint is '0' in the state.*\nhint: the data set has changed"),
+        ({"seed": 9}, (9, 0)),
+        ({"kind": "shuffle"}, ("shuffle", "group")),
+        ({"last": "drop"}, ("drop", "wrap")),
+        ({"version": 2}, (2, 1)),
+        ({"fingerprint": "0"}, (0,)),
         (
             {"global_batch": 16, "lanes": 8},
-            r"global batch is 16 in the state and 8 here.*\nhint: .*batch_size=16",
+            (16, 8),
         ),
-        ({"step": 14}, r"step: expected an integer from 0 to 13, found 14"),
-        ({"epoch": -1}, r"epoch: expected an integer from 0, found -1"),
-        ({"epoch": 2**64}, r"epoch: expected an integer from 0, found 18446744073709551616"),
-        ({"epoch": True}, r"epoch: expected an integer .*, found True"),
-        ({"global_batch": "x"}, r"global_batch: expected an integer from 1, found 'x'"),
-        ({"lanes": None}, r"lanes: expected an integer from 1 to 8, found None"),
-        ({"lanes": 10**12}, r"lanes: expected an integer from 1 to 8, found 1000000000000"),
-        ({"global_batch": 1 << 32, "lanes": 1 << 32}, r"global batch is 4294967296 in the state and 8 here"),
-        ({"lanes": 3}, r"lanes: expected a divisor of the global batch 8, found 3"),
-        ({"group_samples": "zz"}, r"group_samples: expected an integer from 1, found 'zz'"),
-        ({"group_window": None}, r"group_window: expected an integer from 1, found None"),
-        ({"version": 1.0}, r"version is 1\.0 in the state and 1"),
-        ({"step": 1.0}, r"step: expected an integer .*, found 1\.0"),
-        ({"seed": 2**70}, rf"seed is {2**70} in the state and 0"),
-        ({"last": "\udcff"}, r"last is '.udcff' in the state and 'wrap'"),
-        ({"kind": [1]}, r"kind is \[1\] in the state and 'group'"),
+        ({"step": 14}, ("step", 0, 13, 14)),
+        ({"epoch": -1}, (0, -1)),
+        ({"epoch": 2**64}, (0, 18446744073709551616)),
+        ({"epoch": True}, ("epoch", True)),
+        ({"global_batch": "x"}, ("global_batch", 1, "x")),
+        ({"lanes": None}, ("lanes", 1, 8, None)),
+        ({"lanes": 10**12}, (1, 8, 1000000000000)),
+        ({"global_batch": 1 << 32, "lanes": 1 << 32}, (4294967296, 8)),
+        ({"lanes": 3}, (8, 3)),
+        ({"group_samples": "zz"}, ("group_samples", 1, "zz")),
+        ({"group_window": None}, ("group_window", 1, None)),
+        ({"version": 1.0}, ("1.0", 1)),
+        ({"step": 1.0}, ("step", "1.0")),
+        ({"seed": 2**70}, (1180591620717411303424, 0)),
+        ({"last": "\udcff"}, ("wrap",)),
+        ({"kind": [1]}, (1, "group")),
     ],
 )
-def test_a_state_that_does_not_fit_is_refused_with_what_would(make, changes, message):
+def test_a_state_that_does_not_fit_is_refused_with_what_would(make, changes, values, says):
     loader = make()
-    with pytest.raises(forebay.OptionError, match=message):
+    with says(forebay.OptionError, *values):
         loader.load_state_dict({**loader.state_dict(), **changes})
     # The loader goes on where it was.
     assert sorted(ids(loader)) == sorted(ids(make()))
-    with pytest.raises(forebay.OptionError, match=r"the state lacks epoch"):
+
+
+def test_what_is_no_state_is_refused(make, says):
+    loader = make()
+    with says(forebay.OptionError, "epoch"):
         loader.load_state_dict({key: value for key, value in loader.state_dict().items() if key != "epoch"})
     for state in (None, 1, "x", []):
-        with pytest.raises(forebay.OptionError, match=r"expected what state_dict\(\) returned, found "):
+        with says(forebay.OptionError, "state_dict"):
             loader.load_state_dict(state)
 
 
@@ -558,19 +544,19 @@ def test_options_come_from_the_environment(make, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "values"),
     [
-        ({"batch_size": 101}, r"101"),
-        ({"memory": 4096}, r"(?i)at least|least"),
-        ({"order": "sorted"}, r"sequential, contiguous, shuffle, group"),
-        ({"strategy": "lmm-dia"}, r"forebay, mmap, pread, io_uring, lmdb"),
-        ({"order": "shuffle", "last": "carry"}, r"(?i)carry"),
-        ({"order": forebay.Group(lanes=3)}, r"(?i)lanes"),
-        ({"decode": 3}, r"decode=: expected a function of a batch, found 3"),
+        ({"batch_size": 101}, (101,)),
+        ({"memory": 4096}, ()),
+        ({"order": "sorted"}, ()),
+        ({"strategy": "lmm-dia"}, ("io_uring",)),
+        ({"order": "shuffle", "last": "carry"}, ("carry",)),
+        ({"order": forebay.Group(lanes=3)}, ("lanes",)),
+        ({"decode": 3}, ("decode=", 3)),
     ],
 )
-def test_wrong_use_is_told_when_the_loader_is_made(make, arguments, message):
-    with pytest.raises(forebay.OptionError, match=message):
+def test_wrong_use_is_told_when_the_loader_is_made(make, arguments, values, says):
+    with says(forebay.OptionError, *values):
         make(**arguments)
 
 
@@ -616,14 +602,14 @@ def test_where_every_rank_copies_alone_there_are_no_readers_and_no_staging_block
     assert reading.config.memory.region_bytes > loader.config.memory.region_bytes
 
 
-def test_a_closed_loader_says_so(make):
+def test_a_closed_loader_says_so(make, says):
     with make() as loader:
         iteration = iter(loader)
         next(iteration)
     loader.close()
-    with pytest.raises(forebay.ForebayError, match=r"loader 'train' is closed"):
+    with says(forebay.ForebayError, "train"):
         iter(loader)
-    with pytest.raises(forebay.ForebayError, match=r"stale iterator"):
+    with says(forebay.ForebayError):
         next(iteration)
 
 

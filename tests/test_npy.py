@@ -141,7 +141,7 @@ def test_an_index_reads_headers_only(tmp_path):
     assert report["sidecar_bytes"] < 8192
 
 
-def test_what_follows_an_array_is_told(tmp_path):
+def test_what_follows_an_array_is_told(tmp_path, says):
     with (tmp_path / "a.npy").open("wb") as file:
         for number in range(2):
             np.save(file, values("<i4", (SAMPLES,), seed=number))
@@ -149,30 +149,28 @@ def test_what_follows_an_array_is_told(tmp_path):
     path = tmp_path / "a.npy"
     size = path.stat().st_size // 2
     told = f"{path}: {size} bytes follow the array and are not read"
-    with pytest.warns(RuntimeWarning, match="bytes follow the array and are not read"):
+    with says(RuntimeWarning):
         assert len(dataset) == SAMPLES
-    with pytest.warns(RuntimeWarning, match="bytes follow the array and are not read"):
+    with says(RuntimeWarning):
         assert dataset.native.build_index()["warnings"] == [told]
 
 
 @pytest.mark.parametrize(
-    ("array", "words"),
+    ("array", "values"),
     [
-        (np.array([1, "a", None], object), "an array of objects is not supported"),
-        (np.array([(1, None)], [("a", "i4"), ("b", "O")]), "an array of objects is not supported"),
-        (np.asfortranarray(np.zeros((3, 2))), "an array in Fortran order is not supported: shape [3, 2]"),
-        (np.zeros(()), "an array without axes is not supported: shape ()"),
-        (np.zeros((0, 3)), "an array without samples is not supported: shape [0, 3]"),
-        (np.zeros((3, 0)), "an array of samples without bytes is not supported: shape [3, 0]"),
+        (np.array([1, "a", None], object), ()),
+        (np.array([(1, None)], [("a", "i4"), ("b", "O")]), ()),
+        (np.asfortranarray(np.zeros((3, 2))), ("[3, 2]",)),
+        (np.zeros(()), ("()",)),
+        (np.zeros((0, 3)), ("[0, 3]",)),
+        (np.zeros((3, 0)), ("[3, 0]",)),
     ],
     ids=["objects", "objects in structures", "Fortran", "no axes", "no samples", "no bytes"],
 )
-def test_what_cannot_be_read_in_place_is_refused(tmp_path, array, words):
+def test_what_cannot_be_read_in_place_is_refused(tmp_path, array, values, says):
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(forebay.FormatError) as error:
+    with says(forebay.FormatError, tmp_path / "a.npy", "npy", *values):
         forebay.open(tmp_path / "a.npy")
-    assert str(error.value).startswith(f"{tmp_path}/a.npy: npy: {words}")
-    assert "\nhint: " in str(error.value)
 
 
 def test_one_axis_is_no_matter_of_order(tmp_path):
@@ -180,42 +178,36 @@ def test_one_axis_is_no_matter_of_order(tmp_path):
     assert len(forebay.open(tmp_path / "a.npy")) == SAMPLES
 
 
-def test_archives_that_are_not_stored_or_do_not_fit_together_are_refused(tmp_path):
+def test_archives_that_are_not_stored_or_do_not_fit_together_are_refused(tmp_path, says):
     x, y = np.zeros((4, 2)), np.zeros(4)
     np.savez_compressed(tmp_path / "a.npz", x=x)
-    with pytest.raises(
-        forebay.FormatError, match=r"it is deflated, as a whole\nhint: `forebay convert` stores it"
-    ):
+    with says(forebay.FormatError):
         forebay.open(tmp_path / "a.npz")
     np.savez(tmp_path / "b.npz", x=x, y=y, names=np.array(["one", "two"]))
-    with pytest.raises(forebay.FormatError, match=r"x \[4, 2\], y \[4\], names \[2\]\nhint: choose those"):
+    with says(forebay.FormatError, 4, 2):
         forebay.open(tmp_path / "b.npz")
     assert list(forebay.open(tmp_path / "b.npz", fields=["x", "y"]).fields) == ["x", "y"]
-    with pytest.raises(
-        forebay.OptionError, match=r'no array is called "z"\nhint: the archive holds: x, y, names'
-    ):
+    with says(forebay.OptionError, "z"):
         forebay.open(tmp_path / "b.npz", fields=["z"])
     with zipfile.ZipFile(tmp_path / "c.npz", "w") as archive:
         archive.writestr("readme.txt", "hello")
-    with pytest.raises(forebay.FormatError, match=r"a zip archive whose members are no npy files"):
+    with says(forebay.FormatError):
         forebay.open(tmp_path / "c.npz")
 
 
-def test_files_that_are_cut_or_claim_too_much_are_refused_with_the_place(tmp_path):
+def test_files_that_are_cut_or_claim_too_much_are_refused_with_the_place(tmp_path, says):
     np.save(tmp_path / "a.npy", np.zeros((5, 3)))
     whole = (tmp_path / "a.npy").read_bytes()
     (tmp_path / "a.npy").write_bytes(whole[:-1])
-    with pytest.raises(
-        forebay.FormatError, match=r"elements at offset 128: expected 120 bytes .*, found 119 bytes"
-    ):
+    with says(forebay.FormatError, 128, 120, 119):
         forebay.open(tmp_path / "a.npy")
     (tmp_path / "a.npy").write_bytes(
         whole.replace(b"(5, 3), }" + b" " * 20, b"(9223372036854775807, 3), }  ")
     )
-    with pytest.raises(forebay.FormatError, match=r"expected more than 2\^64 bytes"):
+    with says(forebay.FormatError, 2):
         forebay.open(tmp_path / "a.npy")
     np.savez(tmp_path / "a.npz", x=np.zeros(5))
     whole = (tmp_path / "a.npz").read_bytes()
     (tmp_path / "a.npz").write_bytes(whole[:-30])
-    with pytest.raises(forebay.FormatError, match=r"end record at offset"):
+    with says(forebay.FormatError):
         forebay.open(tmp_path / "a.npz")

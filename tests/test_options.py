@@ -35,8 +35,8 @@ def test_origins_name_every_value_that_is_no_default():
     ("name", "meant"),
     [("FOREBAY_STRATEGYY", "STRATEGY"), ("FOREBAY_CACHE", "CACHE_DIR"), ("FOREBAY_NODES", "NODE")],
 )
-def test_a_variable_that_is_nearly_one_of_ours_is_a_warning(name, meant):
-    with pytest.warns(RuntimeWarning, match=rf"variable {name} means nothing; is FOREBAY_{meant} meant\?"):
+def test_a_variable_that_is_nearly_one_of_ours_is_a_warning(name, meant, says):
+    with says(RuntimeWarning, name, f"FOREBAY_{meant}"):
         resolve({"order": None}, {name: "x"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -90,114 +90,108 @@ def test_orders_and_strategies_can_be_tables_of_the_file():
     assert found["strategy"] == forebay.Strategy(access="pread", readers=2)
 
 
-def test_of_two_batch_sizes_the_one_from_the_stronger_place_counts():
+def test_of_two_batch_sizes_the_one_from_the_stronger_place_counts(says):
     found = resolve({"batch_size": 32, "global_batch": None}, {"FOREBAY_GLOBAL_BATCH": "64"})
     assert (found["batch_size"], found["global_batch"]) == (32, None)
     found = resolve({"batch_size": None, "global_batch": 64}, {"FOREBAY_BATCH_SIZE": "32"})
     assert per_rank_batch(found, 4) == 16
-    with pytest.raises(
-        forebay.OptionError, match=r"batch_size= and global_batch=: give one of them, not both"
-    ):
+    with says(forebay.OptionError, "batch_size=", "global_batch="):
         resolve({"batch_size": 1, "global_batch": 4}, {})
 
 
-def test_a_global_batch_that_cannot_be_shared_names_those_that_can():
+def test_a_global_batch_that_cannot_be_shared_names_those_that_can(says):
     found = resolve({"batch_size": None, "global_batch": 10}, {})
-    with pytest.raises(
-        forebay.OptionError, match=r"10 cannot be shared out evenly between 4 ranks\nhint: .*: 8, 12"
-    ):
+    with says(forebay.OptionError, 10, 4, 8, 12):
         per_rank_batch(found, 4)
-    with pytest.raises(forebay.OptionError, match=r"neither batch_size= nor global_batch="):
+    with says(forebay.OptionError, "batch_size=", "global_batch="):
         per_rank_batch(resolve({"batch_size": None, "global_batch": None}, {}), 4)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value", "values"),
     [
         (
             "order",
             "random",
-            r"order=: expected one of sequential, contiguous, shuffle, group, forebay\.Group.*'random'",
+            ("order=", "random"),
         ),
         (
             "strategy",
             "lmb",
-            r"strategy=: expected one of forebay, mmap, pread, io_uring, lmdb, .*; found 'lmb'",
+            ("strategy=", "io_uring", "lmb"),
         ),
-        ("last", "pad", r"last=: expected one of wrap, drop, short, carry; found 'pad'"),
-        ("world", "mpich", r"world=: expected one of auto, mpi, torchrun, slurm, single; found 'mpich'"),
-        ("schema", "jpeg", r"schema=: expected one of auto, raw, .*; found 'jpeg'"),
-        ("batch_size", 0, r"batch_size=: expected an integer of at least 1, found 0"),
-        ("batch_size", 2.5, r"batch_size=: expected an integer, found 2\.5"),
-        ("batch_size", True, r"batch_size=: expected an integer, found True"),
-        ("seed", -1, r"seed=: expected an integer from 0 to 2\*\*64 - 1, found -1"),
-        ("memory", "2 giga", r"memory=: expected a positive number of bytes, found '2 giga'\nhint: .*2GiB"),
-        ("memory", 2**64, r"memory=: expected at most 9223372036854775807 bytes, found 18446744073709551616"),
-        ("memory", "1e9 GiB", r"memory=: expected a positive number of bytes"),
+        ("last", "pad", ("last=", "pad")),
+        ("world", "mpich", ("world=", "mpich")),
+        ("schema", "jpeg", ("schema=", "jpeg")),
+        ("batch_size", 0, ("batch_size=", 1, 0)),
+        ("batch_size", 2.5, ("batch_size=", "2.5")),
+        ("batch_size", True, ("batch_size=",)),
+        ("seed", -1, ("seed=", 0, 2, 1, -1)),
+        ("memory", "2 giga", ("memory=", "2 giga")),
+        ("memory", 2**64, ("memory=", 9223372036854775807, 18446744073709551616)),
+        ("memory", "1e9 GiB", ("memory=",)),
         (
             "memory",
             "99999999TiB",
-            r"memory=: expected at most 9223372036854775807 bytes, found '99999999TiB'",
+            ("memory=", 9223372036854775807, "99999999TiB"),
         ),
         (
             "batch_size",
             2**64,
-            r"batch_size=: expected an integer of at most 4294967295, found 18446744073709551616",
+            ("batch_size=", 4294967295, 18446744073709551616),
         ),
-        ("epochs", 2**64, r"epochs=: expected an integer of at most 4294967295"),
+        ("epochs", 2**64, ("epochs=", 4294967295)),
         (
             "strategy",
             {"batch_buffers": 2**40},
-            r"Strategy\(batch_buffers=\): expected an integer of at most 4294967295",
+            ("Strategy(batch_buffers=)", 4294967295),
         ),
-        ("seed", 2**64, r"seed=: expected an integer from 0 to 2\*\*64 - 1, found 18446744073709551616"),
-        ("timeout", 1e300, r"timeout=: expected at most 1000000000 seconds, found 1e\+300"),
-        ("memory", 0, r"memory=: expected a positive number of bytes, found 0"),
-        ("timeout", 0, r"timeout=: expected a positive number of seconds, found 0"),
-        ("timeout", float("nan"), r"timeout=: expected a positive number of seconds, found nan"),
-        ("name", "", r"name=: expected a non-empty string, found ''"),
-        ("bad_samples", "drop", r"bad_samples=: expected one of raise, skip; found 'drop'"),
-        ("tiers", ["/scratch:1GiB"], r"tiers=: storage tiers are not in this version"),
+        ("seed", 2**64, ("seed=", 0, 2, 1, 18446744073709551616)),
+        ("timeout", 1e300, ("timeout=", 1000000000, 300)),
+        ("memory", 0, ("memory=", 0)),
+        ("timeout", 0, ("timeout=", 0)),
+        ("timeout", float("nan"), ("timeout=",)),
+        ("name", "", ("name=",)),
+        ("bad_samples", "drop", ("bad_samples=", "drop")),
+        ("tiers", ["/scratch:1GiB"], ("tiers=",)),
     ],
 )
-def test_a_wrong_value_is_told_with_what_is_valid(name, value, message):
-    with pytest.raises(forebay.OptionError, match=message):
+def test_a_wrong_value_is_told_with_what_is_valid(name, value, values, says):
+    with says(forebay.OptionError, *values):
         resolve({name: value}, {})
 
 
-def test_an_error_begins_with_the_place_of_the_value():
-    with pytest.raises(forebay.OptionError, match=r"^FOREBAY_SEED: expected an integer, found 'x'"):
+def test_an_error_begins_with_the_place_of_the_value(says):
+    with says(forebay.OptionError, "FOREBAY_SEED", "x"):
         resolve({"seed": None}, {"FOREBAY_SEED": "x"})
     Path("forebay.toml").write_text('last = "never"\n')
-    with pytest.raises(forebay.OptionError, match=r"^forebay\.toml: last: expected one of"):
+    with says(forebay.OptionError, "forebay.toml"):
         resolve({"last": None}, {})
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "values"),
     [
-        ("batchsize = 3\n", r"configuration file c\.toml: expected one of batch_size, .*; found 'batchsize'"),
-        ("batch_size = \n", r"configuration file c\.toml: not valid TOML: .*line 1"),
+        ("batchsize = 3\n", ("c.toml", "batch_size", "batchsize")),
+        ("batch_size = \n", ("c.toml", "TOML", 1)),
         (
             "[order]\nkind = 'group'\nlane = 3\n",
-            r"c\.toml: order: expected one of samples, window, lanes; found 'lane'",
+            ("c.toml", "lane"),
         ),
         (
             "[strategy]\nacces = 'pread'\n",
-            r"c\.toml: strategy: expected one of name, locate, access, .*; found 'acces'",
+            ("c.toml", "acces"),
         ),
     ],
 )
-def test_a_wrong_configuration_file_is_told(text, message):
+def test_a_wrong_configuration_file_is_told(text, values, says):
     Path("c.toml").write_text(text)
-    with pytest.raises(forebay.OptionError, match=message):
+    with says(forebay.OptionError, *values):
         resolve({"order": None, "strategy": None}, {"FOREBAY_CONFIG": "c.toml"})
 
 
-def test_a_configuration_file_that_was_asked_for_must_be_there():
-    with pytest.raises(
-        forebay.OptionError, match=r"FOREBAY_CONFIG: there is no configuration file gone\.toml"
-    ):
+def test_a_configuration_file_that_was_asked_for_must_be_there(says):
+    with says(forebay.OptionError, "FOREBAY_CONFIG", "gone.toml"):
         resolve({}, {"FOREBAY_CONFIG": "gone.toml"})
 
 
@@ -221,25 +215,16 @@ def test_bytes_are_read_with_binary_and_decimal_units(text, size):
     assert parse_bytes("memory=", text) == size
 
 
-def test_a_group_and_a_strategy_are_checked_where_they_are_made():
-    with pytest.raises(
-        forebay.OptionError, match=r"Group\(window=\): expected an integer of at least 1, found 0"
-    ):
+def test_a_group_and_a_strategy_are_checked_where_they_are_made(says):
+    with says(forebay.OptionError, "Group(window=)", 1, 0):
         forebay.Group(window=0)
-    with pytest.raises(
-        forebay.OptionError,
-        match=r"Strategy\(access=\): expected one of auto, mmap, pread, io_uring; found 'aio'",
-    ):
+    with says(forebay.OptionError, "Strategy(access=)", "io_uring", "aio"):
         forebay.Strategy(access="aio")
-    with pytest.raises(
-        forebay.OptionError, match=r"Strategy\(locate=\): expected one of index, cursor.*; found 'guess'"
-    ):
+    with says(forebay.OptionError, "Strategy(locate=)", "guess"):
         forebay.Strategy(locate="guess")
-    with pytest.raises(
-        forebay.OptionError, match=r"a cursor walks through a mapping\nhint: add access='mmap'"
-    ):
+    with says(forebay.OptionError, "access=", "mmap"):
         forebay.Strategy(locate="cursor")
-    with pytest.raises(forebay.OptionError, match=r"a mapping always goes through the page cache"):
+    with says(forebay.OptionError):
         forebay.Strategy(access="mmap", direct=True)
     with pytest.raises(AttributeError):
         forebay.Group(samples=3).samples = 4

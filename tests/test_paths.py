@@ -58,16 +58,16 @@ def test_braces_stand_for_what_bash_makes_of_them(in_bash, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "values"),
     [
-        ("{0..99999999}", r"stand for 100000000 paths \(expected at most 1048576\)"),
-        ("{0..999}{0..999}{0..999}", r"stand for 1000000000 paths"),
-        ("{0..999999999999999999}" * 40, r"stand for more than 10\^30 paths"),
-        ("{a," * 40 + "b" + "}" * 40, r"nested too deep \(expected at most 32\)"),
+        ("{0..99999999}", (100000000, 1048576)),
+        ("{0..999}{0..999}{0..999}", (1000000000,)),
+        ("{0..999999999999999999}" * 40, (10,)),
+        ("{a," * 40 + "b" + "}" * 40, (32,)),
     ],
 )
-def test_braces_that_stand_for_too_much_are_refused_before_anything_is_made(text, message):
-    with pytest.raises(OptionError, match=message):
+def test_braces_that_stand_for_too_much_are_refused_before_anything_is_made(text, values, says):
+    with says(OptionError, *values):
         forebay.open(text)
 
 
@@ -145,8 +145,8 @@ def test_a_pattern_that_matches_nothing_comes_with_what_there_is(tmp_path):
     assert f"the directory {tmp_path} exists" in refusal(f"{tmp_path}/no/where/*.npy")
 
 
-def test_a_loader_says_the_same_of_a_path_that_does_not_exist(tmp_path):
-    with pytest.raises(StorageError, match="does not exist"):
+def test_a_loader_says_the_same_of_a_path_that_does_not_exist(tmp_path, says):
+    with says(StorageError):
         forebay.Loader(tmp_path / "x.npy", 4)
 
 
@@ -187,7 +187,7 @@ def test_a_zero_byte_in_a_path_is_refused(path):
     assert "with a zero byte" in refusal(path, OptionError)
 
 
-def test_a_slice_is_a_list_of_samples(tmp_path):
+def test_a_slice_is_a_list_of_samples(tmp_path, says):
     np.save(tmp_path / "x.npy", np.arange(10))
     dataset = forebay.open(tmp_path / "x.npy")
     numbers = list(range(10))
@@ -204,7 +204,7 @@ def test_a_slice_is_a_list_of_samples(tmp_path):
         assert int(dataset[number]["data"]) == numbers[number]
         assert dataset.extents(number) == dataset.extents(int(number) % 10)
     for number in (10, -11, 2**63, -(2**70)):
-        with pytest.raises(IndexError, match="of a data set of 10 samples"):
+        with says(IndexError, 10):
             dataset[number]
 
 

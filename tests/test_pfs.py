@@ -33,7 +33,7 @@ def mounted(backing, points):
 
 
 @needs_fuse
-def test_a_server_is_started_found_asked_and_ended(backing, points, mounted, tmp_path):
+def test_a_server_is_started_found_asked_and_ended(backing, points, mounted, tmp_path, says):
     assert mounted.mounts == points
     assert mounted.backing == backing
     assert mounted.spec["name"] == "test"
@@ -53,7 +53,7 @@ def test_a_server_is_started_found_asked_and_ended(backing, points, mounted, tmp
     assert emulator.ours(tmp_path) == []
     assert not mounted.socket.exists()
     assert list(mounted.socket.parent.iterdir()) == []
-    with pytest.raises(StorageError, match="no server is there"):
+    with says(StorageError):
         mounted.stats()
 
 
@@ -119,55 +119,55 @@ def test_a_second_start_joins_the_server_that_runs(backing, points, mounted, tmp
 
 @needs_fuse
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "values"),
     [
-        ({"spec": {**SPEC, "targets": 2, "stripe_count": 2}}, r"targets is 4, asked for 2"),
-        ({"overrides": {"latency_us": 900.0}}, r"latency_us is 500.0, asked for 900.0\nhint: leave"),
-        ({"preset": "nfs"}, r"name is test, asked for nfs"),
-        ({"time_scale": 3}, r"time_scale is 1.0, asked for 3.0"),
-        ({"events": "log"}, r"mounted already; an event log is begun"),
+        ({"spec": {**SPEC, "targets": 2, "stripe_count": 2}}, (4, 2)),
+        ({"overrides": {"latency_us": 900.0}}, ("latency_us", "500.0", "900.0")),
+        ({"preset": "nfs"}, ()),
+        ({"time_scale": 3}, ("time_scale", "1.0", "3.0")),
+        ({"events": "log"}, ()),
     ],
 )
 def test_joining_with_other_numbers_names_the_difference(
-    backing, points, mounted, tmp_path, options, message
+    backing, points, mounted, tmp_path, options, values, says
 ):
     third = tmp_path / "node2"
     third.mkdir()
-    with pytest.raises(OptionError, match=message):
+    with says(OptionError, *values):
         pfs.Server.start(backing, [third], **options)
     assert mounted.mounts == points
 
 
 @needs_fuse
-def test_mounting_on_or_from_a_mount_is_refused(backing, points, mounted, tmp_path):
-    with pytest.raises(StorageError, match=r"it is a mount already, of type fuse.forebay-pfs"):
+def test_mounting_on_or_from_a_mount_is_refused(backing, points, mounted, tmp_path, says):
+    with says(StorageError):
         mounted.add_mount(points[0])
     (backing / "below").mkdir()
-    with pytest.raises(OptionError, match="itself a mount of the emulator"):
+    with says(OptionError):
         mounted.add_mount(points[0] / "below")
     third = tmp_path / "node2"
     third.mkdir()
-    with pytest.raises(OptionError, match="itself a mount of the emulator"):
+    with says(OptionError):
         pfs.Server.start(points[0], [third], spec=SPEC)
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(OptionError, match=r"expected a mount of .*, found none"):
+    with says(OptionError):
         mounted.drop_caches(other)
 
 
 @needs_fuse
-def test_a_range_that_cannot_be_read_is_an_oserror_and_nothing_else_is(backing, points, mounted):
+def test_a_range_that_cannot_be_read_is_an_oserror_and_nothing_else_is(backing, points, mounted, says):
     mounted.fail_range("file", 1 << 20, 2 << 20)
     path = points[1] / "file"
     with path.open("rb", buffering=0) as file:
-        with pytest.raises(OSError, match="Input/output error") as failed:
+        with pytest.raises(OSError) as failed:  # noqa: PT011 - its number says which
             os.pread(file.fileno(), 4096, 1 << 20)
         assert failed.value.errno == errno.EIO
         assert len(os.pread(file.fileno(), 4096, 3 << 20)) == 4096
     assert mounted.stats()["faults"]
     mounted.clear_faults()
     assert path.read_bytes() == (backing / "file").read_bytes()
-    with pytest.raises(OptionError, match="expected a range of bytes"):
+    with says(OptionError):
         mounted.fail_range("file", 10, 10)
     with pytest.raises(StorageError, match="nothing"):
         mounted.fail_range("nothing", 0, 10)
@@ -208,10 +208,10 @@ def test_a_loader_that_meets_an_unreadable_range_names_file_and_offset(points, d
     path = points[0] / "train.lmdb"
     with forebay.Loader(path, 8, order="sequential", world="single", strategy="pread") as loader:
         mounted.fail_range(path / "data.mdb", 4 << 20, 6 << 20)
-        with pytest.raises(StorageError, match="Input/output error") as failed:
+        with pytest.raises(StorageError) as failed:
             for _ in loader:
                 pass
-    assert isinstance(failed.value, OSError)
+    assert failed.value.errno == errno.EIO
     assert str(path / "data.mdb") in str(failed.value)
     assert "offset " in str(failed.value)
     mounted.clear_faults()
@@ -233,7 +233,7 @@ def test_a_loader_outlasts_a_stalled_and_a_slow_server(points, dataset, mounted)
 def test_a_dead_mount_is_an_error_there_and_nowhere_else(backing, points, mounted):
     (points[0] / "file").stat()
     mounted.partition(points[0])
-    with pytest.raises(OSError, match=r".") as failed:
+    with pytest.raises(OSError) as failed:  # noqa: PT011 - its number says which
         (points[0] / "file").read_bytes()
     assert failed.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     assert (points[1] / "file").read_bytes() == (backing / "file").read_bytes()
@@ -245,7 +245,7 @@ def test_a_dead_mount_is_an_error_there_and_nowhere_else(backing, points, mounte
 
 
 @needs_fuse
-def test_a_server_whose_dead_mount_somebody_unmounted_can_still_be_ended(points, mounted):
+def test_a_server_whose_dead_mount_somebody_unmounted_can_still_be_ended(points, mounted, says):
     mounted.unmount(points[1])
     mounted.partition(points[0])
     if pfs.find(points[0]):
@@ -253,16 +253,16 @@ def test_a_server_whose_dead_mount_somebody_unmounted_can_still_be_ended(points,
     process = os.pidfd_open(mounted.pid)
     assert pfs.unmount(points[0]) == points[0]
     emulator.wait_for(process)
-    with pytest.raises(StorageError, match="found none"):
+    with says(StorageError):
         pfs.unmount(points[0])
 
 
 @needs_fuse
-def test_what_a_killed_server_leaves_is_removed_at_the_next_start(backing, points, mounted, tmp_path):
+def test_what_a_killed_server_leaves_is_removed_at_the_next_start(backing, points, mounted, tmp_path, says):
     (points[0] / "file").stat()
     kill(mounted.pid)
     assert pfs.find(points[0]) == pfs.Mount(points[0], mounted.socket, False)
-    with pytest.raises(StorageError, match=r"the server of this mount is gone\nhint: forebay pfs unmount"):
+    with says(StorageError):
         pfs.Server.of(points[0])
     again = pfs.Server.start(backing, points, spec=SPEC)
     assert again.pid != mounted.pid
@@ -328,9 +328,9 @@ def test_a_server_of_another_runtime_directory_is_joined_all_the_same(
 
 
 @needs_fuse
-def test_a_server_that_does_not_come_up_shows_what_it_had_to_say(backing, points, monkeypatch):
+def test_a_server_that_does_not_come_up_shows_what_it_had_to_say(backing, points, monkeypatch, says):
     # A server that finds no room for its event log ends before it is up.
-    with pytest.raises(StorageError, match="the emulator ended before it was up") as failed:
+    with says(StorageError) as failed:
         pfs.Server.start(backing, points[:1], spec=SPEC, events=backing)
     assert str(backing) in str(failed.value)
     assert "Traceback" not in str(failed.value)
@@ -388,7 +388,7 @@ assert pfs.find(point) is None
 
 
 @needs_fuse
-def test_presets_and_numbers_of_ones_own_come_to_the_same_spec(tmp_path):
+def test_presets_and_numbers_of_ones_own_come_to_the_same_spec(tmp_path, says):
     path = emulator.write_spec(tmp_path / "own.toml")
     from_file = start.Wanted(spec=path).resolve()
     assert from_file == {**from_file, **SPEC}
@@ -397,13 +397,13 @@ def test_presets_and_numbers_of_ones_own_come_to_the_same_spec(tmp_path):
     assert (narrowed["targets"], narrowed["stripe_count"]) == (3, 3)
     assert "targets" not in narrowed["sources"]
     assert start.Wanted().resolve()["name"] == start.DEFAULT_PRESET
-    with pytest.raises(OptionError, match=r"presets are .*lustre-hdd"):
+    with says(OptionError):
         start.Wanted(preset="lustre").resolve()
     (tmp_path / "broken.toml").write_text("targets = [")
     with pytest.raises(OptionError, match=r"broken\.toml"):
         start.Wanted(spec=tmp_path / "broken.toml").resolve()
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(OptionError, match="expected TOML in UTF-8"):
+    with says(OptionError, "TOML", 8):
         start.Wanted(spec=tmp_path / "binary.toml").resolve()
-    with pytest.raises(StorageError, match="No such file"):
+    with says(StorageError):
         start.Wanted(spec=tmp_path / "gone.toml").resolve()

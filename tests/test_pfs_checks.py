@@ -48,11 +48,11 @@ def test_a_path_lies_on_the_longest_mount_and_there_on_the_last(path, source):
     assert covering(path, entries(TABLE)).source == source
 
 
-def test_what_lies_on_no_mount_of_the_emulator_is_not_found(tmp_path):
+def test_what_lies_on_no_mount_of_the_emulator_is_not_found(tmp_path, says):
     assert pfs.find(tmp_path) is None
-    with pytest.raises(StorageError, match="expected a path on a mount of the emulator, found none"):
+    with says(StorageError):
         pfs.Server.of(tmp_path)
-    with pytest.raises(StorageError, match="found none"):
+    with says(StorageError):
         pfs.unmount(tmp_path)
 
 
@@ -77,24 +77,24 @@ def test_the_runtime_directory_is_made_for_us_alone(monkeypatch, short_path):
     assert directory.socket_of(path, Path("/other")) != place
 
 
-def test_a_runtime_directory_that_others_can_reach_is_refused(monkeypatch, tmp_path):
+def test_a_runtime_directory_that_others_can_reach_is_refused(monkeypatch, tmp_path, says):
     path = tmp_path / "open"
     path.mkdir(mode=0o755)
     path.chmod(0o755)
     monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(path))
-    with pytest.raises(StorageError, match=r"expected mode 0700, found 0755\nhint: chmod 700"):
+    with says(StorageError, "0700", "0755", 700):
         directory.runtime_directory()
     path.chmod(0o700)
     link = tmp_path / "link"
     link.symlink_to(path)
     monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(link))
-    with pytest.raises(StorageError, match="found a symbolic link"):
+    with says(StorageError):
         directory.runtime_directory()
     monkeypatch.setenv("FOREBAY_RUNTIME_DIR", "relative")
-    with pytest.raises(StorageError, match="not an absolute path"):
+    with says(StorageError):
         directory.runtime_directory()
     monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(tmp_path / "no" / "such"))
-    with pytest.raises(StorageError, match="cannot make it"):
+    with says(StorageError):
         directory.runtime_directory()
 
 
@@ -106,8 +106,8 @@ def test_the_runtime_directory_follows_xdg_only_where_that_is_there(monkeypatch,
     assert directory._choose() == Path(f"/tmp/forebay-{os.geteuid()}")
 
 
-def test_a_runtime_directory_too_long_for_a_socket_is_refused():
-    with pytest.raises(StorageError, match="too long for a socket: expected at most 107 bytes, found 1"):
+def test_a_runtime_directory_too_long_for_a_socket_is_refused(says):
+    with says(StorageError, 107):
         directory.socket_of(Path("/" + "x" * 100), Path("/data"))
 
 
@@ -157,23 +157,23 @@ class Impostor:
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("answer", "values"),
     [
-        (b"", "the server ended before it had answered"),
-        (b'{"ok": true, "pid"', "the server ended before it had answered"),
-        (b"hello\n", "expected a line of JSON, found b'hello"),
-        (b"[1]\n", "expected an object with `ok`"),
-        (b'{"pid": 3}\n', "expected an object with `ok`"),
-        (b'{"ok": false, "error": "server 9: expected 0 to 3"}\n', "^server 9: expected 0 to 3$"),
+        (b"", ()),
+        (b'{"ok": true, "pid"', ()),
+        (b"hello\n", ("JSON",)),
+        (b"[1]\n", ()),
+        (b'{"pid": 3}\n', ()),
+        (b'{"ok": false, "error": "server 9: expected 0 to 3"}\n', (9, 0, 3)),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_that_says_so(tmp_path, answer, message):
+def test_an_answer_that_is_none_is_an_error_that_says_so(tmp_path, answer, values, says):
     def behave(connection):
         connection.recv(1000)
         connection.sendall(answer)
 
     path = tmp_path / "s"
-    with Impostor(path, behave), pytest.raises(StorageError, match=message):
+    with Impostor(path, behave), says(StorageError, *values):
         control.ask(path, {"command": "ping"})
 
 
@@ -193,106 +193,100 @@ def test_an_answer_in_pieces_is_put_together(tmp_path):
     assert "ok" not in answer
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(tmp_path):
+def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(tmp_path, says):
     over = threading.Event()
     path = tmp_path / "s"
     with Impostor(path, lambda _: over.wait(DEADLINE_S)):
-        with pytest.raises(StorageError, match=r"no answer within 0.2 s"):
+        with says(StorageError, "0.2"):
             control.ask(path, {"command": "ping"}, within_s=0.2)
         over.set()
 
 
-def test_nobody_there_is_an_error_of_its_own(tmp_path):
-    with pytest.raises(control.GoneError, match="no server is there"):
+def test_nobody_there_is_an_error_of_its_own(tmp_path, says):
+    with says(control.GoneError):
         pfs.Server.connect(tmp_path / "none")
 
 
 # --- what is checked before anything is started ---
 
 
-def test_a_backing_directory_has_to_be_one(tmp_path, backing):
+def test_a_backing_directory_has_to_be_one(tmp_path, backing, says):
     assert checks.check_backing(backing) == backing
-    with pytest.raises(StorageError, match="gone: No such file or directory"):
+    with says(StorageError):
         checks.check_backing(tmp_path / "gone")
-    with pytest.raises(StorageError, match="expected a directory, found a file"):
+    with says(StorageError):
         checks.check_backing(backing / "file")
 
 
-def test_a_mount_point_has_to_be_an_empty_directory(tmp_path, backing, points):
+def test_a_mount_point_has_to_be_an_empty_directory(tmp_path, backing, points, says):
     assert checks.check_points(backing, points) == points
-    with pytest.raises(StorageError, match=r"No such file or directory\nhint: mkdir -p "):
+    with says(StorageError):
         checks.check_points(backing, [tmp_path / "gone"])
     full = tmp_path / "full"
     full.mkdir()
     (full / "thing").touch()
-    with pytest.raises(StorageError, match="expected an empty directory, found thing in it"):
+    with says(StorageError):
         checks.check_points(backing, [full])
-    with pytest.raises(StorageError, match="expected a directory, found a file"):
+    with says(StorageError):
         checks.check_points(backing, [full / "thing"])
-    with pytest.raises(StorageError, match="it is a mount already, of type proc"):
+    with says(StorageError):
         checks.check_points(backing, ["/proc"])
-    with pytest.raises(OptionError, match="at least one mount point"):
+    with says(OptionError):
         checks.check_points(backing, [])
 
 
-def test_nested_mounts_are_refused(tmp_path, backing, points):
+def test_nested_mounts_are_refused(tmp_path, backing, points, says):
     inside = backing / "inside"
     inside.mkdir()
-    for given, message in [
-        (backing, "it is the backing directory itself"),
-        (inside, "it lies inside the backing directory"),
-        (tmp_path, "lies inside of it"),
-    ]:
-        with pytest.raises(OptionError, match=message):
+    for given in (backing, inside, tmp_path):
+        with says(OptionError, given):
             checks.check_points(backing, [given])
-    with pytest.raises(OptionError, match="given twice"):
+    with says(OptionError):
         checks.check_points(backing, [points[0], points[0] / "." / "x" / ".."])
-    with pytest.raises(OptionError, match="nested with the mount point"):
+    with says(OptionError):
         checks.check_points(backing, [points[0], points[0] / "deeper"])
     link = tmp_path / "link"
     link.symlink_to(backing)
-    with pytest.raises(OptionError, match="it is the backing directory itself"):
+    with says(OptionError):
         checks.check_points(backing, [link])
 
 
-def test_a_machine_without_fuse_is_told_apart_from_one_that_keeps_it_closed(monkeypatch, tmp_path):
+def test_a_machine_without_fuse_is_told_apart_from_one_that_keeps_it_closed(monkeypatch, tmp_path, says):
     monkeypatch.setattr(checks, "DEVICE", str(tmp_path / "fuse"))
-    with pytest.raises(StorageError, match=r"is not there\nhint: as root: modprobe fuse"):
+    with says(StorageError):
         checks.check_fuse()
     (tmp_path / "fuse").mkdir(mode=0o600)
-    with pytest.raises(StorageError, match=r"cannot open .*its mode is 0600\nhint: run as root"):
+    with says(StorageError, "0600"):
         checks.check_fuse()
     monkeypatch.setattr(checks, "DEVICE", os.devnull)
     monkeypatch.setattr(checks, "may_mount", lambda: False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StorageError, match=r"needs root .* or fusermount3, and neither is here\nhint"):
+    with says(StorageError):
         checks.check_fuse()
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "values"),
     [
-        ({"preset": "nfs", "spec": {}}, "a preset or a spec, found both"),
-        ({"time_scale": 0}, "time_scale: expected a number above 0"),
-        ({"time_scale": float("inf")}, "time_scale: expected a number above 0"),
-        ({"time_scale": "much"}, "time_scale: expected a number above 0, or auto; found 'much'"),
-        ({"seed": -1}, "seed: expected an integer from 0"),
+        ({"preset": "nfs", "spec": {}}, ()),
+        ({"time_scale": 0}, ("time_scale", 0)),
+        ({"time_scale": float("inf")}, ("time_scale", 0)),
+        ({"time_scale": "much"}, ("time_scale", 0, "much")),
+        ({"seed": -1}, (0,)),
     ],
 )
-def test_wrong_options_are_refused_before_anything_is_touched(options, message):
-    with pytest.raises(OptionError, match=message):
+def test_wrong_options_are_refused_before_anything_is_touched(options, values, says):
+    with says(OptionError, *values):
         start.Wanted(**options)
 
 
-def test_an_event_log_needs_its_directory(tmp_path):
-    with pytest.raises(StorageError, match="its directory is not there"):
+def test_an_event_log_needs_its_directory(tmp_path, says):
+    with says(StorageError):
         start.Wanted(events=tmp_path / "no" / "log")
 
 
-def test_a_server_of_another_version_is_named_where_its_answer_lacks_a_key(tmp_path):
+def test_a_server_of_another_version_is_named_where_its_answer_lacks_a_key(tmp_path, says):
     server = pfs.Server(tmp_path / "x.sock", {"backing": "/data", "pid": 1, "slow_down": 4.0})
     assert server.pid == 1
-    with pytest.raises(
-        StorageError, match=r"x\.sock: expected the key time_scale, found backing, pid, slow_down"
-    ):
+    with says(StorageError, "x.sock", "time_scale", "slow_down"):
         server.time_scale  # noqa: B018

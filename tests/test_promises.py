@@ -26,7 +26,7 @@ def large(tmp_path_factory):
 @pytest.mark.parametrize("order", plain.ORDERS)
 @pytest.mark.parametrize("strategy", plain.STRATEGIES)
 def test_every_strategy_and_number_of_ranks_delivers_what_the_plain_reader_does(
-    pool, mixed, even, strategy, order, last
+    pool, mixed, even, strategy, order, last, says
 ):
     if last == "carry" and order != "sequential":
         with pytest.raises(forebay.OptionError, match=r"carry"):
@@ -34,7 +34,7 @@ def test_every_strategy_and_number_of_ranks_delivers_what_the_plain_reader_does(
         return
     if not plain.fits(strategy, order):
         options = {"batch_size": 4, **plain.ORDERS[order], "strategy": plain.STRATEGIES[strategy]}
-        with pytest.raises(forebay.OptionError, match=r"finds samples by a cursor, and the order is"):
+        with says(forebay.OptionError):
             work.make(mixed, {}, options)
         return
     for path in (mixed, even):
@@ -212,19 +212,19 @@ def test_ranks_that_are_given_different_orders_are_all_told(pool, even):
 
 
 @pytest.mark.parametrize(
-    ("ids", "message"),
+    ("ids", "values"),
     [
-        (np.zeros(plain.SAMPLES, int), r"sample id 0 at position 1, expected one that was not there before"),
-        (np.arange(plain.SAMPLES) - 1, r"sample id -1 at position 0, expected 0 to 100"),
-        (np.arange(plain.SAMPLES, dtype=np.uint64) + 2**63, r"sample id 9223372036854775807 at position 0"),
-        (np.arange(5), r"5 sample ids, expected 101"),
-        ([], r"array of float64|0 sample ids"),
+        (np.zeros(plain.SAMPLES, int), (0, 1)),
+        (np.arange(plain.SAMPLES) - 1, (-1, 0, 100)),
+        (np.arange(plain.SAMPLES, dtype=np.uint64) + 2**63, (9223372036854775807, 0)),
+        (np.arange(5), (5, 101)),
+        ([], (0,)),
     ],
 )
-def test_wrong_ids_are_refused_with_what_was_expected(even, ids, message):
+def test_wrong_ids_are_refused_with_what_was_expected(even, ids, values, says):
     with (
         forebay.Loader(even, 4, order=lambda epoch: ids, memory="16MiB") as loader,
-        pytest.raises(forebay.OptionError, match=message),
+        says(forebay.OptionError, *values),
     ):
         next(iter(loader))
 
@@ -368,7 +368,5 @@ def test_a_second_loader_gets_what_the_first_left_of_the_memory(pool, even, rank
 def test_the_refusal_of_a_second_loader_tells_what_the_first_holds(even):
     with forebay.Loader(even, 4, memory="8MiB", strategy="pread") as first:
         held = first.config.memory.region_bytes
-        with pytest.raises(
-            forebay.OptionError, match=f"of which other loaders and kept data hold {held}, is too"
-        ):
+        with pytest.raises(forebay.OptionError, match=rf"\b{held}\b"):
             forebay.Loader(even, 4, memory="1MiB", strategy="pread", name="second")

@@ -127,7 +127,7 @@ def test_any_other_history_is_refused_and_never_wrong(tmp_path, kind):
         path = tmp_path / f"{seed}.lmdb"
         write_other(history, path, kind, rng)
         dataset = open_raw(path, history)
-        with pytest.raises(forebay.FormatError, match=r"the recipe does not lead to this file: .*: expected"):
+        with pytest.raises(forebay.FormatError, match=path.name):
             stated_and_settled(dataset, history, tmp_path)
         refused += 1
         recorded = open_raw(path, history).native.build_recorded()
@@ -248,7 +248,7 @@ def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
         snapshot(f"recipe/refused-{field}", fallback.reason, replace)
 
 
-def test_a_damaged_recipe_is_passed_over_with_a_warning(written):
+def test_a_damaged_recipe_is_passed_over_with_a_warning(written, says):
     _, path = written
     found = forebay.open(str(path), schema="raw").native.build_recorded()
     kept = Path(found["recipe"]["path"])
@@ -256,7 +256,7 @@ def test_a_damaged_recipe_is_passed_over_with_a_warning(written):
     content[60] ^= 1
     kept.write_bytes(content)
     with (
-        pytest.warns(RuntimeWarning, match=r"recipe ignored: it is damaged: checksum"),
+        says(RuntimeWarning),
         forebay.Loader(
             forebay.open(str(path), schema="raw"), batch_size=100, strategy="lmm-dio-prov", world="single"
         ) as loader,

@@ -182,25 +182,25 @@ def test_shards_with_labels_are_not_doubted(tmp_path):
 
 
 @pytest.mark.parametrize("axis", [1, -1, 0.0, False, True, "none", "0", (0,)])
-def test_other_axes_are_refused_by_name(tmp_path, axis):
+def test_other_axes_are_refused_by_name(tmp_path, axis, says):
     pattern = write_npy(tmp_path / "x")
-    with pytest.raises(OptionError, match=r'sample_axis=: expected "auto", 0 or None, found'):
+    with says(OptionError, "sample_axis=", "auto", 0):
         forebay.open(pattern, sample_axis=axis)
 
 
-def test_formats_without_axes_refuse_one_sample_per_file(small_lmdb, tmp_path):
-    with pytest.raises(OptionError, match="expected hdf5, npy or npz, found lmdb"):
+def test_formats_without_axes_refuse_one_sample_per_file(small_lmdb, tmp_path, says):
+    with says(OptionError):
         forebay.open(small_lmdb, sample_axis=None)
     assert len(forebay.open(small_lmdb, sample_axis=0)) == 100
     (tmp_path / "x.bin").write_bytes(bytes(12))
-    with pytest.raises(OptionError, match="found raw"):
+    with says(OptionError):
         forebay.open(tmp_path / "x.bin", record_bytes=4, sample_axis=None)
 
 
-def test_samples_that_chunks_cut_too_finely_are_refused_with_a_way_out(tmp_path):
+def test_samples_that_chunks_cut_too_finely_are_refused_with_a_way_out(tmp_path, says):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", (2048, 1024, 2), "u1", chunks=(2048, 1024, 1), compression="gzip")
-    with pytest.raises(forebay.FormatError, match="runs of bytes") as caught:
+    with says(forebay.FormatError) as caught:
         len(forebay.open(tmp_path / "x.h5", sample_axis=None))
     assert "h5repack" in str(caught.value)
 

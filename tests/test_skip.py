@@ -80,23 +80,23 @@ def test_the_nearest_earlier_good_sample_of_the_order_stands_in(pool, damaged, r
     assert sum(rank["skipped"] for rank in found) >= 2 * len(BAD)
 
 
-def test_the_user_is_told_and_by_itself_a_bad_sample_is_an_error(damaged):
+def test_the_user_is_told_and_by_itself_a_bad_sample_is_an_error(damaged, says):
     dataset = forebay.open(damaged, schema="caffe-datum")
     with (
         forebay.Loader(dataset, batch_size=10, order="sequential", bad_samples="skip", epochs=1) as loader,
-        pytest.warns(match=r"loader \"train\": skipped: .*sample \d+: ") as told,
+        pytest.warns(RuntimeWarning, match=r"sample \d+: ") as told,
     ):
         for _ in loader:
             pass
     assert len(told) == len(BAD) == len(loader.bad_samples())
     with (
         forebay.Loader(dataset, batch_size=10, order="sequential", epochs=1) as loader,
-        pytest.raises(forebay.FormatError, match=r"sample 0: .* at offset \d+: expected .*, found "),
+        says(forebay.FormatError, 0),
     ):
         next(iter(loader))
 
 
-def test_where_many_in_a_row_cannot_be_read_it_is_an_error(tmp_path):
+def test_where_many_in_a_row_cannot_be_read_it_is_an_error(tmp_path, says):
     values = [support.datum(number) for number in range(300)]
     values[100:] = [value[:30] for value in values[100:]]
     dataset = forebay.open(support.write_lmdb(tmp_path / "bad.lmdb", values), schema="caffe-datum")
@@ -110,8 +110,5 @@ def test_where_many_in_a_row_cannot_be_read_it_is_an_error(tmp_path):
         assert seen[9] == list(range(90, 100))
         assert seen[15] == [99] * 10
         # 163 is the 64th.
-        wanted = (
-            r"sample 163: .*; of the 63 samples next to it in the order, none can be read to stand in for it"
-        )
-        with pytest.raises(forebay.FormatError, match=wanted):
+        with says(forebay.FormatError, 163, 63):
             next(batches)

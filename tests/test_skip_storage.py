@@ -76,7 +76,7 @@ def test_the_error_about_a_sample_whose_block_failed_tells_how_often_it_was_trie
     caplog.set_level(logging.DEBUG, "forebay")
     with (
         forebay.Loader(path, 20, order="sequential", strategy="pread", epochs=1, world="single") as loader,
-        pytest.raises(forebay.StorageError, match=re.escape(ONCE)) as failed,
+        pytest.raises(forebay.StorageError, match="1 attempt,") as failed,
     ):
         for _ in loader:
             pass

@@ -86,7 +86,7 @@ def test_samples_are_those_of_webdataset(tmp_path, kind, stem):
     assert dataset.extents(7) == [(str(path), *places[15]), (str(path), *places[14])]
 
 
-def test_what_webdataset_passes_over_is_counted(tmp_path):
+def test_what_webdataset_passes_over_is_counted(tmp_path, says):
     members = [
         (special("dir", tarfile.DIRTYPE), b""),
         ("__meta__/about.json", b"{}"),
@@ -100,7 +100,7 @@ def test_what_webdataset_passes_over_is_counted(tmp_path):
     ]
     path = write(tmp_path / "a.tar", members)
     dataset = forebay.open(path, fields=["txt"])
-    with pytest.raises(forebay.FormatError, match=r'sample "dir/" at offset \d+ has no "txt"'):
+    with says(forebay.FormatError, "dir/", "txt"):
         len(dataset)
     path = write(tmp_path / "a.tar", members[:-1])
     dataset = forebay.open(path, fields=["txt"])
@@ -125,13 +125,13 @@ def test_ranks_deliver_every_sample_of_all_shards_once(tmp_path, pool, ranks, or
         assert {name: value.tobytes() for name, value in sample.items()} == expected[number]
 
 
-def test_fields_are_picked_in_the_order_of_the_caller(tmp_path):
+def test_fields_are_picked_in_the_order_of_the_caller(tmp_path, says):
     path = write(tmp_path / "a.tar", images(2, 9))
     dataset = forebay.open(path, fields=["jpg", "cls"])
     assert list(dataset.fields) == ["jpg", "cls"]
     dataset = forebay.open(path, fields=["cls"])
     assert [sample(dataset, index)["cls"] for index in range(9)] == [one["cls"] for one in oracle(path)]
-    with pytest.raises(forebay.OptionError, match='the first sample has no field "png"'):
+    with says(forebay.OptionError, "png"):
         forebay.open(path, fields=["png"])
 
 
@@ -140,56 +140,56 @@ def test_neighbours_only_are_one_sample(tmp_path):
     assert len(forebay.open(path)) == len(oracle(path)) == 3
 
 
-def test_a_sample_with_other_fields_is_named(tmp_path):
+def test_a_sample_with_other_fields_is_named(tmp_path, says):
     path = write(tmp_path / "a.tar", [("a.jpg", b"1"), ("a.cls", b"1"), ("b.jpg", b"2"), ("c.jpg", b"3")])
-    with pytest.raises(forebay.FormatError, match=r'sample "b" at offset 2048 has no "cls"') as error:
+    with says(forebay.FormatError, "b", 2048, "cls") as error:
         len(forebay.open(path))
     assert "fields=" in str(error.value)
     path = write(tmp_path / "b.tar", [("a.jpg", b"1"), ("b.jpg", b"2"), ("b.cls", b"3")])
-    with pytest.raises(forebay.FormatError, match=r'member "b.cls" at offset 2048 is of a field "cls"'):
+    with says(forebay.FormatError, "b.cls", 2048, "cls"):
         len(forebay.open(path))
     assert len(forebay.open(path, fields=["jpg"])) == 2
 
 
-def test_the_same_field_twice_is_an_error_as_in_webdataset(tmp_path):
+def test_the_same_field_twice_is_an_error_as_in_webdataset(tmp_path, says):
     path = write(tmp_path / "a.tar", [("a.jpg", b"1"), ("a.JPG", b"2")])
     with pytest.raises(ValueError, match="duplicate file name"):
         oracle(path)
-    with pytest.raises(forebay.FormatError, match=r'tar member "a.JPG" at offset 1024: expected one "jpg"'):
+    with says(forebay.FormatError, "a.JPG", 1024, "jpg"):
         len(forebay.open(path))
 
 
-def test_bytes_behind_the_end_are_told_and_not_read(tmp_path):
+def test_bytes_behind_the_end_are_told_and_not_read(tmp_path, says):
     path = write(tmp_path / "a.tar", images(3, 5))
     path.write_bytes(path.read_bytes() * 2)
     dataset = forebay.open(path)
-    with pytest.warns(RuntimeWarning, match=r"bytes behind the end of the archive at offset \d+"):
+    with says(RuntimeWarning):
         assert len(dataset) == 5
     assert len(oracle(path)) == 5
 
 
-def test_a_missing_end_is_no_error_and_a_cut_member_is_one(tmp_path):
+def test_a_missing_end_is_no_error_and_a_cut_member_is_one(tmp_path, says):
     path = write(tmp_path / "a.tar", images(4, 5))
     with tarfile.open(path) as archive:
         last = archive.getmembers()[-1]
     whole = path.read_bytes()
     path.write_bytes(whole[: last.offset_data + 512])
     assert len(forebay.open(path)) == 5
-    for length, found in [(last.offset_data + 1, "1 to the end"), (last.offset_data - 12, "after 500")]:
+    for length, found in [(last.offset_data + 1, 1), (last.offset_data - 12, 500)]:
         cut = tmp_path / f"{length}.tar"
         cut.write_bytes(whole[:length])
-        with pytest.raises(forebay.FormatError, match=found):
+        with says(forebay.FormatError, found):
             len(forebay.open(cut))
 
 
 @pytest.mark.parametrize(("suffix", "name"), [("gz", "gzip"), ("bz2", "bzip2"), ("xz", "xz")])
-def test_compressed_files_are_refused_with_the_way_out(tmp_path, suffix, name):
+def test_compressed_files_are_refused_with_the_way_out(tmp_path, suffix, name, says):
     path = tmp_path / f"a.tar.{suffix}"
     with tarfile.open(path, f"w:{suffix}") as archive:
         archive.addfile(tarfile.TarInfo("a.jpg"))
     with pytest.raises(forebay.FormatError, match=name):
         forebay.open(path)
-    with pytest.raises(forebay.FormatError, match=f"{name}, whose members") as error:
+    with says(forebay.FormatError, name) as error:
         forebay.open(path, format="tar")
     assert "decompress it: " in str(error.value)
 
@@ -207,21 +207,21 @@ def sparse_pax(tmp_path):
 
 
 @pytest.mark.parametrize("make", [sparse_gnu, sparse_pax])
-def test_sparse_members_are_refused(tmp_path, make):
-    with pytest.raises(forebay.FormatError, match="a sparse member of a tar file is not supported"):
+def test_sparse_members_are_refused(tmp_path, make, says):
+    with says(forebay.FormatError):
         forebay.open(make(tmp_path))
 
 
-def test_a_wrong_checksum_names_its_offset(tmp_path):
+def test_a_wrong_checksum_names_its_offset(tmp_path, says):
     path = write(tmp_path / "a.tar", [("a.bin", b"1"), ("b.bin", b"2")])
     data = bytearray(path.read_bytes())
     data[1024 + 3] ^= 1
     path.write_bytes(data)
-    with pytest.raises(forebay.FormatError, match="tar header checksum at offset 1172"):
+    with says(forebay.FormatError, 1172):
         len(forebay.open(path))
 
 
-def test_a_size_that_only_a_pax_header_can_say_is_believed_up_to_the_end_of_the_file(tmp_path):
+def test_a_size_that_only_a_pax_header_can_say_is_believed_up_to_the_end_of_the_file(tmp_path, says):
     path = tmp_path / "huge.tar"
     size = 9 << 30
     member = tarfile.TarInfo("a.bin")
@@ -233,11 +233,11 @@ def test_a_size_that_only_a_pax_header_can_say_is_believed_up_to_the_end_of_the_
     assert dataset.extents(0) == [(str(path), path.stat().st_size - size, size)]
     with path.open("r+b") as file:
         file.truncate(size - 512)
-    with pytest.raises(forebay.FormatError, match=f"expected {size} bytes"):
+    with says(forebay.FormatError, size):
         len(forebay.open(path))
 
 
-def test_an_empty_archive_has_no_samples(tmp_path):
+def test_an_empty_archive_has_no_samples(tmp_path, says):
     path = write(tmp_path / "a.tar", [])
-    with pytest.raises(forebay.FormatError, match="a dataset without samples"):
+    with says(forebay.FormatError):
         len(forebay.open(path, format="tar"))

@@ -183,25 +183,25 @@ def test_raw_records_are_their_bytes(pool, shards):
     assert messages[1] in Path(file).read_bytes()[offset : offset + length]
 
 
-def test_named_features_are_read_in_their_order(shards):
+def test_named_features_are_read_in_their_order(shards, says):
     path, messages = shards
     dataset = forebay.open(path, fields=["triple", "image"])
     assert list(dataset.fields) == ["triple", "image"]
     assert list(dataset[5]) == ["triple", "image"]
     np.testing.assert_array_equal(dataset[5]["triple"], expected(messages[5])["triple"])
-    with pytest.raises(forebay.OptionError, match='there is no feature "other"') as caught:
+    with says(forebay.OptionError, "other") as caught:
         len(forebay.open(path, fields=["other"]))
     assert "features: box, count" in str(caught.value)
 
 
-def test_records_that_are_no_examples_are_raw_unless_examples_were_asked_for(tmp_path):
+def test_records_that_are_no_examples_are_raw_unless_examples_were_asked_for(tmp_path, says):
     path = write(tmp_path / "x", [support.record(number, 100) for number in range(30)])
     assert forebay.open(path).fields == {"data": ("uint8", (100,))}
-    with pytest.raises(forebay.FormatError, match=r"x: sample 0, at offset 0: .* expected"):
+    with says(forebay.FormatError, 0):
         len(forebay.open(path, schema="tf-example"))
 
 
-def test_a_record_that_is_not_like_the_others_is_named(tmp_path):
+def test_a_record_that_is_not_like_the_others_is_named(tmp_path, says):
     def message(values):
         one = example_pb2.Example()
         one.features.feature["label"].int64_list.value.extend(values)
@@ -212,19 +212,19 @@ def test_a_record_that_is_not_like_the_others_is_named(tmp_path):
     path = write(tmp_path / "x", records)
     dataset = forebay.open(path)
     assert dataset.fields == {"label": ("int64", ())}
-    with pytest.raises(forebay.FormatError, match=r'feature "label".*expected 1 values, found 2'):
+    with says(forebay.FormatError, "label", 1, 2):
         dataset[500]
     assert dataset[501]["label"] == 501
 
 
-def test_a_damaged_record_among_those_looked_at_does_not_hide_the_others(tmp_path, capsys):
+def test_a_damaged_record_among_those_looked_at_does_not_hide_the_others(tmp_path, capsys, says):
     records = [message_of([[number]], [b"x"]) for number in range(10)]
     path = write(tmp_path / "x", records)
     damaged(path, 14, b"!")
     dataset = forebay.open(path)
     assert len(dataset) == 10
     assert dataset[9]["numbers0"] == 9
-    with pytest.raises(forebay.FormatError, match="checksum of the data"):
+    with says(forebay.FormatError):
         dataset[0]
     assert cli.main(["verify", str(path)]) == 1
     assert "sample 0: " in capsys.readouterr().out
@@ -240,13 +240,12 @@ def sequence(number):
     return message.SerializeToString()
 
 
-def test_sequence_examples_are_refused_by_name_and_read_as_bytes(tmp_path, capsys):
+def test_sequence_examples_are_refused_by_name_and_read_as_bytes(tmp_path, capsys, says):
     records = [sequence(number) for number in range(30)]
     path = write(tmp_path / "x", records)
     for schema in (None, "tf-example"):
-        with pytest.raises(
-            forebay.FormatError, match=r"x: sample 0, at offset 0: .*SequenceExample"
-        ) as caught:
+        # Protobuf writes them in an order of its own.
+        with says(forebay.FormatError, 0, replace={r"lists .*": "lists ..."}) as caught:
             len(forebay.open(path, schema=schema))
         assert 'schema="raw"' in str(caught.value)
         assert "frames" in str(caught.value)
@@ -255,7 +254,7 @@ def test_sequence_examples_are_refused_by_name_and_read_as_bytes(tmp_path, capsy
     assert list(forebay.open(path, schema="raw")) == records
 
 
-def test_a_sequence_example_among_examples_is_a_bad_sample(tmp_path, capsys):
+def test_a_sequence_example_among_examples_is_a_bad_sample(tmp_path, capsys, says):
     plain = example_pb2.SequenceExample.FromString(sequence(7))
     plain.ClearField("feature_lists")
     records = [plain.SerializeToString()] * 10_000
@@ -263,30 +262,30 @@ def test_a_sequence_example_among_examples_is_a_bad_sample(tmp_path, capsys):
     path = write(tmp_path / "x", records)
     dataset = forebay.open(path)
     assert dataset.fields == {"label": ("int64", ())}
-    with pytest.raises(forebay.FormatError, match="SequenceExample"):
+    with pytest.raises(forebay.FormatError, match="5000"):
         dataset[5000]
     assert cli.main(["verify", str(path)]) == 1
     assert "sample 5000: " in capsys.readouterr().out
     options = {"batch_size": 100, "order": "sequential", "epochs": 1, "world": "single"}
     with (
         forebay.Loader(dataset, name="raise", **options) as loader,
-        pytest.raises(forebay.FormatError, match=r"sample 5000.*SequenceExample"),
+        says(forebay.FormatError, 5000, replace={r"lists .*": "lists ..."}),
     ):
         for _ in loader:
             pass
     with forebay.Loader(dataset, name="skip", bad_samples="skip", **options) as loader:
-        with pytest.warns(RuntimeWarning, match="SequenceExample"):
+        with pytest.warns(RuntimeWarning, match="5000"):
             found = [number for batch in loader for number in batch.indices.tolist()]
         assert len(found) == 10_000
         assert 5000 not in found
         assert [number for number, _ in loader.bad_samples()] == [5000]
 
 
-def test_a_feature_of_a_later_record_alone_is_never_dropped(tmp_path):
+def test_a_feature_of_a_later_record_alone_is_never_dropped(tmp_path, says):
     records = [message_of([[number]], [b"x"]) for number in range(1000)]
     records[501] = message_of([[501], [3, 4]], [b"x"])
     path = write(tmp_path / "x", records)
-    with pytest.raises(forebay.FormatError, match=r'feature "numbers1".*found another one, a list of int64'):
+    with says(forebay.FormatError, "numbers1", replace={r"offset \d+": "offset N"}):
         forebay.open(path)[501]
     # Who chooses features has seen the others.
     assert forebay.open(path, fields=["numbers0"])[501]["numbers0"] == 501
@@ -295,15 +294,15 @@ def test_a_feature_of_a_later_record_alone_is_never_dropped(tmp_path):
 @pytest.mark.parametrize(
     ("compress", "name"), [(gzip.compress, "gzip"), (zlib.compress, "zlib")], ids=["gzip", "zlib"]
 )
-def test_compressed_files_are_refused_with_the_way_out(tmp_path, compress, name):
+def test_compressed_files_are_refused_with_the_way_out(tmp_path, compress, name, says):
     path = tmp_path / "x"
     plain = write(tmp_path / "plain", [example(number).SerializeToString() for number in range(5)])
     path.write_bytes(compress(plain.read_bytes()))
-    with pytest.raises(forebay.FormatError, match="compressed as a whole") as caught:
+    with says(forebay.FormatError) as caught:
         forebay.open(path, format="tfrecord")
     assert f"{name} (TFRecordOptions" in str(caught.value)
     assert "decompress it" in str(caught.value)
-    with pytest.raises(forebay.FormatError, match=rf"it looks like a .*{name}"):
+    with says(forebay.FormatError, name):
         forebay.open(path)
 
 
@@ -320,28 +319,31 @@ def damaged(path, at, value):
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "message"),
+    ("at", "value", "values"),
     [
-        (116, b"\xff", "checksum of the length of a record at offset 116: expected 0x"),
-        (124, b"\0\0\0\0", "checksum of the length of a record at offset 116: expected 0x"),
+        (116, b"\xff", (116,)),
+        (124, b"\0\0\0\0", (116,)),
         (
             116,
             (huge := struct.pack("<Q", 2**63)) + TFRecordWriter.masked_crc(huge),
-            "length of a record at offset 116: expected at most 1028 bytes of data, found 9223372036854775808",
+            (
+                116,
+                1028,
+                9223372036854775808,
+            ),
         ),
         (
             116,
             (zero := struct.pack("<Q", 0)) + TFRecordWriter.masked_crc(zero),
-            "checksum of the length of a record at offset 132: expected 0x",
+            (132,),
         ),
     ],
     ids=["length", "checksum", "hostile", "overlapping"],
 )
-def test_damage_of_headers_is_named_with_file_and_offset(sound, at, value, message):
+def test_damage_of_headers_is_named_with_file_and_offset(sound, at, value, values, says):
     damaged(sound, at, value)
-    with pytest.raises(forebay.FormatError, match="x: TFRecord: ") as caught:
+    with says(forebay.FormatError, *values):
         len(forebay.open(sound))
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("length", [1, 11, 12, 100, 115, 117, 1159])
@@ -351,13 +353,11 @@ def test_a_file_that_is_cut_is_refused(sound, length):
         len(forebay.open(sound, format="tfrecord"))
 
 
-def test_damage_of_data_is_found_by_verify_and_where_the_sample_is_read(sound, capsys):
+def test_damage_of_data_is_found_by_verify_and_where_the_sample_is_read(sound, capsys, says):
     damaged(sound, 3 * 116 + 50, b"\0\0\0")
     dataset = forebay.open(sound)
     assert dataset[2] == support.record(2, 100)
-    with pytest.raises(
-        forebay.FormatError, match=r"checksum of the data of a record at offset 460: expected 0x"
-    ):
+    with says(forebay.FormatError, 460):
         dataset[3]
     assert cli.main(["verify", str(sound)]) == 1
     told = capsys.readouterr()
@@ -390,10 +390,10 @@ def test_a_loader_computes_checksums_of_data_on_request(tmp_path, strategy, reco
 
     found, skipped = delivered("unasked")
     assert (sorted(found), skipped) == (list(range(10)), [])
-    message = rf"x: TFRecord: checksum of the data of a record at offset {start + 12 + len(records[bad])}: expected 0x"
-    with pytest.raises(forebay.FormatError, match=message):
+    offset = rf"\b{start + 12 + len(records[bad])}\b"
+    with pytest.raises(forebay.FormatError, match=offset):
         delivered("asked", checksums=True)
-    with pytest.warns(RuntimeWarning, match=message):
+    with pytest.warns(RuntimeWarning, match=offset):
         found, skipped = delivered("skipped", checksums=True, bad_samples="skip")
     assert len(found) == 10
     assert set(found) == set(range(10)) - {bad}
@@ -410,16 +410,16 @@ def test_a_loader_tells_what_checksums_it_computes(sound, tmp_path):
             assert [one.wanted for one in loader.config.fallbacks] == ([] if computed else ["checksums"])
 
 
-def test_a_file_that_changed_is_indexed_anew(sound):
+def test_a_file_that_changed_is_indexed_anew(sound, says):
     assert len(forebay.open(sound)) == 10
     write(sound, [support.record(number, 50) for number in range(7)])
     dataset = forebay.open(sound)
-    with pytest.warns(RuntimeWarning, match="sidecar ignored: it is stale"):
+    with says(RuntimeWarning):
         assert len(dataset) == 7
     assert dataset[6] == support.record(6, 50)
 
 
-def test_a_file_without_records_is_no_dataset(tmp_path):
+def test_a_file_without_records_is_no_dataset(tmp_path, says):
     path = write(tmp_path / "x", [])
-    with pytest.raises(forebay.FormatError, match="without samples"):
+    with says(forebay.FormatError):
         len(forebay.open(path, format="tfrecord"))

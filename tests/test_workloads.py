@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -94,15 +95,15 @@ def test_a_storage_benchmark_has_its_utilisation_line(name):
     assert found.least_steps == 500
 
 
-def test_a_batch_per_rank_is_that_of_the_published_ranks():
+def test_a_batch_per_rank_is_that_of_the_published_ranks(says):
     cifar = workload.load("cifar10-large")
     assert [(one.ranks, one.batch_samples) for one in cifar.variants] == [(512, 36), (9216, 2), (512, 8)]
     assert cifar.variant("bebop-9216").step_seconds == pytest.approx(0.01)
-    with pytest.raises(OptionError, match="no variant 'nothing'; there are bebop-512"):
+    with says(OptionError, "nothing", 512):
         cifar.variant("nothing")
 
 
-def test_scaling_shrinks_samples_files_and_memory_and_nothing_else():
+def test_scaling_shrinks_samples_files_and_memory_and_nothing_else(says):
     found = workload.load("resnet50")
     assert found.scaled(1) == workload.Scaled(1_281_024, 1024, None)
     assert found.scaled(0.01) == workload.Scaled(12_810, 10, None)
@@ -112,9 +113,9 @@ def test_scaling_shrinks_samples_files_and_memory_and_nothing_else():
     fefs = workload.load("fefs").scaled(0.5)
     assert fefs.node_memory_bytes == 48 * GIB
     for scale in (0, -1, 1.5, float("nan")):
-        with pytest.raises(OptionError, match="expected a scale above 0"):
+        with says(OptionError, 0):
             found.scaled(scale)
-    with pytest.raises(OptionError, match="no container 'zip'"):
+    with says(OptionError, "zip"):
         found.scaled(1, "zip")
 
 
@@ -135,47 +136,47 @@ def broken(directory, old, new):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "values"),
     [
-        ("bytes = 196_608", "bytes = 0", "key sample.bytes: expected an integer of at least 8, found 0"),
+        ("bytes = 196_608", "bytes = 0", (8, 0)),
         (
             "bytes = 196_608",
             "bytes = 196_600",
-            "key sample.fields: expected 196600 bytes in all, and no deviation",
+            (196600,),
         ),
-        ('container = "lmdb"', 'container = "zip"', "key dataset.container: expected one of lmdb, hdf5"),
+        ('container = "lmdb"', 'container = "zip"', ()),
         (
             "step_seconds = 0.29",
             "step_seconds = -1",
-            r"key variants\[1\].step_seconds: expected a number above 0",
+            (1, 0),
         ),
         (
             "step_seconds = 0.29",
             "step_second = 0.29",
-            r"key variants\[1\].step_second: expected no key of this name",
+            (1,),
         ),
-        ("batch_samples = 128", "global_batch_samples = 100", "expected a multiple of the ranks"),
-        ('name = "fefs"', 'name = "other"', "key name: expected the name of the file"),
-        ('name = "resnet50"', 'name = "alexnet"', "key variants: expected names that differ"),
-        ("files = 1\n", "files = 9_999_999\n", "key dataset.files: expected at most as many as samples"),
-        ("files = 1\n", "", "key dataset.files: expected an integer, found 'nothing'"),
+        ("batch_samples = 128", "global_batch_samples = 100", ()),
+        ('name = "fefs"', 'name = "other"', ()),
+        ('name = "resnet50"', 'name = "alexnet"', ()),
+        ("files = 1\n", "files = 9_999_999\n", ()),
+        ("files = 1\n", "", ("nothing",)),
         (
             '"sample.bytes" =',
             '"sample.byte" =',
-            "key sources.sample.bytes: expected the source of this number",
+            (),
         ),
-        ("[sources]\n", '[sources]\n"x.y" = "z"\n', "key sources.x.y: expected a number that the file has"),
-        ("[sample]", "[sample", "expected TOML, found"),
+        ("[sources]\n", '[sources]\n"x.y" = "z"\n', ()),
+        ("[sample]", "[sample", ("TOML",)),
     ],
 )
-def test_an_error_in_a_workload_file_names_file_and_key(tmp_path, old, new, message):
-    with pytest.raises(FormatError, match=message) as caught:
+def test_an_error_in_a_workload_file_names_file_and_key(tmp_path, old, new, values, says):
+    with says(FormatError, *values) as caught:
         workload.load_file(broken(tmp_path, old, new))
     assert str(tmp_path / "fefs.toml") in str(caught.value)
 
 
-def test_an_unknown_workload_is_an_error_that_names_those_there_are(tmp_path):
-    with pytest.raises(OptionError, match="none called 'nothing'\nhint: there are bert, cifar10-large"):
+def test_an_unknown_workload_is_an_error_that_names_those_there_are(tmp_path, says):
+    with says(OptionError, "nothing"):
         workload.prepare("nothing", 1, tmp_path)
 
 
@@ -393,33 +394,32 @@ def test_a_failed_run_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setitem(containers.WRITERS, "tfrecord", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError) as failed:  # noqa: PT011 - its number says which
         generate.generate(recipe("tfrecord"), tmp_path)
+    assert failed.value.errno == errno.ENOSPC
     assert not list(tmp_path.glob("test-*"))
 
 
 def test_too_little_room_is_an_error_that_names_both_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 << 20))
-    with pytest.raises(
-        StorageError, match=r"expected 1,1\d\d MiB free, found 3 MiB\nhint: use a smaller scale"
-    ):
+    with pytest.raises(StorageError, match=r"\b1,1\d\d MiB .*\b3 MiB"):
         generate.generate(recipe("tfrecord", samples=1_000_000), tmp_path)
     assert not list(tmp_path.glob("test-*"))
 
 
-def test_a_directory_that_holds_something_else_is_left_alone(tmp_path):
+def test_a_directory_that_holds_something_else_is_left_alone(tmp_path, says):
     made = recipe("tfrecord")
     place = tmp_path / made.directory_name
     place.mkdir()
     (place / "thesis.txt").write_text("irreplaceable")
-    with pytest.raises(StorageError, match="holds something else; move it away"):
+    with says(StorageError):
         generate.generate(made, tmp_path)
     assert (place / "thesis.txt").read_text() == "irreplaceable"
 
 
-def test_a_missing_package_is_named_with_what_to_install(tmp_path, monkeypatch):
+def test_a_missing_package_is_named_with_what_to_install(tmp_path, monkeypatch, says):
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(StorageError, match=r"h5py.*\nhint: pip install 'forebay\[bench\]'"):
+    with says(StorageError, "forebay[bench]"):
         generate.generate(recipe("hdf5"), tmp_path)
 
 

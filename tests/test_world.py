@@ -96,12 +96,10 @@ def test_slurm_counts_only_inside_a_step_and_by_the_tasks_of_the_step():
     assert auto(SLURM, SLURM_STEP_NUM_TASKS="1", SLURM_PROCID="0").size == 1
 
 
-def test_slurm_with_a_cyclic_distribution_is_recognised():
+def test_slurm_with_a_cyclic_distribution_is_recognised(says):
     found = auto(SLURM, SLURM_PROCID="4", SLURM_LOCALID="1", SLURM_NODEID="1")
     assert found.local_ranks == (1, 4, 7, 10)
-    with pytest.raises(
-        forebay.OptionError, match=r"fits neither a block nor a cyclic distribution.*\nhint: .*local_ranks="
-    ):
+    with says(forebay.OptionError):
         auto(SLURM, SLURM_PROCID="6", SLURM_LOCALID="0")
 
 
@@ -124,10 +122,8 @@ def test_slurm_repeats_counts(text, tasks):
     assert slurm.tasks_per_node(text) == tasks
 
 
-def test_slurm_repeats_no_more_than_there_can_be():
-    with pytest.raises(
-        forebay.OptionError, match=r"SLURM_STEP_TASKS_PER_NODE: expected at most 1048576 nodes"
-    ):
+def test_slurm_repeats_no_more_than_there_can_be(says):
+    with says(forebay.OptionError, "SLURM_STEP_TASKS_PER_NODE", 1048576):
         slurm.tasks_per_node("1(x99999999)")
 
 
@@ -139,53 +135,47 @@ def test_layouts_place_every_rank_once():
 
 
 @pytest.mark.parametrize(
-    ("environment", "message"),
+    ("environment", "values"),
     [
         (
             {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "4"},
-            r"OMPI_COMM_WORLD_RANK 4 is not below OMPI_COMM_WORLD_SIZE 4; ranks count",
+            ("OMPI_COMM_WORLD_RANK", 4, "OMPI_COMM_WORLD_SIZE"),
         ),
-        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "x"}, r"OMPI_COMM_WORLD_SIZE: expected an integer, found 'x'"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "x"}, ("OMPI_COMM_WORLD_SIZE", "x")),
         (
             {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
-            r"rank 2 of 4 and local rank 1, with all ranks on one node",
+            (2, 4, 1),
         ),
-        ({**TORCHRUN, "RANK": "8"}, r"RANK 8 is not below WORLD_SIZE 8"),
-        ({**TORCHRUN, "LOCAL_RANK": "4"}, r"LOCAL_RANK 4 is not below LOCAL_WORLD_SIZE 4"),
-        ({**TORCHRUN, "LOCAL_RANK": "3", "RANK": "1"}, r"rank 1 of 8 cannot have local rank 3 of 4"),
-        ({**SLURM, "SLURM_PROCID": "11"}, r"SLURM_PROCID 11 is not below SLURM_STEP_NUM_TASKS 11"),
+        ({**TORCHRUN, "RANK": "8"}, ("RANK", 8, "WORLD_SIZE")),
+        ({**TORCHRUN, "LOCAL_RANK": "4"}, ("LOCAL_RANK", 4, "LOCAL_WORLD_SIZE")),
+        ({**TORCHRUN, "LOCAL_RANK": "3", "RANK": "1"}, (1, 8, 3, 4)),
+        ({**SLURM, "SLURM_PROCID": "11"}, ("SLURM_PROCID", 11, "SLURM_STEP_NUM_TASKS")),
         (
             {**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4"},
-            r"SLURM_STEP_TASKS_PER_NODE='4' does not hold 11 tasks",
+            ("SLURM_STEP_TASKS_PER_NODE", 4, 11),
         ),
-        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4x2"}, r"expected counts such as 4\(x2\),3; found '4x2'"),
+        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4x2"}, (4, 3, "4x2")),
     ],
 )
-def test_an_environment_that_contradicts_itself_is_told(environment, message):
-    with pytest.raises(forebay.OptionError, match=message):
+def test_an_environment_that_contradicts_itself_is_told(environment, values, says):
+    with says(forebay.OptionError, *values):
         auto(environment)
 
 
-def test_torchrun_without_local_ranks_is_told_what_to_set():
-    with pytest.raises(
-        forebay.OptionError, match=r"LOCAL_WORLD_SIZE is not\nhint: set LOCAL_WORLD_SIZE, or pass world="
-    ):
+def test_torchrun_without_local_ranks_is_told_what_to_set(says):
+    with says(forebay.OptionError, "LOCAL_WORLD_SIZE", "world="):
         auto(TORCHRUN, LOCAL_WORLD_SIZE=None)
 
 
 @pytest.mark.parametrize("world", ["torchrun", "slurm"])
-def test_a_world_that_was_asked_for_but_is_absent_is_told(world):
-    with pytest.raises(
-        forebay.OptionError, match=rf'world="{world}": the environment does not hold .*\nhint: world="auto"'
-    ):
+def test_a_world_that_was_asked_for_but_is_absent_is_told(world, says):
+    with says(forebay.OptionError, "world=", "auto", world):
         identify(world, 5, {})
 
 
-def test_mpi_asked_for_but_not_installed_is_told_how_to_install(monkeypatch):
+def test_mpi_asked_for_but_not_installed_is_told_how_to_install(monkeypatch, says):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(
-        forebay.OptionError, match=r'world="mpi": mpi4py cannot be imported.*\nhint: .*pip install'
-    ):
+    with says(forebay.OptionError, "world=", "mpi"):
         identify("mpi", 5, {})
 
 
@@ -197,7 +187,7 @@ def test_mpi_asked_for_without_a_launcher_is_told_how_to_launch():
     assert "mpiexec" in done.stderr
 
 
-def test_a_library_under_a_foreign_launcher_is_told_with_both_sizes(monkeypatch):
+def test_a_library_under_a_foreign_launcher_is_told_with_both_sizes(monkeypatch, says):
     mpi = types.SimpleNamespace(
         Is_initialized=lambda: True,
         Is_finalized=lambda: False,
@@ -205,18 +195,16 @@ def test_a_library_under_a_foreign_launcher_is_told_with_both_sizes(monkeypatch)
         Get_library_version=lambda: "Open MPI v5.0.11, package\nmore",
     )
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
-    with pytest.raises(
-        forebay.OptionError, match=r"started 3 ranks, .*Open MPI v5\.0\.11\) says 1\nhint: .*mpiexec"
-    ):
+    with says(forebay.OptionError, 3, 1):
         auto(HYDRA)
 
 
 @pytest.mark.parametrize("world", ["auto", "single", "torchrun"])
 @pytest.mark.parametrize("environment", [{}, TORCHRUN])
-def test_a_worker_of_a_torch_data_loader_is_refused(monkeypatch, world, environment):
+def test_a_worker_of_a_torch_data_loader_is_refused(monkeypatch, world, environment, says):
     data = types.SimpleNamespace(get_worker_info=lambda: types.SimpleNamespace(id=1, num_workers=4))
     monkeypatch.setitem(sys.modules, "torch.utils.data", data)
-    with pytest.raises(OptionError, match=r"worker 1 of 4\): each worker .*\nhint: num_workers=0: "):
+    with says(OptionError, 1, 4, "num_workers", 0):
         identify(world, 1, environment)
     own = identify(World(rank=1, size=4, job="workers"), 1, environment)
     assert (own.rank, own.size) == (1, 4)
@@ -270,37 +258,35 @@ def test_the_job_can_come_from_the_environment():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "values"),
     [
-        ({"rank": 4, "size": 4}, r"World: rank 4 is not below size 4; ranks count from 0"),
-        ({"rank": -1, "size": 4}, r"World: rank -1 is not below size 4"),
-        ({"rank": 0, "size": 0}, r"World: size: expected at least 1, found 0"),
-        ({"rank": 0.5, "size": 2}, r"World: rank: expected an integer, found 0\.5"),
-        ({"rank": 0, "size": 2, "local_rank": 0}, r"give local_rank and local_size together"),
-        ({"rank": 0, "size": 2, "local_rank": 2, "local_size": 2}, r"local_rank 2 is not below local_size 2"),
-        ({"rank": 0, "size": 2, "local_rank": 0, "local_size": 3}, r"local_size 3 is larger than size 2"),
+        ({"rank": 4, "size": 4}, (4, 0)),
+        ({"rank": -1, "size": 4}, (-1, 4)),
+        ({"rank": 0, "size": 0}, (1, 0)),
+        ({"rank": 0.5, "size": 2}, ("0.5",)),
+        ({"rank": 0, "size": 2, "local_rank": 0}, ("local_rank", "local_size")),
+        ({"rank": 0, "size": 2, "local_rank": 2, "local_size": 2}, ("local_rank", 2, "local_size")),
+        ({"rank": 0, "size": 2, "local_rank": 0, "local_size": 3}, ("local_size", 3, 2)),
         (
             {"rank": 0, "size": 4, "local_rank": 1, "local_size": 2},
-            r"rank 0 of 4 cannot have local rank 1 of 2.*\nhint: .*local_ranks=",
+            (0, 4, 1, 2),
         ),
         (
             {"rank": 1, "size": 4, "local_rank": 0, "local_size": 2, "local_ranks": (2, 1)},
-            r"with rank 1 at local_rank 0",
+            (1, "local_rank", 0),
         ),
     ],
 )
-def test_a_world_that_contradicts_itself_is_told(arguments, message):
-    with pytest.raises(forebay.OptionError, match=message):
+def test_a_world_that_contradicts_itself_is_told(arguments, values, says):
+    with says(forebay.OptionError, *values):
         explicit(**arguments)
 
 
-def test_a_communicator_that_says_otherwise_is_told():
+def test_a_communicator_that_says_otherwise_is_told(says):
     comm = types.SimpleNamespace(rank=1, size=2)
-    with pytest.raises(
-        forebay.OptionError, match=r"rank 0 of 2 was given, the communicator says rank 1 of 2"
-    ):
+    with says(forebay.OptionError, 0, 2, 1):
         forebay.World(rank=0, size=2, comm=comm)
-    with pytest.raises(forebay.OptionError, match=r"expected an mpi4py communicator, found SimpleNamespace"):
+    with says(forebay.OptionError):
         explicit(rank=1, size=2, comm=comm)
 
 
