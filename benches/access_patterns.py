@@ -67,7 +67,7 @@ def bench(*arguments: str, repetitions: int = 3) -> Result:
 
 
 def dataset() -> Path:
-    from forebay.bench import workload
+    from forebay.tools.bench import workload
 
     return Path(workload.prepare(WORKLOAD, SCALE, DIRECTORY, container="lmdb").path)
 

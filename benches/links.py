@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from forebay.cluster import Cluster
+from forebay.tools.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 REPETITIONS = 5

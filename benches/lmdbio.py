@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 from access_patterns import DIRECTORY, Result, fetched, run
-from forebay.bench.strategies import LADDER
 from forebay.options import STRATEGIES
+from forebay.tools.bench.strategies import LADDER
 from sections import run_sections
 
 RUNGS = tuple(name for name in LADDER if name in STRATEGIES)
@@ -35,7 +35,7 @@ class Data:
     global_batch: int
 
     def path(self, tiny: bool) -> str:
-        from forebay.bench import workload
+        from forebay.tools.bench import workload
 
         scale = self.tiny_scale if tiny else self.scale
         return str(workload.prepare(self.workload, scale, DIRECTORY, container="lmdb").path)

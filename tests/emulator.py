@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import support
-from forebay import _native, pfs
+from forebay import _native
 from forebay._core import ForebayError
-from forebay.pfs import directory, mounts
-from forebay.pfs.mounts import entries
+from forebay.tools import pfs
+from forebay.tools.pfs import directory, mounts
+from forebay.tools.pfs.mounts import entries
 
 # Four targets, fast enough that tests do not wait and slow enough that times are those of the model.
 SPEC = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 import forebay
-from forebay.convert import convert
-from forebay.convert.source import open_source
+from forebay.tools.convert import convert
+from forebay.tools.convert.source import open_source
 
 SAMPLES = 64
 SAMPLE_BYTES = 6000

@@ -7,7 +7,7 @@ from __future__ import annotations
 import forebay
 import support
 from emulator import SPEC, needs_fuse
-from forebay import pfs
+from forebay.tools import pfs
 
 RECORD_BYTES = 1 << 20
 # More than two dozen blocks of the longest reads.

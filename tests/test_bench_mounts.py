@@ -17,9 +17,10 @@ import pytest
 import emulator
 import support
 from bench_support import command_line, interrupted, run, run_json
-from forebay import launch, pfs
-from forebay._scratch import remove_leftovers
-from forebay.bench.nodes import SCRATCH
+from forebay.tools import pfs
+from forebay.tools.bench.nodes import SCRATCH
+from forebay.tools.ranks import launch
+from forebay.tools.scratch import remove_leftovers
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ import cluster as nodes
 import support
 from bench_support import run_json
 from forebay import OptionError, cli
-from forebay.bench import baselines, minimum_bytes, strategies
-from forebay.bench.settings import Settings
-from forebay.cluster import cluster as cluster_module
+from forebay.tools.bench import baselines, minimum_bytes, strategies
+from forebay.tools.bench.settings import Settings
+from forebay.tools.cluster import cluster as cluster_module
 
 # Tells on which host each rank ran, and how many processes there are: a node of its own has few.
 WHERE = """
 import os, socket
-from forebay.bench.baselines import Baseline
-from forebay.bench.baselines.pylmdb_skipping import open_skipping
+from forebay.tools.bench.baselines import Baseline
+from forebay.tools.bench.baselines.pylmdb_skipping import open_skipping
 
 def open_and_tell(place):
     processes = sum(name.isdigit() for name in os.listdir("/proc"))
@@ -34,8 +34,8 @@ BASELINES = (Baseline(name="where", order="sequential", about="", open=open_and_
 
 HANGING = """
 import time
-from forebay.bench.baselines import Baseline
-from forebay.bench.baselines.pylmdb_skipping import open_skipping
+from forebay.tools.bench.baselines import Baseline
+from forebay.tools.bench.baselines.pylmdb_skipping import open_skipping
 
 class Hanging:
     def __init__(self, place):
@@ -151,7 +151,9 @@ def test_an_interrupted_bench_leaves_no_process_on_any_node(data, tmp_path, numb
     ) as bench:
         try:
             # Keeper and nodes, the launcher, a daemon on each node, the ranks.
-            processes = nodes.wait_for_descendants(bench.pid, lambda line: "forebay.bench.rank" in line, 2)
+            processes = nodes.wait_for_descendants(
+                bench.pid, lambda line: "forebay.tools.bench.rank" in line, 2
+            )
         finally:
             os.kill(bench.pid, number)
     nodes.wait_until_gone(processes)

@@ -8,9 +8,9 @@ import pytest
 
 from bench_support import SAMPLES
 from forebay import OptionError
-from forebay.bench import baselines, facts, strategies
-from forebay.bench.containers import _masked as masked
-from forebay.bench.settings import Settings
+from forebay.tools.bench import baselines, facts, strategies
+from forebay.tools.bench.containers import _masked as masked
+from forebay.tools.bench.settings import Settings
 
 
 def test_rows_are_strategies_in_orders_and_baselines_have_their_own():

@@ -18,9 +18,9 @@ import pytest
 import cluster
 import forebay
 from forebay import FormatError, OptionError, StorageError, _native
-from forebay.convert import TARGETS, convert, to_recordio
-from forebay.convert.columns import Column
-from forebay.convert.source import NumpySource, open_source
+from forebay.tools.convert import TARGETS, convert, to_recordio
+from forebay.tools.convert.columns import Column
+from forebay.tools.convert.source import NumpySource, open_source
 from recordio_records import plain_records
 from support import ROOT, datum, record, write_lmdb
 from support import run_command as run
@@ -88,7 +88,7 @@ def test_lmdb_records_become_records_of_every_format_that_has_some(tmp_path, rec
 
 def test_an_environment_grows_with_what_is_put_into_it(tmp_path, monkeypatch, records):
     path, values = records
-    monkeypatch.setattr("forebay.convert.to_lmdb.FIRST_MAP_BYTES", 8192)
+    monkeypatch.setattr("forebay.tools.convert.to_lmdb.FIRST_MAP_BYTES", 8192)
     convert(source_of(path), tmp_path / "b.lmdb")
     assert list(forebay.open(tmp_path / "b.lmdb")) == values
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from demo_support import SAMPLES, quiet
-from forebay.demo import data, datum, sources
+from forebay.tools.demo import data, datum, sources
 
 
 @pytest.mark.parametrize("label", [0, 1, 9, 127, 128, 2**31 - 1])

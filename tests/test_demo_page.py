@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forebay.demo import page, results
+from forebay.tools.demo import page, results
 
 PFS = {
     "reads": 4321,

@@ -11,7 +11,7 @@ from pathlib import Path
 import disk_use
 import support
 from emulator import SPEC, needs_fuse
-from forebay import pfs
+from forebay.tools import pfs
 
 MIB = 1 << 20
 

@@ -103,7 +103,7 @@ def test_every_key_of_a_command_is_documented(capsys, tmp_path, small_lmdb, comm
 
 
 def test_every_key_of_the_demo_is_documented():
-    source = "\n".join(path.read_text() for path in (ROOT / "python/forebay/demo").glob("*.py"))
+    source = "\n".join(path.read_text() for path in (ROOT / "python/forebay/tools/demo").glob("*.py"))
     for key in documented_keys("`forebay demo --json`") + documented_keys("A run"):
         assert f"{key}" in source, key
 

@@ -20,9 +20,9 @@ import cluster as nodes
 import emulator
 import support
 from emulator import remove_all
-from forebay import pfs
-from forebay.cluster import Cluster
 from forebay.options import STRATEGIES
+from forebay.tools import pfs
+from forebay.tools.cluster import Cluster
 
 pytestmark = nodes.needs_nodes
 

@@ -12,7 +12,7 @@ import pytest
 import forebay
 import support
 from emulator import backing, needs_fuse, points  # noqa: F401 - fixtures
-from forebay import pfs
+from forebay.tools import pfs
 from ranks import plain, work
 
 pytestmark = needs_fuse

@@ -16,7 +16,7 @@ import emulator
 import forebay
 import support
 from emulator import needs_fuse, points  # noqa: F401
-from forebay import pfs
+from forebay.tools import pfs
 from ranks import fields
 
 CLASSES = ("ant", "bee", "Übung", "cat-2")

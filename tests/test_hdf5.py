@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import forebay
-from forebay import hdf5
+from forebay._formats import hdf5_structure as hdf5
 
 # What h5py is told, by the filters that come of it.
 FILTERS = {

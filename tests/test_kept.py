@@ -10,7 +10,7 @@ import pytest
 import forebay
 import support
 from emulator import SPEC, backing, needs_fuse, points  # noqa: F401 - two are fixtures
-from forebay import pfs
+from forebay.tools import pfs
 from ranks import plain, work
 
 RECORDS = 8000

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import support
-from forebay import launch
-from forebay.demo.runner import main
+from forebay.tools.demo.runner import main
+from forebay.tools.ranks import launch
 
 
 def test_a_missing_launcher_is_an_error_that_says_what_to_install(

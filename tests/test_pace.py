@@ -7,9 +7,9 @@ import random
 import pytest
 
 from bench_result import bench_result
-from forebay import report
-from forebay.bench import table
-from forebay.report import data, pace
+from forebay.tools import report
+from forebay.tools.bench import table
+from forebay.tools.report import data, pace
 
 MIB = 1 << 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay import page_cache
+from forebay.tools.ranks import page_cache
 
 
 def test_a_dropped_file_is_not_resident_and_a_read_one_is(tmp_path):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from forebay import pfs
 from forebay._core import OptionError, StorageError
-from forebay.pfs import checks, control, directory, mounts, start
-from forebay.pfs.mounts import Entry, covering, entries
+from forebay.tools import pfs
+from forebay.tools.pfs import checks, control, directory, mounts, start
+from forebay.tools.pfs.mounts import Entry, covering, entries
 from support import DEADLINE_S
 
 TABLE = rb"""21 1 254:0 / / rw,relatime - ext4 /dev/root rw

@@ -18,8 +18,8 @@ import pytest
 
 import emulator
 from emulator import needs_fuse, read_direct
-from forebay import pfs
 from forebay.cli.pfs import command
+from forebay.tools import pfs
 from support import DEADLINE_S, ROOT, documented_keys, run_command, run_command_json
 
 

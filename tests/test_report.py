@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from bench_result import HOSTILE, PHASES, STRATEGIES, bench_result, event_log, failed_row, hostile
-from forebay import FormatError, StorageError, cli, report
-from forebay.report import columns, data, numbers, page
-from forebay.report.figures import FIGURES, Missing, phases, sizes
+from forebay import FormatError, StorageError, cli
+from forebay.tools import report
+from forebay.tools.report import columns, data, numbers, page
+from forebay.tools.report.figures import FIGURES, Missing, phases, sizes
 from support import ROOT
 
 FIGURE_IDS = [figure.id for figure in FIGURES]

@@ -14,7 +14,7 @@ import pytest
 
 import forebay
 from emulator import needs_fuse
-from forebay import pfs
+from forebay.tools import pfs
 
 pytestmark = needs_fuse
 

@@ -18,7 +18,7 @@ import pytest
 import forebay
 import support
 from emulator import needs_fuse, write_spec
-from forebay import pfs
+from forebay.tools import pfs
 from ranks import work
 from ranks.pool import Killed, Raised
 

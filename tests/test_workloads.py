@@ -19,8 +19,8 @@ import pytest
 
 import forebay
 from forebay import FormatError, OptionError, StorageError
-from forebay.bench import containers, generate, workload
-from forebay.demo import datum
+from forebay.tools.bench import containers, generate, workload
+from forebay.tools.demo import datum
 from support import DEADLINE_S, ROOT
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'forebay[bench]'")
@@ -370,7 +370,7 @@ def test_what_an_older_recipe_made_is_made_again(tmp_path):
 
 KILLED = """
 import os, pathlib, signal, sys
-from forebay.bench import workload
+from forebay.tools.bench import workload
 def progress(what, done, total):
     if done > total // 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -451,4 +451,4 @@ def test_the_page_on_workloads_says_what_the_files_say():
 
 
 def test_the_repository_shows_the_workload_files():
-    assert (ROOT / "benches/workloads").resolve() == ROOT / "python/forebay/bench/workloads"
+    assert (ROOT / "benches/workloads").resolve() == ROOT / "python/forebay/tools/bench/workloads"

@@ -17,8 +17,8 @@ import numpy as np
 import forebay
 from asynchronous.study import Study, table
 from forebay import Group
-from forebay.demo.data import enlarge, part, render, vary
-from forebay.demo.model import Model
+from forebay.tools.demo.data import enlarge, part, render, vary
+from forebay.tools.demo.model import Model
 
 SEEDS, EPOCHS, BATCH, SAMPLES = 5, 8, 64, 20_000
 TINY = (2, 2, 64, 2_048)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from forebay.bench.baselines import Baseline, Place, Step
-from forebay.bench.baselines.h5py_sample import Hdf5Samples
+from forebay.tools.bench.baselines import Baseline, Place, Step
+from forebay.tools.bench.baselines.h5py_sample import Hdf5Samples
 
 ORDER = "random"
 

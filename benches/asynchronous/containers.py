@@ -18,7 +18,7 @@ import numpy as np
 
 import forebay
 from access_patterns import run
-from forebay.page_cache import drop
+from forebay.tools.ranks.page_cache import drop
 
 __all__ = ["FORMATS", "Samples"]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from access_patterns import Result, run
 from asynchronous.study import Study, share, table, times
-from forebay.bench import generate, workload
-from forebay.bench.workload import Field, Sample
+from forebay.tools.bench import generate, workload
+from forebay.tools.bench.workload import Field, Sample
 from lmdbio import about, finished, shape
 
 BASELINES = os.path.relpath(Path(__file__).with_name("baselines.py"))

@@ -20,8 +20,9 @@ from typing import Any
 import forebay
 from asynchronous.containers import FORMATS, Samples
 from asynchronous.study import Study, table
-from forebay import _native, pfs
-from forebay.bench.runner import LIMIT_KINDS
+from forebay import _native
+from forebay.tools import pfs
+from forebay.tools.bench.runner import LIMIT_KINDS
 
 PLACES: dict[str, dict[str, Any]] = {"nfs": {}, "lustre-ssd": {"targets": 2}}
 SIZES = {"3k": (3_072, 64, 256), "110k": (114_660, 32, 32)}

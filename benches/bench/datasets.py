@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.harness import Settings
-from forebay.demo import datum
+from forebay.tools.demo import datum
 
 COMMIT_EVERY = 1000
 PAGE_BYTES = 4096

@@ -88,7 +88,7 @@ def open(
             'leave it out, or say format="raw"',
         )
     if options["format"] == "raw" or record_bytes is not None:
-        from forebay.records import raw_layout
+        from forebay._formats.raw_layout import raw_layout
 
         arguments["raw"], names = raw_layout(fields, record_bytes, header_bytes)
         arguments["format"] = "raw"

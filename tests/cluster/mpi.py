@@ -23,8 +23,8 @@ PACKAGES = ("numpy", "mpi4py", "mpich", "click", "rich")
 DRIVER = """
 import json, subprocess, sys
 from contextlib import nullcontext
-from forebay import launch
-from forebay.cluster import Cluster
+from forebay.tools.ranks import launch
+from forebay.tools.cluster import Cluster
 
 wanted = json.loads(sys.argv[1])
 per_node = wanted["per_node"]

@@ -14,7 +14,7 @@ from forebay.cli.commands import as_json
 from forebay.cli.numbers import COUNT, NUMBER, Finite
 
 if TYPE_CHECKING:
-    from forebay.bench.workload import Prepared
+    from forebay.tools.bench.workload import Prepared
 
 STRATEGIES = "pylmdb-skipping,pylmdb-contiguous,forebay"
 DATA = Path("bench-data")
@@ -204,14 +204,14 @@ def command(
         raise click.UsageError("expected either DATASET or --workload NAME")
     if report is not None and not report.absolute().parent.is_dir():
         raise click.UsageError(f"--report {report}: its directory is not there")
-    from forebay import _page
-    from forebay.bench import baselines as programs
-    from forebay.bench import facts
-    from forebay.bench.runner import bench
-    from forebay.bench.settings import Settings
-    from forebay.bench.strategies import parse
     from forebay.cli.output import print_json, print_table, progress
-    from forebay.launch import terminations_as_interrupts
+    from forebay.tools import write_page as _page
+    from forebay.tools.bench import baselines as programs
+    from forebay.tools.bench import facts
+    from forebay.tools.bench.runner import bench
+    from forebay.tools.bench.settings import Settings
+    from forebay.tools.bench.strategies import parse
+    from forebay.tools.ranks.launch import terminations_as_interrupts
 
     if report is not None:
         _page.check(report)
@@ -236,7 +236,7 @@ def command(
     with progress() as show, terminations_as_interrupts():
         prepared: Prepared | None = None
         if workload is not None:
-            from forebay.bench.workload import prepare
+            from forebay.tools.bench.workload import prepare
 
             prepared = prepare(workload, scale, data, container, variant=variant, progress=show)
             dataset = tuple(str(path) for path in prepared.paths)
@@ -262,7 +262,7 @@ def command(
     else:
         _print(result, print_table)
     if report is not None:
-        from forebay.report import write
+        from forebay.tools.report import write
 
         write(result, report)
         if not as_json:
@@ -284,7 +284,7 @@ def _typed() -> list[str]:
 
 
 def _print(result: dict[str, Any], print_table: Any) -> None:
-    from forebay.bench import table
+    from forebay.tools.bench import table
 
     for line in table.lines_above(result):
         click.echo(line)

@@ -12,8 +12,8 @@ import click
 from forebay.cli.commands import SAMPLE_AXES, as_json, dataset_options
 
 if TYPE_CHECKING:
-    from forebay.convert import Converted
     from forebay.dataset import Dataset
+    from forebay.tools.convert import Converted
 
 
 # Bad samples that are printed.
@@ -70,8 +70,8 @@ def command(
     `--bad-samples skip` it is left out, and listed.
     """
     from forebay.cli.output import bytes_text, print_json, print_pairs, progress
-    from forebay.convert import convert
-    from forebay.convert.source import open_source
+    from forebay.tools.convert import convert
+    from forebay.tools.convert.source import open_source
 
     named = click.get_current_context().params
     fields = [field for field in named["field"] if ":" not in field]

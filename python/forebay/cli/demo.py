@@ -39,7 +39,7 @@ def command(
     disk. Prints a table and writes a page. Needs `pip install 'forebay[demo]'`.
     """
     try:
-        from forebay.demo import main
+        from forebay.tools.demo import main
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"{error.name} is not installed\nhint: pip install 'forebay[demo]'"

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from forebay.cli.numbers import COUNT, NUMBER, Finite
 
 if TYPE_CHECKING:
-    from forebay.pfs.start import Wanted
+    from forebay.tools.pfs.start import Wanted
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -125,8 +125,8 @@ def mount(
     Where BACKING is mounted already, the new mounts join its server.
     """
     from forebay.cli.output import print_json, print_pairs
-    from forebay.pfs import Server
-    from forebay.pfs.start import Wanted, start
+    from forebay.tools.pfs import Server
+    from forebay.tools.pfs.start import Wanted, start
 
     given = {"targets": targets, "stripe_bytes": stripe, "stripe_count": stripe_count}
     overrides = {name: value for name, value in given.items() if value is not None}
@@ -167,8 +167,8 @@ def _serve(backing: Path, mounts: tuple[Path, ...], wanted: Wanted, as_json: boo
     import os
 
     from forebay.cli.output import print_json
-    from forebay.pfs.serve import serve
-    from forebay.pfs.start import prepare
+    from forebay.tools.pfs.serve import serve
+    from forebay.tools.pfs.start import prepare
 
     configuration, removed = prepare(backing, list(mounts), wanted)
     _tell_removed(removed)
@@ -243,7 +243,7 @@ def stats(mount: Path, prometheus: bool, as_json: bool) -> None:
     """Print what was read through the mounts of MOUNT's file system, per node, server and file."""
     from forebay.cli.output import print_json
     from forebay.cli.pfs_stats import print_stats
-    from forebay.pfs import Server
+    from forebay.tools.pfs import Server
 
     if prometheus and as_json:
         raise click.UsageError("--prometheus and --json exclude each other")
@@ -270,7 +270,7 @@ def stats(mount: Path, prometheus: bool, as_json: bool) -> None:
 def reset(mount: Path, as_json: bool) -> None:
     """Set all counters of MOUNT's file system to zero, and empty the model's queues."""
     from forebay.cli.output import print_json
-    from forebay.pfs import Server
+    from forebay.tools.pfs import Server
 
     server = Server.of(mount)
     server.reset()
@@ -284,7 +284,7 @@ def reset(mount: Path, as_json: bool) -> None:
 def drop_caches(mounts: tuple[Path, ...], as_json: bool) -> None:
     """Empty the page cache of the node at each MOUNT: what is read next comes from the servers."""
     from forebay.cli.output import print_json, print_pairs
-    from forebay.pfs import Server
+    from forebay.tools.pfs import Server
 
     dropped = {str(one): Server.of(one).drop_caches(one) for one in mounts}
     if as_json:
@@ -326,7 +326,7 @@ def fault(
     the factor is 1 again. partition: this mount is cut off, as when a client is evicted. clear: end eio, stalls and slowness.
     """
     from forebay.cli.output import print_json
-    from forebay.pfs import Server
+    from forebay.tools.pfs import Server
 
     options: dict[str, object] = {"--file": file, "--from": begin, "--to": end}
     options |= {"--server": number, "--for": seconds, "--factor": factor}
@@ -365,7 +365,7 @@ def fault(
 def unmount(mounts: tuple[Path, ...], as_json: bool) -> None:
     """Unmount each MOUNT. The server of a directory ends with its last mount; stale mounts go too."""
     from forebay.cli.output import print_json
-    from forebay.pfs import unmount
+    from forebay.tools.pfs import unmount
 
     done = [unmount(one) for one in mounts]
     if as_json:
@@ -378,7 +378,7 @@ def list_(as_json: bool) -> None:
     """List all mounts of the emulator on this machine."""
     from forebay._core import StorageError
     from forebay.cli.output import print_json, print_table
-    from forebay.pfs import Server, list_mounts
+    from forebay.tools.pfs import Server, list_mounts
 
     found: list[dict[str, Any]] = []
     for one in list_mounts():

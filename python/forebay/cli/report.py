@@ -24,10 +24,10 @@ def command(source: Path, output: Path | None, as_json: bool) -> None:
 
     EVENTS is what `forebay pfs mount --events` wrote.
     """
-    from forebay import _page
     from forebay._core import StorageError
     from forebay.cli.output import print_json
-    from forebay.report import data, page
+    from forebay.tools import write_page as _page
+    from forebay.tools.report import data, page
 
     output = output or source.with_suffix(".html")
     _page.check(output)

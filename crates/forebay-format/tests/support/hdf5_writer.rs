@@ -1,4 +1,4 @@
-//! Makes up structures of HDF5 files as `forebay.hdf5` hands them over, and a file for them.
+//! Makes up structures of HDF5 files as `forebay._formats.hdf5_structure` hands them over, and a file for them.
 
 use serde_json::{Value, json};
 

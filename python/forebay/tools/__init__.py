@@ -1,0 +1,1 @@
+"""The programs behind the commands of ``forebay``: no part of a training job imports them."""

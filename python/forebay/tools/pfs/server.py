@@ -1,0 +1,331 @@
+"""A running emulator, seen from outside: started, joined, asked, ended.
+
+A server is one process that holds the model of one backing directory and all its mounts. It outlives whoever started it, and
+ends with its last mount.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from forebay._core import StorageError, StorageTimeout, option_error
+from forebay.tools.pfs import checks, start
+from forebay.tools.pfs.control import GoneError, ask
+from forebay.tools.pfs.directory import forget, sockets
+from forebay.tools.pfs.mounts import TYPE, entries, find, remove
+
+__all__ = ["Server", "unmount"]
+
+# A server that was told to end unmounts and joins its threads; a watchdog [s].
+_END_WITHIN_S = 60.0
+
+
+class Server:
+    """The server of a backing directory; made by :meth:`start`, :meth:`connect` or :meth:`of`.
+
+    Times in its answers are model seconds: real seconds over ``time_scale``.
+    """
+
+    __slots__ = ("_facts", "socket")
+
+    def __init__(self, socket: Path, facts: dict[str, Any]) -> None:
+        self.socket = socket
+        self._facts = facts
+
+    @classmethod
+    def connect(cls, socket: str | os.PathLike[str]) -> Server:
+        """Return the server that listens on a control socket.
+
+        Raises
+        ------
+        StorageError
+            If none does.
+        """
+        path = Path(socket)
+        return cls(path, ask(path, {"command": "ping"}))
+
+    @classmethod
+    def of(cls, mount: str | os.PathLike[str]) -> Server:
+        """Return the server of the mount that a path lies on.
+
+        Raises
+        ------
+        StorageError
+            If the path lies on no mount of the emulator, or on a stale one.
+        """
+        found = find(mount)
+        if found is None:
+            raise _not_a_mount(mount)
+        try:
+            return cls.connect(found.socket)
+        except GoneError as error:
+            raise StorageError(
+                f"{found.mount}: the server of this mount is gone\n"
+                f"hint: forebay pfs unmount {found.mount}; it can be mounted again then"
+            ) from error
+
+    @classmethod
+    def start(
+        cls,
+        backing: str | os.PathLike[str],
+        mounts: Iterable[str | os.PathLike[str]],
+        *,
+        preset: str | None = None,
+        spec: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        time_scale: float | str | None = None,
+        seed: int | None = None,
+        events: str | os.PathLike[str] | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Server:
+        """Mount a backing directory: start its server, or join the one that runs.
+
+        Parameters
+        ----------
+        backing : path-like
+            Directory that holds the data.
+        mounts : iterable of path-like
+            Empty directories; each becomes a node with a page cache of its own.
+        preset : str, optional
+            Name of a file system. Default: ``lustre-hdd``, or what the running server has.
+        spec : mapping or path-like, optional
+            The file system's numbers, or a TOML file of them, in place of a preset.
+        time_scale : float or "auto", optional
+            Factor on all times of the model; ``auto`` takes what a small machine needs. Default 1.
+        seed : int, optional
+            Seed of the model's jitter. Default 0.
+        events : path-like, optional
+            File for the log of all reads.
+        overrides : mapping, optional
+            Single numbers of the preset or spec, by name.
+
+        Returns
+        -------
+        Server
+
+        Raises
+        ------
+        OptionError
+            If an argument is wrong, or differs from what the running server has.
+        StorageError
+            If FUSE, the backing directory or a mount point cannot be used, or the server did not come up.
+        """
+        wanted = start.Wanted(
+            preset=preset,
+            spec=spec,
+            time_scale=time_scale,
+            seed=seed,
+            events=None if events is None else Path(events),
+            overrides=dict(overrides or {}),
+        )
+        return cls.connect(start.start(backing, list(mounts), wanted).socket)
+
+    def command(self, command: str, **request: Any) -> dict[str, Any]:
+        """Send a request of the control protocol (docs/pfs.md) and return the answer.
+
+        Raises
+        ------
+        StorageError
+            If the server is gone, or says what was wrong.
+        """
+        return ask(self.socket, {"command": command, **request})
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The file system's numbers."""
+        return dict(self._facts["spec"])
+
+    @property
+    def time_scale(self) -> float:
+        """The factor on all times of the model."""
+        if "time_scale" not in self._facts:
+            raise StorageError(
+                f"{self.socket}: expected the key time_scale, found {', '.join(self._facts)}\n"
+                f"hint: another version of Forebay serves {self.backing}; unmount it and mount it again"
+            )
+        return float(self._facts["time_scale"])
+
+    @property
+    def pid(self) -> int:
+        """The process of the server."""
+        return int(self._facts["pid"])
+
+    @property
+    def backing(self) -> Path:
+        """The directory that holds the data."""
+        return Path(self._facts["backing"])
+
+    @property
+    def mounts(self) -> list[Path]:
+        """The mounts at this moment, by node."""
+        return [Path(one) for one in self.command("ping")["mounts"]]
+
+    def stats(self) -> dict[str, Any]:
+        """Return all counters; keys as in docs/metrics.md."""
+        return self.command("stats")
+
+    def prometheus(self) -> str:
+        """Return the counters as Prometheus' text format."""
+        return str(self.command("prometheus")["text"])
+
+    def reset(self) -> None:
+        """Set all counters to zero and empty the model's queues."""
+        self.command("reset")
+
+    def drop_caches(self, mount: str | os.PathLike[str]) -> int:
+        """Empty the page cache of one node; return the number of files that were known to it."""
+        return int(self.command("drop_caches", mount=self._point(mount))["pages_dropped_files"])
+
+    def events(self, since: int = 0) -> tuple[list[list[Any]], int]:
+        """Return the log of reads from number ``since``, and the number that comes next.
+
+        Each is [seconds, node, file, offset, length, latency]. The server keeps the last 200,000.
+        """
+        answer = self.command("events", since=since)
+        return list(answer["events"]), int(answer["next"])
+
+    def add_mount(self, mount: str | os.PathLike[str]) -> Path:
+        """Mount one more node at an empty directory and return its whole path."""
+        checks.check_fuse()
+        (path,) = checks.check_points(self.backing, [mount])
+        self.command("mount", mount=os.fspath(path))
+        return path
+
+    def unmount(self, mount: str | os.PathLike[str]) -> None:
+        """Unmount one node. The server ends with the last one; this waits until it has."""
+        self._take_away(self._point(mount))
+
+    def end(self) -> None:
+        """Unmount all nodes, end the server and wait until it has ended."""
+        self._wait_for_end({"command": "end"})
+
+    def fail_range(self, file: str | os.PathLike[str], begin: int = 0, end: int | None = None) -> None:
+        """Let every read that begins in bytes ``begin`` to ``end`` of a file fail with EIO, on every node.
+
+        Parameters
+        ----------
+        file : path-like
+            On one of the mounts, or relative to a mount.
+        begin, end : int
+            Offsets [bytes]; by default the whole file.
+        """
+        path = Path(file)
+        if path.is_absolute():
+            # The name within its directory may be a link, which is a file of its own here.
+            whole = Path(os.path.realpath(path.parent)) / path.name
+            path = whole.relative_to(self._point(whole))
+        last = sys.maxsize if end is None else end
+        if not 0 <= begin < last:
+            raise option_error(f"fault eio: expected a range of bytes, found {begin} to {last}")
+        self.command("fault", kind="eio", file=os.fspath(path), **{"from": begin, "to": last})
+
+    def stall(self, server: int, seconds: float) -> None:
+        """Let a server do nothing for some model seconds; what it is asked for waits."""
+        self.command("fault", kind="stall", server=server, for_seconds=seconds)
+
+    def slow(self, server: int, factor: float) -> None:
+        """Let all that a server does take ``factor`` times as long; 1 ends that."""
+        self.command("fault", kind="slow", server=server, factor=factor)
+
+    def partition(self, mount: str | os.PathLike[str]) -> None:
+        """Abort one mount, as when a client is evicted: everything on it fails until it is unmounted."""
+        self.command("fault", kind="partition", mount=self._point(mount))
+
+    def clear_faults(self) -> None:
+        """End all faults but those of dead mounts; what waits for a stalled server is answered at once."""
+        self.command("fault", kind="clear")
+
+    def _point(self, mount: str | os.PathLike[str]) -> str:
+        """Return the mount of this server that a path lies on."""
+        found = find(mount)
+        if found is None or found.socket != self.socket:
+            raise option_error(
+                f"{os.fspath(mount)}: expected a mount of {self.backing}, "
+                f"found {'none' if found is None else f'one of another backing directory, {found.mount}'}"
+            )
+        return os.fspath(found.mount)
+
+    def _take_away(self, point: str) -> None:
+        request = {"command": "unmount", "mount": point}
+        if [os.fspath(one) for one in self.mounts] == [point]:
+            self._wait_for_end(request)
+        else:
+            ask(self.socket, request)
+
+    def _wait_for_end(self, request: dict[str, Any]) -> None:
+        try:
+            process: int | None = os.pidfd_open(self.pid)
+        except OSError:
+            # GoneError already, or in a process namespace that we do not see.
+            process = None
+        try:
+            ask(self.socket, request)
+            if process is not None:
+                waiting = select.poll()
+                waiting.register(process, select.POLLIN)
+                if not waiting.poll(_END_WITHIN_S * 1000):
+                    raise self._does_not_end()
+        finally:
+            if process is not None:
+                os.close(process)
+        deadline = time.monotonic() + _END_WITHIN_S
+        while any(entry.source.endswith(f":{self.socket}") for entry in entries()):
+            if time.monotonic() > deadline:
+                raise self._does_not_end()
+            time.sleep(0.01)
+
+    def _does_not_end(self) -> StorageTimeout:
+        return StorageTimeout(
+            f"the emulator of {self.backing} (process {self.pid}) has not ended within {_END_WITHIN_S:g} s\n"
+            f"hint: kill -9 {self.pid}, then: forebay pfs unmount MOUNT"
+        )
+
+
+def _not_a_mount(path: str | os.PathLike[str]) -> StorageError:
+    return StorageError(
+        f"{os.fspath(path)}: expected a path on a mount of the emulator, found none\n"
+        "hint: forebay pfs list tells the mounts"
+    )
+
+
+def unmount(mount: str | os.PathLike[str]) -> Path:
+    """Unmount a mount of the emulator, whether its server still lives or not.
+
+    Returns
+    -------
+    Path
+        Where it was.
+
+    Raises
+    ------
+    StorageError
+        If it is no mount of the emulator, or if unmounting is refused.
+    """
+    found, path = find(mount), Path(os.path.realpath(mount))
+    if found is None:
+        # Somebody may have unmounted a mount that was cut off, which its server does not learn.
+        for socket in sockets():
+            with suppress(GoneError):
+                server = Server.connect(socket)
+                if path in server.mounts:
+                    server._take_away(os.fspath(path))
+                    return path
+        raise _not_a_mount(mount)
+    if found.mount != path:
+        raise StorageError(
+            f"{os.fspath(mount)}: expected a mount, found a path on {found.mount}\n"
+            f"hint: forebay pfs unmount {found.mount}"
+        )
+    try:
+        Server.connect(found.socket).unmount(found.mount)
+    except GoneError:
+        if any(entry.point == found.mount and entry.type == TYPE for entry in entries()):
+            remove(found.mount)
+        forget(found.socket)
+    return found.mount

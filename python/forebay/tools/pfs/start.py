@@ -1,0 +1,310 @@
+"""Starting a server, or joining the one that runs.
+
+In order: stale mounts are removed; all arguments are checked; under the lock of the runtime directory the server of this
+backing directory is looked for. If one runs and has the same numbers, it mounts the new points. Otherwise a process is started
+that leaves our session (see ``serve``), and we wait until it answers and all its mounts are in the kernel's table. If it ends
+before that, the error shows the end of what it had to say.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from forebay import _native
+from forebay._core import StorageError, StorageTimeout, option_error
+from forebay.tools.pfs import checks
+from forebay.tools.pfs.control import GoneError, ask
+from forebay.tools.pfs.directory import is_ours, locked, log_of, runtime_directory, socket_of
+from forebay.tools.pfs.mounts import TYPE, entries, list_mounts, remove_stale
+
+__all__ = ["DEFAULT_PRESET", "Started", "Wanted", "prepare", "start"]
+
+DEFAULT_PRESET = "lustre-hdd"
+
+# A server mounts and answers within milliseconds; a watchdog on a machine that may be busy [s].
+_UP_WITHIN_S = 60.0
+
+# How often the socket of a server that comes up is tried [s].
+_TRY_EVERY_S = 0.01
+
+# Lines of the log that an error shows, from its end.
+_LOG_LINES = 20
+
+# Numbers of a spec are all but these: texts that say what it is and where the numbers come from.
+_TEXTS = ("about", "sources")
+
+_LARGEST_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the caller asked for; None is what he left open. See :meth:`forebay.tools.pfs.Server.start`."""
+
+    preset: str | None = None
+    spec: Mapping[str, Any] | str | os.PathLike[str] | None = None
+    time_scale: float | str | None = None
+    seed: int | None = None
+    events: Path | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.preset is not None and self.spec is not None:
+            raise option_error("expected a preset or a spec, found both")
+        if self.time_scale is not None and self.time_scale != "auto":
+            number = self.time_scale
+            if isinstance(number, str) or not math.isfinite(number) or number <= 0:
+                raise option_error(f"time_scale: expected a number above 0, or auto; found {number!r}")
+        if self.seed is not None and not 0 <= self.seed <= _LARGEST_SEED:
+            raise option_error(f"seed: expected an integer from 0 to 2**64 - 1, found {self.seed}")
+        if self.events is not None and not self.events.absolute().parent.is_dir():
+            raise StorageError(
+                f"event log {self.events}: its directory is not there",
+                errno=errno.ENOENT,
+                filename=self.events.absolute().parent,
+            )
+
+    def names_a_file_system(self) -> bool:
+        """Whether there is anything to compare with a running server's numbers."""
+        return self.preset is not None or self.spec is not None or bool(self.overrides)
+
+    def resolve(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the numbers that this comes to; overrides alone go on top of ``base``, if there is one."""
+        overrides = dict(self.overrides)
+        if "targets" in overrides and "stripe_count" not in overrides:
+            # Fewer targets than a stripe has: a file lies on all of them then.
+            whole = replace(self, overrides={}).resolve(base)
+            overrides["stripe_count"] = min(whole["stripe_count"], overrides["targets"])
+        if isinstance(self.spec, str | os.PathLike):
+            path = os.fspath(self.spec)
+            try:
+                text = Path(path).read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise option_error(f"file system {path}: expected TOML in UTF-8: {error}") from error
+            except OSError as error:
+                raise StorageError(
+                    f"file system {path}: {error.strerror}", errno=error.errno, filename=path
+                ) from error
+            return _spec(None, text, path, overrides)
+        if self.spec is not None or (self.preset is None and base is not None):
+            fields = dict(self.spec if self.spec is not None else base or {})
+            sources = fields.pop("sources", {})
+            spec = _spec("none", None, None, {**fields, **overrides})
+            # A number that was replaced has no source any more.
+            return {
+                **spec,
+                "sources": {name: text for name, text in sources.items() if name not in overrides},
+            }
+        return _spec(self.preset or DEFAULT_PRESET, None, None, overrides)
+
+
+def _spec(
+    preset: str | None, toml: str | None, path: str | None, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    resolved: dict[str, Any] = json.loads(_native.pfs_spec(preset, toml, path, json.dumps(dict(overrides))))
+    return resolved
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What came of it: the socket, the new mounts, whether the server is new, stale mounts that were removed."""
+
+    socket: Path
+    mounts: list[Path]
+    is_new: bool
+    removed: list[Path]
+
+
+def start(backing: str | os.PathLike[str], points: list[Any], wanted: Wanted) -> Started:
+    """Mount a backing directory at empty directories; see :meth:`forebay.tools.pfs.Server.start`."""
+    directory = runtime_directory()
+    with locked(directory):
+        removed, whole, found = _examine(backing, points)
+        socket, facts = _running(directory, whole)
+        if facts is not None:
+            _compare(wanted, facts)
+            _join(socket, found)
+            return Started(socket, found, False, removed)
+        _launch(_configure(whole, found, socket, wanted), socket)
+        return Started(socket, found, True, removed)
+
+
+def prepare(
+    backing: str | os.PathLike[str], points: list[Any], wanted: Wanted
+) -> tuple[dict[str, Any], list[Path]]:
+    """Do all that comes before a server is started; return what it has to know, and stale mounts that were removed.
+
+    Raises
+    ------
+    OptionError
+        If a server of this backing directory runs already.
+    """
+    directory = runtime_directory()
+    with locked(directory):
+        removed, whole, found = _examine(backing, points)
+        socket, facts = _running(directory, whole)
+        if facts is not None:
+            raise option_error(
+                f"{whole} is mounted already, by process {facts['pid']}",
+                "join it without --foreground, or unmount all its mounts first",
+            )
+        socket.unlink(missing_ok=True)
+        return _configure(whole, found, socket, wanted), removed
+
+
+def _examine(backing: str | os.PathLike[str], points: list[Any]) -> tuple[list[Path], Path, list[Path]]:
+    """Remove stale mounts and check what is to be mounted where; return those removed, the backing directory, the points."""
+    removed = remove_stale()
+    checks.check_fuse()
+    whole = checks.check_backing(backing)
+    return removed, whole, checks.check_points(whole, points)
+
+
+def _running(directory: Path, backing: Path) -> tuple[Path, dict[str, Any] | None]:
+    """Return the socket of the server of a backing directory, and its facts if it runs.
+
+    The mounts are asked too: a server may have been started where the runtime directory was another one.
+    """
+    ours = socket_of(directory, backing)
+    for socket in dict.fromkeys([ours, *(mount.socket for mount in list_mounts() if is_ours(mount.socket))]):
+        try:
+            facts = ask(socket, {"command": "ping"})
+        except GoneError:
+            continue
+        if facts["backing"] == os.fspath(backing):
+            return socket, facts
+    return ours, None
+
+
+def _join(socket: Path, points: list[Path]) -> None:
+    """Let a running server mount new points: all of them, or none."""
+    done = []
+    try:
+        for point in points:
+            ask(socket, {"command": "mount", "mount": os.fspath(point)})
+            done.append(point)
+    except BaseException:
+        for point in done:
+            with suppress(StorageError):
+                ask(socket, {"command": "unmount", "mount": os.fspath(point)})
+        raise
+
+
+def _compare(wanted: Wanted, facts: Mapping[str, Any]) -> None:
+    """Check that a running server is what was asked for, as far as anything was."""
+    running = facts["spec"]
+    differences = []
+    if wanted.names_a_file_system():
+        asked = wanted.resolve(running)
+        differences = [
+            (name, running.get(name), value)
+            for name, value in asked.items()
+            if name not in _TEXTS and value != running.get(name)
+        ]
+    if wanted.time_scale is not None:
+        factor = _time_scale(wanted.time_scale, running)
+        if factor != facts["time_scale"]:
+            differences.append(("time_scale", facts["time_scale"], factor))
+    if wanted.seed is not None and "seed" in facts and wanted.seed != facts["seed"]:
+        differences.append(("seed", facts["seed"], wanted.seed))
+    hint = "leave the options away to join it, or unmount all its mounts first"
+    if differences:
+        text = "; ".join(f"{name} is {there}, asked for {asked}" for name, there, asked in differences)
+        raise option_error(f"{facts['backing']} is mounted with other numbers: {text}", hint)
+    if wanted.events is not None:
+        raise option_error(
+            f"{facts['backing']} is mounted already; an event log is begun when the first mount is made", hint
+        )
+
+
+def _time_scale(wanted: float | str | None, spec: Mapping[str, Any]) -> float:
+    if wanted == "auto":
+        return float(_native.pfs_suggested_time_scale(json.dumps(dict(spec))))
+    return 1.0 if wanted is None else float(wanted)
+
+
+def _configure(backing: Path, points: list[Path], socket: Path, wanted: Wanted) -> dict[str, Any]:
+    """Return what a server has to know."""
+    spec = wanted.resolve()
+    return {
+        "backing": os.fspath(backing),
+        "mounts": [os.fspath(point) for point in points],
+        "spec": spec,
+        "time_scale": _time_scale(wanted.time_scale, spec),
+        "seed": wanted.seed or 0,
+        "socket": os.fspath(socket),
+        "events": None if wanted.events is None else os.fspath(wanted.events.absolute()),
+        "loop_threads": 2,
+        "timer_threads": 2,
+    }
+
+
+def _launch(configuration: dict[str, Any], socket: Path) -> None:
+    """Start the server's process and wait until it has mounted everything."""
+    socket.unlink(missing_ok=True)
+    log = log_of(socket)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    alive, theirs = os.pipe()
+    messages = os.open(log, flags, 0o600)
+    try:
+        # The server holds the other end of the pipe as long as it lives.
+        subprocess.run(
+            [sys.executable, "-m", "forebay.tools.pfs.serve", str(theirs)],
+            input=json.dumps(configuration),
+            text=True,
+            stdout=messages,
+            stderr=messages,
+            pass_fds=(theirs,),
+            check=False,
+        )
+        os.close(theirs)
+        theirs = -1
+        _wait_until_up(configuration, socket, log, alive)
+    except BaseException:
+        # Whoever breaks off the start wants no server.
+        with suppress(StorageError):
+            ask(socket, {"command": "end"})
+        raise
+    finally:
+        for descriptor in (alive, theirs, messages):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _wait_until_up(configuration: dict[str, Any], socket: Path, log: Path, alive: int) -> None:
+    expected = set(map(Path, configuration["mounts"]))
+    attempt = f"mount {configuration['backing']}"
+    deadline = time.monotonic() + _UP_WITHIN_S
+    while time.monotonic() < deadline:
+        try:
+            facts = ask(socket, {"command": "ping"}, within_s=max(deadline - time.monotonic(), 0.1))
+        except GoneError:
+            facts = None
+        if facts is not None and set(map(Path, facts["mounts"])) >= expected:
+            there = {entry.point for entry in entries() if entry.type == TYPE}
+            if there >= expected:
+                return
+        if select.select([alive], [], [], _TRY_EVERY_S)[0]:
+            said = "\n".join(_end_of(log)) or "it said nothing"
+            log.unlink(missing_ok=True)
+            socket.unlink(missing_ok=True)
+            raise StorageError(f"{attempt}: the emulator ended before it was up\n{said}")
+    raise StorageTimeout(f"{attempt}: the emulator was not up within {_UP_WITHIN_S:g} s\nhint: see {log}")
+
+
+def _end_of(log: Path) -> list[str]:
+    try:
+        return log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
+        return []

@@ -1,0 +1,132 @@
+"""Tables of a report: all rows of a bench, all nodes and files of an event log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.tools.report import columns, numbers
+from forebay.tools.report.data import number
+from forebay.tools.report.svg import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from forebay.tools.report.data import Result, Row
+
+__all__ = ["files_table", "nodes_table", "plain", "rows_table"]
+
+_FILES_SHOWN = 20
+
+
+def rows_table(result: Result) -> str:
+    """Make the table of medians: a line per number, with its meaning, and a column per row of the bench."""
+    rows = result.drawn
+    head = "".join(f'<th scope="col">{_name(row)}</th>' for row in rows)
+    body, group = [], ""
+    for column in (*columns.COLUMNS, *columns.others(rows)):
+        values = [columns.value(row, column) for row in rows]
+        known = [one for one in values if one is not None]
+        if not known:
+            continue
+        if column.group != group:
+            group = column.group
+            body.append(
+                f'<tr class="group"><th colspan="{len(rows) + 1}" scope="rowgroup">{escape(group)}</th></tr>'
+            )
+        unit = numbers.choose(column.kind, known)
+        best = (max if column.better > 0 else min)(known) if column.better and len(set(known)) > 1 else None
+        cells = "".join(
+            _cell(row, column, one, unit, one is not None and one == best)
+            for row, one in zip(rows, values, strict=True)
+        )
+        name = f"{column.title} [{unit.name}]" if unit.name else column.title
+        body.append(
+            f'<tr><th scope="row" title="{escape(column.key)}">{escape(name)}<small>{escape(column.meaning)}</small></th>'
+            f"{cells}</tr>"
+        )
+    return f'<div class="scroll"><table><thead><tr><td></td>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+
+
+def _name(row: Row) -> str:
+    # A break is allowed behind the parts of a name, so that long ones do not widen the table.
+    name = escape(row.name).replace("@", "<wbr>@").replace("-", "-<wbr>")
+    return f'{name} <small class="bad">replies late</small>' if row.late else name
+
+
+def _cell(row: Row, column: columns.Column, value: float | None, unit: numbers.Unit, best: bool) -> str:
+    if value is None:
+        return "<td>–</td>"
+    spread = columns.spread(row, column)
+    small = (
+        f"<small>{numbers.percent(spread, 1)}</small>"
+        if spread and spread >= 0.0005
+        else "<small>&nbsp;</small>"
+    )
+    return (
+        f'<td data-row="{escape(row.name)}" data-key="{escape(column.key)}" data-value="{value!r}"'
+        f"{' class=best' if best else ''}>{unit.digits(value)}{small}</td>"
+    )
+
+
+def nodes_table(result: Result) -> str:
+    """Make the table of the nodes of an event log."""
+    lines = []
+    for name, node in result.nodes.items():
+        latencies = sorted(node.latencies_s)
+        middle, high = (
+            latencies[min(len(latencies) - 1, int(len(latencies) * share))] for share in (0.5, 0.99)
+        )
+        lines.append(
+            (
+                f"node {name}",
+                (node.reads, f"{node.reads:,}"),
+                (node.read_bytes, numbers.text("bytes", node.read_bytes)),
+                (node.read_bytes / node.reads, numbers.text("bytes", node.read_bytes / node.reads)),
+                (node.sequential_reads / node.reads, numbers.percent(node.sequential_reads / node.reads, 1)),
+                (middle, numbers.text("seconds", middle)),
+                (high, numbers.text("seconds", high)),
+            )
+        )
+    head = (
+        ("", ""),
+        ("requests", "requests of this node that reached the file system"),
+        ("bytes", "what they asked for"),
+        ("mean size", "bytes over requests"),
+        ("sequential", "share of requests that begin where the node's last one of that file ended"),
+        ("latency, half", "half of the requests took at most this long, by the model"),
+        ("latency, 99 %", "99 % of the requests took at most this long, by the model"),
+    )
+    return plain(head, lines)
+
+
+def files_table(result: Result) -> str:
+    """Make the table of the most read files of an event log."""
+    files = sorted(result.files.items(), key=lambda one: -one[1][1])
+    lines = [
+        (name, (reads, f"{reads:,}"), (size, numbers.text("bytes", size)))
+        for name, (reads, size) in files[:_FILES_SHOWN]
+    ]
+    head = (("", ""), ("requests", "requests for this file, of all nodes"), ("bytes", "what they asked for"))
+    more = len(files) - _FILES_SHOWN
+    note = f'<p class="soft small">and {more:,} more files</p>' if more > 0 else ""
+    return plain(head, lines) + note
+
+
+def plain(head: Sequence[tuple[str, str]], lines: Iterable[tuple[str | tuple[float, str], ...]]) -> str:
+    """Make a table of titles with their meanings, and of lines: a name, then values with their texts."""
+    titles = "".join(
+        f'<th scope="col">{escape(title)}<small>{escape(meaning)}</small></th>' if title else "<td></td>"
+        for title, meaning in head
+    )
+    body = []
+    for first, *cells in lines:
+        values = "".join(
+            f'<td data-value="{number(one[0])!r}">{escape(one[1])}</td>'
+            for one in cells
+            if isinstance(one, tuple)
+        )
+        body.append(f'<tr><th scope="row">{escape(first)}</th>{values}</tr>')
+    return (
+        f'<div class="scroll"><table class="explained"><thead><tr>{titles}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
