@@ -70,6 +70,7 @@ WITHOUT_CIRCLES = [
     "forebay-engine",
     "forebay-format",
     "forebay-host",
+    "forebay-io",
     "forebay-plan",
     "forebay-py",
     "forebay-types",

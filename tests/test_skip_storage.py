@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import re
 import warnings
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 import forebay
+import support
 from emulator import needs_fuse
 from forebay.tools import pfs
+from test_tfrecord import write as write_tfrecord
 
 pytestmark = needs_fuse
 
@@ -74,14 +77,73 @@ def test_a_stretch_that_cannot_be_read_is_retried_once_per_block(spoiled, strate
 def test_the_error_about_a_sample_whose_block_failed_tells_how_often_it_was_tried(spoiled, caplog):
     path, _, _ = spoiled
     caplog.set_level(logging.DEBUG, "forebay")
-    with (
-        forebay.Loader(path, 20, order="sequential", strategy="pread", epochs=1, world="single") as loader,
-        pytest.raises(forebay.StorageError, match="1 attempt,") as failed,
-    ):
-        for _ in loader:
-            pass
+    with forebay.Loader(path, 20, order="sequential", strategy="pread", epochs=1, world="single") as loader:
+        with pytest.raises(forebay.StorageError, match="1 attempt,") as failed:
+            for _ in loader:
+                pass
+        stats = loader.stats()
     assert (failed.value.errno, failed.value.filename) == (errno.EIO, str(path))
+    assert (
+        1 <= stats["failed_blocks"] == stats["levels"]["source"]["skipped"] == stats["node"]["failed_blocks"]
+    )
     # The reader's attempts come first, then its failure.
     told = [one.fields for one in caplog.records if one.name == "forebay"]
     assert [one["attempt"] for one in told if one.get("path") == str(path)][:2] == [1, 2]
     assert any("3 attempts" in one["error"] for one in told if "loader" in one and "error" in one)
+
+
+def attempts(message: str) -> str:
+    """Return what a message says of the number of attempts."""
+    return re.search(r"\((\d+ attempts?)", message)[1]
+
+
+def test_single_samples_and_verify_are_read_as_often_as_blocks(spoiled, capsys):
+    path, start, _ = spoiled
+    bad = [number for number in range(SAMPLES) if is_bad(number, start)]
+    dataset = forebay.open(path)
+    with pytest.raises(forebay.StorageError) as failed:
+        dataset[bad[5]]
+    assert (failed.value.errno, failed.value.filename) == (errno.EIO, str(path))
+    assert attempts(str(failed.value)) == "3 attempts"
+    status, out, _ = support.run_command(capsys, "verify", path, "--json")
+    found = json.loads(out)["bad"]
+    assert status == 1
+    assert {one["sample"] for one in found} <= set(bad)
+    assert len(found) > 50
+    tried = [attempts(one["message"]) for one in found]
+    assert set(tried) <= {"1 attempt", "3 attempts"}
+    assert tried.count("3 attempts") <= 8, "reads nearby are tried once"
+
+
+def test_an_index_build_reads_as_often_as_blocks(backing, points):
+    records = [np.random.default_rng(number).bytes(8192) for number in range(400)]
+    write_tfrecord(backing / "x.tfrecord", records)
+    server = pfs.Server.start(backing, points[:1], preset="none")
+    try:
+        server.fail_range("x.tfrecord", FROM, TO)
+        with pytest.raises(forebay.StorageError) as failed:
+            len(forebay.open(points[0] / "x.tfrecord", schema="raw"))
+        assert (failed.value.errno, failed.value.filename) == (errno.EIO, str(points[0] / "x.tfrecord"))
+        assert attempts(str(failed.value)) == "3 attempts"
+    finally:
+        server.end()
+
+
+def test_levels_say_where_bytes_came_from(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((300, 5000), "uint8"))
+    for strategy in ("pread", "mmap"):
+        with forebay.Loader(
+            tmp_path / "x.npy", 10, order="shuffle", strategy=strategy, world="single"
+        ) as loader:
+            for _ in loader:
+                pass
+            stats = loader.stats()
+        source, cache = stats["levels"]["source"], stats["levels"]["page_cache"]
+        assert source["bytes"] == stats["read_bytes"] + stats["unstaged_bytes"]
+        assert cache["bytes"] == stats["mmap_bytes"]
+        used, unused = (source, cache) if strategy == "pread" else (cache, source)
+        assert used["hits"] > 0
+        assert used["bytes"] >= 300 * 5000
+        assert unused["bytes"] == unused["hits"] == 0
+        assert (source["operations"] > 0) == (strategy == "pread")
+        assert stats["node"]["levels"] == stats["levels"]

@@ -352,6 +352,7 @@ impl From<forebay_format::Error> for Error {
         match error {
             Format::Interrupted => Self::Interrupted,
             Format::Usage { message, hint } => Self::Options { message, hint },
+            Format::Read(error) => error.into(),
             // A file that has changed is no damaged one, however it was noticed.
             Format::Io { .. } | Format::Modified { .. } => Self::Storage(ErrorDetails::of(error, hint, path)),
             other => Self::Format(ErrorDetails::of(other, hint, path)),

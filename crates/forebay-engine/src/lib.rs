@@ -57,4 +57,5 @@ pub use {
     host::{Host, NoHost},
     loader::Engine,
     loader::iterate::Delivered,
+    shm::counters::LEVEL_COLUMNS,
 };

@@ -14,7 +14,8 @@ use std::time::Instant;
 use forebay_types::ShardId;
 
 use crate::error::ReadError;
-use crate::read_at::{OneFile, ReadAt};
+use crate::one_file::OneFile;
+use crate::read_at::ReadAt;
 use crate::retry::{Job, Patience, ReadCounters, read_through, read_up_to};
 use crate::syscalls::{At, FileIo};
 

@@ -1,9 +1,7 @@
 //! Which accesses work here.
 
-use std::io;
-
 use crate::open::{file_system_at, open_direct};
-use crate::uring::Ring;
+use crate::uring::{Ring, ring_refused};
 use crate::{FileSystem, ReadError};
 
 /// Which accesses work at a path; what does not work comes with its reason.
@@ -32,22 +30,4 @@ impl Probe {
 /// Whether an `io_uring` can be made here and now; else why not.
 pub fn probe_io_uring() -> Result<(), String> {
     Ring::new(1).map(drop).map_err(|error| ring_refused(&error))
-}
-
-/// Why there is no `io_uring`, in words.
-pub(crate) fn ring_refused(error: &io::Error) -> String {
-    let reason = match error.raw_os_error() {
-        Some(libc::ENOSYS) => "this kernel has none".to_owned(),
-        Some(libc::EPERM | libc::EACCES) => {
-            match std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").as_deref().map(str::trim) {
-                Ok(setting @ ("1" | "2")) => {
-                    format!("forbidden by sysctl kernel.io_uring_disabled = {setting}")
-                }
-                _ => "forbidden, presumably by the container's system call filter".to_owned(),
-            }
-        }
-        Some(libc::ENOMEM) => "its queues do not fit the limit of locked memory (`ulimit -l`)".to_owned(),
-        _ => error.to_string(),
-    };
-    format!("io_uring is not available: {reason}")
 }

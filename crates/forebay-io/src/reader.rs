@@ -4,14 +4,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_types::ShardId;
-
 use crate::error::ReadError;
 use crate::files::ShardFiles;
-use crate::probe::ring_refused;
 use crate::retry::{Job, ReadCounters, read_through};
-use crate::syscalls::{At, FileIo};
-use crate::uring::{Ring, Trouble};
+use crate::syscalls::{At, FileIo, Transfer};
+use crate::uring::{Ring, Trouble, ring_refused};
 
 /// How files are touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,17 +28,6 @@ impl Access {
             Self::IoUring => "io_uring",
         }
     }
-}
-
-/// Bytes to fetch.
-#[derive(Debug)]
-pub struct Transfer<'a> {
-    /// The file.
-    pub shard: ShardId,
-    /// First byte [bytes from the start of the file].
-    pub offset: u64,
-    /// Where they go; its length is the length of the read.
-    pub into: &'a mut [u8],
 }
 
 /// What a reader was asked to use and cannot.

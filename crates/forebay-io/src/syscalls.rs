@@ -11,6 +11,17 @@ use forebay_types::ShardId;
 use crate::error::ReadError;
 use crate::files::ShardFiles;
 
+/// Bytes to fetch.
+#[derive(Debug)]
+pub struct Transfer<'a> {
+    /// The file.
+    pub shard: ShardId,
+    /// First byte [bytes from the start of the file].
+    pub offset: u64,
+    /// Where they go; its length is the length of the read.
+    pub into: &'a mut [u8],
+}
+
 /// Where a read starts, and by which way it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {

@@ -13,11 +13,10 @@ use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, types};
 
-use crate::Transfer;
 use crate::error::ReadError;
 use crate::files::Descriptor;
 use crate::retry::{Job, Next, ReadCounters};
-use crate::syscalls::{Fault, FileIo};
+use crate::syscalls::{Fault, FileIo, Transfer};
 
 /// An `io_uring` that one thread uses.
 pub(crate) struct Ring {
@@ -176,4 +175,22 @@ fn build(entries: u32) -> io::Result<IoUring> {
     attempt(0)
         .or_else(|error| if unknown(&error) { attempt(1) } else { Err(error) })
         .or_else(|error| if unknown(&error) { attempt(2) } else { Err(error) })
+}
+
+/// Why there is no `io_uring`, in words.
+pub(crate) fn ring_refused(error: &io::Error) -> String {
+    let reason = match error.raw_os_error() {
+        Some(libc::ENOSYS) => "this kernel has none".to_owned(),
+        Some(libc::EPERM | libc::EACCES) => {
+            match std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").as_deref().map(str::trim) {
+                Ok(setting @ ("1" | "2")) => {
+                    format!("forbidden by sysctl kernel.io_uring_disabled = {setting}")
+                }
+                _ => "forbidden, presumably by the container's system call filter".to_owned(),
+            }
+        }
+        Some(libc::ENOMEM) => "its queues do not fit the limit of locked memory (`ulimit -l`)".to_owned(),
+        _ => error.to_string(),
+    };
+    format!("io_uring is not available: {reason}")
 }

@@ -67,7 +67,9 @@ impl Host for PythonCaller {
     fn find_hdf5_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
         let found = Python::try_attach(|py| {
             let arguments = (path, options.fields.clone(), options.sample_axis.is_file());
-            py.import("forebay._formats.hdf5_structure")?.call_method1("find", arguments)?.extract::<Vec<u8>>()
+            py.import("forebay._formats.hdf5_structure")?
+                .call_method1("find", arguments)?
+                .extract::<Vec<u8>>()
         })?;
         found.map_err(|error| self.keep(error)).ok()
     }

@@ -3,7 +3,7 @@
 use forebay_engine::Options;
 use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyTuple};
 
 use crate::batch::{dtype_of, to_python};
 use crate::caller::detached;
@@ -116,6 +116,14 @@ impl Engine {
         fill(&stats, self.engine.counters())?;
         let node = PyDict::new(py);
         fill(&node, self.engine.node_counters())?;
+        for (into, levels) in [&stats, &node].into_iter().zip(self.engine.levels()) {
+            let by_name = PyDict::new(py);
+            for (name, values) in levels {
+                let columns = forebay_engine::LEVEL_COLUMNS.into_iter().zip(values);
+                by_name.set_item(name, columns.into_py_dict(py)?)?;
+            }
+            into.set_item("levels", by_name)?;
+        }
         stats.set_item("node", node)?;
         let epochs = PyDict::new(py);
         for (epoch, bytes) in self.engine.read_bytes_by_epoch() {

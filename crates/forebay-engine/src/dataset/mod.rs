@@ -476,8 +476,7 @@ impl IndexedDataset {
     pub fn inspect(&self, caller: &dyn Host) -> Result<serde_json::Value, Error> {
         let loaded = self.index(caller)?;
         let mut value = self.dataset.inspect(Some(&loaded.index), &CachePolicy::from_environment());
-        let paths = self.dataset.shards().iter().map(|shard| shard.path.clone());
-        let files = open_indexed(&loaded.index, paths.collect(), false)?;
+        let files = open_indexed(&self.dataset, &loaded.index, false)?;
         let found = self.dataset.find_recipe(&CachePolicy::from_environment()).found;
         let report = found.map(|found| report_of(&found.recipe, found.path));
         value["recipe"] = serde_json::to_value(report).unwrap_or_default();

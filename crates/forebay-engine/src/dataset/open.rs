@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_format::Index;
-use forebay_io::{Mappings, ReadError, ShardFiles};
+use forebay_format::{Dataset, Index};
+use forebay_io::{DataFile, Mappings, ReadError, ShardFiles};
 use forebay_plan::config::AccessChoice;
 
 use crate::dataset::IndexedDataset;
@@ -18,28 +18,41 @@ pub(crate) fn open_files(
     direct: bool,
     kept: Option<Vec<OwnedFd>>,
 ) -> Result<Arc<ShardFiles>, Error> {
-    let paths = source.dataset().shards().iter().map(|shard| shard.path.clone());
+    let dataset = source.dataset();
     Ok(Arc::new(match kept {
-        None => open_indexed(index, paths.collect(), direct)?,
+        None => open_indexed(dataset, index, direct)?,
         Some(memory) => {
-            let shards: Vec<(PathBuf, u64)> =
-                paths.zip(index.shards()).map(|(path, shard)| (path, shard.bytes)).collect();
+            let shards: Vec<(PathBuf, u64)> = dataset
+                .shards()
+                .iter()
+                .zip(index.shards())
+                .map(|(shard, indexed)| (shard.path.clone(), indexed.bytes))
+                .collect();
             ShardFiles::kept(&shards, memory)?
         }
     }))
 }
 
-/// Opens what an index leads to: the shards at `paths`, or, where samples have files of their own, the folders.
+/// Opens what an index leads to: the shards, or, where each sample has a file of its own, the folders. A shard that
+/// the data set holds open is read through the same descriptor, so that each takes one.
 pub(crate) fn open_indexed(
+    dataset: &Dataset,
     index: &Arc<Index>,
-    paths: Vec<PathBuf>,
     direct: bool,
 ) -> Result<ShardFiles, ReadError> {
+    let shards = dataset.shards();
     if index.has_sample_files() {
+        let paths: Vec<_> = shards.iter().map(|shard| shard.path.clone()).collect();
         return ShardFiles::of_samples(Arc::clone(index) as _, &paths);
     }
-    let shards: Vec<_> = paths.into_iter().zip(index.shards().iter().map(|shard| shard.bytes)).collect();
-    ShardFiles::open(&shards, direct)
+    let files = shards.iter().zip(index.shards()).enumerate().map(|(number, (shard, indexed))| {
+        let file = match dataset.open_shard(number) {
+            Some(file) => file,
+            None => Arc::new(DataFile::open(&shard.path)?),
+        };
+        Ok((file, indexed.bytes))
+    });
+    ShardFiles::of_files(files, direct)
 }
 
 /// Maps the shards where `access` may use that. Samples in files of their own are too many to be mapped, which is no failure.

@@ -216,11 +216,9 @@ impl Engine {
                     None => open_files(&source, &index, direct, kept)?,
                 };
                 let mappings = maps.then(|| open_mappings(access, &files));
-                if !kernel_read_ahead {
-                    // Behind what is announced stand the samples of others; and while a file is read ahead by the kernel, FUSE
-                    // drops announcements that come when it has much to do (fs/fuse/file.c, `fuse_readahead`).
-                    files.read_ahead(false);
-                }
+                // Beyond a prefetched range lie the samples of other ranks. And while the kernel reads a file ahead, FUSE
+                // drops prefetch requests under load (fs/fuse/file.c, `fuse_readahead`).
+                files.read_ahead(kernel_read_ahead);
                 Ok((files, mappings))
             }
         };

@@ -11,7 +11,11 @@ use crate::base::fallback::{Fallback, record};
 use crate::config::Findings;
 use crate::loader::Engine;
 use crate::mesh::FailureSink;
-use crate::shm::counters::{self, COUNTER_NAMES};
+use crate::shm::counters::{self, COUNTER_NAMES, LEVEL_COLUMNS, LEVEL_NAMES};
+use crate::shm::region::RankSlot;
+
+/// Values of [`LEVEL_COLUMNS`].
+pub type LevelValues = [u64; LEVEL_COLUMNS.len()];
 
 impl Engine {
     /// Counters of this rank by name.
@@ -32,6 +36,25 @@ impl Engine {
             }
         }
         COUNTER_NAMES.iter().map(|(_, name)| *name).zip(sums).collect()
+    }
+
+    /// The columns of each storage level, by name: of this rank, and summed over the ranks of the node.
+    pub fn levels(&self) -> [Vec<(&'static str, LevelValues)>; 2] {
+        let sum = |slots: &[RankSlot]| {
+            let columns = |level| {
+                let mut sums = LevelValues::default();
+                for slot in slots {
+                    for (sum, value) in sums.iter_mut().zip(counters::read_level(slot, level)) {
+                        *sum += value;
+                    }
+                }
+                sums
+            };
+            LEVEL_NAMES.iter().map(|(level, name)| (*name, columns(*level))).collect()
+        };
+        let all = self.context.region.ranks();
+        let own = self.context.me();
+        [sum(&all[own..=own]), sum(all)]
     }
 
     /// Bytes read by this rank's readers for the last epochs: (epoch, bytes).

@@ -20,7 +20,7 @@ use crate::dataset::IndexedDataset;
 use crate::mesh::Links;
 use crate::pipeline::bad_samples::BadSamples;
 use crate::shm::block_state::{Presence, presence};
-use crate::shm::counters::{Counter, EpochReads, count, monotonic_ns};
+use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count, count_level, monotonic_ns};
 use crate::shm::position::{Position, SessionId};
 use crate::shm::region::{RankSlot, ReaderSlot, Region};
 use crate::shm::stall::{Doing, Node, RankFacts, ReaderFacts, Waiting, Waits};
@@ -146,6 +146,13 @@ impl Context {
         if counters.retries > 0 {
             count(self.slot(), Counter::Retries, counters.retries);
         }
+        let counts = LevelCounts {
+            hits: 1,
+            bytes: counters.read_bytes,
+            operations: counters.reads,
+            ..LevelCounts::default()
+        };
+        count_level(self.slot(), Level::Source, counts);
         Ok(())
     }
 

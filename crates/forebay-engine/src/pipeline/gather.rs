@@ -25,7 +25,7 @@ use crate::pipeline::sample::{Pick, Scratch, Step};
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::in_storage;
 use crate::shm::block_state::{first_safe_step, publish_position};
-use crate::shm::counters::{Counter, count, count_since};
+use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since};
 use crate::shm::stall::Waiting;
 
 /// Runs a gather thread of a session until the session is stopped.
@@ -102,7 +102,7 @@ fn fill(
         if context.mappings.is_some() && guard::faults() != faults {
             // Lost pages read as zeros. From now on their file is read, and what is wrong with it met there.
             drop(gathered);
-            step.mmap_bytes.set(0);
+            step.mapped.set(LevelCounts::default());
             context.falls_back(Wanted::Mapping, "a file lost pages while it was mapped");
             continue;
         }
@@ -118,7 +118,8 @@ fn fill(
     count(context.slot(), Counter::ReplacedSamples, stand_ins.len() as u64);
     let idle = step.idle.get();
     count(context.slot(), Counter::RequestedBytes, scratch.requested_bytes());
-    count(context.slot(), Counter::MmapBytes, step.mmap_bytes.get());
+    count(context.slot(), Counter::MmapBytes, step.mapped.get().bytes);
+    count_level(context.slot(), Level::PageCache, step.mapped.get());
     count(context.slot(), Counter::GatherIdleNs, idle.as_nanos() as u64);
     count(context.slot(), Counter::GatherNs, begun.elapsed().saturating_sub(idle).as_nanos() as u64);
     Ok(Some(batch))

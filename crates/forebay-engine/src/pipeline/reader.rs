@@ -22,7 +22,7 @@ use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::in_storage;
 use crate::pipeline::unit_decoder::{Fetched, decode_block};
 use crate::shm::block_state::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
-use crate::shm::counters::{Counter, count, count_since, monotonic_ns};
+use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since, monotonic_ns};
 use crate::shm::position::{BlockSeq, Position};
 use crate::shm::stall::Doing;
 
@@ -124,6 +124,7 @@ fn read_blocks(session: &Session, number: usize) {
         count(context.slot(), Counter::ReadBytes, read_bytes);
         count(context.slot(), Counter::Reads, now.reads - counted.reads);
         count(context.slot(), Counter::Retries, now.retries - counted.retries);
+        count_source(context, now.reads - counted.reads, read_bytes, filled);
         count(context.slot(), Counter::ReadNs, now.io_ns - counted.io_ns);
         counted = now;
         publish_block(
@@ -134,6 +135,15 @@ fn read_blocks(session: &Session, number: usize) {
         );
         context.region.filled().notify();
     }
+}
+
+/// Counts what the requests for a block came to.
+fn count_source(context: &Context, operations: u64, bytes: u64, filled: Filled) {
+    let failed = filled == Filled::Failed;
+    count(context.slot(), Counter::FailedBlocks, u64::from(failed));
+    let hits = if failed { 0 } else { operations };
+    let counts = LevelCounts { hits, bytes, operations, skipped: u64::from(failed) };
+    count_level(context.slot(), Level::Source, counts);
 }
 
 /// Records what the reader was asked to use and cannot.
@@ -201,6 +211,9 @@ fn fill(
     let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
     if block.decodes == 0 && reading(session, number, || is_mapped(session, reads)) {
         count(context.slot(), Counter::MmapBytes, block.length);
+        let counts =
+            LevelCounts { hits: u64::from(block.reads), bytes: block.length, ..LevelCounts::default() };
+        count_level(context.slot(), Level::PageCache, counts);
         return Filled::Mapped;
     }
     // SAFETY: this reader is the only one for the block's sequence, every rank is behind the step up to which the bytes
@@ -235,11 +248,11 @@ fn fetch(session: &Session, reader: &mut Reader, reads: &[Read], memory: &mut [u
         Some(mappings) if context.settings.access == AccessChoice::Mmap => {
             let begun = Instant::now();
             let copied = copy(mappings, &mut transfers);
-            count(
-                context.slot(),
-                Counter::MmapBytes,
-                transfers.iter().map(|one| one.into.len() as u64).sum(),
-            );
+            let bytes = transfers.iter().map(|one| one.into.len() as u64).sum();
+            count(context.slot(), Counter::MmapBytes, bytes);
+            let (hits, skipped) = if copied { (transfers.len() as u64, 0) } else { (0, 1) };
+            let counts = LevelCounts { hits, bytes, operations: 0, skipped };
+            count_level(context.slot(), Level::PageCache, counts);
             count_since(context.slot(), Counter::ReadNs, begun);
             if copied { Filled::Landed } else { Filled::Left }
         }

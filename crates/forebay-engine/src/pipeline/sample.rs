@@ -24,7 +24,7 @@ use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::{in_storage, out_of_storage};
 use crate::pipeline::unit_decoder::LastUnit;
 use crate::shm::block_state::{Filled, block_state};
-use crate::shm::counters::{Counter, count, monotonic_ns};
+use crate::shm::counters::{Counter, LevelCounts, count, monotonic_ns};
 use crate::shm::position::BlockSeq;
 use crate::shm::stall::Waiting;
 
@@ -108,8 +108,8 @@ pub(crate) struct Step<'a> {
     pub(crate) claim: &'a Claim,
     /// Time spent waiting, which is not gathering.
     pub(crate) idle: Cell<Duration>,
-    /// Bytes copied from the mapping outside blocks; counted once per step, as threads would fight for the counter.
-    pub(crate) mmap_bytes: Cell<u64>,
+    /// What was copied from the mapping outside blocks; counted once per step, as threads would contend for the words.
+    pub(crate) mapped: Cell<LevelCounts>,
     /// Whether what is missing of the step was announced to the kernel.
     pub(crate) announced: Cell<bool>,
 }
@@ -117,8 +117,8 @@ pub(crate) struct Step<'a> {
 impl<'a> Step<'a> {
     /// A step at its beginning.
     pub(crate) fn new(session: &'a Session, claim: &'a Claim) -> Self {
-        let (idle, mmap_bytes, announced) = Default::default();
-        Self { session, claim, idle, mmap_bytes, announced }
+        let (idle, mapped, announced) = Default::default();
+        Self { session, claim, idle, mapped, announced }
     }
 
     pub(crate) fn shared(&self) -> &'a Context {
@@ -445,9 +445,16 @@ impl<'a> Step<'a> {
             AccessChoice::Auto => mappings.resident(extent.shard, extent.offset, extent.length),
             AccessChoice::Pread | AccessChoice::IoUring => false,
         };
-        let bytes = may.then(|| mappings.bytes(extent.shard, extent.offset, extent.length)).flatten()?;
-        self.mmap_bytes.set(self.mmap_bytes.get() + extent.length);
-        Some(bytes)
+        let bytes = may.then(|| mappings.bytes(extent.shard, extent.offset, extent.length)).flatten();
+        let mut mapped = self.mapped.get();
+        if bytes.is_some() {
+            mapped.hits += 1;
+            mapped.bytes += extent.length;
+        } else {
+            mapped.skipped += 1;
+        }
+        self.mapped.set(mapped);
+        bytes
     }
 
     /// Reads a value, with what the format keeps around it to check it by, straight from the file; false when the claim became

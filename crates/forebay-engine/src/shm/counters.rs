@@ -1,14 +1,13 @@
-//! Counters of a rank, in shared memory so that any rank can add up its node.
+//! Counters of a rank, in shared memory so that each rank can sum those of its node.
 //!
-//! A rank's wall = exposed + compute (communication included: the engine cannot tell them apart) ; a reader's
-//! wall = locate (seek) + read (io) + idle; gathering and decoding are the rank's engine threads. The start-up fill
-//! (the wait for the first batch of a session) is told apart from the exposed time. See docs/metrics.md.
+//! A slot has [`COUNTER_WORDS`] words: the named counters from the front, and a row of columns for each storage level
+//! from the back. docs/metrics.md says what adds up to what.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::shm::block_state::{Presence, presence};
-use crate::shm::region::{COUNTERS, DELIVERY_TIMES, RankSlot};
+use crate::shm::region::{COUNTER_WORDS, DELIVERY_TIMES, RankSlot};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $key:literal),* $(,)?) => {
@@ -33,6 +32,8 @@ counters! {
     Reads = "reads",
     /// Requests that were made again after an interruption or a transient failure.
     Retries = "retries",
+    /// Blocks that a reader could not read after all attempts.
+    FailedBlocks = "failed_blocks",
     /// Bytes of blocks that were found resident and copied from the mapping.
     MmapBytes = "mmap_bytes",
     /// Bytes read straight into a batch.
@@ -79,7 +80,54 @@ counters! {
     GuessMisses = "guess_misses",
 }
 
-const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS);
+/// Where bytes of samples come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Pages that are resident, copied from a mapping.
+    PageCache,
+    /// The data set where it is, read with system calls.
+    Source,
+}
+
+/// The levels and the names they have in `stats()`.
+pub const LEVEL_NAMES: [(Level, &str); 2] = [(Level::PageCache, "page_cache"), (Level::Source, "source")];
+
+/// The columns of a level in `stats()`: requests that it answered, their bytes, system calls that were made for them,
+/// and requests that it could not answer, so that the next level was asked or the read failed.
+pub const LEVEL_COLUMNS: [&str; 4] = ["hits", "bytes", "operations", "skipped"];
+
+/// First word of the columns: there is room for two levels more.
+const FIRST_LEVEL_WORD: usize = COUNTER_WORDS - 4 * LEVEL_COLUMNS.len();
+
+const _: () = assert!(COUNTER_NAMES.len() <= FIRST_LEVEL_WORD);
+
+/// What one or more requests to a level came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LevelCounts {
+    pub(crate) hits: u64,
+    pub(crate) bytes: u64,
+    pub(crate) operations: u64,
+    pub(crate) skipped: u64,
+}
+
+/// Adds to the columns of a level.
+pub(crate) fn count_level(slot: &RankSlot, level: Level, counts: LevelCounts) {
+    let LevelCounts { hits, bytes, operations, skipped } = counts;
+    for (column, amount) in [hits, bytes, operations, skipped].into_iter().enumerate() {
+        if amount > 0 {
+            slot.counters[level_word(level) + column].fetch_add(amount, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The columns of a level, in the order of [`LEVEL_COLUMNS`].
+pub(crate) fn read_level(slot: &RankSlot, level: Level) -> [u64; LEVEL_COLUMNS.len()] {
+    std::array::from_fn(|column| slot.counters[level_word(level) + column].load(Ordering::Relaxed))
+}
+
+fn level_word(level: Level) -> usize {
+    FIRST_LEVEL_WORD + level as usize * LEVEL_COLUMNS.len()
+}
 
 /// Adds to a counter of a rank.
 pub(crate) fn count(slot: &RankSlot, counter: Counter, amount: u64) {

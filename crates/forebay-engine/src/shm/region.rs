@@ -21,8 +21,8 @@ use crate::shm::readahead_cursor::ReadaheadCursor;
 
 /// Alignment of everything that is read into or handed out \[bytes\]: a page, which `O_DIRECT` needs.
 pub const ALIGN: u64 = 4096;
-/// Counters per rank in shared memory; `stats.rs` names them.
-pub const COUNTERS: usize = 32;
+/// Words for counters per rank; `counters.rs` names them.
+pub const COUNTER_WORDS: usize = 64;
 /// Arrival times kept per rank for the skew.
 pub const DELIVERY_TIMES: usize = 64;
 
@@ -104,7 +104,7 @@ pub struct RankSlot {
     /// Digests of the orders given for the last two epochs, by parity: (epoch + 1) in the upper half, digest in the lower.
     pub given: [AtomicU64; 2],
     /// Counters (`stats.rs`).
-    pub counters: [AtomicU64; COUNTERS],
+    pub counters: [AtomicU64; COUNTER_WORDS],
     /// When the last steps were handed out [ns of the monotonic clock].
     pub arrivals: [AtomicU64; DELIVERY_TIMES],
 }
