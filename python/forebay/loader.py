@@ -102,7 +102,7 @@ class Loader:
     world : {"auto", "mpi", "torchrun", "slurm", "single"} or World
         Who is in the job. Default ``"auto"``.
     strategy : {"forebay", "mmap", "pread", "io_uring", "lmdb", "lmm", ...} or Strategy
-        How samples are fetched; never which. Default ``"forebay"``; ``lmdb`` and the rungs of LMDBIO (docs/options.md) are here
+        How samples are fetched; never which. Default ``"forebay"``; ``lmdb`` and the steps of LMDBIO (docs/options.md) are here
         to compare with.
     memory : int or str
         Bytes of staging blocks, batch buffers and kept data of the node, for example ``"2GiB"``; shared by the loaders of a

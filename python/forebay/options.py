@@ -39,7 +39,7 @@ WALKS = ("cursor", "handoff")
 PER_NODE = "per_node"
 PER_RANK = "per_rank"
 AUTO = "auto"
-# Presets: what each is short for. The rungs of LMDBIO, from `lmm` on, are in the order of the paper; `async` is Lee et al.
+# Presets: what each is short for. The steps of LMDBIO, from `lmm` on, are in the order of the paper; `async` is Lee et al.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "forebay": {},
     "mmap": {"access": "mmap"},

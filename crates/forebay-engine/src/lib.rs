@@ -2,7 +2,7 @@
 //!
 //! Each folder imports only from those above it:
 //!
-//! - `base`: failures of peers, failpoints, the memory ledger. No engine types.
+//! - `base`: failures of peers, the memory ledger. No engine types.
 //! - [`mesh`]: connections between the leaders of the nodes.
 //! - [`rendezvous`]: how the ranks of a node meet.
 //! - `error`: the error type of the crate.
@@ -10,9 +10,8 @@
 //! - `host`: callbacks to the calling program; calls that may block, made on a thread of their own.
 //! - `dataset`: an opened data set with its index.
 //! - [`batch`]: batch buffers, their layout and their leases.
-//! - `config`: options, and the facts that decisions rest on.
+//! - `config`: options, plugged-in strategies, and the facts that decisions rest on.
 //! - `pipeline`: the threads of a session: plan → read → gather.
-//! - `lmdbio`: the strategies of the LMDBIO paper.
 //! - `loader`: a loader of one rank, from its creation to its end.
 
 // A loom build has the parts that its tests are about, and not most of what uses them.
@@ -33,8 +32,6 @@ mod error;
 #[cfg(not(loom))]
 mod host;
 #[cfg(not(loom))]
-mod lmdbio;
-#[cfg(not(loom))]
 mod loader;
 #[cfg(not(loom))]
 pub mod mesh;
@@ -49,7 +46,8 @@ pub mod shm;
 pub use {
     batch::layout::{Batch, BatchLayout, Place},
     config::Settings,
-    config::options::{AccessChoice, Options, OrderChoice},
+    config::options::{AccessChoice, Locate, Options, OrderChoice},
+    config::strategies::Strategies,
     dataset::shuffle_quality::{GroupSize, ShuffleQuality},
     dataset::{IndexedDataset, Loaded, RecipeReport},
     error::{Error, ErrorDetails},

@@ -32,7 +32,7 @@ pub use codec::{Codec, CodecError};
 pub use container::{hdf5, lmdb, npy, recordio, tar, tfrecord};
 pub use dataset::{
     BadSample, BuiltIndex, CachePolicy, Dataset, Found, IndexReport, Lookup, Place, Progress, SampleCursor,
-    SamplePlace, Shard, ShardBytes, ValueSink, Verification,
+    Shard, ShardBytes, ValueSink, Verification,
 };
 pub use error::{Error, SchemaError, SidecarError};
 pub use format::Format;

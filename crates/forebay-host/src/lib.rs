@@ -9,6 +9,7 @@
 //!   started; [`fork`] distinguishes a forked child from its parent.
 //! - [`available_bytes`] and its neighbours answer how much memory may be taken. [`MemoryRefusal`] and [`ThreadError`] name the
 //!   limit that the system enforced.
+//! - [`failpoint`] stops a process at an exact place, for tests of failures.
 //!
 //! Promises: nothing here has a name in a file system but the two files of a [`SocketPath`], which its lock removes; no
 //! call waits for another process but [`EventCount::wait`]; what arrives over a socket is checked before it is used.
@@ -20,6 +21,7 @@
 
 mod error;
 mod event_count;
+pub mod failpoint;
 pub mod fork;
 mod memfd;
 mod memory_limits;

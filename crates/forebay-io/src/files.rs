@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_types::ShardId;
+use forebay_types::{Extent, ShardId};
 use rustix::fs::Advice;
 
 use crate::data_file::DataFile;
@@ -268,6 +268,16 @@ impl ShardFiles {
             Ok(Descriptor::Lent(descriptor)) => Some(descriptor),
             _ => None,
         }
+    }
+
+    /// Asks the kernel to fetch an extent into the page cache, as far as the shard has it; returns how many bytes those are.
+    pub fn prefetch(&self, extent: Extent) -> u64 {
+        let Extent { shard, offset, length } = extent;
+        let length = offset.saturating_add(length).min(self.bytes(shard)).saturating_sub(offset);
+        if length > 0 {
+            self.will_need(shard, offset, length);
+        }
+        length
     }
 
     /// Asks the kernel to fetch a range into the page cache. May do nothing.

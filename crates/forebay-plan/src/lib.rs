@@ -8,9 +8,8 @@
 //! - `config`: what is decided once per loader: how its node reads, in which sizes, within which budget ([`config::decide`]).
 //! - `plan`: what a plan says ([`Plan`]) and what bounds it ([`IoLimits`]); `reads` makes it ([`plan_into`]) from `runs` of
 //!   neighbours, `decode_plan` does the same for units that have to be decoded.
-//!
-//! - `token_server`: which nodes may read where they take turns ([`TokenServer`]); `page_guess`: the pages that the next
-//!   samples need ([`PageGuess`]).
+//! - `strategy`: what a strategy that is plugged into a loader implements, and what it is given ([`SampleLocator`],
+//!   [`ReadArbiter`], [`IndexScanner`]).
 //!
 //! Every process of a node calls these functions with the same arguments and gets the same answers; that is what
 //! replaces a work queue between processes.
@@ -21,7 +20,6 @@ mod convergence;
 mod decode_plan;
 mod group;
 mod order;
-mod page_guess;
 mod permutation;
 mod plan;
 mod reads;
@@ -30,15 +28,17 @@ mod schedule;
 mod shuffle_quality;
 mod staging;
 mod state;
-mod token_server;
+mod strategy;
 
 pub use convergence::Convergence;
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
-pub use page_guess::{GuessOutcome, PAGE_BYTES, PageGuess};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
 pub use reads::plan_into;
 pub use schedule::{Demand, Next, Schedule, Segment};
 pub use shuffle_quality::Quality;
 pub use staging::{StagingRing, StagingSlot};
 pub use state::{OrderState, Resumption, STATE_VERSION, StateError, StateValue};
-pub use token_server::TokenServer;
+pub use strategy::{
+    ArbiterHost, BoxedLocator, IndexScanner, LocatorCounter, LocatorFactory, LocatorHost, LocatorTask,
+    MappedShards, ReadArbiter, SampleLocator, ScanHost, SendError,
+};

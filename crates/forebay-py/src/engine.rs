@@ -1,6 +1,9 @@
 //! `forebay._native.Engine`: a loader of one rank.
 
-use forebay_engine::Options;
+use std::sync::Arc;
+
+use forebay_engine::{IndexedDataset, Locate, Options, Strategies};
+use forebay_lmdbio::{CursorScan, CursorWalks, HandoffWalks, TokenClient};
 use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyTuple};
@@ -21,6 +24,22 @@ pub(crate) struct Engine {
     dtypes: Vec<Py<PyArrayDescr>>,
 }
 
+/// The strategies that the options ask for.
+fn strategies(source: &IndexedDataset, options: &Options) -> Strategies {
+    let dataset = || Arc::clone(source.dataset());
+    let mut strategies = Strategies::default();
+    match options.locate {
+        Locate::Cursor => strategies.locators = Some(Arc::new(CursorWalks::new(dataset()))),
+        Locate::Handoff => strategies.locators = Some(Arc::new(HandoffWalks::new(dataset()))),
+        Locate::Scan => strategies.scanner = Some(Arc::new(CursorScan::new(dataset()))),
+        Locate::Index | Locate::Provenance => {}
+    }
+    if let (Some(groups), Some(links)) = (options.stagger, &options.links) {
+        strategies.arbiter = Some(Arc::new(TokenClient::new(links.me, links.nodes.0.len(), groups)));
+    }
+    strategies
+}
+
 #[pymethods]
 impl Engine {
     #[new]
@@ -36,8 +55,10 @@ impl Engine {
         let options = Options::from_json(options).map_err(|error| raise(py, &error))?;
         let source = dataset.source();
         let listener = listener.and_then(Listener::take);
-        let engine =
-            detached(py, progress, |caller| forebay_engine::Engine::new(source, options, listener, caller))?;
+        let strategies = strategies(&source, &options);
+        let engine = detached(py, progress, |caller| {
+            forebay_engine::Engine::new(source, options, strategies, listener, caller)
+        })?;
         log::drain(py)?;
         let dtypes = engine.fields().iter().map(|field| dtype_of(py, field).map(Bound::unbind));
         let dtypes = dtypes.collect::<PyResult<_>>()?;

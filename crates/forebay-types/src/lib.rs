@@ -12,9 +12,11 @@
 
 mod field;
 mod located;
+mod sample_location;
 
 pub use field::{Dtype, Field, Layout};
 pub use located::{CodecChain, Located, Piece, Slice, Unit};
+pub use sample_location::SampleLocation;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,5 @@
-//! What the other folders stand on: failures of peers, fault injection for tests, the memory ledger of a process.
+//! What the other folders stand on: failures of peers, the memory ledger of a process.
 
-pub(crate) mod failpoint;
 pub(crate) mod failure;
 pub mod fallback;
 pub(crate) mod iteration_starts;

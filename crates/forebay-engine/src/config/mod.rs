@@ -6,6 +6,7 @@
 
 mod memory;
 pub(crate) mod options;
+pub(crate) mod strategies;
 
 use forebay_format::Index;
 use forebay_host as host;

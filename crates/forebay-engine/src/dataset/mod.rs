@@ -35,7 +35,7 @@ const BAD_LISTED: usize = 100;
 
 /// An opened data set.
 pub struct IndexedDataset {
-    dataset: Dataset,
+    dataset: Arc<Dataset>,
     index: OnceLock<Loaded>,
     /// The index that was computed, where a loader asked for that.
     computed: OnceLock<Loaded>,
@@ -141,7 +141,7 @@ impl IndexedDataset {
     /// Opens a data set; reads headers only.
     pub fn open(paths: &[PathBuf], options: &OpenOptions) -> Result<Self, Error> {
         Ok(Self {
-            dataset: Dataset::open(paths, options)?,
+            dataset: Arc::new(Dataset::open(paths, options)?),
             index: OnceLock::new(),
             computed: OnceLock::new(),
             loading: Mutex::new(()),
@@ -155,7 +155,7 @@ impl IndexedDataset {
     }
 
     /// The data set.
-    pub fn dataset(&self) -> &Dataset {
+    pub fn dataset(&self) -> &Arc<Dataset> {
         &self.dataset
     }
 

@@ -165,7 +165,7 @@ impl Engine {
     fn words_of_fault(&self, session: &Session, step: u64, node: &Node, fault: Fault) -> String {
         match fault {
             Fault::Unknown { .. } => self.words_of_wait(session, step),
-            Fault::Turn => "waiting for the turn of this node to read, which other nodes have".into(),
+            Fault::OtherNodes => "waiting for the turn of this node to read, which other nodes have".into(),
             Fault::Rank { local, runs: false } => {
                 format!("waiting for {}, whose process does not run", self.name_of(local))
             }

@@ -12,13 +12,14 @@ use serde::{Deserialize, Serialize};
 use crate::base::fallback::{Fallback, Wanted};
 use crate::base::memory_ledger;
 use crate::config::options::{AccessChoice, Locate, Options};
+use crate::config::strategies::Strategies;
 use crate::config::{self, Decision, Findings, Settings};
 use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::ragged_size::expansion_ratio;
 use crate::dataset::{IndexedDataset, Loaded};
 use crate::error::Error;
 use crate::host::Host;
-use crate::lmdbio::scan::scan;
+use crate::loader::scanned_index::scanned_index;
 use crate::mesh::{Links, Nodes};
 
 /// Part of the budget that data which came with the index may take: the loader needs the rest.
@@ -53,23 +54,28 @@ pub(crate) struct LeaderState {
 pub(crate) fn lead(
     source: &IndexedDataset,
     options: &Options,
+    strategies: &Strategies,
     address_left: Option<u64>,
     links: Option<&Links>,
     caller: &dyn Host,
 ) -> Result<LeaderState, Error> {
     let mut budget = config::budget(options, address_left)?;
     let found_budget = budget;
-    // Roots and cursors are there to touch storage.
-    if options.locate.walks() || options.locate == Locate::Scan {
-        source.dataset().need_lmdb("walking from record to record")?;
+    if let Some(locators) = &strategies.locators {
+        locators.check()?;
     }
-    let touches = options.roots || options.locate.walks();
+    if let Some(scanner) = &strategies.scanner {
+        scanner.check()?;
+    }
+    // Roots and locators are there to touch storage.
+    let locates = strategies.locators.is_some();
+    let touches = options.roots || locates;
     let keep_bytes = if touches { 0 } else { budget.left_bytes() / KEPT_SHARE };
     let begun = Instant::now();
-    let Loaded { index, bytes, kept, origin, mut fallbacks } = match options.locate {
-        Locate::Provenance => source.index_by_provenance(keep_bytes, caller)?,
-        Locate::Scan => scan(source, options, links, caller)?,
-        Locate::Index | Locate::Cursor | Locate::Handoff => source.index_keeping(keep_bytes, caller)?,
+    let Loaded { index, bytes, kept, origin, mut fallbacks } = match &strategies.scanner {
+        Some(scanner) => scanned_index(source, &**scanner, options, links, caller)?,
+        None if options.locate == Locate::Provenance => source.index_by_provenance(keep_bytes, caller)?,
+        None => source.index_keeping(keep_bytes, caller)?,
     };
     let seek = begun.elapsed();
     if index.samples() == 0 {
@@ -84,8 +90,8 @@ pub(crate) fn lead(
     let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
     let mappings = match map_where_there_is_room(options, &index, &files, address_left) {
         Ok(mappings) => mappings,
-        // A cursor walks through a mapping and through nothing else.
-        Err(error) if options.locate.walks() => return Err(error),
+        // A locator needs a mapping.
+        Err(error) if locates => return Err(error),
         Err(error) => {
             fallbacks.push(Fallback::new(Wanted::Mapping, error.to_string()));
             None

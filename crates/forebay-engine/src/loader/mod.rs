@@ -5,6 +5,7 @@
 //! `start` … → `close`. Going on where the last epoch ended, or at the next epoch after `leave`, continues the session;
 //! any other place begins a new session, for which all ranks of the node that are still there must ask alike.
 
+mod arbiter_threads;
 pub(crate) mod creation;
 mod explicit_order;
 mod idle_memory;
@@ -12,6 +13,7 @@ pub(crate) mod iterate;
 mod leader_setup;
 mod liveness;
 mod report;
+mod scanned_index;
 mod start;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,23 +21,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_format::Index;
-use forebay_host::{self as host, Map, fork};
+use forebay_host::{self as host, Map, failpoint, fork};
 use forebay_plan::OrderState;
 use forebay_plan::config::{Mapping, ReadAhead};
 use forebay_types::{Field, Rank};
 
-use crate::base::failpoint;
 use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::{BatchLayout, Buffers};
 use crate::config;
 use crate::config::options::{AccessChoice, Options, compare_greetings, least_address_left};
+use crate::config::strategies::Strategies;
 use crate::dataset::IndexedDataset;
 use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::shuffle_quality::ShuffleQuality;
 use crate::error::Error;
 use crate::host::Host;
 use crate::host::offload::offload;
-use crate::lmdbio::token_client::TokenClient;
+use crate::loader::arbiter_threads::ArbiterThreads;
 use crate::loader::creation::{CancellableHost, Creation};
 use crate::loader::leader_setup::{Reply, lead};
 use crate::loader::liveness::FailureDetector;
@@ -53,8 +55,8 @@ use crate::shm::region::Region;
 pub struct Engine {
     pub(crate) context: Arc<Context>,
     pub(crate) ward: Arc<FailureDetector>,
-    /// Of a leader, where nodes take turns.
-    turns: Option<TokenClient>,
+    /// Of a leader, where only some nodes may read at a time.
+    arbiter: Option<ArbiterThreads>,
     pub(crate) consumer: Arc<Mutex<Consumer>>,
     /// Epochs that the user has told of, or begun where these are more; 0 before either.
     pub(crate) epochs: AtomicU64,
@@ -121,19 +123,22 @@ impl Engine {
     pub fn new(
         source: Arc<IndexedDataset>,
         options: Options,
+        strategies: Strategies,
         listener: Option<Listener>,
         caller: &dyn Host,
     ) -> Result<Self, Error> {
         let making = Creation::new(listener);
-        Self::make(source, options, &making, caller).inspect_err(|error| making.abandon(error))
+        Self::make(source, options, strategies, &making, caller).inspect_err(|error| making.abandon(error))
     }
 
     fn make(
         source: Arc<IndexedDataset>,
         options: Options,
+        strategies: Strategies,
         making: &Creation,
         caller: &dyn Host,
     ) -> Result<Self, Error> {
+        strategies.check(&options)?;
         failpoint::check()
             .map_err(|message| Error::Options { message, hint: "it is for tests only; unset it".into() })?;
         let spec = NodeSpec {
@@ -158,10 +163,11 @@ impl Engine {
                 .and_then(|()| making.link(&options, spec.deadline, &attentive))
                 .and_then(|()| {
                     let address_left = least_address_left(greetings);
-                    let (source, options) = (Arc::clone(&source), options.clone());
+                    let (source, options, strategies) =
+                        (Arc::clone(&source), options.clone(), strategies.clone());
                     let links = making.links().cloned();
                     offload(&attentive, &what, limit_s, move |caller| {
-                        lead(&source, &options, address_left, links.as_deref(), caller)
+                        lead(&source, &options, &strategies, address_left, links.as_deref(), caller)
                     })
                 })
                 .and_then(|led| making.agree(&options, &attentive).map(|()| led))
@@ -226,7 +232,7 @@ impl Engine {
         let mut fallbacks = Vec::new();
         let mappings = match mappings.transpose() {
             Ok(mappings) => mappings.flatten(),
-            Err(error) if settings.locate.walks() => return Err(error),
+            Err(error) if strategies.locators.is_some() => return Err(error),
             Err(error) => {
                 let fallback = Fallback::new(Wanted::Mapping, error.to_string());
                 fallback.log(&options.name);
@@ -247,20 +253,12 @@ impl Engine {
         if let Some(links) = &links {
             links.attach(&(Arc::clone(&ward) as Arc<dyn FailureSink>));
         }
-        let turns = match (options.stagger, &links) {
-            (Some(groups), Some(links)) => {
-                let groups = (groups > 0).then_some(groups as usize);
-                Some(
-                    TokenClient::begin(&region, links, groups)
-                        .map_err(Error::threads("a thread that takes turns"))?,
-                )
-            }
-            (Some(_), None) if options.local_rank == 0 => {
-                region.gate().set_free();
-                None
-            }
-            _ => None,
-        };
+        let arbiter = strategies.arbiter.as_ref().zip(links.as_ref());
+        if arbiter.is_none() && options.local_rank == 0 {
+            region.gate().set_free();
+        }
+        let arbiter = arbiter.map(|(arbiter, links)| ArbiterThreads::start(arbiter, &region, links));
+        let arbiter = arbiter.transpose().map_err(Error::threads("a thread for read tokens"))?;
         let epochs = options.epochs.unwrap_or(0);
         let context = Arc::new(Context {
             node_ranks: options.local_ranks.iter().map(|rank| Rank(*rank)).collect(),
@@ -279,6 +277,7 @@ impl Engine {
             order,
             source,
             index,
+            strategies,
             files,
             mappings,
             failing: forebay_io::Failing::default(),
@@ -288,7 +287,7 @@ impl Engine {
         let engine = Self {
             context,
             ward,
-            turns,
+            arbiter,
             consumer: Arc::new(Mutex::new(Consumer {
                 session: None,
                 ending: None,
@@ -426,8 +425,8 @@ impl Engine {
             }
             None => gone(),
         }
-        if let Some(turns) = &self.turns {
-            turns.end();
+        if let Some(arbiter) = &self.arbiter {
+            arbiter.end();
         }
         if let Some(links) = &self.context.links {
             links.close();

@@ -99,7 +99,7 @@ impl Engine {
             },
             "index": index,
             "reading": {
-                "locate": settings.locate,
+                "locate": context.options.locate,
                 "io_mode": io_mode(settings.mode),
                 "roots": settings.mode.has_roots(),
                 "access": access(settings),

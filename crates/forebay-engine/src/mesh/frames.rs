@@ -30,8 +30,8 @@ pub enum Channel {
     Index = 0,
     /// A cursor that is handed from node to node.
     Cursor = 1,
-    /// Whose turn it is to touch the file system.
-    Turn = 2,
+    /// Tokens for reading.
+    Token = 2,
     /// Decisions that all nodes must make alike.
     Settings = 3,
 }
@@ -41,7 +41,7 @@ pub(super) const CHANNELS: usize = 4;
 
 impl Channel {
     /// All of them.
-    pub const ALL: [Self; CHANNELS] = [Self::Index, Self::Cursor, Self::Turn, Self::Settings];
+    pub const ALL: [Self; CHANNELS] = [Self::Index, Self::Cursor, Self::Token, Self::Settings];
 
     fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.get(byte as usize).copied()
@@ -182,7 +182,7 @@ mod tests {
     fn frames() -> Vec<Frame> {
         vec![
             Frame::Heartbeat,
-            Frame::Piece { channel: Channel::Turn, last: false, body: vec![7; PIECE_BYTES] },
+            Frame::Piece { channel: Channel::Token, last: false, body: vec![7; PIECE_BYTES] },
             Frame::Piece { channel: Channel::Index, last: true, body: Vec::new() },
             Frame::Acknowledge(u32::MAX),
             Frame::Lost(PeerFailure { cause: Cause::Died, rank: 3, pid: 99 }),

@@ -13,14 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use forebay_host::fork;
+use forebay_host::{failpoint, fork};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use super::error::LinkError;
 use super::frames::{ACKNOWLEDGE_BYTES, Broken, CHANNELS, Channel, Decoder, Frame, MESSAGE_BYTES};
 use super::state::{Mesh, Outbox, Presence};
-use crate::base::failpoint;
 use crate::base::failure::Cause;
 
 /// How often the processes of this node are looked at.

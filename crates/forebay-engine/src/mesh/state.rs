@@ -271,7 +271,7 @@ mod tests {
         let mut outbox = Outbox::default();
         let large: Arc<[u8]> = vec![1; 10 * WINDOW_BYTES].into();
         outbox.message(Channel::Index, Arc::clone(&large));
-        outbox.message(Channel::Turn, [2_u8; 8].as_slice().into());
+        outbox.message(Channel::Token, [2_u8; 8].as_slice().into());
         outbox.control(&Frame::Heartbeat);
         let (mut decoder, mut found, mut large_bytes) = (Decoder::default(), Vec::new(), 0);
         for round in 0.. {
@@ -298,7 +298,7 @@ mod tests {
             assert!(outbox.acknowledge(taken));
         }
         assert_eq!(large_bytes, large.len());
-        assert_eq!(found.first(), Some(&(0, Channel::Turn)));
+        assert_eq!(found.first(), Some(&(0, Channel::Token)));
         assert!(outbox.is_empty());
         assert!(!outbox.acknowledge(1), "more than was sent");
     }

@@ -80,13 +80,13 @@ fn loss_of(error: &LinkError) -> PeerFailure {
 fn messages_arrive_in_order_by_channel_from_each_node() {
     let all = linked(3);
     for number in 0..1000_u32 {
-        all[0].send(2, Channel::Turn, &number.to_le_bytes()[..]).unwrap();
-        all[1].send(2, Channel::Turn, &(number + 5000).to_le_bytes()[..]).unwrap();
+        all[0].send(2, Channel::Token, &number.to_le_bytes()[..]).unwrap();
+        all[1].send(2, Channel::Token, &(number + 5000).to_le_bytes()[..]).unwrap();
         all[1].send(2, Channel::Cursor, &[9; 47][..]).unwrap();
     }
     let mut next = [0, 5000];
     for _ in 0..2000 {
-        let (from, bytes) = receive(&all[2], Channel::Turn, None).unwrap();
+        let (from, bytes) = receive(&all[2], Channel::Token, None).unwrap();
         assert_eq!(u32::from_le_bytes(bytes.try_into().unwrap()), next[from]);
         next[from] += 1;
     }
@@ -103,8 +103,8 @@ fn a_large_message_goes_to_all_and_small_ones_overtake_it() {
     let all = linked(3);
     let blob: Vec<u8> = (0..20_000_000_u32).map(|number| (number % 251) as u8).collect();
     all[0].send_all(Channel::Index, &blob[..]).unwrap();
-    all[0].send(1, Channel::Turn, &b"now"[..]).unwrap();
-    assert_eq!(receive(&all[1], Channel::Turn, Some(0)).unwrap().1, b"now");
+    all[0].send(1, Channel::Token, &b"now"[..]).unwrap();
+    assert_eq!(receive(&all[1], Channel::Token, Some(0)).unwrap().1, b"now");
     for links in &all[1..] {
         assert!(receive(links, Channel::Index, Some(0)).unwrap().1 == blob);
     }
@@ -133,7 +133,7 @@ fn a_goodbye_comes_after_all_messages_and_is_no_loss() {
     leaver.send(0, Channel::Index, &blob[..]).unwrap();
     leaver.close();
     leaver.close();
-    assert!(matches!(leaver.send(0, Channel::Turn, &b""[..]), Err(LinkError::Closed)));
+    assert!(matches!(leaver.send(0, Channel::Token, &b""[..]), Err(LinkError::Closed)));
     assert_eq!(receive(&all[0], Channel::Index, Some(1)).unwrap().1, blob);
     let error = receive(&all[0], Channel::Index, Some(1)).unwrap_err();
     assert!(
@@ -141,10 +141,10 @@ fn a_goodbye_comes_after_all_messages_and_is_no_loss() {
         "{error}"
     );
     until("both heard the goodbye", || all[0].is_gone(1) && all[1].is_gone(1));
-    assert!(matches!(all[0].send(1, Channel::Turn, &b""[..]), Err(LinkError::Gone { .. })));
+    assert!(matches!(all[0].send(1, Channel::Token, &b""[..]), Err(LinkError::Gone { .. })));
     // The others go on.
-    all[0].send(1 + 1, Channel::Turn, &b"on"[..]).unwrap();
-    assert_eq!(receive(&all[1], Channel::Turn, None).unwrap(), (0, b"on".to_vec()));
+    all[0].send(1 + 1, Channel::Token, &b"on"[..]).unwrap();
+    assert_eq!(receive(&all[1], Channel::Token, None).unwrap(), (0, b"on".to_vec()));
     assert!(all[0].failure().is_none());
 }
 
@@ -159,7 +159,7 @@ fn an_end_without_a_goodbye_is_a_death_for_all_who_wait() {
     });
     let loss = loss_of(&waiting.unwrap_err());
     assert_eq!(loss, PeerFailure { cause: Cause::Died, rank: 2, pid: 1002 });
-    assert_eq!(loss_of(&links.send(1, Channel::Turn, &b""[..]).unwrap_err()), loss);
+    assert_eq!(loss_of(&links.send(1, Channel::Token, &b""[..]).unwrap_err()), loss);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn the_first_loss_is_told_to_all_and_named_by_all() {
     // The teller ends because of it, which is no other loss.
     all[1].tell(PeerFailure { cause: Cause::Died, rank: 2, pid: 1002 });
     for links in &all {
-        assert_eq!(loss_of(&receive(links, Channel::Turn, None).unwrap_err()), loss);
+        assert_eq!(loss_of(&receive(links, Channel::Token, None).unwrap_err()), loss);
     }
 }
 
@@ -251,7 +251,7 @@ impl FailureSink for Sends {
 
     fn note(&self, _loss: PeerFailure) {
         let links = self.links.get().and_then(Weak::upgrade).expect("the links are there");
-        *self.found.lock().unwrap() = Some(links.send(1, Channel::Turn, &b""[..]));
+        *self.found.lock().unwrap() = Some(links.send(1, Channel::Token, &b""[..]));
     }
 
     fn conflict(&self, _conflict: Conflict) {}
@@ -368,8 +368,8 @@ fn linked_beside(stranger: impl FnOnce(SocketAddr) + Send) {
         let waits = scope.spawn(|| connect(first.0, &first.1).unwrap());
         stranger(address);
         let links = connect(second.0, &second.1).unwrap();
-        links.send(0, Channel::Turn, &b"hello"[..]).unwrap();
-        assert_eq!(receive(&waits.join().unwrap(), Channel::Turn, Some(1)).unwrap().1, b"hello");
+        links.send(0, Channel::Token, &b"hello"[..]).unwrap();
+        assert_eq!(receive(&waits.join().unwrap(), Channel::Token, Some(1)).unwrap().1, b"hello");
     });
 }
 

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use forebay_format::Index;
 use forebay_io::{Failing, Mappings, ReadError, ShardFiles};
-use forebay_plan::{Kind, Order};
+use forebay_plan::{Kind, LocatorTask, Order};
 use forebay_types::{Extent, Rank, ShardId};
 
 use crate::base::fallback::{Fallback, Wanted, record};
 use crate::base::memory_ledger;
 use crate::batch::buffer_pool::Claim;
 use crate::batch::layout::{BatchLayout, Buffers};
-use crate::config::options::{AccessChoice, Options};
+use crate::config::options::Options;
+use crate::config::strategies::{Locator, Strategies};
 use crate::config::{Findings, Settings};
 use crate::dataset::IndexedDataset;
 use crate::mesh::Links;
@@ -22,6 +22,7 @@ use crate::pipeline::bad_samples::BadSamples;
 use crate::shm::block_state::{Presence, presence};
 use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count, count_level, monotonic_ns};
 use crate::shm::position::{Position, SessionId};
+use crate::shm::read_gate::ReadGate;
 use crate::shm::region::{RankSlot, ReaderSlot, Region};
 use crate::shm::stall::{Doing, Node, RankFacts, ReaderFacts, Waiting, Waits};
 
@@ -35,6 +36,7 @@ pub(crate) struct Context {
     pub(crate) node_ranks: Vec<Rank>,
     pub(crate) source: Arc<IndexedDataset>,
     pub(crate) index: Arc<Index>,
+    pub(crate) strategies: Strategies,
     pub(crate) files: Arc<ShardFiles>,
     pub(crate) mappings: Option<Mappings>,
     /// Where reads in place have failed.
@@ -118,17 +120,20 @@ impl Context {
         self.region.planning().notify();
     }
 
-    /// Fetches the pages of a record that a walk has come to, where it is to be copied from a mapping, and tells how long that
-    /// took: a disk that goes from leaf to leaf first would seek back for it later.
-    pub(crate) fn touch(&self, mappings: &Mappings, record: Extent) -> Duration {
-        if self.settings.access != AccessChoice::Mmap {
-            return Duration::ZERO;
-        }
-        let begun = Instant::now();
-        mappings.touch(record.shard, record.offset, record.length);
-        let took = begun.elapsed();
-        count(self.slot(), Counter::ReadNs, took.as_nanos() as u64);
-        took
+    /// The gate that readers wait at, where only some nodes may read at a time.
+    pub(crate) fn read_gate(&self) -> Option<&ReadGate> {
+        self.options.stagger.map(|_| self.region.gate())
+    }
+
+    /// A plugged-in locator for these ranks of the node; `None` where the index locates samples.
+    pub(crate) fn locator(&self, ranks: Vec<Rank>, start: u64) -> Option<Locator> {
+        let factory = self.strategies.locators.as_ref()?;
+        let (node, nodes) = match &self.links {
+            Some(links) => (links.me(), links.facts().0.iter().map(|node| node.ranks.clone()).collect()),
+            None => (0, vec![self.options.local_ranks.clone()]),
+        };
+        let task = LocatorTask { order: self.order, ranks, start, node, nodes };
+        Some(factory.locator(task, Arc::clone(&self.index)))
     }
 
     /// Reads bytes of an extent from `skip` on, first into `head`, then into `into`; once where `failed` says that a reader
@@ -196,7 +201,7 @@ impl Context {
             me: self.me(),
             ranks: self.region.ranks().iter().map(rank).collect(),
             readers: self.region.readers().iter().enumerate().map(reader).collect(),
-            roots: if self.settings.mode.has_finds() { self.settings.finders() } else { 0 },
+            roots: self.settings.locating_roots,
         }
     }
 

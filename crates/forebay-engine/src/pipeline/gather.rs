@@ -6,11 +6,11 @@
 //! that is the plain one-process path, and it is always right.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use forebay_io::{Mappings, guard};
+use forebay_io::guard;
 use forebay_plan::{Demand, Plan, Segment};
 use forebay_types::{Located, Rank, SampleId};
 
@@ -20,10 +20,10 @@ use crate::batch::layout::{Batch, BatchLayout};
 use crate::error::Error;
 use crate::pipeline::context::Context;
 use crate::pipeline::plan_queue::PlannedSegment;
+use crate::pipeline::rank_locator;
 use crate::pipeline::replacement::{Replacements, is_of_sample};
 use crate::pipeline::sample::{Pick, Scratch, Step};
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
-use crate::pipeline::thread_group::in_storage;
 use crate::shm::block_state::{first_safe_step, publish_position};
 use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since};
 use crate::shm::stall::Waiting;
@@ -227,41 +227,10 @@ fn plain(session: &Session, step: u64) -> Result<PlannedSegment, Error> {
     let given = context.given.get(epoch);
     let mut ids: Vec<SampleId> = Vec::new();
     context.order.batch(epoch, within, Rank(context.options.rank), given.as_deref(), &mut ids);
-    let Some(mappings) = context.mappings.as_ref().filter(|_| context.settings.mode.walks_alone()) else {
-        return located_alone(session, step, &ids);
-    };
-    guard::keep();
-    let faults = guard::faults();
-    let walked = walked_alone(session, mappings, step, &ids);
-    // A walk through lost pages found zeros; reading the samples tells what became of them.
-    if guard::faults() != 0 && (guard::faults() != faults || walked.is_err()) && mappings.is_any_lost() {
-        return located_alone(session, step, &ids);
+    match rank_locator::locate(session, step)? {
+        Some(located) => Ok(planned_alone(context, step, &ids, located)),
+        None => located_alone(session, step, &ids),
     }
-    walked
-}
-
-/// Finds these samples of this rank by its own cursor.
-fn walked_alone(
-    session: &Session,
-    mappings: &Mappings,
-    step: u64,
-    ids: &[SampleId],
-) -> Result<PlannedSegment, Error> {
-    let context = &session.context;
-    let mut located = Located::default();
-    located.clear(1);
-    let mut cursor = session.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-    let bytes = |shard, offset, length| mappings.bytes(shard, offset, length);
-    let (begun, mut io) = (Instant::now(), Duration::ZERO);
-    for id in ids {
-        let dataset = context.source.dataset();
-        let place = in_storage(|| dataset.find_by_cursor(&mut cursor, &context.index, *id, &bytes))?;
-        place.push(&mut located);
-        io += in_storage(|| context.touch(mappings, place.extent));
-    }
-    let seek = begun.elapsed().saturating_sub(io);
-    count(context.slot(), Counter::LocateNs, seek.as_nanos() as u64);
-    Ok(planned_alone(context, step, ids, located))
 }
 
 /// Asks the index where these samples of this rank lie, to be copied or read in place.

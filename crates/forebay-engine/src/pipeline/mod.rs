@@ -3,17 +3,25 @@
 //! - `threads` starts the threads of a [`session`]; `thread_group` ends them; `context` is what they share.
 //! - `planner` turns the order into plans and puts them into the `plan_queue`.
 //! - `reader` fills staging blocks; `readahead` announces them to the kernel; `unit_decoder` decodes compressed units.
+//! - Where a locator is plugged in: `root` runs one for the node and `root_lookup` hands its locations to the planner;
+//!   `rank_locator` runs one for this rank; `locator_host` is what they are given.
+//! - `read_token` is what a reader reads under, where only some nodes may read at a time.
 //! - `gather` fills batch buffers; `sample` and `sample_parts` deliver one sample; `replacement` finds the sample that
 //!   replaces a bad one, and `bad_samples` lists the bad ones.
 
 pub(crate) mod bad_samples;
 pub(crate) mod context;
 pub(crate) mod gather;
+pub(crate) mod locator_host;
 pub(crate) mod plan_queue;
 pub(crate) mod planner;
+pub(crate) mod rank_locator;
+pub(crate) mod read_token;
 pub(crate) mod readahead;
 pub(crate) mod reader;
 pub(crate) mod replacement;
+pub(crate) mod root;
+pub(crate) mod root_lookup;
 pub(crate) mod sample;
 pub(crate) mod sample_parts;
 pub(crate) mod session;

@@ -12,8 +12,8 @@ use forebay_plan::{Next, Plan, Schedule, Segment, StagingRing, plan_into};
 use forebay_types::{Located, SampleId};
 
 use crate::error::Error;
-use crate::lmdbio::lookup;
 use crate::pipeline::plan_queue::PlannedSegment;
+use crate::pipeline::root_lookup::RootLookup;
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::shm::block_state::{block_passed, publish_position};
 use crate::shm::counters::{Counter, count_since};
@@ -26,7 +26,7 @@ pub(crate) fn run(session: &Session, host_readers: &dyn Fn()) {
     if let Err(error) = plan_all(session, host_readers) {
         session.fail(error);
     }
-    // Roots may write over all that they found for it.
+    // Roots may overwrite all that they located for it.
     publish_position(&session.context.slot().taken, session.number, AWAY);
     session.context.region.planning().notify();
 }
@@ -40,6 +40,7 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
     // Where samples have files of their own, there are too many of them for a list.
     let shards = if context.index.has_sample_files() { &[] } else { context.index.shards() };
     let shard_bytes: Vec<u64> = shards.iter().map(|shard| shard.bytes).collect();
+    let roots = RootLookup::new(session);
     let mut waiting: Option<Segment> = None;
     let mut ids: Vec<SampleId> = Vec::new();
     let mut spare: Vec<(Located, Plan)> = Vec::new();
@@ -65,7 +66,8 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
             session.plans.lack(lacking);
             region.filled().notify();
         }
-        let ready = |segment: &Segment| is_wanted(session, segment) && lookup::is_found(session, segment);
+        let is_located = |segment: &Segment| roots.as_ref().is_none_or(|roots| roots.is_ready(segment));
+        let ready = |segment: &Segment| is_wanted(session, segment) && is_located(segment);
         if !waiting.as_ref().is_some_and(ready) {
             region.planning().wait(
                 || {
@@ -81,7 +83,11 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
         let Some(segment) = waiting.take() else { continue };
         let begun = Instant::now();
         let (mut located, mut plan) = spare.pop().unwrap_or_default();
-        lookup::locate(session, &segment, &mut ids, &mut located)?;
+        if !roots.as_ref().is_some_and(|roots| roots.take(&segment, &mut located)) {
+            ids.clear();
+            ids.extend(segment.demands.iter().map(|need| need.sample));
+            context.index.locate(&ids, &mut located)?;
+        }
         let begun = count_since(context.slot(), Counter::LocateNs, begun);
         plan_into(&segment, &located, &shard_bytes, &context.settings.limits, &mut staging, &mut plan);
         session.plans.push(PlannedSegment::new(segment, located, plan, context.options.local_rank));

@@ -47,8 +47,8 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
             return;
         }
         let Some((next, place)) = session.plans.next_block(sequence, 0, 1) else { return };
-        // Another segment is another turn.
-        if context.options.stagger.is_some() && next.segment.first_step != planned.segment.first_step {
+        // Another segment needs another token.
+        if context.read_gate().is_some() && next.segment.first_step != planned.segment.first_step {
             return;
         }
         let sequence = BlockSeq(next.plan.blocks[place].sequence);

@@ -14,9 +14,9 @@ use forebay_plan::{Block, Read};
 
 use crate::base::fallback::Wanted;
 use crate::config::options::AccessChoice;
-use crate::lmdbio::read_token::ReadToken;
 use crate::pipeline::context::Context;
 use crate::pipeline::plan_queue::PlannedSegment;
+use crate::pipeline::read_token::ReadToken;
 use crate::pipeline::readahead::announce;
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::in_storage;
@@ -66,11 +66,11 @@ fn read_blocks(session: &Session, number: usize) {
     let mut sequence = number as u64;
     let mut fetched = Fetched::default();
     let mut counted = ReadCounters::default();
-    let mut turn = ReadToken::new(session);
+    let mut token = ReadToken::new(session);
     while !session.is_stopped() {
         let begun = Instant::now();
         let Some((planned, place)) = session.plans.next_block(sequence, number as u64, readers) else {
-            turn.end();
+            token.give_back();
             let found = context.region.gathered().wait(
                 || {
                     session.is_stopped()
@@ -98,14 +98,14 @@ fn read_blocks(session: &Session, number: usize) {
         }
         if let Some(step) = block.after_step {
             publish_overwritten(&slot.overwritten, session.number, step);
-            if !wait_for_room(session, number, step, &mut turn)
-                || !wait_for_filled(session, number, &planned, place, &mut turn)
+            if !wait_for_room(session, number, step, &mut token)
+                || !wait_for_filled(session, number, &planned, place, &mut token)
             {
                 return;
             }
         }
-        does(session, number, Doing::Turn);
-        if !turn.begin(planned.segment.first_step) {
+        does(session, number, Doing::OtherNodes);
+        if !token.take(planned.segment.first_step) {
             return;
         }
         count_since(context.slot(), Counter::ReaderIdleNs, begun);
@@ -115,7 +115,7 @@ fn read_blocks(session: &Session, number: usize) {
         }
         let filled = fill(session, number, &mut reader, &mut fetched, &planned, block);
         note_refusals(context, &mut reader);
-        turn.count(block.length);
+        token.count(block.length);
         // Counted first: who has a batch finds what was read for it in the counters.
         let now = reader.counters();
         let read_bytes = now.read_bytes - counted.read_bytes;
@@ -160,14 +160,14 @@ fn note_refusals(context: &Context, reader: &mut Reader) {
 /// Waits until every rank of the node is behind `step`; false when the session was stopped.
 ///
 /// A rank that is leaving counts as long as one of its threads may still copy from staging memory (protocol.rs, rule 5).
-fn wait_for_room(session: &Session, number: usize, step: u64, turn: &mut ReadToken<'_>) -> bool {
+fn wait_for_room(session: &Session, number: usize, step: u64, token: &mut ReadToken<'_>) -> bool {
     let ready = || session.context.present().all(|(_, slot)| is_behind(&slot.position, session.number, step));
     while !ready() {
         if session.is_stopped() {
             return false;
         }
         does(session, number, Doing::Room(step));
-        turn.end();
+        token.give_back();
         session.context.region.gathered().wait(|| session.is_stopped() || ready(), WAKEUP_INTERVAL);
     }
     true
@@ -182,7 +182,7 @@ fn wait_for_filled(
     number: usize,
     planned: &PlannedSegment,
     place: usize,
-    turn: &mut ReadToken<'_>,
+    token: &mut ReadToken<'_>,
 ) -> bool {
     let region = &session.context.region;
     let filled =
@@ -193,7 +193,7 @@ fn wait_for_filled(
             return false;
         }
         does(session, number, Doing::Blocks);
-        turn.end();
+        token.give_back();
         region.filled().wait(|| session.is_stopped() || ready(), WAKEUP_INTERVAL);
     }
     true

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay_format::SampleCursor;
 use forebay_io::guard;
+use forebay_types::Rank;
 
+use crate::config::strategies::Locator;
 use crate::error::Error;
 use crate::pipeline::context::Context;
 use crate::pipeline::plan_queue::PlanQueue;
@@ -36,8 +37,8 @@ pub(crate) struct Session {
     pub(crate) number: SessionId,
     pub(crate) start: u64,
     pub(crate) plans: PlanQueue,
-    /// Where this rank stands in the container, if it walks there by itself.
-    pub(crate) cursor: Mutex<SampleCursor>,
+    /// The locator of this rank, where it gets its samples alone and the index does not locate them.
+    pub(crate) rank_locator: Option<Mutex<Locator>>,
     /// Steps before this one must not rely on staging bytes (`gather::reattach`).
     pub(crate) first_safe: AtomicU64,
     stopped: AtomicBool,
@@ -52,12 +53,15 @@ pub(crate) struct Session {
 impl Session {
     /// A session without threads, from an absolute step on.
     pub(crate) fn new(context: Arc<Context>, number: SessionId, start: u64) -> Self {
+        let is_alone = context.settings.mode.is_alone();
+        let locator = || context.locator(vec![Rank(context.options.rank)], start);
+        let rank_locator = is_alone.then(locator).flatten().map(Mutex::new);
         Self {
             plans: PlanQueue::new(start),
             context,
             number,
             start,
-            cursor: Mutex::default(),
+            rank_locator,
             first_safe: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             failure: Mutex::new(None),

@@ -9,11 +9,10 @@ use forebay_plan::config::Mapping;
 
 use crate::base::fallback::Wanted;
 use crate::error::Error;
-use crate::lmdbio::root::run as run_root;
 use crate::pipeline::context::Context;
 use crate::pipeline::session::Session;
 use crate::pipeline::thread_group::Kind;
-use crate::pipeline::{gather, planner, reader};
+use crate::pipeline::{gather, planner, reader, root};
 use crate::shm::block_state::publish_position;
 use crate::shm::position::SessionId;
 
@@ -50,8 +49,8 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
     if !context.settings.mode.is_alone() {
         session.spawn("planner", Kind::Shares, |session| planner::run(session, &|| host_readers(session)))?;
     }
-    let gatherers = if context.settings.mode.walks_alone() {
-        1 // a cursor goes one way
+    let gatherers = if session.rank_locator.is_some() {
+        1 // a locator takes steps in order
     } else {
         gather_threads(context.region.layout().ranks, context.region.layout().buffers)
     };
@@ -80,15 +79,14 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
     Ok(())
 }
 
-/// Starts the readers that this process hosts now and that do not run here yet, each with its root where samples are found
-/// by walking.
+/// Starts the readers that this process hosts now and that do not run here yet, each with its root where roots locate samples.
 fn host_readers(session: &Arc<Session>) {
     for number in 0..session.context.region.layout().readers {
         if session.adopt_reader(number) {
             let read = move |session: &Arc<Session>| reader::run(session, number);
             let mut spawned = session.spawn(&format!("reader-{number}"), Kind::Shares, read);
-            if session.context.settings.mode.has_finds() && number < session.context.settings.finders() {
-                let seek = move |session: &Arc<Session>| run_root(session, number);
+            if number < session.context.settings.locating_roots {
+                let seek = move |session: &Arc<Session>| root::run(session, number);
                 let root = || session.spawn(&format!("root-{number}"), Kind::Shares, seek);
                 spawned = spawned.and_then(|()| root());
             }

@@ -68,7 +68,7 @@ counters! {
     MessagesSent = "messages_sent",
     /// Messages from other nodes.
     MessagesReceived = "messages_received",
-    /// Turns at reading, where nodes take turns.
+    /// Read tokens that readers of this rank got, where only some nodes may read at a time.
     StaggerTokens = "stagger_tokens",
     /// Bytes of the cursors that were handed to other nodes.
     CursorBytes = "cursor_bytes",

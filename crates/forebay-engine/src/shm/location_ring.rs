@@ -1,38 +1,29 @@
-//! Finds: where the samples of the next steps lie, told by the roots of a node to the planners of all its processes.
+//! Where the samples of the next steps lie, as the roots of a node tell the planners of all its
+//! processes.
 //!
-//! A ring of steps in shared memory, each with one find per (local rank, slot). Its rules are those of the staging ring
-//! (`protocol.rs`), and its words are positions, too:
+//! A ring of steps in shared memory, each with one location per (local rank, slot). Its rules are
+//! those of the staging ring (`block_state.rs`), and its words are positions, too:
 //!
-//! 1. a root walks the steps that are its own (step mod roots = its number), writes their finds, and publishes a position
-//!    (`found`) behind them: [`publish_position`](crate::shm::block_state::publish_position);
-//! 2. a planner reads the finds of a step only when every root is behind it ([`is_behind`](crate::shm::block_state::is_behind)), and
-//!    publishes a position (`taken`) when it has them all;
-//! 3. a root writes over a step only when the planners of all processes that are still there are behind it.
+//! 1. a root walks the steps that are its own (step mod roots = its number), writes their
+//!    locations, and publishes a position (`found`) behind them:
+//!    [`publish_position`](crate::shm::block_state::publish_position);
+//! 2. a planner reads the locations of a step only when every root is behind it
+//!    ([`is_behind`](crate::shm::block_state::is_behind)), and publishes a position (`taken`) when
+//!    it has them all;
+//! 3. a root writes over a step only when the planners of all processes that are still there are
+//!    behind it.
 //!
-//! A root that moves to another process goes on at its `found`: a step that was written but not published is written again,
-//! the same. `tests/loom_finds.rs` checks this in every interleaving.
+//! A root that moves to another process goes on at its `found`: a step that was written but not
+//! published is written again, the same. `tests/loom_locations.rs` checks this in every
+//! interleaving.
 
 use forebay_host::sync::atomic::{AtomicU64, Ordering};
+use forebay_types::{Extent, SampleLocation, ShardId};
 
-/// Words of a find.
+/// Words of a location.
 const WORDS: usize = 4;
-/// In place of an offset: the root could not find the sample, its place comes from the index.
+/// In place of an offset: the root could not locate the sample, the index does.
 const UNKNOWN: u64 = u64::MAX;
-
-/// Where a sample lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SampleLocation {
-    /// The shard.
-    pub shard: u32,
-    /// Bytes of header in front of the value that are read with it.
-    pub head_bytes: u32,
-    /// First byte, the header included [bytes from the start of the shard].
-    pub offset: u64,
-    /// Length, the header included \[bytes\].
-    pub length: u64,
-    /// What the header is checked against.
-    pub guard: u64,
-}
 
 /// The ring; see the module header.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +43,7 @@ impl<'a> LocationRing<'a> {
     /// A ring in `words`, of which there must be [`LocationRing::words`].
     #[must_use]
     pub fn new(words: &'a [AtomicU64], steps: u64, step_needs: u64) -> Self {
-        assert_eq!(words.len(), Self::words(steps, step_needs), "words of a ring of finds");
+        assert_eq!(words.len(), Self::words(steps, step_needs), "words of a ring of locations");
         Self { words, steps, step_needs }
     }
 
@@ -62,32 +53,32 @@ impl<'a> LocationRing<'a> {
         self.steps
     }
 
-    /// The step whose finds are lost when those of `step` are written, in a session that began at `start`.
+    /// The step whose locations are lost when those of `step` are written, in a session that began
+    /// at `start`.
     #[must_use]
     pub fn overwrites(&self, step: u64, start: u64) -> Option<u64> {
         step.checked_sub(self.steps).filter(|lost| *lost >= start)
     }
 
-    /// Writes the find of sample `number` of a step; `None` where it could not be found.
-    pub fn put(&self, step: u64, number: u64, find: Option<SampleLocation>) {
+    /// Writes the location of sample `number` of a step; `None` where it is not known.
+    pub fn put(&self, step: u64, number: u64, location: Option<SampleLocation>) {
         let words = self.at(step, number);
-        let Some(find) = find else { return words[1].store(UNKNOWN, Ordering::Relaxed) };
-        words[0].store(u64::from(find.shard) << 32 | u64::from(find.head_bytes), Ordering::Relaxed);
-        words[1].store(find.offset, Ordering::Relaxed);
-        words[2].store(find.length, Ordering::Relaxed);
-        words[3].store(find.guard, Ordering::Relaxed);
+        let Some(location) = location else { return words[1].store(UNKNOWN, Ordering::Relaxed) };
+        let Extent { shard, offset, length } = location.extent;
+        words[0].store(u64::from(shard.0) << 32 | u64::from(location.head_bytes), Ordering::Relaxed);
+        words[1].store(offset, Ordering::Relaxed);
+        words[2].store(length, Ordering::Relaxed);
+        words[3].store(location.guard, Ordering::Relaxed);
     }
 
-    /// The find of sample `number` of a step.
+    /// The location of sample `number` of a step.
     #[must_use]
     pub fn get(&self, step: u64, number: u64) -> Option<SampleLocation> {
         let [place, offset, length, guard] =
             std::array::from_fn(|word| self.at(step, number)[word].load(Ordering::Relaxed));
         (offset != UNKNOWN).then_some(SampleLocation {
-            shard: (place >> 32) as u32,
+            extent: Extent { shard: ShardId((place >> 32) as u32), offset, length },
             head_bytes: place as u32,
-            offset,
-            length,
             guard,
         })
     }
@@ -104,22 +95,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_find_is_read_as_it_was_written_until_its_place_is_used_again() {
+    fn a_location_is_read_as_it_was_written_until_its_place_is_used_again() {
         let words: Vec<AtomicU64> = (0..LocationRing::words(3, 2)).map(|_| AtomicU64::new(0)).collect();
-        let finds = LocationRing::new(&words, 3, 2);
-        let find =
-            |offset| SampleLocation { shard: 7, head_bytes: 16, offset, length: 3089, guard: offset / 4096 };
+        let ring = LocationRing::new(&words, 3, 2);
+        let location = |offset| SampleLocation {
+            extent: Extent { shard: ShardId(7), offset, length: 3089 },
+            head_bytes: 16,
+            guard: offset / 4096,
+        };
         for step in 10..13 {
             for number in 0..2 {
-                finds.put(step, number, Some(find(step * 100 + number)));
+                ring.put(step, number, Some(location(step * 100 + number)));
             }
         }
-        finds.put(11, 1, None);
-        assert_eq!(finds.get(10, 1), Some(find(1001)));
-        assert_eq!(finds.get(11, 0), Some(find(1100)));
-        assert_eq!(finds.get(11, 1), None);
-        assert_eq!((finds.overwrites(12, 10), finds.overwrites(13, 10)), (None, Some(10)));
-        finds.put(13, 1, Some(find(5)));
-        assert_eq!(finds.get(13, 1), Some(find(5)));
+        ring.put(11, 1, None);
+        assert_eq!(ring.get(10, 1), Some(location(1001)));
+        assert_eq!(ring.get(11, 0), Some(location(1100)));
+        assert_eq!(ring.get(11, 1), None);
+        assert_eq!((ring.overwrites(12, 10), ring.overwrites(13, 10)), (None, Some(10)));
+        ring.put(13, 1, Some(location(5)));
+        assert_eq!(ring.get(13, 1), Some(location(5)));
     }
 }

@@ -8,8 +8,8 @@
 //! 3. whoever opened the gate gives the token on when it is closed and nobody is inside.
 //!
 //! The count comes before the look, and the closing before the look at the count, with a full fence between them on both
-//! sides: so nobody reads without the token. `tests/loom_gate.rs` checks it. A gate that is *free* lets everybody pass: where there are no
-//! other nodes to take turns with, and where the process that held the links has said goodbye.
+//! sides: so nobody reads without the token. `tests/loom_gate.rs` checks it. A gate that is *free* lets everybody pass: where no arbiter
+//! decides for the node, and where the process that ran it has left.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use forebay_host::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub enum Entry {
     /// Inside; [`ReadGate::leave`] must follow.
     Inside,
-    /// Nobody takes turns.
+    /// All may read.
     Free,
     /// The wait was to be stopped.
     Stopped,
@@ -37,7 +37,7 @@ pub struct ReadGate {
     free: AtomicU32,
     /// Bytes that were read inside since somebody asked for that.
     read_bytes: AtomicU64,
-    /// Groups of readers that take turns, as far as this node knows; 0: not told yet.
+    /// Groups of nodes that read in turn, as far as this node knows; 0: not told yet.
     pub(crate) groups: AtomicU64,
     /// What a rank of this node wants that number to be, plus 1 (1: to be measured), and 0 once that was passed on.
     pub(crate) wanted_groups: AtomicU64,

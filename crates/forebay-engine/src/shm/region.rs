@@ -1,7 +1,7 @@
 //! The shared region of a node: one sealed memfd, laid out the same way in every process.
 //!
 //! ```text
-//! header (bells) | a slot per rank | a slot per reader | a word per block | finds | staging ring | batch buffers per rank
+//! header (bells) | a slot per rank | a slot per reader | a word per block | sample locations | staging ring | batch buffers per rank
 //! ```
 //!
 //! All of it begins as zeros. The control part holds atomics only; staging bytes and batch buffers are plain memory
@@ -38,7 +38,7 @@ struct Header {
     planning: EventCount,
     /// Which blocks the kernel was told of.
     announced: ReadaheadCursor,
-    /// Whether any may, where nodes take turns.
+    /// Whether readers may read, where only some nodes may at a time.
     gate: ReadGate,
     /// [`PeerFailure`] word of the first process of the job that was lost; 0 for none.
     lost: AtomicU64,
@@ -97,7 +97,7 @@ pub struct RankSlot {
     pub quiet: AtomicU64,
     /// Position word (`protocol.rs`).
     pub position: AtomicU64,
-    /// Position word: this process's planner has taken the finds of all steps before it (`locate/finds.rs`).
+    /// Position word: this process's planner has taken the locations of all steps before it (`location_ring.rs`).
     pub taken: AtomicU64,
     /// Steps handed to the user since the loader was made; index of `arrivals`.
     pub handed_out: AtomicU64,
@@ -132,7 +132,7 @@ pub struct ReaderSlot {
     pub begun: AtomicU64,
     /// Position word of (pass, how often the reader was handed on to the next rank).
     pub moves: AtomicU64,
-    /// Position word: the root of this number has found all samples of its steps before it (`locate/finds.rs`).
+    /// Position word: the root of this number has located all samples of its steps before it (`location_ring.rs`).
     pub found: AtomicU64,
     /// [`crate::shm::stall::Doing`] word of the reader.
     pub doing: AtomicU64,
@@ -146,7 +146,7 @@ struct Offsets {
     ranks: usize,
     readers: usize,
     words: usize,
-    finds: usize,
+    locations: usize,
     staging: usize,
     buffers: usize,
 }
@@ -156,15 +156,15 @@ impl Offsets {
         let ranks = size_of::<Header>();
         let readers = ranks + sizes.ranks * size_of::<RankSlot>();
         let words = readers + sizes.readers * size_of::<ReaderSlot>();
-        let finds = words + sizes.blocks * 8;
-        let staging = (finds + find_words(sizes) * 8).next_multiple_of(ALIGN as usize);
+        let locations = words + sizes.blocks * 8;
+        let staging = (locations + location_words(sizes) * 8).next_multiple_of(ALIGN as usize);
         let buffers = staging + sizes.staging_bytes as usize;
-        Self { ranks, readers, words, finds, staging, buffers }
+        Self { ranks, readers, words, locations, staging, buffers }
     }
 }
 
-fn find_words(sizes: &RegionSizes) -> usize {
-    LocationRing::words(sizes.find_steps, sizes.step_needs)
+fn location_words(sizes: &RegionSizes) -> usize {
+    LocationRing::words(sizes.location_steps, sizes.step_needs)
 }
 
 /// Size of the control part of a region \[bytes\].
@@ -257,7 +257,7 @@ impl Region {
         &self.header().conflict
     }
 
-    /// Whether the readers of this node may touch storage now, where nodes take turns.
+    /// Whether the readers of this node may read now, where only some nodes may at a time.
     pub fn gate(&self) -> &ReadGate {
         &self.header().gate
     }
@@ -282,12 +282,13 @@ impl Region {
         unsafe { &*self.pointer::<AtomicU64>(self.at.words + slot * 8) }
     }
 
-    /// What roots found for the planners of the node.
-    pub fn finds(&self) -> LocationRing<'_> {
+    /// Where samples lie, as roots tell the planners of the node.
+    pub fn locations(&self) -> LocationRing<'_> {
         // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of 8).
-        let words =
-            unsafe { std::slice::from_raw_parts(self.pointer(self.at.finds), find_words(&self.layout)) };
-        LocationRing::new(words, self.layout.find_steps, self.layout.step_needs)
+        let words = unsafe {
+            std::slice::from_raw_parts(self.pointer(self.at.locations), location_words(&self.layout))
+        };
+        LocationRing::new(words, self.layout.location_steps, self.layout.step_needs)
     }
 
     /// Gives the pages of the staging ring and of some batch buffers of a rank back to the system:

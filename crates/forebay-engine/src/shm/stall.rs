@@ -8,7 +8,7 @@
 //! - storage: a read is under way, in a process that runs. Only this time counts towards `timeout=` (`waited.rs`), and that
 //!   in which nothing explains the wait;
 //! - a rank: it takes no further batch, or its process does not run. It is named in a warning, never in an error;
-//! - the turn: readers of other nodes may read now.
+//! - other nodes: their readers may read now, or the cursor is theirs.
 //!
 //! Words are read one by one while all goes on, so an answer may be wrong for a moment. It is asked again all the time.
 
@@ -35,7 +35,7 @@ pub(crate) enum Doing {
     /// A reader waits for blocks of other readers.
     Blocks,
     /// A reader or root waits for other nodes.
-    Turn,
+    OtherNodes,
     /// A rank waits for the block of this sequence.
     Block(u64),
     /// A rank waits until this step is planned.
@@ -51,7 +51,7 @@ impl Doing {
             Self::Reading(since) => (1, since),
             Self::Room(step) => (2, step),
             Self::Blocks => (3, 0),
-            Self::Turn => (4, 0),
+            Self::OtherNodes => (4, 0),
             Self::Block(sequence) => (5, sequence),
             Self::Plan(step) => (6, step),
         };
@@ -64,7 +64,7 @@ impl Doing {
             1 => Self::Reading(value),
             2 => Self::Room(value),
             3 => Self::Blocks,
-            4 => Self::Turn,
+            4 => Self::OtherNodes,
             5 => Self::Block(value),
             6 => Self::Plan(value),
             _ => Self::Nothing,
@@ -100,7 +100,7 @@ pub(crate) enum Fault {
     /// A rank, by local rank: its process runs and takes no further batch, or it does not run.
     Rank { local: usize, runs: bool },
     /// Other nodes read now.
-    Turn,
+    OtherNodes,
     /// Nothing that is published explains it; the process that it is up to was last known to run then [ns].
     Unknown { until_ns: u64 },
 }
@@ -113,7 +113,7 @@ impl Fault {
             Self::Rank { runs: false, .. } => 4,
             Self::Rank { runs: true, .. } => 3,
             Self::Storage { .. } => 2,
-            Self::Turn => 1,
+            Self::OtherNodes => 1,
             Self::Unknown { .. } => 0,
         }
     }
@@ -153,7 +153,7 @@ pub(crate) struct Node {
     pub(crate) me: usize,
     pub(crate) ranks: Vec<RankFacts>,
     pub(crate) readers: Vec<ReaderFacts>,
-    /// Roots that find samples; 0 where none do.
+    /// Roots that locate samples; 0 where none do.
     pub(crate) roots: usize,
 }
 
@@ -228,7 +228,7 @@ impl Node {
         match reader.doing {
             Doing::Reading(since_ns) => self.storage(who, since_ns, reader.host),
             Doing::Room(step) => self.fault_of_room(step, |rank| rank.gathered, seen),
-            Doing::Turn => Fault::Turn,
+            Doing::OtherNodes => Fault::OtherNodes,
             // It has nothing to read: its planner lacks what roots find, or plans no further than two epochs ahead of the last
             // rank.
             _ => {
@@ -284,7 +284,7 @@ impl Node {
             match facts.seeking {
                 Doing::Reading(since_ns) => self.storage(who, since_ns, facts.host),
                 Doing::Room(step) => self.fault_of_room(step, |rank| rank.taken, seen),
-                Doing::Turn => Fault::Turn,
+                Doing::OtherNodes => Fault::OtherNodes,
                 _ => self.unknown(facts.host),
             }
         };
@@ -552,12 +552,12 @@ mod tests {
                 storage(Who::Reader(1), since, NOW),
             ),
             (
-                "other nodes have the turn",
+                "other nodes read now",
                 |node| {
                     node.ranks[0].doing = Doing::Block(4);
-                    node.readers[0].doing = Doing::Turn;
+                    node.readers[0].doing = Doing::OtherNodes;
                 },
-                Fault::Turn,
+                Fault::OtherNodes,
             ),
             (
                 "a root is inside a page fault",
@@ -613,7 +613,7 @@ mod tests {
             Doing::Reading(NOW),
             Doing::Room(7),
             Doing::Blocks,
-            Doing::Turn,
+            Doing::OtherNodes,
             Doing::Block(1 << 39),
             Doing::Plan(1 << 43),
         ] {

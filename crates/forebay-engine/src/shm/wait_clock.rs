@@ -27,7 +27,7 @@ impl WaitClock {
             // A process that does not run may have its answer already: only as long as it was known to run.
             Fault::Storage { since_ns, until_ns, .. } => (since_ns.max(self.until_ns), until_ns.min(now_ns)),
             Fault::Unknown { until_ns } => (self.until_ns, until_ns.min(now_ns)),
-            Fault::Rank { .. } | Fault::Turn => (now_ns, now_ns),
+            Fault::Rank { .. } | Fault::OtherNodes => (now_ns, now_ns),
         };
         self.counted += Duration::from_nanos(to.saturating_sub(from)).min(AT_ONCE);
         self.until_ns = self.until_ns.max(to);
@@ -56,7 +56,7 @@ mod tests {
             ("storage all the time", |now| storage(Who::Reader(0), 5, now), 2000),
             ("nothing explains it", |now| Fault::Unknown { until_ns: now }, 2000),
             ("a slow rank", |_| Fault::Rank { local: 1, runs: true }, 0),
-            ("the turn of others", |_| Fault::Turn, 0),
+            ("other nodes", |_| Fault::OtherNodes, 0),
             (
                 "a read in a process that ran for the first second",
                 |_| storage(Who::Reader(0), 5, SECOND + 100),

@@ -3,7 +3,7 @@
 //! This is what programs do that use the container's own library: to come to its next sample, a reader passes over all
 //! records in between. Samples behind the present place are found by going on, those before it by beginning again.
 
-use forebay_types::{Extent, Located, SampleId, ShardId, Slice};
+use forebay_types::{SampleId, SampleLocation, ShardId};
 
 use super::build::IndexBuilder;
 use super::{BuiltIndex, Dataset, Progress};
@@ -34,17 +34,6 @@ impl SampleCursor {
     }
 }
 
-/// Where a sample of one piece lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SamplePlace {
-    /// The header in front of the value, and the value.
-    pub extent: Extent,
-    /// Length of that header \[bytes\].
-    pub head_bytes: u32,
-    /// What the header is checked against, or 0.
-    pub guard: u64,
-}
-
 impl Dataset {
     /// Walks on from where `cursor` stands over the sample `id`, and tells where it lies.
     pub fn find_by_cursor(
@@ -53,7 +42,7 @@ impl Dataset {
         index: &Index,
         id: SampleId,
         bytes: &ShardBytes<'_>,
-    ) -> Result<SamplePlace, Error> {
+    ) -> Result<SampleLocation, Error> {
         let (shard, first) = index.shard_of_sample(id)?;
         if shard != cursor.shard || id.0 < cursor.next {
             *cursor = SampleCursor { shard, cursor: lmdb::Cursor::default(), next: first };
@@ -74,7 +63,8 @@ impl Dataset {
             }
             cursor.next += 1;
             if cursor.next > id.0 {
-                return Ok(SamplePlace::new(value, database, ShardId(shard as u32)));
+                let (extent, head_bytes, guard) = value.unit(database, ShardId(shard as u32));
+                return Ok(SampleLocation { extent, head_bytes, guard });
             }
         }
     }
@@ -171,20 +161,5 @@ impl Dataset {
         }
         self.check_unchanged()?;
         builder.finish()
-    }
-}
-
-impl SamplePlace {
-    fn new(value: lmdb::Value, database: &lmdb::Database, shard: ShardId) -> Self {
-        let (extent, head_bytes, guard) = value.unit(database, shard);
-        Self { extent, head_bytes, guard }
-    }
-
-    /// Adds the sample to those that were located.
-    pub fn push(&self, out: &mut Located) {
-        let unit = out.push_stored_unit(self.extent, self.guard);
-        let head = u64::from(self.head_bytes);
-        out.push_slice(Slice { unit, offset: head, length: self.extent.length - head });
-        out.end_column();
     }
 }

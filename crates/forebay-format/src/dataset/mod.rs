@@ -23,7 +23,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use build::{BuiltIndex, IndexReport};
-pub use cursor::{SampleCursor, SamplePlace, ShardBytes};
+pub use cursor::{SampleCursor, ShardBytes};
 pub use store::{CachePolicy, Found, Lookup, Place};
 pub use value_sink::ValueSink;
 pub use verify::{BadSample, Verification};

@@ -122,18 +122,6 @@ impl IoMode {
     pub fn has_roots(self) -> bool {
         matches!(self, Self::Planned { roots: true } | Self::CursorWalk { roots: true })
     }
-
-    /// Whether every rank walks through the container for itself.
-    #[must_use]
-    pub fn walks_alone(self) -> bool {
-        self == Self::CursorWalk { roots: false }
-    }
-
-    /// Whether roots find the samples for the planners.
-    #[must_use]
-    pub fn has_finds(self) -> bool {
-        self == Self::CursorWalk { roots: true }
-    }
 }
 
 /// What asks the storage for bytes before they are read.
@@ -161,6 +149,8 @@ pub struct IoChoice {
     pub read_ahead: ReadAhead,
     /// Readers of the node.
     pub readers: usize,
+    /// Roots that locate the samples of all ranks of the node, in place of the index.
+    pub locating_roots: usize,
     /// Gap up to which reads are joined \[bytes\].
     pub gap_bytes: u64,
     /// Largest read \[bytes\].
@@ -255,6 +245,12 @@ impl IoChoice {
                 _ => ReadAhead::Kernel,
             },
             readers,
+            locating_roots: match (mode, options.locate) {
+                // One in the job walks at a time.
+                (IoMode::CursorWalk { roots: true }, Locate::Handoff) => 1,
+                (IoMode::CursorWalk { roots: true }, _) => readers,
+                _ => 0,
+            },
             gap_bytes: match mode {
                 _ if roots => ROOT_GAP_BYTES,
                 _ if resident => Level::PageCache.traits().gap_bytes,
@@ -334,7 +330,12 @@ mod tests {
         ] {
             let choice = choose(options, data, storage, Kind::Sequential);
             assert_eq!((choice.mode, choice.readers), (expected, readers), "{options:?} {storage:?}");
+            let locating = if expected == (CursorWalk { roots: true }) { readers } else { 0 };
+            assert_eq!(choice.locating_roots, locating, "{options:?}");
         }
+        let handoff = ReadOptions { locate: Locate::Handoff, readers: Some(3), ..mmap };
+        let choice = choose(handoff, data(), LOCAL, Kind::Sequential);
+        assert_eq!((choice.readers, choice.locating_roots), (3, 1));
     }
 
     #[test]

@@ -39,8 +39,8 @@ const IN_PLACE_BYTES: u64 = 64 * KIB;
 pub struct Settings {
     /// How samples get from storage to the ranks.
     pub mode: IoMode,
-    /// How samples are found.
-    pub locate: Locate,
+    /// Roots that locate the samples of all ranks of the node, in place of the index.
+    pub locating_roots: usize,
     /// How storage is touched.
     pub access: AccessChoice,
     /// Whether reads go around the page cache.
@@ -79,17 +79,6 @@ pub struct Settings {
     pub on_loan: bool,
 }
 
-impl Settings {
-    /// Roots that find samples: as many as there are readers, but one where they take turns in the whole job.
-    #[must_use]
-    pub fn finders(&self) -> usize {
-        match self.locate {
-            Locate::Handoff => 1,
-            _ => self.region.readers,
-        }
-    }
-}
-
 /// Decides for a node. `control_bytes` is the size of the control part of a region.
 ///
 /// # Errors
@@ -117,7 +106,7 @@ pub fn decide(
     };
     Ok(Settings {
         mode: choice.mode,
-        locate: options.locate,
+        locating_roots: choice.locating_roots,
         access: choice.access,
         direct: choice.direct,
         mapping: storage.mapping,

@@ -15,8 +15,8 @@ const BUFFERS: usize = 4;
 const SMALL_BUFFERS: usize = 8;
 /// Size up to which a batch buffer is small \[bytes\].
 const SMALL_BUFFER_BYTES: u64 = 2 * MIB;
-/// Segments that the roots find samples ahead of the slowest planner: as many as are planned ahead of the readers, and two more.
-const FIND_AHEAD_SEGMENTS: u64 = 4;
+/// Segments by which the roots locate samples ahead of the slowest planner: as many as are planned ahead of the readers, and two more.
+const LOCATE_AHEAD_SEGMENTS: u64 = 4;
 /// Bytes of the first segment: the first batches should be there soon.
 const FIRST_SEGMENT_BYTES: u64 = 4 * MIB;
 /// Segments that the staging ring holds at once: gathered, filled, being planned, and one for the ring's seam.
@@ -36,8 +36,8 @@ pub struct RegionSizes {
     pub readers: usize,
     /// Block words, which is how many blocks can be alive at once.
     pub blocks: usize,
-    /// Steps whose finds are kept; 0 where every process finds samples for itself.
-    pub find_steps: u64,
+    /// Steps whose sample locations are kept in shared memory; 0 where no roots locate samples.
+    pub location_steps: u64,
     /// Samples of all ranks of the node in one step.
     pub step_needs: u64,
     /// Size of the staging ring \[bytes\].
@@ -172,7 +172,7 @@ impl Load<'_> {
         RegionSizes {
             ranks,
             readers: self.choice.readers,
-            find_steps: 0,
+            location_steps: 0,
             step_needs: self.order.spec().batch * ranks as u64,
             blocks: 0,
             staging_bytes: 0,
@@ -228,9 +228,9 @@ impl Load<'_> {
             // A block holds one read of at least a page.
             region.blocks = (region.staging_bytes / STAGING_STEP_BYTES).clamp(256, 1 << 20) as usize;
         }
-        if self.choice.mode.has_finds() {
-            region.find_steps =
-                FIND_AHEAD_SEGMENTS * self.segment_steps(region.staging_bytes, self.choice.segment_bytes);
+        if self.choice.locating_roots > 0 {
+            region.location_steps =
+                LOCATE_AHEAD_SEGMENTS * self.segment_steps(region.staging_bytes, self.choice.segment_bytes);
         }
         region.total_bytes((self.control_bytes)(region))
     }
@@ -366,10 +366,10 @@ mod tests {
     }
 
     #[test]
-    fn only_roots_that_walk_have_finds_and_only_readers_have_blocks() {
+    fn only_locating_roots_have_locations_and_only_readers_have_blocks() {
         let cursor = ReadOptions { locate: Locate::Cursor, access: AccessChoice::Mmap, ..options() };
         let roots = ReadOptions { readers: Some(2), ..cursor };
-        for (options, resident, finds, blocks) in [
+        for (options, resident, locations, blocks) in [
             (options(), true, false, false),
             (options(), false, false, true),
             (cursor, false, false, false),
@@ -378,8 +378,8 @@ mod tests {
             let settings = decided(&options, Kind::Sequential, resident, &budget(4096)).unwrap();
             let region = &settings.region;
             assert_eq!(
-                (region.find_steps > 0, region.blocks > 0, region.staging_bytes > 0),
-                (finds, blocks, blocks)
+                (region.location_steps > 0, region.blocks > 0, region.staging_bytes > 0),
+                (locations, blocks, blocks)
             );
             assert_eq!(region.step_needs, RANKS * 16);
         }

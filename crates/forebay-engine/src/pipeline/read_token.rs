@@ -1,30 +1,32 @@
-//! A reader's turn: it begins before the first read of a segment and ends when there is nothing to read, or with the segment.
+//! The token under which a reader reads, where only some nodes may read at a time: it is taken
+//! before the first read of a segment, and given back when there is nothing to read, or with the
+//! segment.
 
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::shm::counters::{Counter, count};
 use crate::shm::read_gate::{Entry, ReadGate};
 
-/// See the module header. A turn ends when it is dropped, at the latest.
+/// See the module header. Given back when it is dropped, at the latest.
 pub(crate) struct ReadToken<'a> {
     session: &'a Session,
+    /// `None`: all read whenever they like.
     gate: Option<&'a ReadGate>,
-    /// First step of the segment that it is for, while it lasts.
+    /// First step of the segment that it is held for.
     segment: Option<u64>,
 }
 
 impl<'a> ReadToken<'a> {
     pub(crate) fn new(session: &'a Session) -> Self {
-        let gate = session.context.options.stagger.map(|_| session.context.region.gate());
-        Self { session, gate, segment: None }
+        Self { session, gate: session.context.read_gate(), segment: None }
     }
 
     /// Waits until reads for a segment may be made; false when the session was stopped.
-    pub(crate) fn begin(&mut self, segment: u64) -> bool {
+    pub(crate) fn take(&mut self, segment: u64) -> bool {
         let Some(gate) = self.gate else { return true };
         if self.segment == Some(segment) {
             return true;
         }
-        self.end();
+        self.give_back();
         match gate.enter(WAKEUP_INTERVAL, || self.session.is_stopped()) {
             Entry::Inside => {
                 self.segment = Some(segment);
@@ -36,15 +38,15 @@ impl<'a> ReadToken<'a> {
         }
     }
 
-    /// Counts bytes that were read in it.
+    /// Counts bytes that were read under it.
     pub(crate) fn count(&self, bytes: u64) {
         if let Some(gate) = self.gate.filter(|_| self.segment.is_some()) {
             gate.count(bytes);
         }
     }
 
-    /// Ends it, if there is one: to be called before every wait.
-    pub(crate) fn end(&mut self) {
+    /// Gives it back, if it is held: to be called before each wait.
+    pub(crate) fn give_back(&mut self) {
         if let Some(gate) = self.gate.filter(|_| self.segment.take().is_some()) {
             gate.leave();
         }
@@ -53,6 +55,6 @@ impl<'a> ReadToken<'a> {
 
 impl Drop for ReadToken<'_> {
     fn drop(&mut self) {
-        self.end();
+        self.give_back();
     }
 }

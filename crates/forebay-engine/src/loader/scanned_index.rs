@@ -1,16 +1,15 @@
-//! The scan of LMDBIO-LMM-DIO: one process goes over all records once, and everybody uses the places that it found.
+//! An index that a plugged-in scanner makes when the loader is made, once in the job.
 //!
-//! It is the leader of the node with the least rank. It walks from record to record through a mapping, as programs do that use
-//! LMDB's library, so it pays a page fault for every page of the tree; but it fetches no other page, and asks for the leaves of a
-//! branch page when it comes to it. What it finds becomes an index like any other, which goes to
-//! the leaders of the other nodes over the links, and is kept nowhere: the next loader scans again. Where the nodes have no
-//! links, every leader scans for itself.
+//! The leader of the node with the least rank scans, and sends the index to those of the other
+//! nodes. Where the nodes are not linked, each leader scans for itself.
 
 use std::sync::Arc;
 
+use forebay_format::Error as FormatError;
 use forebay_io::{Mappings, ShardFiles};
+use forebay_plan::{IndexScanner, MappedShards, ScanHost};
+use forebay_types::{Extent, ShardId};
 
-use crate::base::failpoint;
 use crate::config::options::Options;
 use crate::dataset::{IndexOrigin, IndexedDataset, Loaded, ScanningNode};
 use crate::error::Error;
@@ -20,9 +19,11 @@ use crate::mesh::{Channel, Links};
 /// The place of the node whose leader scans.
 const SCANNER: usize = 0;
 
-/// Scans a data set, or takes what the leader of another node found (collective over the leaders that are linked).
-pub(crate) fn scan(
+/// Scans a data set, or takes what the leader of another node found (collective over the leaders
+/// that are linked).
+pub(crate) fn scanned_index(
     source: &IndexedDataset,
+    scanner: &dyn IndexScanner<Error = FormatError>,
     options: &Options,
     links: Option<&Links>,
     caller: &dyn Host,
@@ -38,14 +39,14 @@ pub(crate) fn scan(
             (bytes, ScanningNode::Other)
         }
         Some(links) => {
-            let bytes = go_over(source, caller)?;
+            let bytes = scan(source, scanner, caller)?;
             links.send_all(Channel::Index, bytes.as_slice())?;
             (bytes, ScanningNode::This)
         }
         None => {
             let is_one_node = options.size as usize == options.local_ranks.len();
             let scanning_node = if is_one_node { ScanningNode::This } else { ScanningNode::Each };
-            (go_over(source, caller)?, scanning_node)
+            (scan(source, scanner, caller)?, scanning_node)
         }
     };
     let bytes = Arc::new(bytes);
@@ -54,22 +55,40 @@ pub(crate) fn scan(
     Ok(Loaded { index, bytes, kept: None, origin, fallbacks: Vec::new() })
 }
 
-/// Goes over all records and makes an index of them.
-fn go_over(source: &IndexedDataset, caller: &dyn Host) -> Result<Vec<u8>, Error> {
-    let dataset = source.dataset();
-    let shards: Vec<_> = dataset.shards().iter().map(|shard| (shard.path.clone(), shard.bytes)).collect();
+fn scan(
+    source: &IndexedDataset,
+    scanner: &dyn IndexScanner<Error = FormatError>,
+    caller: &dyn Host,
+) -> Result<Vec<u8>, Error> {
+    let shards: Vec<_> =
+        source.dataset().shards().iter().map(|shard| (shard.path.clone(), shard.bytes)).collect();
     let files = Arc::new(ShardFiles::open(&shards, false)?);
     let mappings = Mappings::open(&files)?;
     mappings.without_read_ahead();
-    let announce = |shard, offset, length| files.will_need(shard, offset, length);
-    let bytes = |shard, offset, length| {
-        failpoint::at(failpoint::Place::Scan);
-        mappings.bytes(shard, offset, length)
-    };
-    let tell =
-        |progress: forebay_format::Progress| caller.progress(progress.what, progress.done, progress.total);
-    let scanned = dataset.scan_index(&bytes, &announce, &tell);
+    let scanned = scanner.scan(&Scan { files: &files, mappings: &mappings, caller });
     // Lost pages read as zeros, whatever became of them.
     mappings.check()?;
-    Ok(scanned?.bytes)
+    Ok(scanned?)
+}
+
+struct Scan<'a> {
+    files: &'a ShardFiles,
+    mappings: &'a Mappings,
+    caller: &'a dyn Host,
+}
+
+impl MappedShards for Scan<'_> {
+    fn bytes(&self, shard: ShardId, offset: u64, length: u64) -> Option<&[u8]> {
+        self.mappings.bytes(shard, offset, length)
+    }
+
+    fn prefetch(&self, extent: Extent) -> u64 {
+        self.files.prefetch(extent)
+    }
+}
+
+impl ScanHost for Scan<'_> {
+    fn progress(&self, what: &str, done: u64, total: u64) -> bool {
+        self.caller.progress(what, done, total)
+    }
 }

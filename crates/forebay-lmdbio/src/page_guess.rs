@@ -1,31 +1,36 @@
-//! A guess at the pages that the next slice of samples needs, from the history of the slices before (LMDBIO-LMM-DM).
+//! A guess at the pages that the next slice of samples needs, from the history of the slices before
+//! (LMDBIO-LMM-DM).
 //!
-//! A root that waits for the cursor does not know where its slice begins, but pages follow samples nearly linearly: with
-//! `n` samples up to page `P` (the two meta pages come first), a sample takes `b = (P − 2) / n` pages, and the slice of the samples
-//! `q .. q + count` lies in `2 + b·q − low .. 2 + b·(q + count) + high`. The margins are running deviations of the 0.5th and
-//! 99.5th percentile of the pages that were really needed: they follow a wider miss at once and fall by a tenth per slice. Percentiles,
-//! because one value in a hole far back would make the range many times too wide.
+//! A root that waits for the cursor does not know where its slice begins, but pages follow samples
+//! nearly linearly: with `n` samples up to page `P` (the two meta pages come first), a sample takes
+//! `b = (P − 2) / n` pages, and the slice of the samples `q .. q + count` lies in `2 + b·q − low ..
+//! 2 + b·(q + count) + high`. The margins are running deviations of the 0.5th and 99.5th percentile
+//! of the pages that were really needed: they follow a wider miss at once and fall by a tenth per
+//! slice. Percentiles, because one value in a hole far back would make the range many times too
+//! wide.
 //!
-//! A guess that is wrong costs reads that nobody needs, and page faults for the others; never a wrong sample.
+//! A guess that is wrong costs reads that nobody needs, and page faults for the others; never a
+//! wrong sample.
 
 use std::ops::Range;
 
 /// Bytes of what is guessed in: pages of the processor, whatever the file's are.
-pub const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Pages before the first that a sample can need.
 const FIRST_PAGE: f64 = 2.0;
 /// Part of a margin that is left after a slice that did not need it.
 const DECAY: f64 = 0.9;
 /// Part of a slice's pages that each margin leaves out.
 const TAIL: f64 = 0.005;
-/// Largest guess, as a multiple of what the slice takes on average and [pages] beside that: what is read for nothing when it is
-/// wrong must stay bearable. The margins of the databases of the facts make it 1.2 to 2.6 times as large.
+/// Largest guess, as a multiple of what the slice takes on average and [pages] beside that: what is
+/// read for nothing when it is wrong must stay bearable. The margins of the databases of the facts
+/// make it 1.2 to 2.6 times as large.
 const MOST_TIMES: f64 = 4.0;
 const MOST_BESIDE: f64 = 256.0;
 
 /// The history of a root in one shard.
 #[derive(Debug, Default)]
-pub struct PageGuess {
+pub(crate) struct PageGuess {
     pages_per_sample: Option<f64>,
     low: f64,
     high: f64,
@@ -44,16 +49,17 @@ fn wrong(right: &Range<u64>) -> Range<u64> {
 
 /// How good a guess was, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuessOutcome {
+pub(crate) struct GuessOutcome {
     /// Pages that were needed and guessed.
-    pub hits: u64,
+    pub(crate) hits: u64,
     /// Pages that were needed and not guessed.
-    pub misses: u64,
+    pub(crate) misses: u64,
 }
 
 impl PageGuess {
-    /// Guesses the pages of the samples `first .. first + count` of the shard; an empty range without a history.
-    pub fn pages(&mut self, first: u64, count: u64) -> Range<u64> {
+    /// Guesses the pages of the samples `first .. first + count` of the shard; an empty range
+    /// without a history.
+    pub(crate) fn pages(&mut self, first: u64, count: u64) -> Range<u64> {
         self.pages = match self.pages_per_sample {
             None => 0..0,
             Some(each) => {
@@ -66,18 +72,20 @@ impl PageGuess {
         self.pages.clone()
     }
 
-    /// Turns the last guess away from the pages that are needed, for tests of what a wrong one costs.
-    pub fn spoil(&mut self) -> Range<u64> {
+    /// Turns the last guess away from the pages that are needed, for tests of what a wrong one
+    /// costs.
+    pub(crate) fn spoil(&mut self) -> Range<u64> {
         self.pages = wrong(&self.pages);
         self.pages.clone()
     }
 
-    /// Learns where the samples `first ..` of the shard really lay: offset and length of each \[bytes\].
-    pub fn learn(&mut self, first: u64, finds: &[(u64, u64)]) -> GuessOutcome {
+    /// Learns where the samples `first ..` of the shard really lay: offset and length of each
+    /// \[bytes\].
+    pub(crate) fn learn(&mut self, first: u64, extents: &[(u64, u64)]) -> GuessOutcome {
         let mut outcome = GuessOutcome { hits: 0, misses: 0 };
-        let mut starts: Vec<u64> = Vec::with_capacity(finds.len());
-        let mut ends: Vec<u64> = Vec::with_capacity(finds.len());
-        for (offset, length) in finds {
+        let mut starts: Vec<u64> = Vec::with_capacity(extents.len());
+        let mut ends: Vec<u64> = Vec::with_capacity(extents.len());
+        for (offset, length) in extents {
             let pages = offset / PAGE_BYTES..(offset + (*length).max(1)).div_ceil(PAGE_BYTES);
             let (from, to) = (pages.start.max(self.pages.start), pages.end.min(self.pages.end));
             let hits = to.saturating_sub(from);
@@ -86,14 +94,14 @@ impl PageGuess {
             starts.push(pages.start);
             ends.push(pages.end);
         }
-        if finds.is_empty() {
+        if extents.is_empty() {
             return outcome;
         }
         starts.sort_unstable();
         ends.sort_unstable();
-        let outside = (finds.len() as f64 * TAIL) as usize;
-        let (lowest, highest) = (starts[outside] as f64, ends[finds.len() - 1 - outside] as f64);
-        let behind = (first + finds.len() as u64) as f64;
+        let outside = (extents.len() as f64 * TAIL) as usize;
+        let (lowest, highest) = (starts[outside] as f64, ends[extents.len() - 1 - outside] as f64);
+        let behind = (first + extents.len() as u64) as f64;
         if let Some(each) = self.pages_per_sample {
             let low = FIRST_PAGE + each * first as f64 - lowest;
             let high = highest - (FIRST_PAGE + each * behind);
@@ -111,8 +119,8 @@ mod tests {
 
     /// Records of `pages` pages each, one behind the other from page 3 on.
     fn slice(first: u64, count: u64, pages: u64) -> Vec<(u64, u64)> {
-        let find = |sample| ((3 + sample * pages) * PAGE_BYTES, pages * PAGE_BYTES - 900);
-        (first..first + count).map(find).collect()
+        let extent = |sample| ((3 + sample * pages) * PAGE_BYTES, pages * PAGE_BYTES - 900);
+        (first..first + count).map(extent).collect()
     }
 
     #[test]
@@ -162,10 +170,10 @@ mod tests {
     fn one_value_far_away_does_not_widen_the_guess() {
         let mut guess = PageGuess::default();
         for number in 0..10 {
-            let mut finds = slice(number * 400, 400, 1);
-            finds[200].0 = 0;
+            let mut extents = slice(number * 400, 400, 1);
+            extents[200].0 = 0;
             guess.pages(number * 400, 400);
-            guess.learn(number * 400, &finds);
+            guess.learn(number * 400, &extents);
         }
         let pages = guess.pages(4000, 400);
         assert!(pages.end - pages.start < 420, "{pages:?}");

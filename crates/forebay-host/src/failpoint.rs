@@ -4,7 +4,7 @@
 //!
 //! - `stop:PLACE` or `stop:PLACE:N` stops the process, as SIGSTOP does, when it reaches a [`Place`] for the N-th time.
 //!   The test then continues the process or kills it.
-//! - `guess:wrong` makes each page prefetch of a waiting root (`lmdbio::handoff`) miss the pages that it needs.
+//! - `guess:wrong` makes each page prefetch of a root that waits for a cursor miss the pages that it needs.
 //!
 //! Without the variable a failpoint costs one load. An invalid value is an error when a loader is created.
 
@@ -16,7 +16,7 @@ const VARIABLE: &str = "FOREBAY_FAILPOINT";
 
 /// Where a process can be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// A root has taken the cursor that was handed to it, and nobody else has it (`cursor`).
     Cursor,
     /// A node has been given a token (`token`).
@@ -73,12 +73,12 @@ fn wanted() -> &'static Result<Option<Failpoint>, String> {
 ///
 /// # Errors
 /// What was expected, where its value is invalid.
-pub(crate) fn check() -> Result<(), String> {
+pub fn check() -> Result<(), String> {
     wanted().as_ref().map(|_| ()).map_err(Clone::clone)
 }
 
 /// Stops the process if the failpoint names this place.
-pub(crate) fn at(here: Place) {
+pub fn at(here: Place) {
     if let Ok(Some(Failpoint::Stop { place, left })) = wanted()
         && *place == here
         && left.load(Ordering::Relaxed) > 0
@@ -92,7 +92,8 @@ pub(crate) fn at(here: Place) {
 }
 
 /// Whether guesses are to be wrong.
-pub(crate) fn spoils_guesses() -> bool {
+#[must_use]
+pub fn spoils_guesses() -> bool {
     matches!(wanted(), Ok(Some(Failpoint::WrongGuesses)))
 }
 

@@ -1,10 +1,11 @@
-//! Model check of the ring of finds: a root that writes over steps, and a planner that reads them.
+//! Model check of the ring of locations: a root that writes over steps, and a planner that reads them.
 //!
 //! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test 'loom_*'`.
 #![cfg(loom)]
 
 use forebay_engine::shm::block_state::{SessionId, is_behind, publish_position};
-use forebay_engine::shm::location_ring::{LocationRing, SampleLocation};
+use forebay_engine::shm::location_ring::LocationRing;
+use forebay_types::{Extent, SampleLocation, ShardId};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
@@ -25,47 +26,45 @@ impl Context {
         Arc::new(Self { words, found: AtomicU64::new(0), taken: AtomicU64::new(0) })
     }
 
-    fn finds(&self) -> LocationRing<'_> {
+    fn locations(&self) -> LocationRing<'_> {
         LocationRing::new(&self.words, 1, 1)
     }
 
-    fn find(step: u64) -> SampleLocation {
+    fn location(step: u64) -> SampleLocation {
         SampleLocation {
-            shard: step as u32,
+            extent: Extent { shard: ShardId(step as u32), offset: 100 + step, length: 200 + step },
             head_bytes: 16,
-            offset: 100 + step,
-            length: 200 + step,
             guard: 300 + step,
         }
     }
 
-    /// Finds the samples of all steps, as a root does.
+    /// Locates the samples of all steps, as a root does.
     fn walk(&self) {
         for step in 0..STEPS {
-            if let Some(lost) = self.finds().overwrites(step, 0) {
+            if let Some(lost) = self.locations().overwrites(step, 0) {
                 while !is_behind(&self.taken, PASS, lost) {
                     thread::yield_now();
                 }
             }
-            self.finds().put(step, 0, Some(Self::find(step)));
+            self.locations().put(step, 0, Some(Self::location(step)));
             publish_position(&self.found, PASS, step + 1);
         }
     }
 
-    /// Takes the finds of all steps, as a planner does.
+    /// Takes the locations of all steps, as a planner does.
     fn take(&self) {
         for step in 0..STEPS {
             while !is_behind(&self.found, PASS, step) {
                 thread::yield_now();
             }
-            assert_eq!(self.finds().get(step, 0), Some(Self::find(step)));
+            assert_eq!(self.locations().get(step, 0), Some(Self::location(step)));
             publish_position(&self.taken, PASS, step + 1);
         }
     }
 }
 
 #[test]
-fn a_planner_sees_the_finds_of_its_step_and_of_no_other() {
+fn a_planner_sees_the_locations_of_its_step_and_of_no_other() {
     loom::model(|| {
         let shared = Context::new();
         let planner = {
@@ -78,7 +77,7 @@ fn a_planner_sees_the_finds_of_its_step_and_of_no_other() {
 }
 
 #[test]
-fn a_root_that_goes_on_where_another_ended_changes_no_find() {
+fn a_root_that_goes_on_where_another_ended_changes_no_location() {
     loom::model(|| {
         let shared = Context::new();
         let planner = {
@@ -86,7 +85,7 @@ fn a_root_that_goes_on_where_another_ended_changes_no_find() {
             thread::spawn(move || shared.take())
         };
         // The first root wrote a step and left before it published it; the next one writes it again.
-        shared.finds().put(0, 0, Some(Context::find(0)));
+        shared.locations().put(0, 0, Some(Context::location(0)));
         shared.walk();
         planner.join().unwrap();
     });

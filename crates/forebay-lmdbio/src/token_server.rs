@@ -1,22 +1,24 @@
-//! Which nodes may touch storage now, where nodes take turns (LMDBIO, staggering). Time and bytes come in as arguments.
+//! Which nodes hold a read token now (LMDBIO, staggering). Time and bytes come in as arguments.
 //!
-//! With N nodes in G groups there are ⌈N / G⌉ tokens. Nodes get one in the order in which they ask, keep it for a turn (a
-//! segment at most), and ask again; so they take turns whenever there are fewer tokens than nodes that want to read.
+//! With N nodes in G groups there are ⌈N / G⌉ tokens. Nodes get one in the order in which they ask,
+//! hold it for a segment at most, and ask again; so they read in turn whenever there are fewer
+//! tokens than nodes that want to read.
 //!
-//! How many groups are best is measured at the start: 1, 2, 4, … up to one node each. Each number is kept for a few turns of
-//! every node, the first of which do not count; what counts are the bytes read per second by all. A larger number must be
-//! better by more than the noise, because turns cost messages.
+//! How many groups are best is measured at the start: 1, 2, 4, … up to one node each. Each number
+//! is kept for a few grants to each node, the first of which do not count; what counts are the
+//! bytes read per second by all. A larger number must be better by more than the noise, because
+//! grants cost messages.
 
 use std::collections::VecDeque;
 
-/// Turns of every node that are measured for one number of groups, after one that is not.
-const MEASURED_TURNS: usize = 3;
+/// Grants to each node that are measured for one number of groups, after one that is not.
+const MEASURED_GRANTS: usize = 3;
 /// A larger number of groups must be better by this factor.
 const BETTER: f64 = 1.05;
 
 /// See the module header.
 #[derive(Debug)]
-pub struct TokenServer {
+pub(crate) struct TokenServer {
     nodes: usize,
     groups: usize,
     asking: VecDeque<usize>,
@@ -29,65 +31,62 @@ pub struct TokenServer {
 struct Trial {
     /// (groups, bytes per second) so far.
     found: Vec<(usize, f64)>,
-    turns: usize,
+    grants: usize,
     bytes: u64,
     since_ns: u64,
 }
 
 impl Trial {
     fn new() -> Self {
-        Self { found: Vec::new(), turns: 0, bytes: 0, since_ns: 0 }
+        Self { found: Vec::new(), grants: 0, bytes: 0, since_ns: 0 }
     }
 }
 
 impl TokenServer {
     /// Tokens for so many nodes, in `groups` groups; `None`: to be measured.
-    #[must_use]
-    pub fn new(nodes: usize, groups: Option<usize>) -> Self {
+    pub(crate) fn new(nodes: usize, groups: Option<usize>) -> Self {
         let mut server = Self { nodes, groups: 1, asking: VecDeque::new(), holding: Vec::new(), trial: None };
         server.set(groups);
         server
     }
 
     /// Groups at present, and whether that is still being found out.
-    #[must_use]
-    pub fn groups(&self) -> (usize, bool) {
+    pub(crate) fn groups(&self) -> (usize, bool) {
         (self.groups, self.trial.is_some())
     }
 
     /// Sets the number of groups, or begins to measure.
-    pub fn set(&mut self, groups: Option<usize>) {
+    pub(crate) fn set(&mut self, groups: Option<usize>) {
         self.groups = groups.map_or(1, |groups| groups.clamp(1, self.nodes));
         self.trial = (groups.is_none() && self.nodes > 1).then(Trial::new);
     }
 
     /// A node asks for a token.
-    pub fn ask(&mut self, node: usize) {
+    pub(crate) fn ask(&mut self, node: usize) {
         if !self.asking.contains(&node) && !self.holding.contains(&node) {
             self.asking.push_back(node);
         }
     }
 
     /// A node gives its token back, having read so many bytes.
-    pub fn give_back(&mut self, node: usize, bytes: u64, now_ns: u64) {
+    pub(crate) fn give_back(&mut self, node: usize, bytes: u64, now_ns: u64) {
         self.forget(node);
         self.measure(bytes, now_ns);
     }
 
     /// A node said goodbye.
-    pub fn forget(&mut self, node: usize) {
+    pub(crate) fn forget(&mut self, node: usize) {
         self.asking.retain(|asking| *asking != node);
         self.holding.retain(|holding| *holding != node);
     }
 
     /// Nodes that hold a token.
-    #[must_use]
-    pub fn holding(&self) -> &[usize] {
+    pub(crate) fn holding(&self) -> &[usize] {
         &self.holding
     }
 
     /// The nodes that get a token now.
-    pub fn grants(&mut self) -> Vec<usize> {
+    pub(crate) fn grants(&mut self) -> Vec<usize> {
         let free = self.nodes.div_ceil(self.groups).saturating_sub(self.holding.len());
         let granted: Vec<usize> = self.asking.drain(..free.min(self.asking.len())).collect();
         self.holding.extend(&granted);
@@ -96,17 +95,17 @@ impl TokenServer {
 
     fn measure(&mut self, bytes: u64, now_ns: u64) {
         let Some(trial) = &mut self.trial else { return };
-        trial.turns += 1;
+        trial.grants += 1;
         trial.bytes += bytes;
-        if trial.turns == self.nodes {
+        if trial.grants == self.nodes {
             (trial.bytes, trial.since_ns) = (0, now_ns);
         }
-        if trial.turns < self.nodes * (1 + MEASURED_TURNS) {
+        if trial.grants < self.nodes * (1 + MEASURED_GRANTS) {
             return;
         }
         let seconds = now_ns.saturating_sub(trial.since_ns).max(1) as f64 / 1e9;
         trial.found.push((self.groups, trial.bytes as f64 / seconds));
-        trial.turns = 0;
+        trial.grants = 0;
         if self.groups < self.nodes {
             self.groups = (self.groups * 2).min(self.nodes);
             return;
@@ -161,12 +160,13 @@ mod tests {
         assert_eq!(TokenServer::new(1, None).groups(), (1, false));
     }
 
-    /// Runs turns at a rate that depends on the number of groups until a number of groups is decided on.
+    /// Grants tokens at a rate that depends on the number of groups until a number of groups is
+    /// decided on.
     fn decide(rate: impl Fn(usize) -> u64) -> usize {
         let mut server = TokenServer::new(4, None);
         let mut now_ns = 0;
-        for turn in 0..10_000 {
-            server.ask(turn % 4);
+        for round in 0..10_000 {
+            server.ask(round % 4);
             for node in server.grants() {
                 now_ns += 1_000_000_000_000 / rate(server.groups().0);
                 server.give_back(node, 1000, now_ns);

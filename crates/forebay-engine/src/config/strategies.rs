@@ -1,0 +1,68 @@
+//! Strategies that the caller of the engine plugs in. A loader without any uses the index and reads
+//! whenever it likes.
+
+use std::sync::Arc;
+
+use forebay_format::{Error as FormatError, Index};
+use forebay_plan::{BoxedLocator, IndexScanner, LocatorFactory, ReadArbiter};
+
+use crate::config::options::{Locate, Options};
+use crate::error::Error;
+
+/// A locator of samples.
+pub(crate) type Locator = BoxedLocator<FormatError>;
+
+/// What is plugged in.
+#[derive(Clone, Default)]
+pub struct Strategies {
+    /// Finds samples in place of the index.
+    pub locators: Option<Arc<dyn LocatorFactory<Index = Index, Error = FormatError>>>,
+    /// Makes the index that is used.
+    pub scanner: Option<Arc<dyn IndexScanner<Error = FormatError>>>,
+    /// Decides when the readers of the node may read; of the leader of a node that is linked to
+    /// others.
+    pub arbiter: Option<Arc<dyn ReadArbiter>>,
+}
+
+impl Strategies {
+    /// Checks that all is there that the options ask for.
+    pub(crate) fn check(&self, options: &Options) -> Result<(), Error> {
+        for (is_there, is_wanted, what) in [
+            (self.locators.is_some(), options.locate.walks(), "locator of samples"),
+            (self.scanner.is_some(), options.locate == Locate::Scan, "scanner"),
+            (self.arbiter.is_some(), options.stagger.is_some() && options.links.is_some(), "arbiter"),
+        ] {
+            if is_there != is_wanted {
+                return Err(Error::Options {
+                    message: format!(
+                        "plugged-in strategies: {what} (expected {is_wanted}, found {is_there})"
+                    ),
+                    hint: String::new(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strategy_that_nobody_plugged_in_is_refused() {
+        let options = |locate: &str| {
+            let value = serde_json::json!({
+                "name": "train", "job": "j", "node": "n", "rank": 0, "size": 1, "local_rank": 0, "local_ranks": [0],
+                "batch_size": 8, "order": {"kind": "sequential"}, "seed": 0, "last": "wrap", "access": "mmap",
+                "timeout_s": 600, "locate": locate,
+            });
+            Options::from_json(&value.to_string()).unwrap()
+        };
+        let none = Strategies::default();
+        for (locate, is_there) in [("index", true), ("provenance", true), ("cursor", false), ("scan", false)]
+        {
+            assert_eq!(none.check(&options(locate)).is_ok(), is_there, "{locate}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Finding samples by walking from record to record through a mapping (LMDB's own way, and
+//! LMDBIO-LMM).
+//!
+//! The walk passes over all records in between, those of other nodes and other roots included. It
+//! prefetches nothing, so a missing page is a page fault of its thread. It touches each record when
+//! it comes to it, as LMDB's users do: a disk that goes from leaf to leaf first, and back for the
+//! records, seeks twice.
+
+use std::sync::Arc;
+
+use forebay_format::{Dataset, Error, Index, SampleCursor};
+use forebay_plan::{BoxedLocator, Kind, LocatorFactory, LocatorHost, LocatorTask, SampleLocator};
+use forebay_types::{Rank, SampleId, SampleLocation};
+
+/// Makes locators that walk, each for itself.
+pub struct CursorWalks {
+    dataset: Arc<Dataset>,
+}
+
+impl CursorWalks {
+    /// For a data set.
+    #[must_use]
+    pub fn new(dataset: Arc<Dataset>) -> Self {
+        Self { dataset }
+    }
+}
+
+impl LocatorFactory for CursorWalks {
+    type Index = Index;
+    type Error = Error;
+
+    fn check(&self) -> Result<(), Error> {
+        check(&self.dataset)
+    }
+
+    fn locator(&self, task: LocatorTask, index: Arc<Index>) -> BoxedLocator<Error> {
+        Box::new(CursorWalk(Walker::new(&self.dataset, index, task)))
+    }
+}
+
+/// Checks that a data set can be walked.
+pub(crate) fn check(dataset: &Dataset) -> Result<(), Error> {
+    dataset.need_lmdb("walking from record to record")
+}
+
+struct CursorWalk(Walker);
+
+impl SampleLocator for CursorWalk {
+    type Error = Error;
+
+    fn locate(&mut self, step: u64, host: &dyn LocatorHost) -> Result<(), Error> {
+        (0..self.0.task.ranks.len()).try_for_each(|rank| {
+            self.0.locate(step, rank, host, &mut |slot, location| {
+                host.publish(rank, slot, location);
+                host.touch(location.extent);
+            })
+        })
+    }
+}
+
+/// A place in the container, from which the samples of ranks are found.
+pub(crate) struct Walker {
+    pub(crate) dataset: Arc<Dataset>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) task: LocatorTask,
+    /// One for all ranks where they go through the file together, else one for each.
+    cursors: Vec<SampleCursor>,
+    ids: Vec<SampleId>,
+}
+
+impl Walker {
+    pub(crate) fn new(dataset: &Arc<Dataset>, index: Arc<Index>, task: LocatorTask) -> Self {
+        let cursors = if task.order.kind() == Kind::Contiguous { task.ranks.len() } else { 1 };
+        let cursors = (0..cursors).map(|_| SampleCursor::default()).collect();
+        Self { dataset: Arc::clone(dataset), index, task, cursors, ids: Vec::new() }
+    }
+
+    /// The cursor of all ranks, for another process.
+    pub(crate) fn export(&self) -> Vec<u8> {
+        self.dataset.export_cursor(&self.cursors[0])
+    }
+
+    /// Goes on from where a cursor stands.
+    pub(crate) fn go_on_from(&mut self, cursor: SampleCursor) {
+        self.cursors[0] = cursor;
+    }
+
+    /// Finds the samples of the `rank`-th rank at a step, in the order of their slots.
+    pub(crate) fn locate(
+        &mut self,
+        step: u64,
+        rank: usize,
+        host: &dyn LocatorHost,
+        found: &mut dyn FnMut(usize, SampleLocation),
+    ) -> Result<(), Error> {
+        self.samples(step, [self.task.ranks[rank]]);
+        let bytes = |shard, offset, length| host.bytes(shard, offset, length);
+        let cursor = if self.cursors.len() > 1 { rank } else { 0 };
+        for (slot, id) in self.ids.iter().enumerate() {
+            found(slot, self.dataset.find_by_cursor(&mut self.cursors[cursor], &self.index, *id, &bytes)?);
+        }
+        Ok(())
+    }
+
+    /// The samples of ranks at a step.
+    pub(crate) fn samples(&mut self, step: u64, ranks: impl IntoIterator<Item = Rank>) -> &[SampleId] {
+        let order = &self.task.order;
+        let per_epoch = order.steps_per_epoch();
+        self.ids.clear();
+        for rank in ranks {
+            order.batch(step / per_epoch, step % per_epoch, rank, None, &mut self.ids);
+        }
+        &self.ids
+    }
+}
