@@ -21,8 +21,8 @@ const AHEAD_BLOCKS: u64 = 16;
 /// How long a reader waits for another one that announces its block; longer only where that one is stopped, or its process gone.
 const WAKEUP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Announces `block`, which is read next, and what lies behind it, as far as nobody has: at least as many blocks as are read at once, and
-/// more where they are small. Waits until the block itself is announced.
+/// Announces `block`, which is read next, with the blocks around it, as far as no reader has: those before it, whose readers come later,
+/// and after it at least as many blocks as are read at once, more where they are small. Waits until the block itself is announced.
 pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Block, width: u64) {
     let context = &session.context;
     if context.settings.read_ahead != ReadAhead::Announced {
@@ -30,6 +30,8 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
     }
     let announced = context.region.announced();
     let ahead = width.max((AHEAD_BYTES / block.length.max(1)).min(AHEAD_BLOCKS));
+    let other_turns = context.options.stagger.and_then(|_| planned.plan.blocks.first());
+    let earliest = earliest(block.sequence, width).max(other_turns.map_or(0, |first| first.sequence));
     loop {
         let taken = announced.taken();
         if announced.is_busy(session.number) {
@@ -42,7 +44,7 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
                 continue;
             }
         }
-        let sequence = block.sequence.max(taken.step_in(session.number));
+        let sequence = earliest.max(taken.step_in(session.number));
         if sequence > block.sequence + ahead {
             return;
         }
@@ -60,10 +62,29 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
     }
 }
 
+/// The first block that one of `readers` may still have to read when the next one of a reader is `sequence`.
+fn earliest(sequence: u64, readers: u64) -> u64 {
+    sequence.saturating_sub(readers.saturating_sub(1))
+}
+
 fn tell(session: &Session, planned: &PlannedSegment, place: usize) {
     let block = &planned.plan.blocks[place];
     let first = block.first_read as usize;
     for read in &planned.plan.reads[first..first + block.reads as usize] {
         session.context.files.will_need(read.shard, read.file_offset, read.length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_comes_first_announces_the_blocks_of_the_others_before_its_own() {
+        for (sequence, readers, expected) in
+            [(0, 4, 0), (3, 4, 0), (4, 4, 1), (9, 4, 6), (7, 1, 7), (7, 0, 7)]
+        {
+            assert_eq!(earliest(sequence, readers), expected, "block {sequence} of {readers} readers");
+        }
     }
 }
