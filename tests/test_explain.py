@@ -67,6 +67,7 @@ PLAIN = Config(
         roots=False,
         access="pread",
         direct=False,
+        drops_behind=False,
         mapping="none",
         read_ahead="announced",
         readers=2,
@@ -143,6 +144,11 @@ CASES = {
         PLAIN,
         data=replace(PLAIN.data, file_bytes=40 * GIB),
         reading=replace(PLAIN.reading, access="io_uring", direct=True, mapping="cold"),
+    ),
+    "drops-behind": replace(
+        PLAIN,
+        data=replace(PLAIN.data, file_bytes=40 * GIB),
+        reading=replace(PLAIN.reading, drops_behind=True),
     ),
     "cursor": replace(
         PLAIN,

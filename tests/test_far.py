@@ -17,7 +17,7 @@ from ranks import plain, work
 
 pytestmark = needs_fuse
 
-# 1,200 records of 40 to 80 KB, 70 MB: more blocks of 8 MiB than are read before the first trial of another width.
+# 1,200 records of 40 to 80 KB, 70 MB: more blocks of 8 MiB than four readers announce ahead.
 LARGE = 1200
 GROUPS = {
     "small groups": {"samples": 7, "window": 3},
@@ -75,12 +75,39 @@ def test_groups_of_any_size_and_in_any_memory_are_those_of_a_local_file(far, lar
     for _ in range(2):
         server.drop_caches(mount)
         with forebay.Loader(path, 50, order=order, epochs=1, seed=4, memory=memory) as loader:
-            assert loader.config.reading.readers == 2
+            assert loader.config.reading.readers == 4
             for batch, ids in zip(loader, expected, strict=True):
                 assert [int(number) for number in batch.indices] == ids
                 assert all(
                     bytes(row) == values[number] for row, number in zip(batch["data"], ids, strict=True)
                 )
+
+
+@pytest.mark.parametrize("direct", [None, False])
+def test_readers_drop_what_they_have_read_of_files_larger_than_half_the_memory_unless_told_otherwise(
+    far, direct
+):
+    near, mount, server = far
+    record_bytes, batches = 1 << 20, 12
+    with (near / "records.bin").open("wb") as file:
+        file.truncate(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // record_bytes * record_bytes)
+    data = forebay.open(mount / "records.bin", format="raw", record_bytes=record_bytes)
+    for _ in range(support.TRIES):
+        server.drop_caches(mount)
+        strategy = forebay.Strategy(direct=direct)
+        with forebay.Loader(data, 8, order="sequential", strategy=strategy) as loader:
+            assert not loader.config.reading.direct
+            for _batch, _ in zip(loader, range(batches), strict=False):
+                pass
+        server.reset()
+        with (mount / "records.bin").open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            file.read(batches // 2 * 8 * record_bytes)
+        again = server.stats()["nodes"][0]["read_bytes"] > 0
+        # Somebody else may empty the page cache of the whole machine in between.
+        if again == (direct is None):
+            return
+    raise AssertionError("what was read is still cached" if direct is None else "what was read is not cached")
 
 
 @pytest.mark.parametrize("order", ["sequential", "group"])

@@ -135,9 +135,14 @@ def _access(config: Config) -> Iterator[str]:
     yield f"{text} ({data.file_system}, {'local' if data.is_local else 'on other nodes'})"
     if reading.direct and asked.direct:
         yield "direct: reads bypass the page cache, as asked"
-    elif reading.direct:
+    elif reading.direct or reading.drops_behind:
+        what = (
+            "direct: reads bypass the page cache"
+            if reading.direct
+            else "page cache: readers drop what they have read"
+        )
         yield (
-            f"direct: reads bypass the page cache, as the files ({_size(data.file_bytes)}) are larger than half of the "
+            f"{what}, as the files ({_size(data.file_bytes)}) are larger than half of the "
             f"memory ({_size(config.memory.node_bytes)})"
         )
 

@@ -135,6 +135,8 @@ class Reading:
     """``mmap``, ``pread`` or ``io_uring``."""
     direct: bool
     """Whether reads bypass the page cache (O_DIRECT)."""
+    drops_behind: bool
+    """Whether readers drop what they have read from the page cache, because the files exceed it."""
     mapping: str
     """``none``; ``cold``: the files are mapped; ``resident``: they are, and were found in the page cache."""
     read_ahead: str

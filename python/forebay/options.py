@@ -163,8 +163,8 @@ class Strategy:
         resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;
         that is one of ``Loader.config.fallbacks``.
     readers : int, "per_node" or "per_rank", optional
-        Reader threads per node. By default 2 on a local file system and 8 on one of other nodes; there, in an
-        order that walks forward, 2 that make large reads, one or both at once as is found to be faster. ``"per_node"``:
+        Reader threads per node. By default 2 on a local file system and 8 on one of other nodes; there, in orders that
+        walk forward or in groups, 4 that announce large reads to the kernel. ``"per_node"``:
         1 per node, 2 above 16 ranks, and they alone touch storage, as LMDBIO's roots do; without it large samples are
         read straight into the batch by the rank that gets them. ``"per_rank"``: one for each rank.
     coalesce : int, optional
@@ -177,7 +177,9 @@ class Strategy:
         the next window when the one before is used up, 2 while it is being used. By default a little more than 1, as windows
         end at different steps.
     direct : bool, optional
-        Whether to read with O_DIRECT, past the page cache. By default chosen from the file system.
+        Whether to read with O_DIRECT, past the page cache. By default where the files exceed half the memory and reads are
+        not announced; announced reads go through the page cache, and such files are dropped from it when they are read.
+        With False they stay there.
     batch_buffers : int, optional
         Batch buffers per rank, at least 2. A script that holds on to many batches needs many, or gets copies in private
         memory. By default 4, two with the user, two being filled; 8 where a batch takes at most 2 MiB.

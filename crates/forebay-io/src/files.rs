@@ -296,6 +296,13 @@ impl ShardFiles {
         }
     }
 
+    /// Allows the kernel to drop a range from the page cache. May do nothing.
+    pub fn wont_need(&self, shard: ShardId, offset: u64, length: u64) {
+        if let (Ok(file), Some(length)) = (self.descriptor(shard, false), NonZeroU64::new(length)) {
+            let _ = rustix::fs::fadvise(&file, offset, Some(length), Advice::DontNeed);
+        }
+    }
+
     /// Present size \[bytes\].
     pub(crate) fn present_bytes(&self, shard: ShardId) -> io::Result<u64> {
         Ok(file_bytes(&rustix::fs::fstat(self.descriptor(shard, false)?)?))

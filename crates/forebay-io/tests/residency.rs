@@ -85,6 +85,24 @@ fn a_part_that_was_read_is_told_from_the_rest_page_by_page() {
 }
 
 #[test]
+fn a_range_that_is_not_needed_is_dropped_and_its_neighbours_stay() {
+    let Some((shards, files)) = cold() else { return };
+    let page = rustix::param::page_size() as u64;
+    let (from, end) = (2 << 20, 3 << 20);
+    // Several tries: somebody else may empty the page cache of the whole machine in between.
+    let seen = (0..5).any(|_| {
+        std::fs::read(&shards.paths[0]).expect("read");
+        files.wont_need(SHARD, from, 0);
+        files.wont_need(SHARD, from, end - from);
+        let mappings = mappings(&files);
+        mappings.resident(SHARD, 0, from) && mappings.resident(SHARD, end, BYTES as u64 - end)
+    });
+    assert!(seen, "what lies on both sides stays");
+    let mappings = mappings(&files);
+    assert!(!(from..end).step_by(page as usize).any(|offset| mappings.resident(SHARD, offset, page)));
+}
+
+#[test]
 fn ranges_outside_the_file_are_never_resident_and_have_no_bytes() {
     let shards = Shards::new(&[10_000]);
     let files = shards.open(false);

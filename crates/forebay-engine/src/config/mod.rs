@@ -96,7 +96,7 @@ pub fn decide(
     let order = make_order(options, index.samples(), group_samples, group_window, None)?;
     let read_options = read_options(options);
     let data = data_facts(options, index, files, expansion)?;
-    let storage = storage_facts(&read_options, index, files, mappings, data.file_bytes);
+    let storage = storage_facts(&read_options, &data, order.kind(), index, files, mappings);
     let settings = decide_pure(&read_options, &data, &storage, &order, budget, &control_bytes)
         .map_err(|least| memory::too_small(options, budget, order.kind(), least))?;
     let fallbacks = without_effect(options, &settings, order.kind(), files.direct_refused());
@@ -180,15 +180,18 @@ fn data_facts(
 
 fn storage_facts(
     options: &ReadOptions,
+    data: &DataFacts,
+    kind: Kind,
     index: &Index,
     files: &ShardFiles,
     mappings: Option<&Mappings>,
-    file_bytes: u64,
 ) -> StorageFacts {
+    let source = if files.is_local() { Level::LocalDisk } else { Level::Network };
     let is_resident = mappings.is_some_and(|mappings| mostly_resident(mappings, index));
     let memory_bytes = host::limit_bytes();
     // Asking costs an open file per shard, and a ring.
-    let direct = if !wants_direct(options, file_bytes, is_resident, memory_bytes) || !files.direct_works() {
+    let wanted = wants_direct(options, data, source, kind, is_resident, memory_bytes);
+    let direct = if !wanted || !files.direct_works() {
         DirectIo::Unavailable
     } else if options.access == AccessChoice::Auto && probe_io_uring().is_ok() {
         DirectIo::IoUring
@@ -196,7 +199,7 @@ fn storage_facts(
         DirectIo::Pread
     };
     StorageFacts {
-        source: if files.is_local() { Level::LocalDisk } else { Level::Network },
+        source,
         mapping: match mappings {
             None => Mapping::None,
             Some(_) if is_resident => Mapping::Resident,

@@ -104,6 +104,7 @@ impl Engine {
                 "roots": settings.mode.has_roots(),
                 "access": access(settings),
                 "direct": settings.direct,
+                "drops_behind": settings.drops_behind,
                 "mapping": settings.mapping,
                 "read_ahead": settings.read_ahead,
                 "readers": settings.region.readers,

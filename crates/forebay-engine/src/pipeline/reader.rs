@@ -115,6 +115,9 @@ fn read_blocks(session: &Session, number: usize) {
         }
         let filled = fill(session, number, &mut reader, &mut fetched, &planned, block);
         note_refusals(context, &mut reader);
+        if context.settings.drops_behind {
+            reading(session, number, || wont_need(session, &planned, block));
+        }
         token.count(block.length);
         // Counted first: who has a batch finds what was read for it in the counters.
         let now = reader.counters();
@@ -197,6 +200,14 @@ fn wait_for_filled(
         region.filled().wait(|| session.is_stopped() || ready(), WAKEUP_INTERVAL);
     }
     true
+}
+
+/// Allows the kernel to drop what was read for a block.
+fn wont_need(session: &Session, planned: &PlannedSegment, block: &Block) {
+    let first = block.first_read as usize;
+    for read in &planned.plan.reads[first..first + block.reads as usize] {
+        session.context.files.wont_need(read.shard, read.file_offset, read.length);
+    }
 }
 
 fn fill(

@@ -8,8 +8,12 @@ use crate::order::Kind;
 
 /// Most readers of a node.
 pub const MAX_READERS: u32 = 64;
-/// Readers per node where a reader has as many requests under way as a large read is cut into.
-const ANNOUNCING_READERS: usize = 2;
+/// Readers per node of announced blocks. Blocks are requested in the order of the plan, however many readers wait for them; two
+/// threads copy too slowly out of the page cache.
+const ANNOUNCING_READERS: usize = 4;
+/// The same where each reader requests its own blocks, which more readers would send out of order: around the page cache, or by
+/// page faults.
+const LARGE_READ_READERS: usize = 2;
 /// Ranks of a node that one root serves (Pumma et al.: one root per node, two on nodes with more ranks than this).
 const RANKS_PER_ROOT: usize = 16;
 /// Size of a read \[bytes\]: below 64 KiB the rate halves, above 1 MiB nothing is gained (buffered).
@@ -147,6 +151,8 @@ pub struct IoChoice {
     pub direct: bool,
     /// What asks the storage for bytes before they are read.
     pub read_ahead: ReadAhead,
+    /// Whether readers drop what they have read from the page cache.
+    pub drops_behind: bool,
     /// Readers of the node.
     pub readers: usize,
     /// Roots that locate the samples of all ranks of the node, in place of the index.
@@ -163,11 +169,42 @@ pub struct IoChoice {
     pub segment_bytes: u64,
 }
 
+/// Whether the page cache cannot be expected to keep the files for the next epoch.
+fn exceeds_page_cache(data: &DataFacts, memory_bytes: u64) -> bool {
+    data.file_bytes > memory_bytes / 2
+}
+
+/// Whether what is read lies in pieces on other nodes, and readers may announce their blocks to the kernel.
+fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Kind) -> bool {
+    // Steps of a forward walk and groups are pieces of a file, unless every sample is a file.
+    let in_pieces =
+        !data.has_sample_files && matches!(kind, Kind::Sequential | Kind::Contiguous | Kind::Group { .. });
+    in_pieces
+        && source.traits().reads_in_pieces
+        && !options.roots
+        && !options.locate.walks()
+        && options.coalesce.is_none()
+        && options.readers.is_none()
+        && !options.reader_per_rank
+}
+
 /// Whether reads should go around the page cache, where the file system does that.
+///
+/// Announced blocks go through it even where the files exceed it: the kernel requests them in the order of the file, and readers drop
+/// them when they are read. Requests of several readers around the page cache leave that order, which costs seeks.
 #[must_use]
-pub fn wants_direct(options: &ReadOptions, file_bytes: u64, is_resident: bool, memory_bytes: u64) -> bool {
-    options.access != AccessChoice::Mmap
-        && options.direct.unwrap_or(!is_resident && file_bytes > memory_bytes / 2)
+pub fn wants_direct(
+    options: &ReadOptions,
+    data: &DataFacts,
+    source: Level,
+    kind: Kind,
+    is_resident: bool,
+    memory_bytes: u64,
+) -> bool {
+    let default = || {
+        !is_resident && exceeds_page_cache(data, memory_bytes) && !may_announce(options, data, source, kind)
+    };
+    options.access != AccessChoice::Mmap && options.direct.unwrap_or_else(default)
 }
 
 impl IoChoice {
@@ -184,7 +221,7 @@ impl IoChoice {
         let source = storage.source.traits();
         let walks = options.locate.walks();
         let direct = storage.direct != DirectIo::Unavailable
-            && wants_direct(options, data.file_bytes, resident, storage.memory_bytes);
+            && wants_direct(options, data, storage.source, kind, resident, storage.memory_bytes);
         let access = match options.access {
             AccessChoice::Auto if direct && storage.direct == DirectIo::IoUring => AccessChoice::IoUring,
             choice => choice,
@@ -200,22 +237,19 @@ impl IoChoice {
         } else {
             IoMode::Planned { roots }
         };
-        let is_forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
-        // Steps of a forward walk and groups are pieces of a file, unless every sample is a file.
-        let in_pieces = (is_forward || matches!(kind, Kind::Group { .. })) && !data.has_sample_files;
-        // What is coded wants many readers, which decode.
-        let coalesces = options.coalesce.is_none()
-            && !walks
-            && (roots
-                || (in_pieces
-                    && source.reads_in_pieces
-                    && options.readers.is_none()
-                    && !options.reader_per_rank
-                    && !data.is_coded));
+        let announces = may_announce(options, data, storage.source, kind);
+        let coalesces = options.coalesce.is_none() && !walks && (roots || (announces && !data.is_coded));
         let read_bytes = match (coalesces, direct) {
             (true, _) => COALESCED_READ_BYTES,
+            // A reader decodes a block when all of it has come: small ones keep all readers busy.
             (false, true) => DIRECT_READ_BYTES,
             (false, false) => READ_BYTES,
+        };
+        let read_ahead = match access {
+            AccessChoice::Mmap => ReadAhead::Kernel,
+            _ if (coalesces || announces) && !direct => ReadAhead::Announced,
+            _ if coalesces || roots => ReadAhead::Off,
+            _ => ReadAhead::Kernel,
         };
         let readers = match options.readers {
             _ if mode.is_alone() => 0,
@@ -223,7 +257,8 @@ impl IoChoice {
             None if options.reader_per_rank => options.node_ranks.min(MAX_READERS as usize),
             None if roots => options.node_ranks.div_ceil(RANKS_PER_ROOT).min(2),
             None if data.has_sample_files => source.sample_file_readers,
-            None if coalesces => ANNOUNCING_READERS,
+            None if coalesces && read_ahead == ReadAhead::Announced => ANNOUNCING_READERS,
+            None if coalesces => LARGE_READ_READERS,
             None => source.readers,
         };
         let segment_bytes = match (options.coalesce, kind) {
@@ -238,12 +273,11 @@ impl IoChoice {
             mode,
             access,
             direct,
-            read_ahead: match access {
-                AccessChoice::Mmap => ReadAhead::Kernel,
-                _ if coalesces && !direct => ReadAhead::Announced,
-                _ if coalesces || roots => ReadAhead::Off,
-                _ => ReadAhead::Kernel,
-            },
+            read_ahead,
+            drops_behind: announces
+                && read_ahead == ReadAhead::Announced
+                && options.direct.is_none()
+                && exceeds_page_cache(data, storage.memory_bytes),
             readers,
             locating_roots: match (mode, options.locate) {
                 // One in the job walks at a time.
@@ -339,17 +373,18 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_pieces_on_other_nodes_is_announced_in_large_blocks() {
+    fn what_lies_in_pieces_on_other_nodes_is_announced_and_in_large_blocks_unless_coded() {
         let coded = DataFacts { is_coded: true, ..data() };
         let files = DataFacts { has_sample_files: true, ..data() };
         let eight = ReadOptions { readers: Some(8), ..options() };
         let steps = ReadOptions { coalesce: Some(2), ..options() };
         for (name, options, data, storage, kind, announces, readers, read, segment) in [
-            ("sequential", options(), data(), NETWORK, Kind::Sequential, true, 2, 8, 16),
-            ("contiguous", options(), data(), NETWORK, Kind::Contiguous, true, 2, 8, 64),
-            ("group", options(), data(), NETWORK, GROUP, true, 2, 8, 16),
+            ("sequential", options(), data(), NETWORK, Kind::Sequential, true, 4, 8, 16),
+            ("contiguous", options(), data(), NETWORK, Kind::Contiguous, true, 4, 8, 64),
+            ("group", options(), data(), NETWORK, GROUP, true, 4, 8, 16),
             ("shuffle", options(), data(), NETWORK, Kind::Shuffle, false, 8, 1, 16),
-            ("coded", options(), coded, NETWORK, GROUP, false, 8, 1, 16),
+            ("coded", options(), coded, NETWORK, GROUP, true, 8, 1, 16),
+            ("coded shuffle", options(), coded, NETWORK, Kind::Shuffle, false, 8, 1, 16),
             ("files", options(), files, NETWORK, GROUP, false, 32, 1, 16),
             ("readers=8", eight, data(), NETWORK, GROUP, false, 8, 1, 16),
             ("coalesce=2", steps, data(), NETWORK, Kind::Sequential, false, 8, 1, 4),
@@ -376,43 +411,85 @@ mod tests {
     }
 
     #[test]
-    fn a_data_set_larger_than_half_the_memory_goes_around_the_page_cache() {
+    fn files_larger_than_half_the_memory_go_around_the_page_cache_unless_blocks_are_announced() {
+        use AccessChoice::{Auto, IoUring, Mmap, Pread};
         let large = DataFacts { file_bytes: 33 << 30, ..data() };
+        let coded = DataFacts { is_coded: true, ..large };
+        let files = DataFacts { has_sample_files: true, ..large };
         let refused = StorageFacts { direct: DirectIo::Unavailable, ..NETWORK };
         let no_ring = StorageFacts { direct: DirectIo::Pread, ..NETWORK };
-        for (options, data, storage, direct, access) in [
-            (options(), large, NETWORK, true, AccessChoice::IoUring),
-            (options(), large, no_ring, true, AccessChoice::Auto),
-            (options(), large, refused, false, AccessChoice::Auto),
-            (
-                options(),
-                large,
-                StorageFacts { mapping: Mapping::Resident, ..NETWORK },
-                false,
-                AccessChoice::Auto,
-            ),
-            (options(), data(), NETWORK, false, AccessChoice::Auto),
-            (ReadOptions { direct: Some(true), ..options() }, data(), NETWORK, true, AccessChoice::IoUring),
-            (ReadOptions { direct: Some(false), ..options() }, large, NETWORK, false, AccessChoice::Auto),
-            (
-                ReadOptions { access: AccessChoice::Pread, ..options() },
-                large,
-                NETWORK,
-                true,
-                AccessChoice::Pread,
-            ),
-            (
-                ReadOptions { access: AccessChoice::Mmap, ..options() },
-                large,
-                NETWORK,
-                false,
-                AccessChoice::Mmap,
-            ),
+        let around = ReadOptions { direct: Some(true), ..options() };
+        let through = ReadOptions { direct: Some(false), ..options() };
+        let eight = ReadOptions { readers: Some(8), ..options() };
+        let pread = ReadOptions { access: Pread, ..options() };
+        let mmap = ReadOptions { access: Mmap, ..options() };
+        let steps = ReadOptions { coalesce: Some(2), ..options() };
+        let roots = ReadOptions { roots: true, ..options() };
+        let each = ReadOptions { reader_per_rank: true, ..options() };
+        for (name, options, data, storage, kind, direct, access) in [
+            ("shuffle", options(), large, NETWORK, Kind::Shuffle, true, IoUring),
+            ("without io_uring", options(), large, no_ring, Kind::Shuffle, true, Auto),
+            ("refused", options(), large, refused, Kind::Shuffle, false, Auto),
+            ("small", options(), data(), NETWORK, Kind::Shuffle, false, Auto),
+            ("pread", pread, large, NETWORK, Kind::Shuffle, true, Pread),
+            ("mmap", mmap, large, NETWORK, Kind::Shuffle, false, Mmap),
+            ("files of one sample", options(), files, NETWORK, GROUP, true, IoUring),
+            ("readers=8", eight, large, NETWORK, GROUP, true, IoUring),
+            ("coalesce=2", steps, large, NETWORK, Kind::Sequential, true, IoUring),
+            ("roots", roots, large, NETWORK, GROUP, true, IoUring),
+            ("a reader per rank", each, large, NETWORK, GROUP, true, IoUring),
+            ("local", options(), large, LOCAL, Kind::Sequential, true, IoUring),
+            ("resident", options(), large, WARM, Kind::Sequential, false, Auto),
+            // Announced.
+            ("sequential", options(), large, NETWORK, Kind::Sequential, false, Auto),
+            ("contiguous", options(), large, NETWORK, Kind::Contiguous, false, Auto),
+            ("group", options(), large, NETWORK, GROUP, false, Auto),
+            ("coded", options(), coded, NETWORK, GROUP, false, Auto),
+            ("pread, group", pread, large, NETWORK, GROUP, false, Pread),
+            ("direct=True", around, data(), NETWORK, GROUP, true, IoUring),
+            ("direct=False", through, large, NETWORK, GROUP, false, Auto),
         ] {
-            let choice = choose(options, data, storage, GROUP);
-            assert_eq!((choice.direct, choice.access), (direct, access), "{options:?} {storage:?}");
-            assert!(!choice.direct || (choice.read_ahead == ReadAhead::Off) == (choice.readers == 2));
-            assert!(!(choice.direct && choice.reads_in_place));
+            let choice = choose(options, data, storage, kind);
+            assert_eq!((choice.direct, choice.access), (direct, access), "{name}");
+            assert!(!(choice.direct && choice.reads_in_place), "{name}");
+            assert!(!(choice.direct && choice.read_ahead == ReadAhead::Announced), "{name}");
+        }
+    }
+
+    #[test]
+    fn requests_of_large_blocks_that_are_not_announced_come_from_two_readers() {
+        let around = ReadOptions { direct: Some(true), ..options() };
+        let mmap = ReadOptions { access: AccessChoice::Mmap, ..options() };
+        for (options, expected) in [
+            (options(), (ReadAhead::Announced, 4)),
+            (around, (ReadAhead::Off, 2)),
+            (mmap, (ReadAhead::Kernel, 2)),
+        ] {
+            let choice = choose(options, data(), NETWORK, GROUP);
+            assert_eq!((choice.read_ahead, choice.readers), expected, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn announced_blocks_are_dropped_behind_the_readers_where_the_page_cache_cannot_keep_the_files() {
+        let large = DataFacts { file_bytes: 33 << 30, ..data() };
+        let coded = DataFacts { is_coded: true, ..large };
+        let around = ReadOptions { direct: Some(true), ..options() };
+        let through = ReadOptions { direct: Some(false), ..options() };
+        let mmap = ReadOptions { access: AccessChoice::Mmap, ..options() };
+        let roots = ReadOptions { roots: true, ..through };
+        for (name, options, data, storage, kind, expected) in [
+            ("large", options(), large, NETWORK, GROUP, true),
+            ("coded", options(), coded, NETWORK, GROUP, true),
+            ("small", options(), data(), NETWORK, GROUP, false),
+            ("shuffle", options(), large, NETWORK, Kind::Shuffle, false),
+            ("local", options(), large, LOCAL, Kind::Sequential, false),
+            ("direct=True", around, large, NETWORK, GROUP, false),
+            ("direct=False keeps them", through, large, NETWORK, GROUP, false),
+            ("mmap", mmap, large, NETWORK, GROUP, false),
+            ("roots", roots, large, NETWORK, GROUP, false),
+        ] {
+            assert_eq!(choose(options, data, storage, kind).drops_behind, expected, "{name}");
         }
     }
 

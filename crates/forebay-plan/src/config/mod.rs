@@ -49,6 +49,8 @@ pub struct Settings {
     pub mapping: Mapping,
     /// What asks the storage for bytes before they are read.
     pub read_ahead: ReadAhead,
+    /// Whether readers drop what they have read from the page cache.
+    pub drops_behind: bool,
     /// Requests under way per `io_uring` reader.
     pub depth: u32,
     /// What the plan has to keep to.
@@ -111,6 +113,7 @@ pub fn decide(
         direct: choice.direct,
         mapping: storage.mapping,
         read_ahead: choice.read_ahead,
+        drops_behind: choice.drops_behind,
         depth: DEPTH,
         limits: IoLimits {
             gap_bytes: choice.gap_bytes,

@@ -310,7 +310,7 @@ mod tests {
         // A step of the node takes 64 records, 6.25 MiB; a segment of 16 MiB has 2 of them.
         let settings = decided(&options(), Kind::Sequential, false, &budget(4096)).unwrap();
         let region = &settings.region;
-        assert_eq!((region.staging_bytes, region.buffers, region.readers), (64 * MIB, 8, 2));
+        assert_eq!((region.staging_bytes, region.buffers, region.readers), (64 * MIB, 8, 4));
         assert_eq!((settings.first_segment_steps, settings.segment_steps), (1, 2));
         assert_eq!(region.blocks as u64, 64 * MIB / STAGING_STEP_BYTES);
         let buffers = 8 * RANKS * 16 * RECORD_BYTES;
