@@ -51,12 +51,12 @@ class Set:
 
 def small(settings: Settings) -> Set:
     """200,000 records of 3,073 bytes: CIFAR-10's size, one page each."""
-    return _raw(settings, "small", settings.scaled(200_000), 3_073)
+    return raw(settings, "small", settings.scaled(200_000), 3_073)
 
 
 def large(settings: Settings) -> Set:
     """8,000 records of 110,000 bytes: ImageNet's size, 27 pages each."""
-    return _raw(settings, "large", settings.scaled(8_000), 110_000)
+    return raw(settings, "large", settings.scaled(8_000), 110_000)
 
 
 def labelled(settings: Settings) -> Set:
@@ -124,7 +124,7 @@ def clean(settings: Settings) -> None:
     shutil.rmtree(settings.directory, ignore_errors=True)
 
 
-def _raw(settings: Settings, name: str, samples: int, record_bytes: int) -> Set:
+def raw(settings: Settings, name: str, samples: int, record_bytes: int) -> Set:
     generator = np.random.default_rng(record_bytes)
 
     def records(count: int) -> list[bytes]:

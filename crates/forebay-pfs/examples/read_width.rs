@@ -1,4 +1,4 @@
-//! How many blocks of a node should be read at once: the real order, schedule and plan on the cost model, in virtual time.
+//! How blocks of a node should be read, and how many at once: the real order, schedule and plan on the cost model, in virtual time.
 //!
 //! Every node has readers as the engine has them: reader k takes the blocks q with q mod R = k, in order, and does not wait
 //! for the others. Ranks take samples at once, so storage is the bottleneck.
@@ -32,6 +32,8 @@ enum How {
     Direct,
     /// Around the page cache, all reads of a block at once (`io_uring`).
     DirectRing,
+    /// Around the page cache, as many blocks as there are readers at once, requested in the order of the plan.
+    DirectInOrder,
 }
 
 #[derive(Clone, Copy)]
@@ -74,7 +76,11 @@ fn blocks(
     let limits = IoLimits {
         gap_bytes: 512 << 10,
         max_read_bytes: case.read_bytes,
-        align_bytes: if matches!(case.how, How::Direct | How::DirectRing) { 4096 } else { 1 },
+        align_bytes: if matches!(case.how, How::Direct | How::DirectRing | How::DirectInOrder) {
+            4096
+        } else {
+            1
+        },
         boundary_bytes: Some(case.read_bytes),
         in_place_bytes: None,
         block_bytes: case.read_bytes,
@@ -186,7 +192,11 @@ impl Node {
     fn read_at_once(&mut self, model: &mut Model, case: Case, now: u64, block: usize) -> u64 {
         let announced = case.how == How::Announced;
         let ahead = case.readers.max((8 * MIB / self.blocks[block].length.max(1)).min(16)) as usize;
-        let (first, last) = if announced { (self.announced, block + ahead) } else { (block, block) };
+        let (first, last) = match case.how {
+            How::Announced => (self.announced, block + ahead),
+            How::DirectInOrder => (self.announced, block + case.readers as usize - 1),
+            _ => (block, block),
+        };
         let mut buffer = Vec::new();
         for at in first..=last.min(self.blocks.len() - 1) {
             for (offset, length) in &self.blocks[at].reads {
@@ -207,41 +217,77 @@ fn spread(mut ratios: Vec<f64>) -> String {
     format!("{median:.2} ({:.2}–{:.2})", ratios[0], ratios[ratios.len() - 1])
 }
 
-fn main() {
-    let announced = Case { how: How::Announced, readers: 2, read_bytes: 8 * MIB, coded: false };
-    let coded = Case { how: How::Plain, readers: 8, read_bytes: MIB, coded: true };
-    let cases = [
-        ("buffered, announced; 2 readers", announced),
-        ("`O_DIRECT`, `io_uring`; 2 readers", Case { how: How::DirectRing, ..announced }),
-        ("`O_DIRECT`, `pread`; 2 readers", Case { how: How::Direct, ..announced }),
-        ("coded, buffered; 8 readers", coded),
-    ];
-    println!("| Reads | Storage | Half as many readers | Twice as many |");
-    println!("|---|---|---|---|");
-    for (name, case) in cases {
-        for disks in [false, true] {
-            let mut ratios = [Vec::new(), Vec::new()];
-            for preset in Spec::preset_names() {
-                let spec = Spec::preset(preset).unwrap();
-                if spec.is_free() || *preset == "local-nvme" || (spec.seek_us > 0.0) != disks {
-                    continue;
-                }
-                for nodes in [1, 4] {
-                    let sample = if case.coded { 256 << 10 } else { 196 << 10 };
-                    let bytes = 1 << 30;
-                    let samples = 4 * bytes * u64::from(nodes) / sample;
-                    let (group, window) = default_group(samples, sample as f64, 1);
-                    for kind in [Kind::Sequential, Kind::Contiguous, Kind::Group { samples: group, window }] {
-                        let time =
-                            |readers| simulate(&spec, kind, nodes, Case { readers, ..case }, sample, bytes);
-                        let default = time(case.readers);
-                        ratios[0].push(time(case.readers / 2) / default);
-                        ratios[1].push(time(case.readers * 2) / default);
-                    }
-                }
+/// The model's seconds over all presets with seeks (disks) or without, numbers of nodes and orders.
+fn times(disks: bool, case: Case) -> Vec<f64> {
+    let (mut times, bytes) = (Vec::new(), 1 << 30);
+    let sample = if case.coded { 256 << 10 } else { 196 << 10 };
+    for preset in Spec::preset_names() {
+        let spec = Spec::preset(preset).unwrap();
+        if spec.is_free() || *preset == "local-nvme" || (spec.seek_us > 0.0) != disks {
+            continue;
+        }
+        for nodes in [1, 4] {
+            let samples = 4 * bytes * u64::from(nodes) / sample;
+            let (group, window) = default_group(samples, sample as f64, 1);
+            for kind in [Kind::Sequential, Kind::Contiguous, Kind::Group { samples: group, window }] {
+                times.push(simulate(&spec, kind, nodes, case, sample, bytes));
             }
-            let columns: Vec<String> = ratios.into_iter().map(spread).collect();
-            println!("| {name} | {} | {} |", if disks { "disks" } else { "flash" }, columns.join(" | "));
         }
     }
+    times
+}
+
+/// Prints each case's times over those of the default.
+fn compare(title: &str, default: Case, cases: &[(&str, Case)]) {
+    println!("\n| {title} | Flash | Disks |\n|---|---|---|");
+    let defaults = [times(false, default), times(true, default)];
+    for (name, case) in cases {
+        let ratios = [false, true].map(|disks| {
+            let times = times(disks, *case);
+            spread(
+                times
+                    .iter()
+                    .zip(&defaults[usize::from(disks)])
+                    .map(|(time, default)| time / default)
+                    .collect(),
+            )
+        });
+        println!("| {name} | {} | {} |", ratios[0], ratios[1]);
+    }
+}
+
+fn main() {
+    let announced = Case { how: How::Announced, readers: 4, read_bytes: 8 * MIB, coded: false };
+    let in_order = Case { how: How::DirectInOrder, ..announced };
+    let ring = Case { how: How::DirectRing, readers: 2, ..announced };
+    let pread = Case { how: How::Direct, ..ring };
+    compare(
+        "Default: announced, 4 readers",
+        announced,
+        &[
+            ("announced, 2 readers", Case { readers: 2, ..announced }),
+            ("announced, 8 readers", Case { readers: 8, ..announced }),
+            ("`O_DIRECT` by `io_uring`, 1 reader", Case { readers: 1, ..ring }),
+            ("`O_DIRECT` by `io_uring`, 2 readers", ring),
+            ("`O_DIRECT` by `io_uring`, 4 readers", Case { readers: 4, ..ring }),
+            ("`O_DIRECT` by `pread`, 1 reader", Case { readers: 1, ..pread }),
+            ("`O_DIRECT` by `pread`, 2 readers", pread),
+            ("`O_DIRECT` by `pread`, 4 readers", Case { readers: 4, ..pread }),
+            ("`O_DIRECT` in the order of the plan, 2 readers", Case { readers: 2, ..in_order }),
+            ("`O_DIRECT` in the order of the plan, 4 readers", in_order),
+        ],
+    );
+    let coded = Case { how: How::Announced, readers: 8, read_bytes: MIB, coded: true };
+    let plain = Case { how: How::Plain, ..coded };
+    compare(
+        "Coded; default: announced, 8 readers, blocks of 1 MiB",
+        coded,
+        &[
+            ("announced, 16 readers", Case { readers: 16, ..coded }),
+            ("announced, 8 readers, blocks of 8 MiB", Case { read_bytes: 8 * MIB, ..coded }),
+            ("not announced, 8 readers", plain),
+            ("not announced, 16 readers", Case { readers: 16, ..plain }),
+            ("`O_DIRECT` by `pread`, 8 readers", Case { how: How::Direct, ..coded }),
+        ],
+    );
 }
