@@ -1,8 +1,9 @@
 """The tables of docs/results/access-patterns.md: ``python benches/access_patterns.py [--only SECTION ...]``.
 
-Every table is one or a few ``forebay bench`` (or ``limit``) commands on the emulated file systems, printed above it. The data
-set, the published ``fefs`` workload scaled down, is made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``).
-Needs FUSE; the second-epoch table also needs a memory control group that can be written.
+Every table is one or a few ``forebay bench`` (or ``limit``) commands on the emulated file systems,
+printed above it. The data set, the published ``fefs`` workload scaled down, is made once and kept
+in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). Needs FUSE; the second-epoch table also needs
+a memory control group that can be written.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from typing import Any
 
 DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
 WORKLOAD, SCALE = "fefs", 0.002
-# A sixteenth of the paper's batch of 2 x 64, and of its compute time with AlexNet: 20 steps of 16 ranks are one epoch.
+# A sixteenth of the paper's batch of 2 x 64, and of its compute time with AlexNet: 20 steps of 16
+# ranks are one epoch.
 SHAPE = ("--world-size", "16", "--batch-size", "8", "--cold")
 PATTERNS = "pylmdb-skipping,pylmdb-contiguous,pylmdb-ownlock,lmdb,forebay@sequential,forebay"
 FEFS = ("--pfs", "fefs", "--targets", "3")
 
-# File systems, narrowed to so many targets (0: as they are): disks to one, or their seeks, slowed down, take minutes.
+# File systems, narrowed to so many targets (0: as they are): disks to one, or their seeks, slowed
+# down, take minutes.
 PRESETS = {
     "fefs": 3,
     "fefs-hdd": 2,
@@ -153,7 +156,8 @@ def epochs() -> None:
     rows = ("--strategies", "pylmdb-skipping,pylmdb-contiguous,forebay")
     shape = ("--ranks", "4", "--nodes", "4", "--steps", "20", "--skip-verify", "--repetitions", "1")
     options = ("--preset", "fefs", "--targets", "3", "--time-scale", "18")
-    # Each of the four nodes takes a quarter of the control group for itself, which is one for all of them here.
+    # Each of the four nodes takes a quarter of the control group for itself, which is one for all
+    # of them here.
     os.environ["FOREBAY_MEMORY"] = "64MiB"
     with mounted(*options) as mount, small_memory(768 * MIB):
         place = str(mount / dataset().name)

@@ -1,7 +1,8 @@
 """The table of docs/results/links.md: ``python benches/links.py``.
 
-Round trips over a link between two leaders, on one node and between two emulated ones (network namespaces on a bridge), beside
-those of a plain TCP connection between two Python processes at the same places: what the machine and its kernel allow.
+Round trips over a link between two leaders, on one node and between two emulated ones (network
+namespaces on a bridge), beside those of a plain TCP connection between two Python processes at the
+same places: what the machine and its kernel allow.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The tables of docs/results/lmdbio.md: ``python benches/lmdbio.py [--tiny] [SECTION ...]``.
 
-The ladder of "Scalable Deep Learning via I/O Analysis and Optimization" (Pumma et al., TOPC 2019: the paper), each rung against
-the others, on emulated nodes and file systems. Every table is one or a few ``forebay bench`` commands, printed above it. A
-section ends within about ten minutes on two cores; ``ladder`` stands for its six parts. The data sets, published workloads
-scaled down, are made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). Needs FUSE. ``--tiny`` shows in a few
-minutes that everything runs; its numbers mean nothing.
+The ladder of "Scalable Deep Learning via I/O Analysis and Optimization" (Pumma et al., TOPC 2019:
+the paper), each rung against the others, on emulated nodes and file systems. Every table is one or
+a few ``forebay bench`` commands, printed above it. A section ends within about ten minutes on two
+cores; ``ladder`` stands for its six parts. The data sets, published workloads scaled down, are made
+once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). Needs FUSE. ``--tiny`` shows in
+a few minutes that everything runs; its numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ DATA = {
 TABLES = ("3k", "110k")
 """Data sets of the tables that compare sample sizes."""
 
-# File systems, narrowed so that four nodes on two cores are to them what a cluster is to the whole; and the time factor.
+# File systems, narrowed so that four nodes on two cores are to them what a cluster is to the whole;
+# and the time factor.
 PRESETS: dict[str, tuple[str, ...]] = {
-    # A file lies on one target: 625 MB/s of real time with this factor, and a seek takes 48 ms rather than the 300 of "auto".
+    # A file lies on one target: 625 MB/s of real time with this factor, and a seek takes 48 ms
+    # rather than the 300 of "auto".
     "lustre-hdd": ("--targets", "4", "--time-scale", "6"),
     "lustre-ssd": ("--targets", "2"),
     "gpfs": ("--targets", "2"),
@@ -152,14 +155,16 @@ def against(base: dict[str, Any] | None, median: dict[str, Any], key: str) -> st
     return times(base[key] if base else None, median[key])
 
 
-# --- the sections -----------------------------------------------------------------------------------------------------
+# --- the sections
+# -----------------------------------------------------------------------------------------------------
 
 
 def ladder(study: Study, preset: str, data: str) -> None:
     """All rungs at 1, 4 and 16 ranks on one node, 4 and 16 on four; the paper's figures 15 to 22."""
     pick = [name for name in LADDER if name == LADDER[0] or name in RUNGS]
     for ranks, nodes in study.few(SHAPES):
-        # A whole epoch: what is read ahead behind the last step would count, and slow down the others.
+        # A whole epoch: what is read ahead behind the last step would count, and slow down the
+        # others.
         batch = ("--global-batch", str(DATA[data].global_batch))
         table(study.bench(data, *shape(ranks, nodes), *place(preset), *batch, repetitions=1, pick=pick))
 

@@ -1,12 +1,13 @@
 """Two builds side by side on the warm rows of ``core.py``: ``python benches/pairs.py --against OTHER/python``.
 
-``OTHER`` is another checkout in which ``make build`` was run. Each pair is two new processes, one of either build, which take
-turns: one epoch each, the first of a turn alternating, so that both meet the same neighbours on the machine. Of a pair counts
-the ratio of the medians of its epochs, of all pairs the median, with a 95 % interval from 10,000 bootstrap samples. Processor
-time is the process's own, user and system.
+``OTHER`` is another checkout in which ``make build`` was run. Each pair is two new processes, one
+of either build, which take turns: one epoch each, the first of a turn alternating, so that both
+meet the same neighbours on the machine. Of a pair counts the ratio of the medians of its epochs, of
+all pairs the median, with a 95 % interval from 10,000 bootstrap samples. Processor time is the
+process's own, user and system.
 
-``--options`` gives this side other options: ``--options strategy=pread`` measures what reading costs where copying from a
-mapping would do.
+``--options`` gives this side other options: ``--options strategy=pread`` measures what reading
+costs where copying from a mapping would do.
 """
 
 from __future__ import annotations

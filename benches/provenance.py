@@ -1,7 +1,8 @@
 """The table of docs/provenance.md: ``python benches/provenance.py [CASE[=SAMPLES] ...]``.
 
-What a recipe costs: its bytes, the time and memory to compute all offsets from it, and the time to make a sidecar of them.
-Nothing is read: the data sets are the published ones by their sizes. Every case is measured in a process of its own.
+What a recipe costs: its bytes, the time and memory to compute all offsets from it, and the time to
+make a sidecar of them. Nothing is read: the data sets are the published ones by their sizes. Every
+case is measured in a process of its own.
 """
 
 from __future__ import annotations

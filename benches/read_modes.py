@@ -1,8 +1,9 @@
 """The tables of docs/results/read-width.md: ``python benches/read_modes.py [--only SECTION ...]``.
 
-Each figure is one cold epoch in a new process, over 1 GiB of records of 196 KiB on an emulated file system. The modes take
-turns, and the one that begins a turn changes. Times are medians in seconds of the model. Needs FUSE and a memory control group
-(version 1) that can be written. The modes ``before`` and ``before kept`` are of another build (``--against OTHER/python``).
+Each figure is one cold epoch in a new process, over 1 GiB of records of 196 KiB on an emulated file
+system. The modes take turns, and the one that begins a turn changes. Times are medians in seconds
+of the model. Needs FUSE and a memory control group (version 1) that can be written. The modes
+``before`` and ``before kept`` are of another build (``--against OTHER/python``).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ RECORD_BYTES = 196 << 10
 RECORDS = 5350
 CHUNK_BYTES = 256 << 10
 CHUNKS = 4096
-# The process may take this much memory, its share of the page cache included: the file is larger than half of it.
+# The process may take this much memory, its share of the page cache included: the file is larger
+# than half of it.
 MEMORY_BYTES = 448 * MIB
 BYSTANDER_BYTES = 64 * MIB
 

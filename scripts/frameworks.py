@@ -2,15 +2,22 @@
 
 In order:
 
-1. pip is asked whether torch can be had. If not, the exit status is 69 (``UNAVAILABLE``) and nothing is left behind.
-2. torch's wheel is installed without what it requires: 4 GB of CUDA libraries and a compiler for them.
-3. The two small CUDA libraries that torch calls at import are installed. Each other one becomes an empty library that defines
-   the symbols and versions that torch's libraries ask for; a call returns an error code. Nothing calls them without a GPU.
-4. lightning and what the tests need are installed without further requirements, which would bring step 2's back.
-5. This package is put on the path: its Python files, and the extension that ``make build`` has left beside them.
-6. torch and lightning are imported. A stamp then says from which version of this script the environment was made.
+1. pip is asked whether torch can be had. If not, the exit status is 69 (``UNAVAILABLE``) and
+   nothing is left behind.
+2. torch's wheel is installed without what it requires: 4 GB of CUDA libraries and a compiler for
+   them.
+3. The two small CUDA libraries that torch calls at import are installed. Each other one becomes an
+   empty library that defines the symbols and versions that torch's libraries ask for; a call
+   returns an error code. Nothing calls them without a GPU.
+4. lightning and what the tests need are installed without further requirements, which would bring
+   step 2's back.
+5. This package is put on the path: its Python files, and the extension that ``make build`` has left
+   beside them.
+6. torch and lightning are imported. A stamp then says from which version of this script the
+   environment was made.
 
-It takes about 60 s and 1.5 GB. What it makes is for tests only and never distributed. x86-64 only, as these wheels are.
+It takes about 60 s and 1.5 GB. What it makes is for tests only and never distributed. x86-64 only,
+as these wheels are.
 """
 
 from __future__ import annotations
@@ -33,7 +40,8 @@ ENVIRONMENT = ROOT / ".venv-frameworks"
 UNAVAILABLE = 69
 
 TORCH = "torch==2.15.0"
-# What torch itself imports; its metadata pins the versions of the CUDA libraries (cuda-toolkit 13.2).
+# What torch itself imports; its metadata pins the versions of the CUDA libraries (cuda-toolkit
+# 13.2).
 OF_TORCH = ("filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec")
 CUDA = ("nvidia-cuda-runtime==13.2.86", "nvidia-cuda-cupti==13.2.86")
 LIGHTNING = (
@@ -45,7 +53,8 @@ LIGHTNING = (
 OF_LIGHTNING = ("packaging", "pyyaml", "tqdm")
 OF_TESTS = ("lmdb>=1.4", "pytest>=8.2", "pytest-timeout>=2.3")
 
-# Libraries of CUDA, by the beginning of their names, and those of them that are installed or never loaded.
+# Libraries of CUDA, by the beginning of their names, and those of them that are installed or never
+# loaded.
 _CUDA_LIBRARY = re.compile(r"lib(cu|nv|nccl)")
 _REAL_LIBRARY = re.compile(r"lib(cuda\.so|cudart|cupti)")
 # Symbols that torch's libraries ask for without a version.

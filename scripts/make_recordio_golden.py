@@ -1,11 +1,13 @@
 """Write the golden RecordIO files of the tests with MXNet's own library.
 
-MXNet 1.9.1 is the last release and wants an old numpy, so it lives in an environment of its own, once:
+MXNet 1.9.1 is the last release and wants an old numpy, so it lives in an environment of its own,
+once:
 
     python3.11 -m venv /tmp/mxnet && /tmp/mxnet/bin/pip install mxnet==1.9.1 numpy==1.23.5
     /tmp/mxnet/bin/python scripts/make_recordio_golden.py tests/golden/recordio
 
-The records are made again by the tests (`tests/recordio_records.py`); only what the library makes of them is kept.
+The records are made again by the tests (`tests/recordio_records.py`); only what the library makes
+of them is kept.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """Prints the packages of an optional group of pyproject.toml, groups within groups resolved, one per line.
 
-The Makefile installs them before the extension is built, so that a change of Rust code does not ask pip about Python packages.
+The Makefile installs them before the extension is built, so that a change of Rust code does not ask
+pip about Python packages.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Runs the test suites one after the other and sums them up in one closing line.
 
-Every suite's output is passed through as it comes. Rust suites are counted from the `test result:` lines of cargo's test
-harness, the Python suite from the JUnit file that pytest writes. A suite that ends badly without naming a failed test (it
-did not compile, it was killed) counts as one failure. The closing line stands alone at the end:
+Every suite's output is passed through as it comes. Rust suites are counted from the `test result:`
+lines of cargo's test harness, the Python suite from the JUnit file that pytest writes. A suite that
+ends badly without naming a failed test (it did not compile, it was killed) counts as one failure.
+The closing line stands alone at the end:
 
     1234 passed, 0 failed, 3 skipped
 
 Rust's `ignored` tests count as skipped; they are the long ones, run by `make test-long` (`--long`).
 
-The suite `frameworks` runs in an environment of its own, which scripts/frameworks.py makes, and only where it is asked for: by
-its name, or with `--frameworks`. The latter allows for a machine that cannot have its packages, and then says so in a line
-before the closing one.
+The suite `frameworks` runs in an environment of its own, which scripts/frameworks.py makes, and
+only where it is asked for: by its name, or with `--frameworks`. The latter allows for a machine
+that cannot have its packages, and then says so in a line before the closing one.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LONG = {"FOREBAY_LONG_TESTS": "1", "PROPTEST_CASES": "10000"}
 # Models take seconds, however they are compiled: 57 CPU seconds in all, against 268 optimised.
 UNOPTIMISED = {"CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_PROFILE_DEV_DEBUG": "0"}
-# Tests wait more than they compute: three processes take 4 min 20 s on two cores, one takes 13 min. The tests of a file stay
-# together, because they share fixtures.
+# Tests wait more than they compute: three processes take 4 min 20 s on two cores, one takes 13 min.
+# The tests of a file stay together, because they share fixtures.
 PARALLEL = ["--numprocesses", str(min(1 + (os.cpu_count() or 1), 8)), "--dist", "loadfile"]
 SUITES = ("rust", "loom", "python", "frameworks")
 # Exit status of scripts/frameworks.py where its packages cannot be had.
@@ -177,7 +178,8 @@ def main() -> int:
             command += ["-p", crate]
             for name in names:
                 command += ["--test", name]
-        # Its own target directory: the flag changes every crate, the ordinary build would be thrown away each time.
+        # Its own target directory: the flag changes every crate, the ordinary build would be thrown
+        # away each time.
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "loom"
         flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom".strip()
         counts += rust("loom", command, {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(target), **UNOPTIMISED})

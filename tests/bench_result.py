@@ -8,7 +8,8 @@ import statistics
 
 from forebay.tools.report import data
 
-# Name, seconds exposed per step, ways the requests look, order. The shapes are those of the studies: skipping is slowest.
+# Name, seconds exposed per step, ways the requests look, order. The shapes are those of the
+# studies: skipping is slowest.
 STRATEGIES = (
     ("pylmdb-skipping", "sequential", 0.110, "skipping"),
     ("pylmdb-skipping-noreadahead", "sequential", 0.210, "pages"),

@@ -20,7 +20,8 @@ from ranks.pool import Pool
 # Modules whose fixtures all tests may use; one that another imports stands before it.
 pytest_plugins = ("emulator", "bench_support", "demo_support", "snapshot")
 
-# A shell starts background jobs with SIGINT ignored, and Python then leaves it so; tests that interrupt need the usual handler.
+# A shell starts background jobs with SIGINT ignored, and Python then leaves it so; tests that
+# interrupt need the usual handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What a launcher, a user or a cluster may have set; a test sets what it needs.

@@ -1,9 +1,10 @@
 """How much disk the tests take, at most, at any moment: watched while they run, and held against a limit.
 
-What a test or a process of it writes goes to the temporary directory of the session, :func:`own_temporary_directory`. A thread
-adds up the blocks of the files there, so that sparse files count as what they take. Where tests run in several processes, each
-of these watches the directory of all. It never looks beyond a mount point: a look
-would be a request to the emulated file system, which counts them.
+What a test or a process of it writes goes to the temporary directory of the session,
+:func:`own_temporary_directory`. A thread adds up the blocks of the files there, so that sparse
+files count as what they take. Where tests run in several processes, each of these watches the
+directory of all. It never looks beyond a mount point: a look would be a request to the emulated
+file system, which counts them.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import pytest
 # The most that all tests together may take at once [bytes].
 MAX_BYTES = 2 << 30
 
-# Pause between two looks [s]; longer where a look takes long, so that looking takes at most a fiftieth of the time.
+# Pause between two looks [s]; longer where a look takes long, so that looking takes at most a
+# fiftieth of the time.
 PAUSE_S = 0.25
 SHARE = 50
 
-# openat2(2), which alone can be told not to cross a mount point; the number is that of all architectures.
+# openat2(2), which alone can be told not to cross a mount point; the number is that of all
+# architectures.
 _OPENAT2 = 437
 _RESOLVE_NO_XDEV = 0x01
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -19,7 +19,8 @@ from forebay.tools import pfs
 from forebay.tools.pfs import directory, mounts
 from forebay.tools.pfs.mounts import entries
 
-# Four targets, fast enough that tests do not wait and slow enough that times are those of the model.
+# Four targets, fast enough that tests do not wait and slow enough that times are those of the
+# model.
 SPEC = {
     "name": "test",
     "targets": 4,

@@ -30,7 +30,8 @@ class History:
     new_library: bool = False
     database: str | None = None
     own_transaction: bool = True
-    # Where keys follow a pattern, that; where commits follow a rhythm, that, or 0 for one transaction.
+    # Where keys follow a pattern, that; where commits follow a rhythm, that, or 0 for one
+    # transaction.
     pattern: str | None = None
     rhythm: int | None = None
     name: str = ""

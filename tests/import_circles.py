@@ -1,8 +1,9 @@
 """Find files of a Rust crate that import each other in a circle.
 
-A file imports another one if it names one of its items, in a `use` line or in a path such as `crate::index::Index`.
-Re-exports are followed to the file that defines the item. Test modules do not count. A `mod.rs` or `lib.rs` may
-dispatch to the files below it and be imported by them; all other imports must run in one direction.
+A file imports another one if it names one of its items, in a `use` line or in a path such as
+`crate::index::Index`. Re-exports are followed to the file that defines the item. Test modules do
+not count. A `mod.rs` or `lib.rs` may dispatch to the files below it and be imported by them; all
+other imports must run in one direction.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Texts for people, compared with files: the fixtures ``snapshot`` and ``says``.
 
-``snapshot``: a test gives a name and a text; ``tests/snapshots/NAME.txt`` holds what is expected. ``says``: a block of code
-raises an exception or warns; the test gives the class and the values that the message names, and
-``tests/snapshots/messages/MODULE.txt`` holds the text. Regular expressions stand for what differs from run to run, such as
-paths. ``FOREBAY_WRITE_SNAPSHOTS=1`` writes the files instead, in one process: read the difference before you commit it.
-Snapshots hold words; assert facts as facts.
+``snapshot``: a test gives a name and a text; ``tests/snapshots/NAME.txt`` holds what is expected.
+``says``: a block of code raises an exception or warns; the test gives the class and the values that
+the message names, and ``tests/snapshots/messages/MODULE.txt`` holds the text. Regular expressions
+stand for what differs from run to run, such as paths. ``FOREBAY_WRITE_SNAPSHOTS=1`` writes the
+files instead, in one process: read the difference before you commit it. Snapshots hold words;
+assert facts as facts.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Says:
         *values
             Facts that the message names: each as it stands, not as part of a longer word or number.
         replace
-            Regular expression → what stands for its matches in the snapshot; paths and digests are replaced for all.
+            Regular expression → what stands for its matches in the snapshot; paths and digests are
+            replaced for all.
         """
         context = pytest.warns(kind) if issubclass(kind, Warning) else pytest.raises(kind)
         with context as caught:

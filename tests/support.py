@@ -30,9 +30,11 @@ MPI_OPTIONS = ("--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "-
 # Whether there is time for more of the same tests (`make test-long`).
 LONG = bool(os.environ.get("FOREBAY_LONG_TESTS"))
 
-# A watchdog against hangs [s], never a measurement: a machine that compiles meanwhile takes many times as long as an idle one.
+# A watchdog against hangs [s], never a measurement: a machine that compiles meanwhile takes many
+# times as long as an idle one.
 DEADLINE_S = 240
-# The same for a death that is told to those who wait: far below the 600 s that loaders wait by default.
+# The same for a death that is told to those who wait: far below the 600 s that loaders wait by
+# default.
 TOLD_WITHIN_S = 120
 # How often a test is tried that only a machine without other work passes at once.
 TRIES = 40

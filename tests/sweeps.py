@@ -1,8 +1,9 @@
 """Wide sweeps: which cases of a test with many parameters `make test` runs, and which only `make test-long`.
 
-A test marked ``sweep(together=k)`` runs as few cases as let every k values of different parameters meet at least once: with
-k = 1 each value once, with k = 2 each pair. Faults come from one value, or from two that meet; others are for the long run.
-The choice depends on the cases alone, so it is the same in every run.
+A test marked ``sweep(together=k)`` runs as few cases as let every k values of different parameters
+meet at least once: with k = 1 each value once, with k = 2 each pair. Faults come from one value, or
+from two that meet; others are for the long run. The choice depends on the cases alone, so it is the
+same in every run.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ RECORD_BYTES = 1 << 20
 RECORDS = 192
 
 
-# Requests by turns cost dozens of seeks in every epoch; a thread that a busy machine stops while it asks costs some in one.
+# Requests by turns cost dozens of seeks in every epoch; a thread that a busy machine stops while it
+# asks costs some in one.
 @needs_fuse
 def test_a_walk_through_a_file_seeks_once_per_target(backing, points):
     with (backing / "records.bin").open("wb") as file:

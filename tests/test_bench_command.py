@@ -41,7 +41,8 @@ def test_rows_hand_out_the_same_samples_and_their_times_add_up(capsys, data):
             assert repetition["requested_bytes"] == asked > 2 * sum(200 + i % 7 * 600 for i in range(SAMPLES))
             assert repetition["rate_mib_s"] == pytest.approx(asked / 2**20 / repetition["total_seconds"])
             assert 0 < repetition["accelerator_utilisation"] <= 1
-    # What is behind the last step is in no part. A rank that loses its core there explains less of its time.
+    # What is behind the last step is in no part. A rank that loses its core there explains less of
+    # its time.
     assert 0.99 <= max(explained) <= 1.0001
     sequential = [row["digest_steps"] for row in rows.values() if row["order"] == "sequential"]
     assert len(sequential) == 4

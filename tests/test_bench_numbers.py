@@ -27,7 +27,8 @@ STAMPS = ("got", "arrived", "together", "marks")
 
 
 def test_stamps_become_the_parts_that_docs_metrics_defines():
-    # Seconds. Start-up until 10; steps of compute 2; rank 1 waits 3 s for its second batch, rank 0 one.
+    # Seconds. Start-up until 10; steps of compute 2; rank 1 waits 3 s for its second batch, rank 0
+    # one.
     first = rank_of_stamps(0, 0, 10, 22, [8, 14, 19], [12, 16, 21], [13, 18, 22])
     second = rank_of_stamps(1, 0, 10, 22, [9, 15, 19], [12, 17, 21], [13, 18, 22])
     found = timing.repetition([first, second], time_scale=1.0)

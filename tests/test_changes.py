@@ -134,7 +134,8 @@ def test_a_database_that_is_written_meanwhile_is_said_to_be_not_damaged(tmp_path
                     one.put(b"%04d" % sample, bytes([number]) * 20_000)
 
         transaction(0)
-        # Pages are read behind the writer's back: those of the snapshot that was opened are used again after a while.
+        # Pages are read behind the writer's back: those of the snapshot that was opened are used
+        # again after a while.
         with forebay.Loader(
             tmp_path / "one", 4, order="sequential", strategy="pread", memory="2MiB", world="single", epochs=1
         ) as loader:

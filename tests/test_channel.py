@@ -151,7 +151,8 @@ def test_a_rank_that_does_not_come_to_an_exchange_is_named_at_the_deadline(absen
         found = on_ranks(4, exchange)
         errors = [str(error) for rank, error in enumerate(found) if rank != absent]
         assert all(isinstance(found[rank], RendezvousError) for rank in range(4) if rank != absent)
-        # On a busy machine another one may be late as well, and the first to give up says so to all.
+        # On a busy machine another one may be late as well, and the first to give up says so to
+        # all.
         if all(f"missing: rank {absent}" in error for error in errors if "missing" in error):
             assert any("missing" in error for error in errors)
             return

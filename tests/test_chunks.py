@@ -49,7 +49,8 @@ def test_a_chunk_is_read_once_by_the_node(pool, zipped, ranks, strategy):
     node = max((rank["stats"]["node"] for rank in found), key=lambda node: node["read_bytes"])
     assert node["decode_seconds"] > 0
     if strategy == "forebay":
-        # A lane's end may cut a chunk in two, and so may a window's. The others read through gaps as well.
+        # A lane's end may cut a chunk in two, and so may a window's. The others read through gaps
+        # as well.
         stored = zipped.stat().st_size
         assert stored * 0.9 < node["read_bytes"] + node["unstaged_bytes"] < stored * 1.6
 

@@ -111,7 +111,8 @@ def test_a_node_sees_its_own_mount_and_reading_it_fills_its_own_page_cache(backi
         for _ in range(2):
             assert nodes.python(cluster, 0, read, points[0] / "file").finish()[1] == f"{8 << 20}\n"
         first, second = server.stats()["nodes"]
-        # The second reading came from the page cache, but for pages that the kernel reclaimed meanwhile.
+        # The second reading came from the page cache, but for pages that the kernel reclaimed
+        # meanwhile.
         assert 8 << 20 <= first["read_bytes"] < 12 << 20
         assert second["read_bytes"] == 0
         assert nodes.python(cluster, 1, read, points[1] / "file").finish()[1] == f"{8 << 20}\n"

@@ -124,7 +124,8 @@ def test_a_death_between_two_steps_is_told_and_nothing_stays(pool, records, plac
 
 
 def test_a_death_is_told_where_every_batch_is_ready_and_nobody_waits(pool, records, place):
-    # Batches of one resident page at a time, all in memory, and a rank that reads nothing for the others.
+    # Batches of one resident page at a time, all in memory, and a rank that reads nothing for the
+    # others.
     options = {"batch_size": 1, "order": "sequential", "strategy": {"readers": 1}}
     ranks = pool.begin(3, work.walk, path=records, options=options, job="resident")
     for rank in ranks:

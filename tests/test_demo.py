@@ -79,7 +79,8 @@ def test_on_the_emulator_losses_are_identical_and_its_counters_are_what_table_pa
             for key, value in run["pfs"].items()
             if key not in {"mean_read_bytes", "missed_deadlines"}
         }
-        # Every run begins cold and reads nearly every page, each once: the second epoch comes from the page cache.
+        # Every run begins cold and reads nearly every page, each once: the second epoch comes from
+        # the page cache.
         assert 0.9 * found["file_bytes"] < node["read_bytes"] < 1.2 * found["file_bytes"]
         assert [file["file"] for file in counted["files"] if file["reads"]] == ["train.lmdb/data.mdb"]
         for text in (
@@ -109,7 +110,8 @@ def test_a_demo_that_fails_in_mid_run_leaves_nothing_mounted(
             raise launch.LaunchError("training run: a rank died")
         if failure == "interrupt":
             raise KeyboardInterrupt
-        # The server dies while the ranks read: they end with an error, and so does the question for its counters.
+        # The server dies while the ranks read: they end with an error, and so does the question for
+        # its counters.
         process = os.pidfd_open(pfs.Server.of(mount).pid)
         signal.pidfd_send_signal(process, signal.SIGKILL)
         select.select([process], [], [], support.DEADLINE_S)

@@ -100,7 +100,8 @@ def test_the_set_is_a_caffe_database_with_mixed_classes(dataset: data.DataSet):
 def test_equal_specs_give_equal_bytes_and_a_finished_set_is_used_again(dataset: data.DataSet, tmp_path: Path):
     other = data.prepare(tmp_path / "again", data.Spec(SAMPLES), quiet)
     assert other.made
-    # Everything but the meta pages, which hold the size of the map alone, and unused bytes inside pages.
+    # Everything but the meta pages, which hold the size of the map alone, and unused bytes inside
+    # pages.
     assert len(other.file.read_bytes()) == len(dataset.file.read_bytes())
     batches = []
     for one in (dataset, other):

@@ -31,7 +31,8 @@ def wait_until_watched_by(pid):
         time.sleep(0.01)
 """
 
-# A rank. They make the loader when all others are there; the one that ends early does so once the leader has seen it.
+# A rank. They make the loader when all others are there; the one that ends early does so once the
+# leader has seen it.
 _RANK = (
     f"""{_WATCHED}"""
     + """
@@ -70,7 +71,8 @@ draft.rename(place / f"said.{rank}")
 """
 )
 
-# Starts ranks as torchrun's agent does, or as multiprocessing (which says nothing in their environment), and waits for all.
+# Starts ranks as torchrun's agent does, or as multiprocessing (which says nothing in their
+# environment), and waits for all.
 _PARENT = """
 import json, os, subprocess, sys
 program, arguments, environments = json.loads(sys.argv[1])
@@ -169,7 +171,8 @@ def test_a_rank_of_mpiexec_that_returns_early_is_named_where_the_launcher_ends_n
     )
     code = code.replace("from pathlib import Path\nimport forebay\n", "from pathlib import Path\n")
     arguments = [place, samples, "exit0", "RANK", '"auto"', 60, EARLY, RANKS]
-    # Not under `python -m mpi4py`: a job of one node needs no MPI, and one that began MPI is ended by its launcher.
+    # Not under `python -m mpi4py`: a job of one node needs no MPI, and one that began MPI is ended
+    # by its launcher.
     script = tmp_path / "rank.py"
     script.write_text("import json, os, sys\nimport forebay\n" + code)
     options = support.MPI_OPTIONS if name == "Open MPI" else ()

@@ -1,7 +1,7 @@
 """Failures on several emulated nodes: whoever is left is told who was lost, a stall is no loss, and nothing stays behind.
 
-Ranks are processes in namespaces, uneven numbers of them on three nodes, joined by a communicator that no launcher stands
-behind: nothing ends the survivors but what they are told.
+Ranks are processes in namespaces, uneven numbers of them on three nodes, joined by a communicator
+that no launcher stands behind: nothing ends the survivors but what they are told.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ MEETING_PLACE = "/dev/shm/forebay"
 
 PROGRAM = Path(__file__).parent / "cluster" / "drill_rank.py"
 
-# Strategies of this build in which nodes need each other in different ways: not at all, for the index, for cursors, for turns.
+# Strategies of this build in which nodes need each other in different ways: not at all, for the
+# index, for cursors, for turns.
 CROSSING = [
     name for name in ("forebay", "lmm", "lmm-dio", "lmm-dm", "lmm-dio-prov-coal-stag") if name in STRATEGIES
 ]
@@ -197,7 +198,8 @@ LOSSES = [
 
 @pytest.mark.parametrize("victim", FEWER)
 def test_a_loss_at_the_start_is_told(drill, victim):
-    # Rank 3 keeps the others waiting in the making of the loader; who was killed before he came is one that does not come.
+    # Rank 3 keeps the others waiting in the making of the loader; who was killed before he came is
+    # one that does not come.
     one = drill({"timeout": 3}, absent=[3])
     one.wait_for("start", list(one.programs))
     lost, dead = lose(one, victim)
@@ -264,7 +266,8 @@ def test_a_node_that_is_cut_off_is_told_to_the_others_and_it_is_told_that_it_los
     one.finish(range(len(NODE_OF)))
 
 
-# --- on the emulated file system ---------------------------------------------------------------------------------------
+# --- on the emulated file system
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture

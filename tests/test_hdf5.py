@@ -36,7 +36,8 @@ FILTERS = {
     "zstd": dict(hdf5plugin.Zstd()),
 }
 
-# Shapes of data sets and of their chunks: whole rows, tiles, edges of both, one chunk, more than the data.
+# Shapes of data sets and of their chunks: whole rows, tiles, edges of both, one chunk, more than
+# the data.
 SHAPES = [
     ((40,), (7,)),
     ((23, 5), (4, 5)),

@@ -15,7 +15,8 @@ from ranks import plain, work
 
 RECORDS = 8000
 RECORD_BYTES = 200
-# What the check for changes at the end of an epoch may read: the meta pages, as the kernel reads ahead of them.
+# What the check for changes at the end of an epoch may read: the meta pages, as the kernel reads
+# ahead of them.
 CHECK_BYTES = 128 << 10
 
 

@@ -185,7 +185,8 @@ def test_a_root_that_says_goodbye_is_passed_over(pool, several, leaves):
 
 
 def test_nodes_do_not_wait_for_one_that_rests_or_jumps(pool, several):
-    # Rank 1 is a node of its own: it breaks off early and rests; the others go on to the end of the epoch by themselves.
+    # Rank 1 is a node of its own: it breaks off early and rests; the others go on to the end of the
+    # epoch by themselves.
     actions = {0: [{"stop": None}, {"epoch": 0}], 1: [{"stop": 2}, {"epoch": 0}]}
     ranks = begin(pool, (0, 1), several, "lmm-dm", lambda rank: {"actions": actions[rank]}, function=work.act)
     for rank, passes in enumerate(check(pool.outcomes(ranks))):
@@ -219,7 +220,8 @@ def test_turns_change_nothing_but_when_something_is_read(pool, several, stagger)
         assert plain.together(found, epoch) == steps_of(4)
     for rank in (0, 2, 3):
         assert sum(found[one]["stats"]["stagger_tokens"] for one in range(4) if (one < 2) == (rank == 0)) > 0
-    # A turn costs two messages to the keeper, none from it to itself, and one from it to every other node.
+    # A turn costs two messages to the keeper, none from it to itself, and one from it to every
+    # other node.
     stats = found[2]["stats"]
     assert 2 * stats["stagger_tokens"] // 2 - 2 <= stats["messages_sent"] <= 2 * stats["stagger_tokens"] + 2
 

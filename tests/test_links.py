@@ -73,7 +73,8 @@ def test_ranks_of_several_nodes_share_an_epoch_and_send_no_message_for_it(pool, 
 
 
 def test_nodes_that_set_different_epochs_are_all_told(pool, records):
-    # Nodes do not wait for each other, so the epoch takes long enough for what they tell each other.
+    # Nodes do not wait for each other, so the epoch takes long enough for what they tell each
+    # other.
     each = lambda rank: {"actions": [{}, {"epoch": 5 + (NODES[rank] == 1), "pause": 0.15}]}  # noqa: E731
     for one in pool.outcomes(begin(pool, work.act, each, path=records)):
         assert isinstance(one, Raised), one
@@ -335,7 +336,8 @@ def walk_on_nodes(emulated, records, place, walk_s):
 
 @nodes.needs_nodes
 def test_a_node_that_is_cut_off_for_a_few_seconds_is_no_loss(records, tmp_path):
-    # A link is lost after seven seconds. What was to be three can be more on a busy machine; then it shows nothing.
+    # A link is lost after seven seconds. What was to be three can be more on a busy machine; then
+    # it shows nothing.
     for turn in range(support.TRIES):
         with Cluster(3) as emulated:
             programs = walk_on_nodes(emulated, records, tmp_path / f"exchange-{turn}", 6)

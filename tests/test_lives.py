@@ -73,7 +73,8 @@ def test_ranks_that_break_keep_and_pause_as_they_like_get_what_the_order_says(po
 
 @pytest.mark.parametrize("how", ["close", "break"])
 def test_readers_that_move_or_lag_never_write_over_blocks_that_others_wait_for(pool, tmp_path, how):
-    # Blocks of one rank each: steps of 1.5 MiB in a region per rank, and a ring that goes round every few steps.
+    # Blocks of one rank each: steps of 1.5 MiB in a region per rank, and a ring that goes round
+    # every few steps.
     path = str(
         support.write_lmdb(tmp_path / "x.lmdb", [support.record(number, 48_000) for number in range(1600)])
     )
@@ -129,7 +130,8 @@ def test_interrupts_at_any_moment_lose_no_place(pool, mixed, tmp_path):
 
         for _ in range(6):
             interrupt()
-        # Of signals that come too fast for a busy machine some are one. In the last epoch the others may be done.
+        # Of signals that come too fast for a busy machine some are one. In the last epoch the
+        # others may be done.
         if epoch + 1 < epochs:
             support.wait_until(lambda: interrupt() >= 2 * (epoch + 1), "two interrupts an epoch")  # noqa: B023
         ranks[0].tell("go")
@@ -141,7 +143,8 @@ def test_interrupts_at_any_moment_lose_no_place(pool, mixed, tmp_path):
     for rank, one in enumerate(found):
         for number, steps in enumerate(one["found"]):
             whole = [step[rank] for step in expected[2 * (epochs - number)]]
-            # A batch on its way from the call to the variable goes with the interrupt; no batch comes twice or late.
+            # A batch on its way from the call to the variable goes with the interrupt; no batch
+            # comes twice or late.
             places = [whole.index(step) for step in steps]
             assert places == sorted(set(places))
             assert rank != 0 or steps == whole

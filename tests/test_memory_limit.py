@@ -87,8 +87,8 @@ def test_a_data_set_that_does_not_fit_the_address_space_is_read_and_config_says_
 @pytest.mark.parametrize(
     ("limit", "extra_mib", "options"),
     [
-        # Less than the least that works, or than twice that; more asked for than is left; so little that nothing at all
-        # can be mapped; what the kernel refuses.
+        # Less than the least that works, or than twice that; more asked for than is left; so little
+        # that nothing at all can be mapped; what the kernel refuses.
         ("RLIMIT_AS", 64, {"strategy": "pread"}),
         ("RLIMIT_AS", 120, {"strategy": "pread"}),
         ("RLIMIT_AS", 300, {"strategy": "pread", "memory": "400MiB"}),

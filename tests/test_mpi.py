@@ -215,7 +215,8 @@ def test_a_rank_that_cannot_open_its_data_tells_all_why_and_they_can_try_again(t
     for rank, (_, first, second) in enumerate(emitted(done)):
         assert second == 7
         assert "no.lmdb" in first
-        # Rank 2 may be ahead: its word can come while the others still wait for the exchange before, which it has left.
+        # Rank 2 may be ahead: its word can come while the others still wait for the exchange
+        # before, which it has left.
         gave_up = re.match(
             r"RendezvousError (meeting the other ranks|comparing options): rank 2 gave up: ", first
         )

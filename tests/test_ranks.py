@@ -1,6 +1,7 @@
 """Loaders of several ranks that find each other by what a launcher leaves in the environment.
 
-The promises that hold for any ranks are in test_promises.py and test_deaths.py, those of real MPI launches in test_mpi.py.
+The promises that hold for any ranks are in test_promises.py and test_deaths.py, those of real MPI
+launches in test_mpi.py.
 """
 
 from __future__ import annotations

@@ -124,7 +124,8 @@ def test_a_sidecar_serves_only_the_reading_that_it_was_made_for(tmp_path, write)
         for one, other, samples in ((whole, rows, 3 * SHAPE[0]), (rows, whole, 3)):
             one.native.build_index(beside=beside)
             with warnings.catch_warnings():
-                # A sidecar of the other reading is passed over, with a warning where it stands beside the data.
+                # A sidecar of the other reading is passed over, with a warning where it stands
+                # beside the data.
                 warnings.simplefilter("ignore")
                 assert len(pickle.loads(pickle.dumps(other))) == samples
 
@@ -170,7 +171,8 @@ def test_hdf5_files_whose_fields_share_more_than_the_first_axis_are_doubted(tmp_
     fields = ["climate/data", "climate/labels_0"]
     with pytest.warns(RuntimeWarning, match=r'"climate/data" \(12, 18, 4\), "climate/labels_0" \(12, 18\)'):
         assert len(forebay.open(pattern, fields=fields)) == 36
-    # By themselves the fields differ in their first dimension, and the error knows the other reading.
+    # By themselves the fields differ in their first dimension, and the error knows the other
+    # reading.
     with pytest.raises(OptionError, match="sample_axis=None"):
         len(forebay.open(pattern, fields=[*fields, "name"]))
 

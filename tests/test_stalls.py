@@ -1,6 +1,7 @@
 """Waits: for storage that does not answer, within the limit and no longer; for a rank that is slow or stopped, without limit.
 
-The emulated file system stalls for an hour, so whatever these tests see happens while storage stalls: they hold no watch.
+The emulated file system stalls for an hour, so whatever these tests see happens while storage
+stalls: they hold no watch.
 """
 
 # Fixtures are imported by their names, which arguments of tests then repeat.
@@ -202,7 +203,8 @@ def test_a_jump_in_a_stall_waits_for_the_reads_of_the_pass_before_within_the_lim
         outcome = rank.hear()
         check([outcome])
         assert outcome["steps"] == BYTES // SIZES["small"] // 4
-        # Where storage keeps only a read into a batch, which nothing else touches, the jump has nothing to wait for.
+        # Where storage keeps only a read into a batch, which nothing else touches, the jump has
+        # nothing to wait for.
         assert said in ("StorageTimeout", "nothing")
         if in_the_stall and said == "StorageTimeout":
             # The start that failed counts for nothing.
@@ -241,7 +243,8 @@ def test_a_rank_that_keeps_the_others_waiting_is_named_in_warnings_and_nobody_ra
         others = [rank for rank in begun if rank is not begun[slow]]
         if kind != "stopped":
             assert begun[slow].hear() == "resting"
-        # One after half of the limit, one after all of it, and then more time than is allowed to storage.
+        # One after half of the limit, one after all of it, and then more time than is allowed to
+        # storage.
         for _ in range(2):
             for rank in others:
                 said = rank.hear()

@@ -144,7 +144,8 @@ def test_many_ragged_features_share_the_room_of_their_records(tmp_path):
 
 
 def test_a_batch_whose_values_outgrow_its_room_is_delivered_all_the_same(tmp_path):
-    # The few samples that are looked at have short lists; that of the last one is written in a byte per number.
+    # The few samples that are looked at have short lists; that of the last one is written in a byte
+    # per number.
     numbers = [[number] * (1 + number % 2) for number in range(99)] + [list(range(100)) * 3000]
     path = write(tmp_path / "x", [message_of([values], [b"x"]) for values in numbers])
     with forebay.Loader(

@@ -11,8 +11,8 @@ import pytest
 
 from support import record, run_python, write_lmdb
 
-# Uses `warm` while threads can be had, so that everything is imported, then `cold` when none can: root, whom the kernel
-# exempts, becomes another user for that.
+# Uses `warm` while threads can be had, so that everything is imported, then `cold` when none can:
+# root, whom the kernel exempts, becomes another user for that.
 _PRELUDE = """
 import importlib, json, os, resource, sys
 import forebay

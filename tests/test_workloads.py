@@ -29,7 +29,8 @@ google_crc32c = pytest.importorskip("google_crc32c", reason="google-crc32c is no
 NAMES = workload.names()
 GIB = 2**30
 
-# Bytes of the full data sets as the publications give them, in GiB (680 GB of Neuron-Inverter are 633 GiB).
+# Bytes of the full data sets as the publications give them, in GiB (680 GB of Neuron-Inverter are
+# 633 GiB).
 PUBLISHED_GIB = {
     "cosmoflow-async": 384,
     "neuron-inverter": 680e9 / GIB,
@@ -61,7 +62,8 @@ def test_a_workload_file_is_sound_and_every_number_has_a_source(name):
     found = workload.load(name)
     assert found.name == name
     assert found.variant() == found.variants[0]
-    # load() refuses a number without a source and a source without a number; none of them is empty talk.
+    # load() refuses a number without a source and a source without a number; none of them is empty
+    # talk.
     assert {"sample.bytes", "dataset.samples", "dataset.files"} <= found.sources.keys()
     assert all(len(text) > 10 for text in found.sources.values())
 

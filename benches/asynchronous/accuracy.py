@@ -1,10 +1,11 @@
 """Does the order matter to a training: a two-layer network in numpy on real digits, several seeds, epoch by epoch.
 
-The images are scikit-learn's handwritten digits, varied as those of `forebay demo`; the held-out ones are never trained on.
-They are kept in two npz files of the same samples: mixed, as data sets are written that care, and sorted by class, as they
-should not be. A seed decides the first weights and the shuffles. The orders: all samples shuffled; Forebay's group order as it
-is by default; and the paper's, where each of P processes goes through groups of B samples, shuffled inside: one process, and
-16, its fewest.
+The images are scikit-learn's handwritten digits, varied as those of `forebay demo`; the held-out
+ones are never trained on. They are kept in two npz files of the same samples: mixed, as data sets
+are written that care, and sorted by class, as they should not be. A seed decides the first weights
+and the shuffles. The orders: all samples shuffled; Forebay's group order as it is by default; and
+the paper's, where each of P processes goes through groups of B samples, shuffled inside: one
+process, and 16, its fewest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Programs that read one sample at a time, as the paper's rows *TF* and *TF-Pre* do, for ``forebay bench --baseline``.
 
-Re-implementations: the paper's public code is a callback of tf.data that opens HDF5 with h5py and copies one sample after
-another, in an order shuffled anew for every epoch. `h5py-random` is that loop alone, `tfdata-random` has it behind
-`tf.data.Dataset.map`, `tfdata-random-prefetch` adds `prefetch(AUTOTUNE)`.
+Re-implementations: the paper's public code is a callback of tf.data that opens HDF5 with h5py and
+copies one sample after another, in an order shuffled anew for every epoch. `h5py-random` is that
+loop alone, `tfdata-random` has it behind `tf.data.Dataset.map`, `tfdata-random-prefetch` adds
+`prefetch(AUTOTUNE)`.
 """
 
 from __future__ import annotations

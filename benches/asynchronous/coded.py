@@ -1,8 +1,9 @@
 """gzip HDF5, warm, against h5py on two cores: sequential slices, and chunks in a shuffled order.
 
-The samples are counts of 16 bits (Poisson, mean 2: such as CosmoFlow's volumes hold), in chunks of about 1 MiB, with and
-without the shuffle filter. h5py reads chunk after chunk, each decoded once, in one thread: its library lets one in at a time.
-Rows take turns; an epoch is timed from opening to the last batch.
+The samples are counts of 16 bits (Poisson, mean 2: such as CosmoFlow's volumes hold), in chunks of
+about 1 MiB, with and without the shuffle filter. h5py reads chunk after chunk, each decoded once,
+in one thread: its library lets one in at a time. Rows take turns; an epoch is timed from opening to
+the last batch.
 """
 
 from __future__ import annotations

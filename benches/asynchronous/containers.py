@@ -1,7 +1,7 @@
 """One set of samples in every format: a raw file of noise, and what ``forebay convert`` and h5py make of it.
 
-Each format is written by its own library, as ``forebay convert`` does. Chunked HDF5 and folders, which it does not write, are
-written here, by h5py and by the file system.
+Each format is written by its own library, as ``forebay convert`` does. Chunked HDF5 and folders,
+which it does not write, are written here, by h5py and by the file system.
 """
 
 from __future__ import annotations

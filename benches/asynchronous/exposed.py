@@ -1,9 +1,10 @@
 """Exposed I/O of the paper's two applications, scaled: one sample at a time against groups, one buffer against two.
 
-In order, for each number of ranks: `async` reads the epoch without computing, which tells what reading takes; a step then
-computes as much longer than it reads as in the paper (tables II to V: *Comp* over the exposed I/O of *Async I/O*, which hides
-nothing). The programs that read sample by sample take a few small steps of the same compute per sample, since a whole epoch of
-them takes hours; what they expose of those is carried over to the epoch.
+In order, for each number of ranks: `async` reads the epoch without computing, which tells what
+reading takes; a step then computes as much longer than it reads as in the paper (tables II to V:
+*Comp* over the exposed I/O of *Async I/O*, which hides nothing). The programs that read sample by
+sample take a few small steps of the same compute per sample, since a whole epoch of them takes
+hours; what they expose of those is carried over to the epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ MOST_RATIO = 2.0
 than its computing, that is run on 16 ranks only, beside this.
 """
 
-# With the factor that "auto" gives lustre-hdd a seek takes 300 ms, and a few samples one at a time ten minutes.
+# With the factor that "auto" gives lustre-hdd a seek takes 300 ms, and a few samples one at a time
+# ten minutes.
 PLACES = {
     "gpfs": ("--pfs", "gpfs", "--targets", "2"),
     "lustre-hdd": ("--pfs", "lustre-hdd", "--targets", "2", "--time-scale", "15"),
@@ -62,12 +64,14 @@ class Application:
 SINGLE_STEPS = 4
 
 APPLICATIONS = {
-    # A 24th of the published volume: 64³ × 4 of 16 bits; groups of 8 MiB, as the paper's smallest buffer has 4 samples.
+    # A 24th of the published volume: 64³ × 4 of 16 bits; groups of 8 MiB, as the paper's smallest
+    # buffer has 4 samples.
     "cosmoflow": Application(
         "cosmoflow-2mib", Sample(2 << 20, 0, "raw", (Field("volume", "uint16", (64, 64, 64, 4)),)),
         samples=256, tiny_samples=64, files=5, global_batch=16, group="group:samples=4,window=1", single_batch=16,
     ),
-    # The published samples; groups of 9.4 MiB, as 609 samples were enough on both machines (figure 10).
+    # The published samples; groups of 9.4 MiB, as 609 samples were enough on both machines (figure
+    # 10).
     "neuron": Application(
         "neuron-inverter-files", workload.load("neuron-inverter").sample,
         samples=32_768, tiny_samples=4096, files=4, global_batch=1024, group="group:samples=512,window=1",

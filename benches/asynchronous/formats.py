@@ -1,10 +1,11 @@
 """Group order of every format, cold, against what the storage gives to one that reads a file from front to end.
 
-In order, for each format: it is made, indexed, and mounted on an emulated file system; then the epoch and `forebay limit` take
-turns, each from an empty page cache: one process, from asking for the first batch to the last one. What making the loader takes
-(a file is opened) is told apart, as of exposed I/O: an epoch here is a tenth of a second in model time, and the limit opens
-nothing, either. Both are bytes fetched from the file system over real seconds of the same time scale, so that their ratio is
-the model's. What was made is removed again.
+In order, for each format: it is made, indexed, and mounted on an emulated file system; then the
+epoch and `forebay limit` take turns, each from an empty page cache: one process, from asking for
+the first batch to the last one. What making the loader takes (a file is opened) is told apart, as
+of exposed I/O: an epoch here is a tenth of a second in model time, and the limit opens nothing,
+either. Both are bytes fetched from the file system over real seconds of the same time scale, so
+that their ratio is the model's. What was made is removed again.
 """
 
 from __future__ import annotations

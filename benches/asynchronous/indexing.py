@@ -1,8 +1,9 @@
 """What the first opening of large data costs: a million small files, and 100 GB of TFRecord, which is sparse.
 
-`forebay index` runs as a process of its own, with a sidecar cache of its own, so that its peak of memory is its own; that of an
-index of one sample is told beside it, since it is what Python and the libraries take. Where the caches of the kernel can be
-dropped (root), the folder is indexed with its directories and inodes on the disk, too.
+`forebay index` runs as a process of its own, with a sidecar cache of its own, so that its peak of
+memory is its own; that of an index of one sample is told beside it, since it is what Python and the
+libraries take. Where the caches of the kernel can be dropped (root), the folder is indexed with its
+directories and inodes on the disk, too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Warm epochs: raw bytes to batches of numpy arrays, one process, everything in the page cache; rows take turns.
 
-Every row shuffles as it usually does, over about as many samples: Forebay in group order; tf.data and webdataset with a shuffle
-buffer of one of its windows, behind a file read from front to end; h5py with the same groups read as slices in a shuffled order
-and shuffled in memory, and, as most scripts have it, sample by sample. What an epoch of a training can keep from the one before
-is kept: the loader, the data set of tf.data; and an epoch is timed behind one that is not, since what one reads ahead for the
-next should count in one of the two.
+Every row shuffles as it usually does, over about as many samples: Forebay in group order; tf.data
+and webdataset with a shuffle buffer of one of its windows, behind a file read from front to end;
+h5py with the same groups read as slices in a shuffled order and shuffled in memory, and, as most
+scripts have it, sample by sample. What an epoch of a training can keep from the one before is kept:
+the loader, the data set of tf.data; and an epoch is timed behind one that is not, since what one
+reads ahead for the next should count in one of the two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The data sets: real LMDB files written by py-lmdb, and `.npy` files of the same bytes, made once and kept.
 
-Contents are random bytes from a fixed seed; keys are ``%08d`` in order, a transaction per 1,000 samples, as
-Caffe's tools write. A directory is renamed into place when it is complete.
+Contents are random bytes from a fixed seed; keys are ``%08d`` in order, a transaction per 1,000
+samples, as Caffe's tools write. A directory is renamed into place when it is complete.
 """
 
 from __future__ import annotations

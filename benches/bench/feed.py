@@ -37,7 +37,8 @@ class Feed:
     def readers(self) -> int:
         """Reader threads of the node: how many threads the plain loops get.
 
-        A loader that works alone has none, and copies in as many threads as it has cores and buffers.
+        A loader that works alone has none, and copies in as many threads as it has cores and
+        buffers.
         """
         config = self.loader.config
         return config.reading.readers or min(len(os.sched_getaffinity(0)), config.memory.batch_buffers)

@@ -1,9 +1,9 @@
 """The harness of the benchmarks: what a row is, how it is measured, how it is told.
 
-A row compares Forebay with something plain on the same bytes, side by side in one process and one run:
-warm-ups, then repetitions in turn (ours, theirs, ours, theirs ...), so that whatever else the machine does
-hits both. What counts is the median of the ratios of neighbours; the quartiles are its spread. Single times
-are shown but claim nothing.
+A row compares Forebay with something plain on the same bytes, side by side in one process and one
+run: warm-ups, then repetitions in turn (ours, theirs, ours, theirs ...), so that whatever else the
+machine does hits both. What counts is the median of the ratios of neighbours; the quartiles are its
+spread. Single times are shown but claim nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A disk made slow: the blkio controller of control groups v1 limits what one process reads from a block
 device.
 
-Unthrottled, a virtual disk is cached by its host and proves nothing. The limit holds for buffered and for
-direct reads, within about 10 %, and binds processes, so the measured one is a child that joins the group
-first. Needs root and cgroup v1; anything else skips the row with its reason.
+Unthrottled, a virtual disk is cached by its host and proves nothing. The limit holds for buffered
+and for direct reads, within about 10 %, and binds processes, so the measured one is a child that
+joins the group first. Needs root and cgroup v1; anything else skips the row with its reason.
 """
 
 from __future__ import annotations

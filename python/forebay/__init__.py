@@ -6,7 +6,8 @@
     for batch in loader:
         ...
 
-Names are loaded at first use, so that the command line does not pay for numpy where it does not need it.
+Names are loaded at first use, so that the command line does not pay for numpy where it does not
+need it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Braces in paths, as bash expands them: ``{0000..0131}``, ``{a..e}``, ``{0..9..3}``, ``{train,val}``, one in another.
 
-A text is cut into parts once; how many paths it stands for is known before one is made. As in bash, the first braces change
-slowest; a range has leading zeros where one of its ends has; braces that hold neither a range nor a comma, or are not
-closed, stand for themselves; a backslash takes its meaning from a brace, a comma or a backslash; what is empty is dropped.
+A text is cut into parts once; how many paths it stands for is known before one is made. As in bash,
+the first braces change slowest; a range has leading zeros where one of its ends has; braces that
+hold neither a range nor a comma, or are not closed, stand for themselves; a backslash takes its
+meaning from a brace, a comma or a backslash; what is empty is dropped.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ os.register_at_fork(after_in_child=_forked)
 def fork_generation() -> int:
     """Return how many forks lie between this process and the one that imported Forebay.
 
-    An object that remembers the number it was made under knows at the cost of a comparison that it has been carried into a
-    child, whose copy of the engine must not be touched.
+    An object that remembers the number it was made under knows at the cost of a comparison that it
+    has been carried into a child, whose copy of the engine must not be touched.
     """
     return _generation

@@ -1,9 +1,10 @@
 """One pass over a loader: the batches of an epoch, and where the loader stands meanwhile.
 
-An iteration begins with its first ``next``: until then an iterator changes nothing. The engine numbers iterations under its
-own lock, and an iterator with another number than the newest is stale; so threads that iterate one loader at once get an
-error instead of each other's batches. The position counts batches that were handed out. It is one tuple in an object that
-loader and iteration share, so that any thread and any signal handler reads it whole.
+An iteration begins with its first ``next``: until then an iterator changes nothing. The engine
+numbers iterations under its own lock, and an iterator with another number than the newest is stale;
+so threads that iterate one loader at once get an error instead of each other's batches. The
+position counts batches that were handed out. It is one tuple in an object that loader and iteration
+share, so that any thread and any signal handler reads it whole.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class Position(NamedTuple):
 class Batch(dict[str, Any]):
     """One step's samples of this rank: field name → array, or a list of arrays where the length varies.
 
-    Arrays of fixed size have the shape (samples, then the shape of the field) and are views of the rank's own buffer:
-    writable, and given back for later batches when the last view of them is dropped. One raw field is called ``data``.
+    Arrays of fixed size have the shape (samples, then the shape of the field) and are views of the
+    rank's own buffer: writable, and given back for later batches when the last view of them is
+    dropped. One raw field is called ``data``.
 
     Attributes
     ----------
@@ -63,8 +65,8 @@ class Batch(dict[str, Any]):
 class Progress:
     """Where a loader stands: epoch, step, and whether an iteration was begun in that epoch.
 
-    One tuple, so that it is read and written whole from any thread and any signal handler. An iteration that is stale keeps
-    writing to its own object, which its loader has left behind.
+    One tuple, so that it is read and written whole from any thread and any signal handler. An
+    iteration that is stale keeps writing to its own object, which its loader has left behind.
     """
 
     __slots__ = ("place",)
@@ -87,7 +89,8 @@ class Iteration:
         self._loader: Loader | None = loader
         self._decode = loader._decode
         self._progress = _NOT_BEGUN
-        # Threads that share an iterator take turns, so that positions are counted in the order of the batches.
+        # Threads that share an iterator take turns, so that positions are counted in the order of
+        # the batches.
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iteration:

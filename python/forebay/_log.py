@@ -1,7 +1,8 @@
 """The engine's events in Python's ``logging``, under the name ``forebay``.
 
-The native module calls this one whenever Python code calls it, or waits in it: engine threads never wait for the
-interpreter. A record has the time of its event, and its fields as the dictionary ``record.fields``; docs/logging.md lists them.
+The native module calls this one whenever Python code calls it, or waits in it: engine threads never
+wait for the interpreter. A record has the time of its event, and its fields as the dictionary
+``record.fields``; docs/logging.md lists them.
 """
 
 from __future__ import annotations

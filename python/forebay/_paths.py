@@ -1,8 +1,9 @@
 """Paths of datasets: braces and patterns stand for files, and what is not there is named with what is.
 
-A path is taken as it is if something has that very name. Else braces are expanded (:mod:`forebay._braces`), and each result
-that holds ``*``, ``?`` or ``[`` stands for the sorted names that match it. Beyond that nothing is looked at: whether a file
-is there is found out by opening it, since one question per file takes minutes for many files on shared storage.
+A path is taken as it is if something has that very name. Else braces are expanded
+(:mod:`forebay._braces`), and each result that holds ``*``, ``?`` or ``[`` stands for the sorted
+names that match it. Beyond that nothing is looked at: whether a file is there is found out by
+opening it, since one question per file takes minutes for many files on shared storage.
 :func:`missing` makes the error when one is not.
 """
 

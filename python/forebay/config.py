@@ -1,8 +1,8 @@
 """What a loader decided and found, as facts: :attr:`Loader.config`.
 
-A :class:`Config` is a frozen value, made anew by each access. Only ``now``, ``fallbacks`` and the epochs of the shuffle
-quality differ from one access to the next. :func:`dataclasses.asdict` makes a dictionary that ``json`` can write.
-:meth:`Loader.explain` renders the same facts as text.
+A :class:`Config` is a frozen value, made anew by each access. Only ``now``, ``fallbacks`` and the
+epochs of the shuffle quality differ from one access to the next. :func:`dataclasses.asdict` makes a
+dictionary that ``json`` can write. :meth:`Loader.explain` renders the same facts as text.
 """
 
 from __future__ import annotations

@@ -38,20 +38,22 @@ def open(
 ) -> Dataset:
     """Open a dataset.
 
-    Only headers are read. The index is built, or found as a sidecar, when it is first needed; a :class:`forebay.Loader` does
-    that once per node.
+    Only headers are read. The index is built, or found as a sidecar, when it is first needed; a
+    :class:`forebay.Loader` does that once per node.
 
     Parameters
     ----------
     path : path-like or sequence of path-like
-        A file, or the directory of an LMDB environment. A list of them, a pattern such as ``"train-*.lmdb"``, or braces
-        such as ``"train-{0000..0131}.tar"``, is one dataset of several shards, in the order of the list, of the sorted names,
-        or of the braces. Something that has that very name goes before pattern and braces.
+        A file, or the directory of an LMDB environment. A list of them, a pattern such as
+        ``"train-*.lmdb"``, or braces such as ``"train-{0000..0131}.tar"``, is one dataset of
+        several shards, in the order of the list, of the sorted names, or of the braces. Something
+        that has that very name goes before pattern and braces.
     format : str, optional
         The container format (docs/formats). Default: found from the contents.
     fields : sequence of str, optional
-        The fields that are wanted, in this order. Default: all. Of a raw file, a mapping of field name to dtype or
-        (dtype, shape), or a structured dtype of numpy's: what its records consist of.
+        The fields that are wanted, in this order. Default: all. Of a raw file, a mapping of field
+        name to dtype or (dtype, shape), or a structured dtype of numpy's: what its records consist
+        of.
     schema : {"auto", "raw", "caffe-datum", "tf-example", "image-record"}, optional
         How records become fields. ``auto`` looks at the first records. Default ``auto``.
     database : str, optional
@@ -61,9 +63,10 @@ def open(
     header_bytes : int, optional
         Bytes in front of the first record of a raw file.
     sample_axis : {"auto", 0, None}, optional
-        What counts the samples of HDF5, npy and npz files: 0, the first axis, so that a file is a shard of samples; None,
-        nothing, so that each file is one sample, and its fields are whole arrays. Default ``auto``: the first axis, with a
-        warning where many files share one shape and nothing shows that their first axis counts samples.
+        What counts the samples of HDF5, npy and npz files: 0, the first axis, so that a file is a
+        shard of samples; None, nothing, so that each file is one sample, and its fields are whole
+        arrays. Default ``auto``: the first axis, with a warning where many files share one shape
+        and nothing shows that their first axis counts samples.
 
     Returns
     -------
@@ -74,7 +77,8 @@ def open(
     StorageError
         If a path is not there or cannot be read.
     FormatError
-        If the contents are not what the format says; the message names file, offset, expected and found.
+        If the contents are not what the format says; the message names file, offset, expected and
+        found.
     OptionError
         If an option is not one of those above, or the fields do not fit the format.
     """
@@ -146,8 +150,9 @@ def _names(fields: Any) -> list[str]:
 class Dataset:
     """Samples in container files; made by :func:`forebay.open`.
 
-    ``len(dataset)`` is the number of samples, ``dataset[i]`` one of them: bytes where the schema is raw, else a dict of field
-    name to value. This is the plain way to look at single samples; a :class:`forebay.Loader` is the fast way to all.
+    ``len(dataset)`` is the number of samples, ``dataset[i]`` one of them: bytes where the schema is
+    raw, else a dict of field name to value. This is the plain way to look at single samples; a
+    :class:`forebay.Loader` is the fast way to all.
 
     Parameters
     ----------

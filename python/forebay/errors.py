@@ -1,8 +1,8 @@
 """The exceptions that Forebay raises.
 
-All share one base, :class:`ForebayError`, and each also inherits the built-in that fits, so that ``except OSError`` works.
-The string of an exception says what was attempted, where, what was expected and what was found; advice stands apart, in a
-last line that begins with ``hint:``.
+All share one base, :class:`ForebayError`, and each also inherits the built-in that fits, so that
+``except OSError`` works. The string of an exception says what was attempted, where, what was
+expected and what was found; advice stands apart, in a last line that begins with ``hint:``.
 
 ===================  ==============  =========================================================
 exception            built-in        what failed
@@ -16,7 +16,8 @@ exception            built-in        what failed
 `PeerLostError`      `RuntimeError`  the job: a process of it ended
 ===================  ==============  =========================================================
 
-The Rust core raises these classes, too, and imports this module for that; it must import nothing of the package.
+The Rust core raises these classes, too, and imports this module for that; it must import nothing of
+the package.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ __all__ = [
 class ForebayError(Exception):
     """Base of all errors that Forebay raises; itself an `Exception`.
 
-    Raised as such where no other class fits: a closed loader, a stale iterator, a limit of the operating system that is
-    neither memory nor storage.
+    Raised as such where no other class fits: a closed loader, a stale iterator, a limit of the
+    operating system that is neither memory nor storage.
     """
 
     __module__ = "forebay"
@@ -55,7 +56,8 @@ class OptionError(ForebayError, ValueError):
 class MemoryLimitError(OptionError, MemoryError):
     """A limit on memory leaves too little for a loader; an `OptionError`, and also a `MemoryError`.
 
-    The limit may be that of a control group, ``ulimit -v``, or the memory of the machine; the message names it.
+    The limit may be that of a control group, ``ulimit -v``, or the memory of the machine; the
+    message names it.
     """
 
     __module__ = "forebay"
@@ -64,7 +66,8 @@ class MemoryLimitError(OptionError, MemoryError):
 class FormatError(ForebayError, ValueError):
     """A data set is not what its format, its schema or its index says; also a `ValueError`.
 
-    A file that was modified while it is in use is a `StorageError`, also where its new bytes look damaged.
+    A file that was modified while it is in use is a `StorageError`, also where its new bytes look
+    damaged.
     """
 
     __module__ = "forebay"
@@ -85,8 +88,8 @@ class StorageError(ForebayError, OSError):
     Attributes
     ----------
     errno : int or None
-        Number of the error that the operating system returned; None where no system call failed, for example where a file
-        was modified.
+        Number of the error that the operating system returned; None where no system call failed,
+        for example where a file was modified.
     strerror : str or None
         The text of `errno`.
     filename : str or None
@@ -123,8 +126,9 @@ class StorageTimeout(StorageError, TimeoutError):  # noqa: N818 - the name of th
 class RendezvousError(ForebayError, RuntimeError):
     """The ranks of a job did not come together; also a `RuntimeError`.
 
-    Ranks did not come within ``timeout=``, gave up, or came with different options, data sets or positions. It is no
-    `PeerLostError`: no process is known to have ended, and to start the same job again may not help.
+    Ranks did not come within ``timeout=``, gave up, or came with different options, data sets or
+    positions. It is no `PeerLostError`: no process is known to have ended, and to start the same
+    job again may not help.
     """
 
     __module__ = "forebay"

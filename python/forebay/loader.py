@@ -1,9 +1,10 @@
 """The loader: batches of samples in a known order, at the speed of the storage.
 
-What happens here, in order: options are resolved and checked (:mod:`forebay.options`), the process finds out who it is
-(:mod:`forebay._job.world`), the ranks of several nodes compare what they want, then the engine is made, which is collective
-over the ranks of the node. From then on every batch is one call into the engine. The position (epoch and step) is kept here; it
-counts batches that were handed out, so that a state is exact however far the engine has read ahead. Every batch carries its
+What happens here, in order: options are resolved and checked (:mod:`forebay.options`), the process
+finds out who it is (:mod:`forebay._job.world`), the ranks of several nodes compare what they want,
+then the engine is made, which is collective over the ranks of the node. From then on every batch is
+one call into the engine. The position (epoch and step) is kept here; it counts batches that were
+handed out, so that a state is exact however far the engine has read ahead. Every batch carries its
 own position, so that a wrapper that reads ahead can save the state of the batch that was consumed.
 Iterations are in :mod:`forebay._iteration`.
 """
@@ -75,14 +76,16 @@ def _close_engine(engine: _native.Engine, generation: int) -> None:
 class Loader:
     """Batches of samples in a known order.
 
-    Making one is collective over the ranks of its node, and over all ranks where nodes are linked (docs/nodes.md); loaders of
-    one job are told apart by their name. Each pass over it is one epoch, the next pass the next one. A pass begins with its
-    first ``next``: an iterator that was never used changes nothing. A pass that was broken off counts; the other ranks go on
-    without this one until its next pass. A loader is iterated by one thread at a time: beginning a pass makes earlier
-    iterators stale.
+    Making one is collective over the ranks of its node, and over all ranks where nodes are linked
+    (docs/nodes.md); loaders of one job are told apart by their name. Each pass over it is one
+    epoch, the next pass the next one. A pass begins with its first ``next``: an iterator that was
+    never used changes nothing. A pass that was broken off counts; the other ranks go on without
+    this one until its next pass. A loader is iterated by one thread at a time: beginning a pass
+    makes earlier iterators stale.
 
-    Every option but ``dataset`` and ``decode`` can also be given as ``FOREBAY_`` + its name in capitals, or in the
-    configuration file; an argument of None was not given (:mod:`forebay.options`, docs/options.md).
+    Every option but ``dataset`` and ``decode`` can also be given as ``FOREBAY_`` + its name in
+    capitals, or in the configuration file; an argument of None was not given
+    (:mod:`forebay.options`, docs/options.md).
 
     Parameters
     ----------
@@ -93,8 +96,8 @@ class Loader:
     global_batch : int
         Samples per step of all ranks together, instead of ``batch_size``.
     order : {"group", "sequential", "contiguous", "shuffle"}, Group or function
-        Which sample stands at which position of an epoch. A function takes the epoch and returns all sample ids, the same on
-        every rank. Default ``"group"``.
+        Which sample stands at which position of an epoch. A function takes the epoch and returns
+        all sample ids, the same on every rank. Default ``"group"``.
     name : str
         Tells several loaders of one job apart. Default ``"train"``.
     seed : int
@@ -102,40 +105,43 @@ class Loader:
     world : {"auto", "mpi", "torchrun", "slurm", "single"} or World
         Who is in the job. Default ``"auto"``.
     strategy : {"forebay", "mmap", "pread", "io_uring", "lmdb", "lmm", ...} or Strategy
-        How samples are fetched; never which. Default ``"forebay"``; ``lmdb`` and the steps of LMDBIO (docs/options.md) are here
-        to compare with.
+        How samples are fetched; never which. Default ``"forebay"``; ``lmdb`` and the steps of
+        LMDBIO (docs/options.md) are here to compare with.
     memory : int or str
-        Bytes of staging blocks, batch buffers and kept data of the node, for example ``"2GiB"``; shared by the loaders of a
-        job, or of a process that is alone. Default: 2.5 GiB, or less where memory is limited (docs/options.md).
+        Bytes of staging blocks, batch buffers and kept data of the node, for example ``"2GiB"``;
+        shared by the loaders of a job, or of a process that is alone. Default: 2.5 GiB, or less
+        where memory is limited (docs/options.md).
     tiers
         Not in this version.
     epochs : int
-        Number of epochs that will be asked for, counted from the first, so that nothing is read ahead beyond them. Asking for
-        more is allowed; each of them is then read when it is asked for. By default unknown: the loader reads ahead into the
-        next epoch.
+        Number of epochs that will be asked for, counted from the first, so that nothing is read
+        ahead beyond them. Asking for more is allowed; each of them is then read when it is asked
+        for. By default unknown: the loader reads ahead into the next epoch.
     last : {"wrap", "drop", "short", "carry"}
-        What happens when the samples of an epoch do not fill the last step: samples from the start stand in, the rest is left
-        out, the step is shorter (a rank's part may be empty), or the next epoch starts where this one ended (``sequential``
-        only). Default ``"wrap"``.
+        What happens when the samples of an epoch do not fill the last step: samples from the start
+        stand in, the rest is left out, the step is shorter (a rank's part may be empty), or the
+        next epoch starts where this one ended (``sequential`` only). Default ``"wrap"``.
     bad_samples : {"raise", "skip"}
-        What happens when a sample cannot be read or decoded: an error that names file and offset, or the nearest earlier good
-        sample of the order stands in, ``batch.indices`` says so, and :meth:`bad_samples` tells which and why. Default
-        ``"raise"``.
+        What happens when a sample cannot be read or decoded: an error that names file and offset,
+        or the nearest earlier good sample of the order stands in, ``batch.indices`` says so, and
+        :meth:`bad_samples` tells which and why. Default ``"raise"``.
     checksums : bool
-        Whether the checksum of every record is computed as it is delivered, where the format has one (TFRecord's CRC-32C of
-        the data); a wrong one makes a bad sample. ``forebay verify`` and ``dataset[i]`` always do. Default False.
+        Whether the checksum of every record is computed as it is delivered, where the format has
+        one (TFRecord's CRC-32C of the data); a wrong one makes a bad sample. ``forebay verify`` and
+        ``dataset[i]`` always do. Default False.
     decode : function
         Called in this process on each batch; what it returns is handed out instead.
     timeout : float
-        Seconds of stalled storage, or of waiting for other ranks to make their loader, before an error. A slow rank is
-        waited for without limit, with warnings. Default 600.
+        Seconds of stalled storage, or of waiting for other ranks to make their loader, before an
+        error. A slow rank is waited for without limit, with warnings. Default 600.
 
     Raises
     ------
     OptionError
         If an option is not valid, or the budget is too small for one batch.
     MemoryLimitError
-        If a limit on memory (control group, ``ulimit -v``) leaves too little; an OptionError and a MemoryError.
+        If a limit on memory (control group, ``ulimit -v``) leaves too little; an OptionError and a
+        MemoryError.
     FormatError, StorageError
         If the dataset cannot be understood, or read.
     StorageTimeout
@@ -268,7 +274,8 @@ class Loader:
         self._steps, self._states = engine.steps, engine.order_state
         return engine
 
-    # --- what it is ---------------------------------------------------------------------------------------------------
+    # --- what it is
+    # ---------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -314,12 +321,14 @@ class Loader:
             f"{self._order['kind']} order, batches of {self._batch_size}, {self._dataset!r}>"
         )
 
-    # --- iterating ----------------------------------------------------------------------------------------------------
+    # --- iterating
+    # ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the rest of the epoch at a restored position, else over the next epoch.
 
-        The epoch begins with the first ``next``; until then nothing changes, neither the position nor another iterator.
+        The epoch begins with the first ``next``; until then nothing changes, neither the position
+        nor another iterator.
         """
         self._check_open()
         return Iteration(self)
@@ -382,19 +391,21 @@ class Loader:
             ids = np.minimum(ids, np.uint64(np.iinfo(np.int64).max))
         return np.ascontiguousarray(ids, dtype=np.int64)
 
-    # --- state --------------------------------------------------------------------------------------------------------
+    # --- state
+    # --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the exact position, as plain numbers and texts; safe in a signal handler and from any thread.
 
-        Where a wrapper reads ahead (a framework's prefetch, a queue), batches were handed out that were not consumed yet:
-        take :meth:`state_at` of the last batch that was.
+        Where a wrapper reads ahead (a framework's prefetch, a queue), batches were handed out that
+        were not consumed yet: take :meth:`state_at` of the last batch that was.
 
         Returns
         -------
         dict
-            ``version``, ``kind``, ``last``, ``seed``, ``epoch``, ``step`` (batches handed out), ``global_batch``, ``lanes``,
-            ``group_samples``, ``group_window`` and ``fingerprint`` (of the data set).
+            ``version``, ``kind``, ``last``, ``seed``, ``epoch``, ``step`` (batches handed out),
+            ``global_batch``, ``lanes``, ``group_samples``, ``group_window`` and ``fingerprint`` (of
+            the data set).
         """
         epoch, step, _ = self._progress.place
         return self._states.at(epoch, step)
@@ -405,7 +416,8 @@ class Loader:
         Parameters
         ----------
         position : Position or pair of int
-            :attr:`Batch.position` of the batch that was consumed, or the same epoch and step as a pair.
+            :attr:`Batch.position` of the batch that was consumed, or the same epoch and step as a
+            pair.
 
         Returns
         -------
@@ -422,9 +434,9 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state, also one that another number of ranks has written (collective over the node).
 
-        The stream of samples continues exactly. The number of ranks must divide the lanes of the state, the global batch, seed,
-        order and data set must be the same. Parameters of the group order that were left to their defaults are taken from
-        the state.
+        The stream of samples continues exactly. The number of ranks must divide the lanes of the
+        state, the global batch, seed, order and data set must be the same. Parameters of the group
+        order that were left to their defaults are taken from the state.
 
         Raises
         ------
@@ -453,7 +465,8 @@ class Loader:
             self._engine = self._make_engine(self._open_channel())
         except ForebayError as error:
             self._order = before
-            # What the state asks for cannot be. Alone a loader goes on as it was; several ranks would have to agree on that.
+            # What the state asks for cannot be. Alone a loader goes on as it was; several ranks
+            # would have to agree on that.
             if isinstance(error, OptionError) and self._rank_info.size == 1:
                 self._engine = self._make_engine(None)
                 self._forget_closed()
@@ -479,7 +492,8 @@ class Loader:
         self._check_open()
         self._engine.set_stagger(None if check_stagger("set_stagger", groups) == AUTO else int(groups))
 
-    # --- looking inside -----------------------------------------------------------------------------------------------
+    # --- looking inside
+    # -----------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Return what was measured since the loader was made; docs/metrics.md says what adds up to what."""
@@ -504,13 +518,15 @@ class Loader:
         )
         return "\n".join([header, *lines(self.config)])
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- the end
+    # ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Give everything back and tell the node to go on without this rank; batches that are held stay valid.
 
-        Reads that storage does not answer are left behind, with their memory.
-        :meth:`stats`, :attr:`config` and :meth:`explain` go on telling what was so at the end. Closing twice does nothing.
+        Reads that storage does not answer are left behind, with their memory. :meth:`stats`,
+        :attr:`config` and :meth:`explain` go on telling what was so at the end. Closing twice does
+        nothing.
         """
         if not self._finalizer.alive or self._generation != _core.fork_generation():
             return

@@ -1,14 +1,16 @@
 """Options: what they are called, where their values come from, what they may be.
 
-Every option is defined once, in :data:`OPTIONS`, and can be given in four places. The first that gives it counts:
+Every option is defined once, in :data:`OPTIONS`, and can be given in four places. The first that
+gives it counts:
 
 1. the argument of :class:`forebay.Loader` or :func:`forebay.open`,
 2. the environment variable ``FOREBAY_`` + its name in capitals,
 3. the configuration file: ``$FOREBAY_CONFIG``, else ``forebay.toml`` in the working directory,
 4. the default.
 
-A value is checked where it is read, so that an error names the place it came from. The ranks of a job must agree; that is
-compared when a loader is made, by the engine on a node and through MPI between nodes.
+A value is checked where it is read, so that an error names the place it came from. The ranks of a
+job must agree; that is compared when a loader is made, by the engine on a node and through MPI
+between nodes.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ WALKS = ("cursor", "handoff")
 PER_NODE = "per_node"
 PER_RANK = "per_rank"
 AUTO = "auto"
-# Presets: what each is short for. The steps of LMDBIO, from `lmm` on, are in the order of the paper; `async` is Lee et al.
+# Presets: what each is short for. The steps of LMDBIO, from `lmm` on, are in the order of the
+# paper; `async` is Lee et al.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "forebay": {},
     "mmap": {"access": "mmap"},
@@ -78,7 +81,8 @@ _warned_of: set[str] = set()
 _NEARLY = 0.85
 
 _LARGEST_SEED = 2**64 - 1
-# Most samples per step, readers, buffers, groups and the like: more than any machine holds, and within 32 bits.
+# Most samples per step, readers, buffers, groups and the like: more than any machine holds, and
+# within 32 bits.
 _MOST_COUNT = 2**32 - 1
 # What a file offset can count [bytes].
 _MOST_BYTES = 2**63 - 1
@@ -115,18 +119,20 @@ def _choice(name: str, value: object, valid: Sequence[str]) -> str:
 class Group:
     """The group order: groups of neighbours shuffled globally, dealt to lanes, shuffled again inside a window.
 
-    The parameters follow the data set, never memory or a measurement: they decide the order, and the state keeps them.
+    The parameters follow the data set, never memory or a measurement: they decide the order, and
+    the state keeps them.
 
     Parameters
     ----------
     samples : int, optional
-        Samples per group, read together. By default chosen from the mean size of a sample, in whole chunks where several are
-        decoded together.
+        Samples per group, read together. By default chosen from the mean size of a sample, in whole
+        chunks where several are decoded together.
     window : int, optional
         Groups that are shuffled together. By default chosen from the mean size of a sample.
     lanes : int, optional
-        Streams that the ranks share out between them; a multiple of the number of ranks that divides the global batch. A run
-        can be resumed on any number of ranks that divides it. By default the smallest such number that is at least 8.
+        Streams that the ranks share out between them; a multiple of the number of ranks that
+        divides the global batch. A run can be resumed on any number of ranks that divides it. By
+        default the smallest such number that is at least 8.
 
     Raises
     ------
@@ -151,38 +157,44 @@ class Strategy:
     Parameters
     ----------
     locate : {"index", "cursor", "handoff", "scan", "provenance"}
-        How the place of a sample is found. ``index``: by the sidecar. ``provenance``: by an index that is computed from the
-        recipe of the container's layout; where there is none, by the sidecar (one of ``Loader.config.fallbacks``). The others
-        are here to compare with. ``cursor``: by walking through the container from record to record, as programs do that use
-        LMDB's library: the readers of a node for all its ranks, or, where ``readers`` is not given, every rank for itself,
-        which then copies from its own mapping; it takes ``access="mmap"`` and the orders ``sequential`` and ``contiguous``.
-        ``handoff``: by such a walk of one root of the job at a time, which hands its cursor to the next; ``sequential`` only.
-        ``scan``: by an index that one process makes by such a walk when the loader is made.
+        How the place of a sample is found. ``index``: by the sidecar. ``provenance``: by an index
+        that is computed from the recipe of the container's layout; where there is none, by the
+        sidecar (one of ``Loader.config.fallbacks``). The others are here to compare with.
+        ``cursor``: by walking through the container from record to record, as programs do that use
+        LMDB's library: the readers of a node for all its ranks, or, where ``readers`` is not given,
+        every rank for itself, which then copies from its own mapping; it takes ``access="mmap"``
+        and the orders ``sequential`` and ``contiguous``. ``handoff``: by such a walk of one root of
+        the job at a time, which hands its cursor to the next; ``sequential`` only. ``scan``: by an
+        index that one process makes by such a walk when the loader is made.
     access : {"auto", "mmap", "pread", "io_uring"}
-        How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a local file, known to be
-        resident) and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel refuses it;
-        that is one of ``Loader.config.fallbacks``.
+        How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a
+        local file, known to be resident) and reads otherwise. ``io_uring`` falls back to ``pread``
+        where the kernel refuses it; that is one of ``Loader.config.fallbacks``.
     readers : int, "per_node" or "per_rank", optional
-        Reader threads per node. By default 2 on a local file system and 8 on one of other nodes; there, in orders that
-        walk forward or in groups, 4 that announce large reads to the kernel. ``"per_node"``:
-        1 per node, 2 above 16 ranks, and they alone touch storage, as LMDBIO's roots do; without it large samples are
-        read straight into the batch by the rank that gets them. ``"per_rank"``: one for each rank.
+        Reader threads per node. By default 2 on a local file system and 8 on one of other nodes;
+        there, in orders that walk forward or in groups, 4 that announce large reads to the kernel.
+        ``"per_node"``: 1 per node, 2 above 16 ranks, and they alone touch storage, as LMDBIO's
+        roots do; without it large samples are read straight into the batch by the rank that gets
+        them. ``"per_rank"``: one for each rank.
     coalesce : int, optional
-        Steps that one read may span, where the order goes step by step (all but ``group``). By default chosen from the memory.
+        Steps that one read may span, where the order goes step by step (all but ``group``). By
+        default chosen from the memory.
     stagger : int or "auto", optional
-        Groups of nodes whose readers take turns, so that only some of them touch storage at a time; ``"auto"``: as many as is
-        measured to be best (:meth:`Loader.set_stagger` changes it later). By default all read whenever they like.
+        Groups of nodes whose readers take turns, so that only some of them touch storage at a time;
+        ``"auto"``: as many as is measured to be best (:meth:`Loader.set_stagger` changes it later).
+        By default all read whenever they like.
     prefetch_windows : int, optional
-        What is read ahead, in windows of the order ``group`` for each lane (in other orders, in what is read at once): 1 reads
-        the next window when the one before is used up, 2 while it is being used. By default a little more than 1, as windows
-        end at different steps.
+        What is read ahead, in windows of the order ``group`` for each lane (in other orders, in
+        what is read at once): 1 reads the next window when the one before is used up, 2 while it is
+        being used. By default a little more than 1, as windows end at different steps.
     direct : bool, optional
-        Whether to read with O_DIRECT, past the page cache. By default where the files exceed half the memory and reads are
-        not announced; announced reads go through the page cache, and such files are dropped from it when they are read.
-        With False they stay there.
+        Whether to read with O_DIRECT, past the page cache. By default where the files exceed half
+        the memory and reads are not announced; announced reads go through the page cache, and such
+        files are dropped from it when they are read. With False they stay there.
     batch_buffers : int, optional
-        Batch buffers per rank, at least 2. A script that holds on to many batches needs many, or gets copies in private
-        memory. By default 4, two with the user, two being filled; 8 where a batch takes at most 2 MiB.
+        Batch buffers per rank, at least 2. A script that holds on to many batches needs many, or
+        gets copies in private memory. By default 4, two with the user, two being filled; 8 where a
+        batch takes at most 2 MiB.
 
     Raises
     ------

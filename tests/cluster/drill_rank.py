@@ -1,8 +1,8 @@
 """One rank of a failure drill, run on an emulated node: ``python drill_rank.py JSON``.
 
-It tells how far it has come by lines of a file, ``said.RANK`` in the place of the drill, and waits at the stages that the
-drill names until a file ``go.STAGE`` is there. Without MPI nothing ends the job when a rank dies, so each survivor says what it
-was told.
+It tells how far it has come by lines of a file, ``said.RANK`` in the place of the drill, and waits
+at the stages that the drill names until a file ``go.STAGE`` is there. Without MPI nothing ends the
+job when a rank dies, so each survivor says what it was told.
 """
 
 from __future__ import annotations

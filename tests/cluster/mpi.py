@@ -19,7 +19,8 @@ INSTALL_WITHIN_S = 240
 
 PACKAGES = ("numpy", "mpi4py", "mpich", "click", "rich")
 
-# Starts ranks, on nodes of their own where their numbers by node are given, and passes on what they say.
+# Starts ranks, on nodes of their own where their numbers by node are given, and passes on what they
+# say.
 DRIVER = """
 import json, subprocess, sys
 from contextlib import nullcontext

@@ -110,7 +110,8 @@ def test_training_sees_the_first_epochs_and_each_sample_once_in_each(tmp_path, t
     model = Model(training)
     assert fit(tmp_path, model, training) == []
     check_epochs(model, expected)
-    # Lightning counts steps and never asks for what comes after the last one; the next epoch follows all the same.
+    # Lightning counts steps and never asks for what comes after the last one; the next epoch
+    # follows all the same.
     assert [batch["ids"].tolist() for batch in training] == expected[EPOCHS]
 
 

@@ -3,8 +3,8 @@
 - `forebay verify` finds every sample readable.
 - A loader's epoch is what py-lmdb reads from the same bytes on the local disk.
 - `forebay bench` runs, where that command is.
-- A brick that is killed in mid-read is an error that names the file and the offset, and no hang; when the brick is back, the
-  same mount gives every sample again.
+- A brick that is killed in mid-read is an error that names the file and the offset, and no hang;
+  when the brick is back, the same mount gives every sample again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ RUN_WITHIN_S = 300
 ERROR_WITHIN_S = 120
 BACK_WITHIN_S = 60
 
-# Prints one line per batch, so that whoever started it knows that it is in the middle; ends with what went wrong.
+# Prints one line per batch, so that whoever started it knows that it is in the middle; ends with
+# what went wrong.
 READER = """
 import json, sys
 import forebay
@@ -194,11 +195,13 @@ def main() -> None:
 
     if "bench" in COMMANDS:
         say("forebay bench")
-        # py-lmdb with a lock file per rank: where ranks share one on GlusterFS (10.3), the second waits in F_SETLKW until the
-        # first closes, although LMDB has long turned its lock into a shared one; ranks that meet at a barrier wait for ever.
+        # py-lmdb with a lock file per rank: where ranks share one on GlusterFS (10.3), the second
+        # waits in F_SETLKW until the first closes, although LMDB has long turned its lock into a
+        # shared one; ranks that meet at a barrier wait for ever.
         strategies = "pylmdb-ownlock,pylmdb-ownlock-noreadahead,lmdb,forebay"
         bench = ["bench", dataset, "--ranks", 2, "--strategies", strategies, "--cold", "--json"]
-        # It shows that the strategies run here; figures need more repetitions than a test has time for.
+        # It shows that the strategies run here; figures need more repetitions than a test has time
+        # for.
         bench += ["--repetitions", 1, "--steps", 20, "--timeout", 120]
         found = json.loads(run(forebay, *bench))
         assert [row["status"] for row in found["rows"]] == ["ok"] * len(found["rows"]), found["rows"]

@@ -1,6 +1,7 @@
 """Several nodes without MPI: a communicator over files, as much of one as Forebay uses.
 
-With it nothing ends the job when a rank dies, as a launcher would, so the survivors can be asked what they were told.
+With it nothing ends the job when a rank dies, as a launcher would, so the survivors can be asked
+what they were told.
 """
 
 from __future__ import annotations

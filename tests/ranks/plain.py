@@ -53,8 +53,8 @@ def write_even(path):
 def expected(path, options, ranks, epochs, last="wrap"):
     """By epoch, step and rank, the ids that a plain reader of the order gives.
 
-    For the contiguous order, whose meaning depends on the ranks, this is written out; for the others it is one process with
-    the whole global batch.
+    For the contiguous order, whose meaning depends on the ranks, this is written out; for the
+    others it is one process with the whole global batch.
     """
     batch = options["batch_size"]
     if options.get("order") == "contiguous":

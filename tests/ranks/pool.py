@@ -1,7 +1,8 @@
 """Spawned processes that play the ranks of a node, one call after the other.
 
-Starting Python costs more than most tests, so a pool keeps its processes. A call names a function of :mod:`ranks.work`; every
-rank runs it in a world of its own with a job of its own. A rank that was killed is started again at the next need.
+Starting Python costs more than most tests, so a pool keeps its processes. A call names a function
+of :mod:`ranks.work`; every rank runs it in a world of its own with a job of its own. A rank that
+was killed is started again at the next need.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Rank:
         self.process = context.Process(target=_serve, args=(other,), daemon=True)
         self.process.start()
         other.close()
-        # A call is under way: a test that failed in the middle of it left this process in an unknown state.
+        # A call is under way: a test that failed in the middle of it left this process in an
+        # unknown state.
         self.busy = False
 
     @property
@@ -139,8 +141,8 @@ class Pool:
     ) -> list[Rank]:
         """Start a call on ranks of a new job; ``each(rank)`` gives the arguments that differ, ``absent`` ranks do not come.
 
-        ``nodes`` says which node each rank is on; without it they are all on one, and know of no communicator. Those of several
-        nodes talk ``over`` a stand-in for MPI, or ``"tcp"``.
+        ``nodes`` says which node each rank is on; without it they are all on one, and know of no
+        communicator. Those of several nodes talk ``over`` a stand-in for MPI, or ``"tcp"``.
         """
         ranks = self.ranks(size)
         job = job or f"test-{os.getpid()}-{next(_jobs)}"
@@ -208,7 +210,8 @@ def _serve(pipe: Any) -> None:
         except BaseException as error:
             trace = traceback.format_exc()
             result = Raised(type(error).__name__, str(error), trace)
-            # The loader lives in the traceback's frames; a rank that is done with a call keeps nothing of it.
+            # The loader lives in the traceback's frames; a rank that is done with a call keeps
+            # nothing of it.
             error.__traceback__ = None
             del error
         faulthandler.cancel_dump_traceback_later()

@@ -145,9 +145,10 @@ def act(
 ) -> list[list[Any]]:
     """Play a script of passes; return (epoch, first step, ids by step) of each.
 
-    An action may have ``epoch`` (set_epoch), ``stop`` (break after so many steps), ``keep`` (hold the last so many batches),
-    ``pause`` (seconds between steps), ``scribble`` (write all over each batch that is not held), ``drop`` (let go of what
-    is held at the end). With ``rest``, wait at the end until told to go.
+    An action may have ``epoch`` (set_epoch), ``stop`` (break after so many steps), ``keep`` (hold
+    the last so many batches), ``pause`` (seconds between steps), ``scribble`` (write all over each
+    batch that is not held), ``drop`` (let go of what is held at the end). With ``rest``, wait at
+    the end until told to go.
     """
     passes = []
     with warnings.catch_warnings():
@@ -229,7 +230,8 @@ def walk(
 ) -> dict[str, Any]:
     """Go through epochs for ever, or as many steps as ``stop`` and no step more; return the error that ends it.
 
-    Says "made", then "walking" at the second step, or "resting" at the stop; then waits there until told to go.
+    Says "made", then "walking" at the second step, or "resting" at the stop; then waits there until
+    told to go.
     """
     loader = make(path, world, options)
     pipe.send("made")
@@ -290,7 +292,8 @@ def building(
     native = module._native
     engine = native.Engine
     said = False
-    # A cache per node: a leader that is late must not find the sidecar of another one, and build nothing.
+    # A cache per node: a leader that is late must not find the sidecar of another one, and build
+    # nothing.
     cache = Path(os.environ["FOREBAY_CACHE_DIR"], f"node-{world.get('node', 0)}")
     cache.mkdir(mode=0o700, exist_ok=True)
     os.environ["FOREBAY_CACHE_DIR"] = str(cache)
@@ -348,8 +351,8 @@ def meeting(
 ) -> list[dict[str, Any]]:
     """Make a loader of each of ``tries``, all over one communicator; return what kept them from being made, and warnings.
 
-    Says "meeting" before, and "warned" at each warning where ``warn_after`` is given. With ``holds``, says "opening" where the
-    data set is opened, and waits there until told to go.
+    Says "meeting" before, and "warned" at each warning where ``warn_after`` is given. With
+    ``holds``, says "opening" where the data set is opened, and waits there until told to go.
     """
     module = importlib.import_module("forebay.loader")
     waiting = importlib.import_module("forebay._job.channel")
@@ -591,7 +594,8 @@ def stalled(
 ) -> dict[str, Any]:
     """Take a batch, say "begun", wait until told to go, and take the others; return the error that ends it, and warnings.
 
-    Before that, say "here" and wait until told to make the loader: ranks make it within the timeout of the options.
+    Before that, say "here" and wait until told to make the loader: ranks make it within the timeout
+    of the options.
 
     With ``leaves``, take none but wait a little, and close.
     """
@@ -669,8 +673,9 @@ def paced(
 ) -> dict[str, int]:
     """Go through three epochs, the last two after a jump, and say each warning of a wait.
 
-    Says "here" before the loader is made and "begun" at the third step, and goes on when told to. One that is "computing" says
-    "resting" there, one that is "late" before the jump; it goes on when told to.
+    Says "here" before the loader is made and "begun" at the third step, and goes on when told to.
+    One that is "computing" says "resting" there, one that is "late" before the jump; it goes on
+    when told to.
     """
 
     def say(message: Warning | str, *_: object, **__: object) -> None:

@@ -1,9 +1,10 @@
 """Group order from a cold, throttled disk: against `forebay limit` sequential on the same file, in turn.
 
-Both run in children that join a control group with a limit on the disk's read rate. Before every repetition
-the file is dropped from the page cache, and what the child caused to be fetched is compared with the file's
-size: a run that found pages in the cache is an error, not a figure. The loader is made anew each time, its
-making is not timed (its index comes from the sidecar), its first batch is.
+Both run in children that join a control group with a limit on the disk's read rate. Before every
+repetition the file is dropped from the page cache, and what the child caused to be fetched is
+compared with the file's size: a run that found pages in the cache is an error, not a figure. The
+loader is made anew each time, its making is not timed (its index comes from the sidecar), its first
+batch is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Group order, warm, one process: against a numpy loop that gathers the same batches from a mapped `.npy`.
 
-The numpy loop does one copy per sample and nothing else: it finds nothing, decodes nothing, and its file
-holds no padding. It is given the very ids that the loader delivered, in the same order.
+The numpy loop does one copy per sample and nothing else: it finds nothing, decodes nothing, and its
+file holds no padding. It is given the very ids that the loader delivered, in the same order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 //! One end of a link that is measured; `benches/links.py` starts two of them, on two nodes.
 //!
-//! `links PLACE DIRECTORY`: the ends find each other by files in the directory. End 1 sends back whatever comes; end 0 sends messages
-//! of several sizes, one after the other, and prints the median times of a round trip as JSON.
+//! `links PLACE DIRECTORY`: the ends find each other by files in the directory. End 1 sends back
+//! whatever comes; end 0 sends messages of several sizes, one after the other, and prints the
+//! median times of a round trip as JSON.
 
 use std::path::Path;
 use std::sync::Arc;

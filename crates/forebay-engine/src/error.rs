@@ -1,7 +1,7 @@
 //! What can go wrong between a loader and its batches.
 //!
-//! An error keeps its source until it leaves the crate: the bindings and the other ranks of the node get message, hint, errno
-//! and path from [`ErrorDetails`].
+//! An error keeps its source until it leaves the crate: the bindings and the other ranks of the
+//! node get message, hint, errno and path from [`ErrorDetails`].
 
 use std::error::Error as StdError;
 use std::ffi::OsStr;
@@ -45,7 +45,8 @@ impl ErrorDetails {
         }
     }
 
-    /// Of an error that another part of the engine returned, about the file at `path` if it is about one.
+    /// Of an error that another part of the engine returned, about the file at `path` if it is
+    /// about one.
     fn of(
         source: impl StdError + Send + Sync + 'static,
         hint: Option<String>,
@@ -167,7 +168,8 @@ pub enum Error {
         /// What was being waited for.
         what: String,
     },
-    /// Storage did not answer for as long as the user allowed, while something else than a batch was wanted.
+    /// Storage did not answer for as long as the user allowed, while something else than a batch
+    /// was wanted.
     #[error("nothing has moved for {seconds} s: {what}")]
     Stalled {
         /// The limit \[s\].

@@ -1,6 +1,7 @@
 //! Model check of the gate: nobody reads without the token.
 //!
-//! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test 'loom_*'`.
+//! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test
+//! 'loom_*'`.
 #![cfg(loom)]
 
 use std::time::Duration;
@@ -20,7 +21,8 @@ struct Context {
 
 #[test]
 fn whoever_finds_the_gate_left_finds_nobody_reading() {
-    // Without a bound this takes more than a minute; what is wrong here shows with one or two switches.
+    // Without a bound this takes more than a minute; what is wrong here shows with one or two
+    // switches.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

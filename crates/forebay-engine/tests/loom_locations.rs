@@ -1,6 +1,8 @@
-//! Model check of the ring of locations: a root that writes over steps, and a planner that reads them.
+//! Model check of the ring of locations: a root that writes over steps, and a planner that reads
+//! them.
 //!
-//! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test 'loom_*'`.
+//! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test
+//! 'loom_*'`.
 #![cfg(loom)]
 
 use forebay_engine::shm::block_state::{SessionId, is_behind, publish_position};
@@ -84,7 +86,8 @@ fn a_root_that_goes_on_where_another_ended_changes_no_location() {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.take())
         };
-        // The first root wrote a step and left before it published it; the next one writes it again.
+        // The first root wrote a step and left before it published it; the next one writes it
+        // again.
         shared.locations().put(0, 0, Some(Context::location(0)));
         shared.walk();
         planner.join().unwrap();

@@ -1,6 +1,8 @@
-//! Model check of the staging protocol: every interleaving of a reader and gatherers that share one block's memory.
+//! Model check of the staging protocol: every interleaving of a reader and gatherers that share one
+//! block's memory.
 //!
-//! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test 'loom_*'`.
+//! Run by `make test`: `RUSTFLAGS="--cfg loom" cargo test --release -p forebay-engine --test
+//! 'loom_*'`.
 #![cfg(loom)]
 
 use forebay_engine::shm::block_state::{
@@ -102,7 +104,8 @@ fn a_reader_moves_to_the_next_rank_only_when_the_read_of_a_rank_that_closed_has_
     loom::model(|| {
         let shared = Context::new();
         let left = Arc::new(AtomicU32::new(0));
-        // A thread that storage keeps while its rank closes, whether the answer comes before or after that.
+        // A thread that storage keeps while its rank closes, whether the answer comes before or
+        // after that.
         let kept = {
             let (shared, left) = (Arc::clone(&shared), Arc::clone(&left));
             thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! Model check of the ring of batch buffers: a gather thread, a consumer, and a view that dies on a third thread.
+//! Model check of the ring of batch buffers: a gather thread, a consumer, and a view that dies on a
+//! third thread.
 #![cfg(loom)]
 
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Ranks of a node die, by SIGKILL, at every stage: everybody who waits is told who it was, and nothing stays.
+//! Ranks of a node die, by SIGKILL, at every stage: everybody who waits is told who it was, and
+//! nothing stays.
 #![cfg(not(loom))]
 
 mod rendezvous_support;
@@ -24,7 +25,8 @@ fn expect_lost(rank: &mut Rank, local_rank: u32, pid: i32) {
     assert!(failure.message.starts_with(&who), "{}", failure.message);
 }
 
-/// Waits until nothing is left in the directory: whoever saw the death removes it, after having said so perhaps.
+/// Waits until nothing is left in the directory: whoever saw the death removes it, after having
+/// said so perhaps.
 fn until_empty(directory: &Path) {
     until("an empty directory", || left_in(directory).is_empty());
 }
@@ -242,7 +244,8 @@ fn a_rank_in_another_pid_namespace_is_watched_like_any_other() {
     leader.say("await-death");
     let dead: Peer = serde_json::from_str(&leader.expect("dead")).unwrap();
     assert_eq!(dead, peers[1]);
-    // And the other way round: a follower sees the end of a leader that has no number in its namespace.
+    // And the other way round: a follower sees the end of a leader that has no number in its
+    // namespace.
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
     let mut follower = Rank::start_by(command, &directory, &Script::new(1, 2));

@@ -1,21 +1,24 @@
-//! An event count in shared memory: wakes processes that wait for a word to change, and costs one fence when no process
-//! waits.
+//! An event count in shared memory: wakes processes that wait for a word to change, and costs one
+//! fence when no process waits.
 //!
-//! The word is any other word in shared memory. A process that changes it calls [`EventCount::notify`] afterwards; a
-//! process that waits for it passes a condition that reads it to [`EventCount::wait`]. In order:
+//! The word is any other word in shared memory. A process that changes it calls
+//! [`EventCount::notify`] afterwards; a process that waits for it passes a condition that reads it
+//! to [`EventCount::wait`]. In order:
 //!
-//! 1. notify: *publish the word* (before), full fence, load `waiters`; if there are any, increment `sequence` and wake
-//!    all by a futex (not a private one, because the memory is shared);
-//! 2. wait: increment `waiters`, then in a loop: load `sequence`, full fence, *evaluate the condition*, and sleep while
-//!    `sequence` is unchanged.
+//! 1. notify: *publish the word* (before), full fence, load `waiters`; if there are any, increment
+//!    `sequence` and wake all by a futex (not a private one, because the memory is shared);
+//! 2. wait: increment `waiters`, then in a loop: load `sequence`, full fence, *evaluate the
+//!    condition*, and sleep while `sequence` is unchanged.
 //!
-//! With the two fences it cannot happen that the notifier misses the waiter *and* the waiter misses the word. A
-//! notification between the evaluation and the sleep changes `sequence`, so the sleep does not begin.
-//! `tests/loom_event_count.rs` checks this in every interleaving; there a futex is a lock and a condition variable.
+//! With the two fences it cannot happen that the notifier misses the waiter *and* the waiter misses
+//! the word. A notification between the evaluation and the sleep changes `sequence`, so the sleep
+//! does not begin. `tests/loom_event_count.rs` checks this in every interleaving; there a futex is
+//! a lock and a condition variable.
 //!
-//! A process that is killed while it waits leaves `waiters` one too high: notifications stay correct and cost a system
-//! call. All zeros is a valid event count. A wait ends only when the condition holds or the time is over; each
-//! notification re-evaluates the condition, whatever it was for.
+//! A process that is killed while it waits leaves `waiters` one too high: notifications stay
+//! correct and cost a system call. All zeros is a valid event count. A wait ends only when the
+//! condition holds or the time is over; each notification re-evaluates the condition, whatever it
+//! was for.
 
 use std::time::{Duration, Instant};
 
@@ -41,8 +44,9 @@ impl EventCount {
     /// Wakes everybody whose condition may hold now. To be called after the word was published.
     #[inline]
     pub fn notify(&self) {
-        // SYNC: event-published. Orders the caller's publishing store before the load of `waiters`; pairs with the fence
-        // in `wait`, which orders the count of `waiters` before the look at the condition.
+        // SYNC: event-published. Orders the caller's publishing store before the load of `waiters`;
+        // pairs with the fence in `wait`, which orders the count of `waiters` before the look at
+        // the condition.
         fence(Ordering::SeqCst);
         if self.waiters.load(Ordering::Relaxed) != 0 {
             self.wake();
@@ -51,15 +55,16 @@ impl EventCount {
 
     #[cold]
     fn wake(&self) {
-        // SYNC: event-sequence (release) pairs with the acquire in `wait`: who sees the new count sees the word.
+        // SYNC: event-sequence (release) pairs with the acquire in `wait`: who sees the new count
+        // sees the word.
         self.sequence.fetch_add(1, Ordering::Release);
         self.futex_wake();
     }
 
     /// Waits until `condition` holds or `timeout` is over; returns whether it holds.
     ///
-    /// The condition runs on this thread at the start and after each notification. It reads what other processes publish by an
-    /// acquire load.
+    /// The condition runs on this thread at the start and after each notification. It reads what
+    /// other processes publish by an acquire load.
     pub fn wait(&self, mut condition: impl FnMut() -> bool, timeout: Duration) -> bool {
         if condition() {
             return true;
@@ -102,7 +107,8 @@ impl EventCount {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         };
-        // Woken, changed meanwhile, interrupted by a signal, time over: `wait` looks again in all of them.
+        // Woken, changed meanwhile, interrupted by a signal, time over: `wait` looks again in all
+        // of them.
         let _ = futex::wait(&self.sequence, futex::Flags::empty(), remembered, Some(&limit));
     }
 

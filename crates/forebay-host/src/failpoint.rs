@@ -2,11 +2,13 @@
 //!
 //! The environment variable `FOREBAY_FAILPOINT` sets one; each process reads it once:
 //!
-//! - `stop:PLACE` or `stop:PLACE:N` stops the process, as SIGSTOP does, when it reaches a [`Place`] for the N-th time.
-//!   The test then continues the process or kills it.
-//! - `guess:wrong` makes each page prefetch of a root that waits for a cursor miss the pages that it needs.
+//! - `stop:PLACE` or `stop:PLACE:N` stops the process, as SIGSTOP does, when it reaches a [`Place`]
+//!   for the N-th time. The test then continues the process or kills it.
+//! - `guess:wrong` makes each page prefetch of a root that waits for a cursor miss the pages that
+//!   it needs.
 //!
-//! Without the variable a failpoint costs one load. An invalid value is an error when a loader is created.
+//! Without the variable a failpoint costs one load. An invalid value is an error when a loader is
+//! created.
 
 use std::str::FromStr;
 use std::sync::OnceLock;

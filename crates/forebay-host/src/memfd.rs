@@ -1,15 +1,20 @@
-//! Memory that the processes of a node share: made without a name, handed over as a descriptor, gone with its last user.
+//! Memory that the processes of a node share: made without a name, handed over as a descriptor,
+//! gone with its last user.
 //!
-//! - [`sealed_memfd`] makes zeros that everybody may write and nobody can shrink or grow, so no access to a mapping can
-//!   end in SIGBUS; [`sealed_copy`] makes bytes that nobody, the maker included, can change any more; a [`Draft`] is filled
-//!   piece by piece before it is sealed like that.
-//! - [`Map`] maps either, after it has checked size and seals itself: what arrives over a socket is not believed.
-//! - [`Map::populate`] touches pages ahead of their use: that costs 0.8 s/GiB, the first copy into them otherwise 1.0.
-//!   Pages are charged to the control group of whoever touches them first, so the leader does it, in the background.
-//! - [`Map::ask_for_huge_pages`] asks; most systems say no to shared memory, silently, so [`Map::huge_bytes`] counts.
+//! - [`sealed_memfd`] makes zeros that everybody may write and nobody can shrink or grow, so no
+//!   access to a mapping can end in SIGBUS; [`sealed_copy`] makes bytes that nobody, the maker
+//!   included, can change any more; a [`Draft`] is filled piece by piece before it is sealed like
+//!   that.
+//! - [`Map`] maps either, after it has checked size and seals itself: what arrives over a socket is
+//!   not believed.
+//! - [`Map::populate`] touches pages ahead of their use: that costs 0.8 s/GiB, the first copy into
+//!   them otherwise 1.0. Pages are charged to the control group of whoever touches them first, so
+//!   the leader does it, in the background.
+//! - [`Map::ask_for_huge_pages`] asks; most systems say no to shared memory, silently, so
+//!   [`Map::huge_bytes`] counts.
 //!
-//! How much may be taken is answered by [`available_bytes`](crate::available_bytes) and its neighbours: a process that
-//! takes more is killed without an error.
+//! How much may be taken is answered by [`available_bytes`](crate::available_bytes) and its
+//! neighbours: a process that takes more is killed without an error.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,7 +62,8 @@ pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, HostError> {
     draft.seal()
 }
 
-/// Memory that is being filled, by several threads if need be; what nobody writes stays a hole that costs nothing.
+/// Memory that is being filled, by several threads if need be; what nobody writes stays a hole that
+/// costs nothing.
 #[derive(Debug)]
 pub struct Draft {
     name: String,
@@ -102,14 +108,15 @@ pub struct Map {
     frozen: bool,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; what may be done through its address is up to the users of
-// `as_ptr`, each of which says why it is sound.
+// SAFETY: a mapping belongs to the process, not to a thread; what may be done through its address
+// is up to the users of `as_ptr`, each of which says why it is sound.
 unsafe impl Send for Map {}
 // SAFETY: as above; `bytes` hands out shared references only to memory that nobody can write.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps all of `fd` to read and write, after checking that it is `length` bytes long and cannot change its size.
+    /// Maps all of `fd` to read and write, after checking that it is `length` bytes long and cannot
+    /// change its size.
     pub fn shared(fd: impl AsFd, length: usize) -> Result<Self, HostError> {
         let (found, seals) = examine(&fd)?;
         if found != length as u64 {
@@ -141,7 +148,8 @@ impl Map {
         Ok(Self { start, length, frozen })
     }
 
-    /// The first byte, page-aligned, valid as long as the map. Not to be written through where the map is read-only.
+    /// The first byte, page-aligned, valid as long as the map. Not to be written through where the
+    /// map is read-only.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -162,15 +170,16 @@ impl Map {
     /// For a writable map, whose bytes change behind any reference.
     pub fn bytes(&self) -> &[u8] {
         assert!(self.frozen, "only a read-only map of sealed content has bytes that stay as they are");
-        // SAFETY: mapped for as long as `self`, `length` long (dangling and 0 for an empty one), and the write seal was
-        // checked, so no process can change them.
+        // SAFETY: mapped for as long as `self`, `length` long (dangling and 0 for an empty one),
+        // and the write seal was checked, so no process can change them.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    /// Touches the pages of `range` \[bytes\] so that their first use costs nothing; content stays as it is.
+    /// Touches the pages of `range` \[bytes\] so that their first use costs nothing; content stays
+    /// as it is.
     ///
-    /// Works in steps of a few milliseconds and looks at `stop` before each. Safe while others use the memory. Returns
-    /// whether it came to the end.
+    /// Works in steps of a few milliseconds and looks at `stop` before each. Safe while others use
+    /// the memory. Returns whether it came to the end.
     ///
     /// # Panics
     /// When `range` is not inside the map, or the map is read-only.
@@ -209,8 +218,8 @@ impl Map {
 
     fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
         // SAFETY: the callers' ranges lie inside the mapping. Of the advices used here only that of
-        // `release` changes content, which is what it is for: bytes of a shared mapping may change at
-        // any time, and who reads them says why it is sound.
+        // `release` changes content, which is what it is for: bytes of a shared mapping may change
+        // at any time, and who reads them says why it is sound.
         unsafe { rustix::mm::madvise(self.start.as_ptr().add(range.start).cast(), range.len(), advice) }
     }
 
@@ -231,8 +240,8 @@ impl Map {
     /// Writes to each page without changing it.
     fn touch(&self, range: Range<usize>) {
         for offset in range.step_by(PAGE_BYTES) {
-            // SAFETY: inside the writable mapping by the callers' check. The access is atomic and adds nothing, so it
-            // loses nothing that others write at the same time.
+            // SAFETY: inside the writable mapping by the callers' check. The access is atomic and
+            // adds nothing, so it loses nothing that others write at the same time.
             let byte = unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(offset)) };
             // Not `fetch_add(0)`: the compiler may make a load of it.
             let value = byte.load(Ordering::Relaxed);
@@ -240,7 +249,8 @@ impl Map {
         }
     }
 
-    /// Asks for huge pages, before the memory is touched. Returns whether this system may give them to shared memory.
+    /// Asks for huge pages, before the memory is touched. Returns whether this system may give them
+    /// to shared memory.
     pub fn ask_for_huge_pages(&self) -> bool {
         const POLICY: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
         let asked = self.length > 0 && self.advise(0..self.length, Advice::LinuxHugepage).is_ok();
@@ -248,7 +258,8 @@ impl Map {
         asked && policy_gives_huge_pages(&policy)
     }
 
-    /// Bytes of this mapping that are huge pages now. Walks the process's page tables: for `explain()`, not for loops.
+    /// Bytes of this mapping that are huge pages now. Walks the process's page tables: for
+    /// `explain()`, not for loops.
     pub fn huge_bytes(&self) -> u64 {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         let start = self.start.as_ptr() as u64;
@@ -259,8 +270,8 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         if self.length > 0 {
-            // SAFETY: this mapping was made by `new` and nothing borrowed from it outlives `self`; who keeps addresses
-            // keeps the map (see `as_ptr`).
+            // SAFETY: this mapping was made by `new` and nothing borrowed from it outlives `self`;
+            // who keeps addresses keeps the map (see `as_ptr`).
             let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
         }
     }

@@ -1,25 +1,30 @@
 //! How much memory this process may take without being killed for it.
 //!
-//! A control group that is over its limit gets no error but SIGKILL, whichever way the memory was asked for, so limit
-//! and usage are read beforehand. The group and all its ancestors count, in version 1 (`memory.limit_in_bytes`) and
-//! version 2 (`memory.max`), found through `/proc/self/cgroup` and `/proc/self/mountinfo`. The usage of a group contains
-//! the page cache of the files it read; a training job fills its limit with that, and the kernel drops it when memory
-//! is asked for. So file pages of `memory.stat` are not counted as used, as in the kernel's own `MemAvailable`.
+//! A control group that is over its limit gets no error but SIGKILL, whichever way the memory was
+//! asked for, so limit and usage are read beforehand. The group and all its ancestors count, in
+//! version 1 (`memory.limit_in_bytes`) and version 2 (`memory.max`), found through
+//! `/proc/self/cgroup` and `/proc/self/mountinfo`. The usage of a group contains the page cache of
+//! the files it read; a training job fills its limit with that, and the kernel drops it when memory
+//! is asked for. So file pages of `memory.stat` are not counted as used, as in the kernel's own
+//! `MemAvailable`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Largest default budget \[bytes\]: 2.5 GiB hold the windows of the default order for samples of 110 KB on 16 ranks.
+/// Largest default budget \[bytes\]: 2.5 GiB hold the windows of the default order for samples of
+/// 110 KB on 16 ranks.
 const DEFAULT_MOST_BYTES: u64 = 2560 << 20;
 /// Part of what there is that the default takes: one in this many.
 const DEFAULT_PART: u64 = 4;
 
-/// Bytes that can be taken now: the least of what the system and every control group above this process have left.
+/// Bytes that can be taken now: the least of what the system and every control group above this
+/// process have left.
 pub fn available_bytes() -> u64 {
     Machine::this().available_bytes()
 }
 
-/// Memory of the machine or of the tightest control group above this process, whichever is less \[bytes\].
+/// Memory of the machine or of the tightest control group above this process, whichever is less
+/// \[bytes\].
 pub fn limit_bytes() -> u64 {
     Machine::this().limit_bytes()
 }
@@ -29,7 +34,8 @@ pub fn physical_bytes() -> u64 {
     Machine::this().physical_bytes()
 }
 
-/// Budget of a job on a node where the user names none: a quarter of [`limit_bytes`], 2.5 GiB at most.
+/// Budget of a job on a node where the user names none: a quarter of [`limit_bytes`], 2.5 GiB at
+/// most.
 pub fn default_memory_bytes() -> u64 {
     (limit_bytes() / DEFAULT_PART).min(DEFAULT_MOST_BYTES)
 }
@@ -84,7 +90,8 @@ impl Machine {
         self.directories("memory").into_iter().filter_map(group).collect()
     }
 
-    /// The directories of the groups above this process that a controller of version 1 or version 2 may limit, its own first.
+    /// The directories of the groups above this process that a controller of version 1 or version 2
+    /// may limit, its own first.
     pub(crate) fn directories(&self, controller: &str) -> Vec<GroupDirectory> {
         let (memberships, mounts) = (self.read("proc/self/cgroup"), self.read("proc/self/mountinfo"));
         let mut directories = Vec::new();
@@ -117,8 +124,8 @@ impl Machine {
     }
 }
 
-/// Where the hierarchy of a controller, of version 1, or that of version 2 is mounted, and the directory of the group `path`
-/// below that.
+/// Where the hierarchy of a controller, of version 1, or that of version 2 is mounted, and the
+/// directory of the group `path` below that.
 fn find_mount(mountinfo: &str, controller: Option<&str>, path: &str) -> Option<(PathBuf, PathBuf)> {
     for line in mountinfo.lines() {
         // 36 35 98:0 /root /mount/point options optional-fields - type source super-options
@@ -139,8 +146,8 @@ fn find_mount(mountinfo: &str, controller: Option<&str>, path: &str) -> Option<(
             continue;
         }
         let point = PathBuf::from(unescape(point));
-        // Inside a container the root may be the container's own group, or `path` may lead out of what is mounted
-        // ("/../.."); then the top of the mount is the best that can be seen.
+        // Inside a container the root may be the container's own group, or `path` may lead out of
+        // what is mounted ("/../.."); then the top of the mount is the best that can be seen.
         let below = Path::new(path).strip_prefix(unescape(root)).ok();
         let below = below.filter(|below| !below.components().any(|part| part.as_os_str() == ".."));
         let leaf = match below {

@@ -1,7 +1,9 @@
-//! Packets with descriptors between processes of one node: a `SOCK_SEQPACKET` socket that never blocks.
+//! Packets with descriptors between processes of one node: a `SOCK_SEQPACKET` socket that never
+//! blocks.
 //!
-//! A packet arrives whole or not at all. Descriptors travel as `SCM_RIGHTS` and are closed on exec at the receiver. What
-//! the bytes mean is the caller's business, and so is waiting (poll(2) on the socket).
+//! A packet arrives whole or not at all. Descriptors travel as `SCM_RIGHTS` and are closed on exec
+//! at the receiver. What the bytes mean is the caller's business, and so is waiting (poll(2) on the
+//! socket).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,7 +20,8 @@ use rustix::net::{
 
 use crate::error::{HostError, LISTEN};
 
-/// Largest packet \[bytes\]. The kernel takes memory for a packet in one piece; larger ones gain nothing.
+/// Largest packet \[bytes\]. The kernel takes memory for a packet in one piece; larger ones gain
+/// nothing.
 const PACKET_BYTES: usize = 64 << 10;
 /// Least that is taken for the largest packet, whatever the send buffer \[bytes\].
 const MIN_PACKET_BYTES: usize = 516;
@@ -106,14 +109,15 @@ impl PacketSocket {
         self.max_packet_bytes
     }
 
-    /// The user at the other end (for the side that connected: the one that called `listen`), and the process id, 0
-    /// where it has none in this process's namespace.
+    /// The user at the other end (for the side that connected: the one that called `listen`), and
+    /// the process id, 0 where it has none in this process's namespace.
     pub fn peer_credentials(&self) -> Result<(u32, i32), HostError> {
-        // Not by rustix: a process of another pid namespace has number 0 here, which rustix's `Pid` cannot hold.
+        // Not by rustix: a process of another pid namespace has number 0 here, which rustix's `Pid`
+        // cannot hold.
         let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the descriptor is open as long as `self`, and the kernel writes at most `length` bytes, all plain
-        // numbers, into `who`.
+        // SAFETY: the descriptor is open as long as `self`, and the kernel writes at most `length`
+        // bytes, all plain numbers, into `who`.
         let refused = unsafe {
             libc::getsockopt(
                 self.socket.as_raw_fd(),
@@ -147,7 +151,8 @@ impl PacketSocket {
                 Ok(_) => Ok(Sent::Yes),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => Ok(Sent::Full),
-                // More descriptors under way than one user may have; they become fewer as others receive.
+                // More descriptors under way than one user may have; they become fewer as others
+                // receive.
                 Err(Errno::TOOMANYREFS) => {
                     std::thread::sleep(FULL_PAUSE);
                     Ok(Sent::Full)
@@ -171,8 +176,8 @@ impl PacketSocket {
                 RecvFlags::CMSG_CLOEXEC,
             ) {
                 Ok(received) => break received,
-                // Reset: the other side closed without having read everything. The kernel reports that once, before the
-                // last packets that it sent.
+                // Reset: the other side closed without having read everything. The kernel reports
+                // that once, before the last packets that it sent.
                 Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(Errno::AGAIN) => return Ok(Received::Nothing),
                 Err(error) => return Err(HostError::system("receive from a process of this node")(error)),

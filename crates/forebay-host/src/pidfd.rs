@@ -1,8 +1,9 @@
 //! Which processes have ended, by their pidfds.
 //!
-//! A pidfd is made by the process itself and sent to its peers. A process id could denote another process by now, or
-//! belong to another pid namespace, and a socket stays open in forked children; neither happens to a pidfd. It becomes
-//! readable when the last thread of the process has ended, however it ended.
+//! A pidfd is made by the process itself and sent to its peers. A process id could denote another
+//! process by now, or belong to another pid namespace, and a socket stays open in forked children;
+//! neither happens to a pidfd. It becomes readable when the last thread of the process has ended,
+//! however it ended.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -23,7 +24,8 @@ pub fn has_exited(pidfd: &OwnedFd) -> bool {
     poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// The place in the list of the first process that has ended. Never blocks: one `poll`, about a microsecond.
+/// The place in the list of the first process that has ended. Never blocks: one `poll`, about a
+/// microsecond.
 #[must_use]
 pub fn first_exited(pidfds: &[BorrowedFd<'_>]) -> Option<usize> {
     if pidfds.is_empty() {

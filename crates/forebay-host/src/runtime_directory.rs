@@ -1,15 +1,18 @@
-//! Where the processes of a node meet: a private directory of the user, and in it one socket per name.
+//! Where the processes of a node meet: a private directory of the user, and in it one socket per
+//! name.
 //!
-//! The directory is `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay` where that place exists (schedulers hand
-//! the login node's value on to nodes that have no such directory), else `/tmp/forebay-UID`. `$TMPDIR` is not asked: it
-//! often differs between ranks, and they must agree. It is made with mode 0700; one that is there must be a real
-//! directory, ours, and closed to everybody else.
+//! The directory is `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay` where that place exists
+//! (schedulers hand the login node's value on to nodes that have no such directory), else
+//! `/tmp/forebay-UID`. `$TMPDIR` is not asked: it often differs between ranks, and they must agree.
+//! It is made with mode 0700; one that is there must be a real directory, ours, and closed to
+//! everybody else.
 //!
-//! A name has two files, called by its hash: the socket, and a lock file that the listening process keeps locked as long
-//! as the socket is there. The lock is one of `fcntl`, which ends with the process and is not inherited by its forked
-//! children. So a process that gets the lock knows that a socket beside it is stale, and may remove both: the next
-//! listener, a process whose listener died ([`SocketPath::remove_if_stale`]), and every listener for all other names in
-//! the directory ([`remove_stale_sockets`]).
+//! A name has two files, called by its hash: the socket, and a lock file that the listening process
+//! keeps locked as long as the socket is there. The lock is one of `fcntl`, which ends with the
+//! process and is not inherited by its forked children. So a process that gets the lock knows that
+//! a socket beside it is stale, and may remove both: the next listener, a process whose listener
+//! died ([`SocketPath::remove_if_stale`]), and every listener for all other names in the directory
+//! ([`remove_stale_sockets`]).
 
 use std::ffi::OsString;
 use std::fs;
@@ -170,7 +173,8 @@ impl SocketPath {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(fail()(error)),
             }
-            // Its former owner may have removed the file between our open and our lock; then it locks nobody out.
+            // Its former owner may have removed the file between our open and our lock; then it
+            // locks nobody out.
             let ours = fstat(&file).map_err(fail())?;
             match stat(&self.lock) {
                 Ok(named) if (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino) => {
@@ -226,7 +230,8 @@ impl Drop for SocketLock {
         if fork::in_forked_child(self.held.generation) {
             return;
         }
-        // The socket first: as long as the lock file is there, another process can find and remove both.
+        // The socket first: as long as the lock file is there, another process can find and remove
+        // both.
         let _ = fs::remove_file(&self.path.socket);
         let _ = fs::remove_file(&self.path.lock);
     }
@@ -234,9 +239,10 @@ impl Drop for SocketLock {
 
 /// The names that this process has locked, or is about to.
 ///
-/// `fcntl` locks do not keep threads of one process apart, and closing any descriptor of a file ends all of the
-/// process's locks on it. So a lock file is opened only by the thread that has its path in here. A forked child has none
-/// of its parent's locks; entries of another generation do not count.
+/// `fcntl` locks do not keep threads of one process apart, and closing any descriptor of a file
+/// ends all of the process's locks on it. So a lock file is opened only by the thread that has its
+/// path in here. A forked child has none of its parent's locks; entries of another generation do
+/// not count.
 static HELD: Mutex<Vec<(u64, PathBuf)>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]

@@ -1,9 +1,11 @@
 //! Why the system refused to start a thread.
 //!
-//! clone(2) answers EAGAIN for every limit alike, and the C library turns a stack that finds no memory into the same number. So
-//! the limits are read afterwards and compared with what is in use: `pids.max` of the control groups above this process,
-//! `RLIMIT_NPROC` of the user, `RLIMIT_AS` and `RLIMIT_DATA` of the process, `threads-max` of the machine. The first one that is reached is
-//! named with its figure; where none is, because the use has fallen meanwhile or is hidden, the message lists those that are set.
+//! clone(2) answers EAGAIN for every limit alike, and the C library turns a stack that finds no
+//! memory into the same number. So the limits are read afterwards and compared with what is in use:
+//! `pids.max` of the control groups above this process, `RLIMIT_NPROC` of the user, `RLIMIT_AS` and
+//! `RLIMIT_DATA` of the process, `threads-max` of the machine. The first one that is reached is
+//! named with its figure; where none is, because the use has fallen meanwhile or is hidden, the
+//! message lists those that are set.
 
 use std::fmt;
 use std::fs;
@@ -66,7 +68,8 @@ impl Use {
 struct Limits {
     /// `pids.max` of each control group that has one, by its directory.
     groups: Vec<(String, Use)>,
-    /// `RLIMIT_NPROC`, and the processes and threads of the user that can be seen; not where the kernel exempts the user.
+    /// `RLIMIT_NPROC`, and the processes and threads of the user that can be seen; not where the
+    /// kernel exempts the user.
     user: Option<(u32, Use)>,
     /// `RLIMIT_AS` \[bytes\].
     space: Option<Use>,
@@ -109,7 +112,8 @@ impl Limits {
         !of_groups.chain(self.user.iter().map(|(_, found)| found)).any(|found| found.is_reached(1))
     }
 
-    /// The limit on memory of the process that leaves no room for a stack: its name, and the option of ulimit.
+    /// The limit on memory of the process that leaves no room for a stack: its name, and the option
+    /// of ulimit.
     fn lacks_memory(&self) -> Option<(&'static str, &'static str, &Use)> {
         let both = [("RLIMIT_AS", "-v", &self.space), ("RLIMIT_DATA", "-d", &self.data)];
         both.into_iter().find_map(|(name, flag, found)| {

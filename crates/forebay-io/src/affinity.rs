@@ -1,15 +1,17 @@
 //! Where reader threads may run.
 //!
-//! Launchers bind a rank to a core or two. A reader that shared them would take time from training, so it may run
-//! wherever the job may: on the processors of the launcher itself. That is the nearest ancestor which is no rank (it has
-//! no rank in its environment), looked for among processes of the same user in the same control group only, because
-//! beyond those begins somebody else's share of the machine. A process that no launcher started keeps its processors:
-//! there the user chose them (taskset(1)).
+//! Launchers bind a rank to a core or two. A reader that shared them would take time from training,
+//! so it may run wherever the job may: on the processors of the launcher itself. That is the
+//! nearest ancestor which is no rank (it has no rank in its environment), looked for among
+//! processes of the same user in the same control group only, because beyond those begins somebody
+//! else's share of the machine. A process that no launcher started keeps its processors: there the
+//! user chose them (taskset(1)).
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Variables that tell a process its rank: Open MPI, Hydra and its kin, `PMIx`, Intel MPI, SLURM, PALS, Flux.
+/// Variables that tell a process its rank: Open MPI, Hydra and its kin, `PMIx`, Intel MPI, SLURM,
+/// PALS, Flux.
 const RANK_VARIABLES: [&str; 7] = [
     "OMPI_COMM_WORLD_RANK",
     "PMI_RANK",

@@ -1,12 +1,14 @@
 //! What a storage can do, measured plainly: the limit that everything else is held against.
 //!
-//! Each thread has its own descriptor and its own buffer, touched beforehand, and reads whole blocks of one file until
-//! the time is up; nothing of the other modules is in the way. Sequential kinds give each thread its own region of the
-//! file, `random` visits the blocks in a fixed pseudo-random order, each once per pass. Several passes are made where
-//! the time allows, except with `cold`: then the page cache is emptied of the file first and one pass ends it.
+//! Each thread has its own descriptor and its own buffer, touched beforehand, and reads whole
+//! blocks of one file until the time is up; nothing of the other modules is in the way. Sequential
+//! kinds give each thread its own region of the file, `random` visits the blocks in a fixed
+//! pseudo-random order, each once per pass. Several passes are made where the time allows, except
+//! with `cold`: then the page cache is emptied of the file first and one pass ends it.
 //!
-//! What it does not do: bytes that are in the page cache come from there unless `cold` or `direct` is asked for, and
-//! pages that another process maps or that are not yet written back stay cached even then.
+//! What it does not do: bytes that are in the page cache come from there unless `cold` or `direct`
+//! is asked for, and pages that another process maps or that are not yet written back stay cached
+//! even then.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -79,7 +81,8 @@ pub struct Limit {
     pub threads: usize,
     /// Empty the page cache of the file first, and read nothing twice.
     pub cold: bool,
-    /// Memory that all threads together read into, walked through block by block \[bytes\]; at least a block per thread.
+    /// Memory that all threads together read into, walked through block by block \[bytes\]; at
+    /// least a block per thread.
     pub pool_bytes: u64,
 }
 
@@ -124,9 +127,9 @@ impl Measurement {
 
 /// Measures how fast a file can be read; of a directory, its largest file.
 ///
-/// # Errors
-/// A file that cannot be opened or read, is empty, or lies on a file system that refuses `O_DIRECT` for
-/// [`LimitKind::Direct`]; blocks of no bytes, or not of whole 4096 bytes for `Direct`; threads that the system refuses.
+/// # Errors A file that cannot be opened or read, is empty, or lies on a file system that refuses
+/// `O_DIRECT` for [`LimitKind::Direct`]; blocks of no bytes, or not of whole 4096 bytes for
+/// `Direct`; threads that the system refuses.
 pub fn measure(path: &Path, limit: &Limit) -> Result<Measurement, ReadError> {
     let path = file_at(path)?;
     let usage = |message: String| Err(ReadError::Usage { path: path.clone(), message });
@@ -185,8 +188,8 @@ pub fn measure(path: &Path, limit: &Limit) -> Result<Measurement, ReadError> {
     })
 }
 
-/// Runs all jobs at once, each in a thread of its own. Fewer threads than were asked for would measure something else, so one
-/// that cannot be started is an error.
+/// Runs all jobs at once, each in a thread of its own. Fewer threads than were asked for would
+/// measure something else, so one that cannot be started is an error.
 fn run_all(jobs: Vec<Job>, time: Duration) -> Result<Vec<io::Result<Outcome>>, ReadError> {
     let threads = jobs.len();
     let barrier = Barrier::new(threads);
@@ -270,15 +273,16 @@ impl Job {
         let map_error = |bytes| move |source| ReadError::Map { path: path.to_owned(), bytes, source };
         let mapping = match limit.kind {
             LimitKind::Mmap => {
-                // SAFETY: read-only and shared; what is copied from it is not interpreted, and counts only where no page
-                // was lost meanwhile.
+                // SAFETY: read-only and shared; what is copied from it is not interpreted, and
+                // counts only where no page was lost meanwhile.
                 let mapping =
                     unsafe { MmapOptions::new().len(file_bytes as usize).map(descriptor.as_raw_fd()) };
                 let mapping = mapping.map_err(map_error(file_bytes))?;
                 Some((Watch::new(&mapping), mapping))
             }
             LimitKind::Random => {
-                // May be refused (some network file systems); then read-ahead is part of what is measured.
+                // May be refused (some network file systems); then read-ahead is part of what is
+                // measured.
                 let _ = rustix::fs::fadvise(&descriptor, 0, None, Advice::Random);
                 None
             }
@@ -354,8 +358,8 @@ impl Job {
     }
 }
 
-/// A fixed permutation of `0 .. blocks` that looks random: invertible mixing of the bits of a number below the next
-/// power of two, applied again while the result is not below `blocks`.
+/// A fixed permutation of `0 .. blocks` that looks random: invertible mixing of the bits of a
+/// number below the next power of two, applied again while the result is not below `blocks`.
 struct Scatter {
     blocks: u64,
     mask: u64,

@@ -1,9 +1,11 @@
-//! One data file, opened once for all that read it: the index build, single samples, and the readers of loaders.
+//! One data file, opened once for all that read it: the index build, single samples, and the
+//! readers of loaders.
 //!
-//! It is opened read-only and must be a regular file. Its size and last change are remembered, so that it is known
-//! whether a path still leads to the same file. A second descriptor, for reads around the page cache, is opened where it is
-//! first asked for. A descriptor that goes stale (ESTALE: an NFS server restarted, for example) is replaced under its own
-//! number by `dup3`, which is atomic: readers in other threads use the old file or the new one, never none.
+//! It is opened read-only and must be a regular file. Its size and last change are remembered, so
+//! that it is known whether a path still leads to the same file. A second descriptor, for reads
+//! around the page cache, is opened where it is first asked for. A descriptor that goes stale
+//! (ESTALE: an NFS server restarted, for example) is replaced under its own number by `dup3`, which
+//! is atomic: readers in other threads use the old file or the new one, never none.
 
 use std::fmt;
 use std::io;
@@ -72,8 +74,8 @@ impl DataFile {
         })
     }
 
-    /// Asks the kernel to fetch what is asked for and nothing beyond it, or to read ahead as it does by itself. It may do
-    /// nothing: some network file systems refuse advice.
+    /// Asks the kernel to fetch what is asked for and nothing beyond it, or to read ahead as it
+    /// does by itself. It may do nothing: some network file systems refuse advice.
     pub fn read_ahead(&self, wanted: bool) {
         let advice = if wanted { Advice::Normal } else { Advice::Random };
         let _ = rustix::fs::fadvise(&self.buffered, 0, None, advice);
@@ -101,7 +103,8 @@ impl DataFile {
         Ok(())
     }
 
-    /// Opens the path again under the same descriptor numbers; it must lead to a file of the same size and last change.
+    /// Opens the path again under the same descriptor numbers; it must lead to a file of the same
+    /// size and last change.
     pub(crate) fn reopen_as(&self, file_system: &FileSystem) -> Result<(), ReadError> {
         let _one_at_a_time = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = Self::open(&self.path)?;

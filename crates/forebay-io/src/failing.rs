@@ -1,9 +1,9 @@
 //! Where storage fails: parts of files of which a read failed after all its attempts.
 //!
-//! A bad stretch of a disk holds hundreds of samples. The first read that fails there has waited for the storage to
-//! recover (`retry.rs`); the others are tried once each, without a pause, so that those that can be read are delivered and
-//! the rest costs no more than its requests. A part is remembered for a minute: then the storage is given the time to
-//! recover again.
+//! A bad stretch of a disk holds hundreds of samples. The first read that fails there has waited
+//! for the storage to recover (`retry.rs`); the others are tried once each, without a pause, so
+//! that those that can be read are delivered and the rest costs no more than its requests. A part
+//! is remembered for a minute: then the storage is given the time to recover again.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,7 +25,8 @@ const PART_BYTES: u64 = 1 << 20;
 /// How long a part is remembered \[ns\].
 const LIFE_NS: u64 = 60_000_000_000;
 
-/// Parts that are remembered at most; beyond, all are forgotten: so much has failed that a pause each is the least of it.
+/// Parts that are remembered at most; beyond, all are forgotten: so much has failed that a pause
+/// each is the least of it.
 const MOST_PARTS: usize = 4096;
 
 /// The parts of the files that failed, as far as this process knows.
@@ -44,11 +45,12 @@ impl Default for Failing {
 }
 
 impl Failing {
-    /// Reads a header and a payload that follow each other in a file to two places, in one request where that works, under
-    /// the policy of all reads (`retry.rs`); `head` may be empty. Returns what it cost.
+    /// Reads a header and a payload that follow each other in a file to two places, in one request
+    /// where that works, under the policy of all reads (`retry.rs`); `head` may be empty. Returns
+    /// what it cost.
     ///
-    /// It is tried once, without a pause, where `failed` says that its block was tried in vain, and where a read
-    /// nearby was.
+    /// It is tried once, without a pause, where `failed` says that its block was tried in vain, and
+    /// where a read nearby was.
     ///
     /// # Errors
     /// Like [`crate::Reader::fill`].
@@ -72,8 +74,8 @@ impl Failing {
         read.map(|()| counters)
     }
 
-    /// Like [`read_most`](crate::read_most), of the file with this number; tried once, without a pause, where a read nearby
-    /// was tried in vain.
+    /// Like [`read_most`](crate::read_most), of the file with this number; tried once, without a
+    /// pause, where a read nearby was tried in vain.
     ///
     /// # Errors
     /// As there.

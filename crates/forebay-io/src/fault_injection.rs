@@ -16,7 +16,8 @@ type Rule = dyn Fn(At, usize) -> Option<Fault> + Send + Sync;
 
 /// Real files whose system calls fail as a test says; for tests only.
 ///
-/// Faults come from a script, one per system call, and after its end from a rule. Pauses are counted, not slept.
+/// Faults come from a script, one per system call, and after its end from a rule. Pauses are
+/// counted, not slept.
 pub struct FaultyIo {
     files: Arc<ShardFiles>,
     script: Mutex<VecDeque<Option<Fault>>>,

@@ -1,6 +1,8 @@
-//! What kind of file system a file lies on: whether a missing page costs microseconds or a round trip to a server.
+//! What kind of file system a file lies on: whether a missing page costs microseconds or a round
+//! trip to a server.
 //!
-//! Source: statfs(2) and `linux/magic.h`; the numbers of Lustre, GPFS and `BeeGFS` are in their own sources.
+//! Source: statfs(2) and `linux/magic.h`; the numbers of Lustre, GPFS and `BeeGFS` are in their own
+//! sources.
 
 use std::borrow::Cow;
 

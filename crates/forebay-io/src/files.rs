@@ -1,11 +1,13 @@
 //! The shards of a data set, open for reading.
 //!
-//! 1. Every shard is opened once ([`DataFile`]), or taken over open from the data set, and must have the size that the
-//!    index says.
-//! 2. Where reads around the page cache are asked for, a second descriptor with `O_DIRECT` is opened; a file system
-//!    that refuses it, or wants more than 4096 bytes of alignment, is remembered with the reason.
+//! 1. Every shard is opened once ([`DataFile`]), or taken over open from the data set, and must
+//!    have the size that the index says.
+//! 2. Where reads around the page cache are asked for, a second descriptor with `O_DIRECT` is
+//!    opened; a file system that refuses it, or wants more than 4096 bytes of alignment, is
+//!    remembered with the reason.
 //!
-//! Where every sample has a file of its own, nothing is opened before it is read (`sample_files.rs`).
+//! Where every sample has a file of its own, nothing is opened before it is read
+//! (`sample_files.rs`).
 //!
 //! Nothing is ever written, and no lock is taken on the way of a read from a shard.
 
@@ -81,9 +83,11 @@ impl ShardFile {
 }
 
 impl ShardFiles {
-    /// Opens the shards `(path, expected size [bytes])`; `direct` asks for `O_DIRECT` descriptors, too.
+    /// Opens the shards `(path, expected size [bytes])`; `direct` asks for `O_DIRECT` descriptors,
+    /// too.
     ///
-    /// A file system that refuses `O_DIRECT` is no error: [`ShardFiles::direct_refused`] says why it does.
+    /// A file system that refuses `O_DIRECT` is no error: [`ShardFiles::direct_refused`] says why
+    /// it does.
     ///
     /// # Errors
     /// A file that cannot be opened, is no regular file, or has another size.
@@ -92,8 +96,8 @@ impl ShardFiles {
         Self::of_files(shards.iter().map(open), direct)
     }
 
-    /// Takes open files, each with the size that it must have \[bytes\]. Like [`ShardFiles::open`] otherwise: the kernel
-    /// reads ahead.
+    /// Takes open files, each with the size that it must have \[bytes\]. Like [`ShardFiles::open`]
+    /// otherwise: the kernel reads ahead.
     ///
     /// # Errors
     /// The first error of `files`, or a file of another size.
@@ -127,7 +131,8 @@ impl ShardFiles {
         Ok(Self { shards: opened, samples: None, is_direct, direct_refused: refused })
     }
 
-    /// Opens the folders at `paths`, in which each sample has a file of its own; `table` knows these files.
+    /// Opens the folders at `paths`, in which each sample has a file of its own; `table` knows
+    /// these files.
     ///
     /// # Errors
     /// A folder that cannot be opened. The first read of a file reports what is wrong with it.
@@ -137,7 +142,8 @@ impl ShardFiles {
         Ok(Self { shards: Vec::new(), samples, is_direct: false, direct_refused: Some(refused) })
     }
 
-    /// Takes sealed memory, a descriptor for each shard `(path, expected size [bytes])`, in place of the files.
+    /// Takes sealed memory, a descriptor for each shard `(path, expected size [bytes])`, in place
+    /// of the files.
     ///
     /// # Errors
     /// Memory of another size than the shard's.
@@ -203,7 +209,8 @@ impl ShardFiles {
         self.traits().all(|kind| kind.local)
     }
 
-    /// Names of the file systems, each once, in the order of the shards: `ext4`, or `lustre and nfs`.
+    /// Names of the file systems, each once, in the order of the shards: `ext4`, or `lustre and
+    /// nfs`.
     pub fn file_system_name(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
         for kind in self.traits() {
@@ -214,7 +221,8 @@ impl ShardFiles {
         names.join(" and ")
     }
 
-    /// Whether the shards can be read around the page cache. Asks the file system where they were not opened so.
+    /// Whether the shards can be read around the page cache. Asks the file system where they were
+    /// not opened so.
     pub fn direct_works(&self) -> bool {
         self.direct_refused.is_none()
             && self
@@ -228,7 +236,8 @@ impl ShardFiles {
         self.direct_refused.as_deref()
     }
 
-    /// Whether these serve where reads around the page cache are wanted, or not wanted; the files of samples hold on to an index of their own.
+    /// Whether these serve where reads around the page cache are wanted, or not wanted; the files
+    /// of samples hold on to an index of their own.
     pub fn serves(&self, direct: bool) -> bool {
         self.samples.is_none() && (!direct || self.is_direct())
     }
@@ -244,8 +253,8 @@ impl ShardFiles {
 
     /// The descriptor to read from; `direct` is ignored where there is no such descriptor.
     ///
-    /// Fails only where the file of a sample cannot be opened: with the system's error where that may pass, else with a
-    /// [`ReadError`] inside.
+    /// Fails only where the file of a sample cannot be opened: with the system's error where that
+    /// may pass, else with a [`ReadError`] inside.
     pub(crate) fn descriptor(&self, shard: ShardId, direct: bool) -> io::Result<Descriptor<'_>> {
         if let Some(samples) = &self.samples {
             return Ok(Descriptor::Shared(samples.descriptor(shard)?));
@@ -255,7 +264,8 @@ impl ShardFiles {
         Ok(Descriptor::Lent(direct.unwrap_or(file.buffered())))
     }
 
-    /// Asks the kernel to fetch what is asked for and nothing beyond it, or to read ahead. May do nothing.
+    /// Asks the kernel to fetch what is asked for and nothing beyond it, or to read ahead. May do
+    /// nothing.
     pub fn read_ahead(&self, wanted: bool) {
         for shard in &self.shards {
             shard.file.read_ahead(wanted);
@@ -270,7 +280,8 @@ impl ShardFiles {
         }
     }
 
-    /// Asks the kernel to fetch an extent into the page cache, as far as the shard has it; returns how many bytes those are.
+    /// Asks the kernel to fetch an extent into the page cache, as far as the shard has it; returns
+    /// how many bytes those are.
     pub fn prefetch(&self, extent: Extent) -> u64 {
         let Extent { shard, offset, length } = extent;
         let length = offset.saturating_add(length).min(self.bytes(shard)).saturating_sub(offset);
@@ -308,7 +319,8 @@ impl ShardFiles {
         Ok(file_bytes(&rustix::fs::fstat(self.descriptor(shard, false)?)?))
     }
 
-    /// Opens the path again under the same descriptor numbers; it must lead to a file of the same size and time.
+    /// Opens the path again under the same descriptor numbers; it must lead to a file of the same
+    /// size and time.
     pub(crate) fn reopen(&self, shard: ShardId) -> Result<(), ReadError> {
         if let Some(samples) = &self.samples {
             samples.forget(shard);

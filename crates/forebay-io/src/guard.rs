@@ -1,25 +1,30 @@
 //! Mapped files that lose pages: a SIGBUS that is an error instead of the end of the process.
 //!
-//! A file that is cut off, or a page that cannot be read, is SIGBUS for whoever touches it through a mapping. The handler here acts on
-//! addresses in mappings that are watched ([`Watch`]), which nothing but this crate touches:
+//! A file that is cut off, or a page that cannot be read, is SIGBUS for whoever touches it through
+//! a mapping. The handler here acts on addresses in mappings that are watched ([`Watch`]), which
+//! nothing but this crate touches:
 //!
 //! 1. it marks the mapping as lost and counts the fault ([`faults`]),
-//! 2. it puts zeros (anonymous memory) in place of the mapping from the lost page on, and returns, so the load is repeated
-//!    and finds zeros. No jump leaves any frame.
+//! 2. it puts zeros (anonymous memory) in place of the mapping from the lost page on, and returns,
+//!    so the load is repeated and finds zeros. No jump leaves any frame.
 //!
-//! Whoever has looked at mapped bytes compares [`faults`] with its value before, and where they differ throws away what it
-//! made of them: a step is gathered anew, a block is left to the ranks, a walk fails. A mapping that is lost is not used
-//! again, so the bytes are then asked for with pread(2), whose error names file, offset and sizes.
+//! Whoever has looked at mapped bytes compares [`faults`] with its value before, and where they
+//! differ throws away what it made of them: a step is gathered anew, a block is left to the ranks,
+//! a walk fails. A mapping that is lost is not used again, so the bytes are then asked for with
+//! pread(2), whose error names file, offset and sizes.
 //!
-//! Any other SIGBUS is not ours: the handler puts back what was there before it and returns. The fault then happens again,
-//! or the signal is queued again with the same facts, and whatever was there gets it, as without Forebay.
+//! Any other SIGBUS is not ours: the handler puts back what was there before it and returns. The
+//! fault then happens again, or the signal is queued again with the same facts, and whatever was
+//! there gets it, as without Forebay.
 //!
-//! The handler is installed with the first mapping. A program that installs its own afterwards (`faulthandler.enable()`) gets in front of
-//! it; [`keep`] notices within [`LOOK_MS`] and installs another level in front of that one, with a function of its own, so that
-//! each level stands before the one it replaced and no cycle can come about.
+//! The handler is installed with the first mapping. A program that installs its own afterwards
+//! (`faulthandler.enable()`) gets in front of it; [`keep`] notices within [`LOOK_MS`] and installs
+//! another level in front of that one, with a function of its own, so that each level stands before
+//! the one it replaced and no cycle can come about.
 //!
-//! What it does not do: a thread that blocks SIGBUS is killed by the kernel, so the engine's threads unblock it ([`unblock`]);
-//! the rest of the page in which a file ends now is zeros without any signal, until its size is looked at.
+//! What it does not do: a thread that blocks SIGBUS is killed by the kernel, so the engine's
+//! threads unblock it ([`unblock`]); the rest of the page in which a file ends now is zeros without
+//! any signal, until its size is looked at.
 //!
 //! Source: sigaction(2), mmap(2), `rt_tgsigqueueinfo(2)`.
 
@@ -40,7 +45,8 @@ const LOOK_MS: u64 = 250;
 /// How often somebody may install another handler before ours.
 const LEVELS: usize = 8;
 
-/// A mapping that is watched. It lives for good, as a handler may look at it at any time, and is used again.
+/// A mapping that is watched. It lives for good, as a handler may look at it at any time, and is
+/// used again.
 struct Range {
     start: AtomicUsize,
     /// 0 while nothing is watched.
@@ -72,7 +78,8 @@ pub(crate) struct Watch(&'static Range);
 impl Watch {
     pub(crate) fn new(memory: &Mmap) -> Self {
         keep_now();
-        // Whoever forked while the lock was held finds it held for good, and goes on with a new range.
+        // Whoever forked while the lock was held finds it held for good, and goes on with a new
+        // range.
         let free = FREE.try_lock().ok().and_then(|mut free| free.pop());
         let range = free.unwrap_or_else(Range::add);
         range.lost.store(false, Ordering::Relaxed);
@@ -82,12 +89,14 @@ impl Watch {
         Self(range)
     }
 
-    /// Whether bytes of the mapping were replaced by zeros, or it was given up ([`Watch::give_up`]).
+    /// Whether bytes of the mapping were replaced by zeros, or it was given up
+    /// ([`Watch::give_up`]).
     pub(crate) fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    /// Offset of the page whose loss was seen first; `None` where the mapping was given up without a fault.
+    /// Offset of the page whose loss was seen first; `None` where the mapping was given up without
+    /// a fault.
     pub(crate) fn lost_at(&self) -> Option<u64> {
         let at = self.0.lost_at.load(Ordering::Relaxed);
         (at != usize::MAX).then_some(at as u64)
@@ -131,7 +140,8 @@ impl Range {
 
 /// Number of faults so far, of all mappings: read before and after mapped bytes are looked at.
 ///
-/// SYNC: lost page: the bytes are loaded before the fence, and zeros appear only after the count in [`lose`].
+/// SYNC: lost page: the bytes are loaded before the fence, and zeros appear only after the count in
+/// [`lose`].
 pub fn faults() -> u64 {
     fence(Ordering::Acquire);
     FAULTS.load(Ordering::Relaxed)
@@ -161,7 +171,8 @@ pub fn keep() {
 /// What each level has replaced; written once, before the level is installed.
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
-// SAFETY: a place is written under the lock of `keep_now`, before its handler is installed, and only read afterwards.
+// SAFETY: a place is written under the lock of `keep_now`, before its handler is installed, and
+// only read afterwards.
 unsafe impl Sync for Previous {}
 
 static PREVIOUS: [Previous; LEVELS] = [const { Previous(UnsafeCell::new(MaybeUninit::zeroed())) }; LEVELS];
@@ -179,8 +190,9 @@ pub fn keep_now() {
     // Another thread is at it, or was when this process forked; then the handler came along.
     let Ok(mut installed) = INSTALLED.try_lock() else { return };
     PAGE_BYTES.store(rustix::param::page_size(), Ordering::Relaxed);
-    // SAFETY: the structures live through the calls; zeros are a valid `sigaction`. What is installed is a function of the type that
-    // SA_SIGINFO asks for, which calls nothing but what is safe in a handler.
+    // SAFETY: the structures live through the calls; zeros are a valid `sigaction`. What is
+    // installed is a function of the type that SA_SIGINFO asks for, which calls nothing but what is
+    // safe in a handler.
     unsafe {
         let mut current: libc::sigaction = MaybeUninit::zeroed().assume_init();
         if libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut current) != 0
@@ -215,8 +227,8 @@ extern "C" fn handle<const LEVEL: usize>(
     info: *mut libc::siginfo_t,
     _context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel hands over the facts of this signal, and errno is this thread's. Everything called here is a system
-    // call or an atomic.
+    // SAFETY: the kernel hands over the facts of this signal, and errno is this thread's.
+    // Everything called here is a system call or an atomic.
     unsafe {
         let errno = *libc::__errno_location();
         // Faults have positive codes; an address comes with them alone.
@@ -249,17 +261,19 @@ fn lose(address: usize) -> bool {
         fence(Ordering::SeqCst);
         let length = (end - page).next_multiple_of(page_bytes);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the pages belong to a mapping that is watched, so it is there, read-only, and its bytes are input that may change at
-        // any time. Its owner unmaps this memory with it.
+        // SAFETY: the pages belong to a mapping that is watched, so it is there, read-only, and its
+        // bytes are input that may change at any time. Its owner unmaps this memory with it.
         let answer = unsafe { libc::mmap(page as *mut libc::c_void, length, libc::PROT_READ, flags, -1, 0) };
         return answer != libc::MAP_FAILED;
     }
     false
 }
 
-/// Puts back what was there before a level, and lets it have the signal: a fault happens again, another signal is queued again.
+/// Puts back what was there before a level, and lets it have the signal: a fault happens again,
+/// another signal is queued again.
 unsafe fn step_aside(level: usize, signal: c_int, info: *mut libc::siginfo_t, is_fault: bool) {
-    // SAFETY: the level was installed, so what it replaced was written; `info` is what the kernel handed over.
+    // SAFETY: the level was installed, so what it replaced was written; `info` is what the kernel
+    // handed over.
     unsafe {
         libc::sigaction(signal, PREVIOUS[level].0.get().cast::<libc::sigaction>(), ptr::null_mut());
         if !is_fault {
@@ -363,7 +377,8 @@ mod tests {
         assert!(second != first && HANDLERS.iter().any(|handler| *handler as usize == second));
         assert_eq!((foreign_memory[9], FOREIGN.load(Ordering::Relaxed)), (0, 2));
         assert_eq!(FOREIGN_ADDRESS.load(Ordering::Relaxed), foreign_memory.as_ptr() as usize + 9);
-        // It was let in front for that; the level that stood before it is used again, however often that happens.
+        // It was let in front for that; the level that stood before it is used again, however often
+        // that happens.
         for number in 3..20 {
             assert_eq!(current(), foreign as Handler as usize);
             keep_now();

@@ -1,18 +1,25 @@
-//! Files to bytes: opening, reading with one retry policy, mapping, and what is known of a file system.
+//! Files to bytes: opening, reading with one retry policy, mapping, and what is known of a file
+//! system.
 //!
-//! - [`DataFile`] is one file, opened once; [`read_most`] reads it, or anything else that is [`ReadAt`].
-//! - [`ShardFiles`] are the files of a data set, checked against its index; where each sample has a file of its own, a
-//!   [`SampleFileTable`] names them. [`open_beneath`] opens what lies beneath a folder, without following links.
-//! - [`FileIo`] is the seam at which a read is one system call; [`FaultyIo`] injects faults there, in tests.
-//! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2) or `io_uring`, with or without `O_DIRECT`.
-//!   [`Failing::read`] is the same for one small read, and remembers where storage has failed.
+//! - [`DataFile`] is one file, opened once; [`read_most`] reads it, or anything else that is
+//!   [`ReadAt`].
+//! - [`ShardFiles`] are the files of a data set, checked against its index; where each sample has a
+//!   file of its own, a [`SampleFileTable`] names them. [`open_beneath`] opens what lies beneath a
+//!   folder, without following links.
+//! - [`FileIo`] is the seam at which a read is one system call; [`FaultyIo`] injects faults there,
+//!   in tests.
+//! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2) or `io_uring`, with or without
+//!   `O_DIRECT`. [`Failing::read`] is the same for one small read, and remembers where storage has
+//!   failed.
 //! - `retry.rs` decides what follows an error or a short answer: one policy for all of them.
-//! - [`Mappings`] map the files, and answer whether touching bytes would wait for storage ([`Mappings::resident`]). [`guard`]
-//!   makes a lost page an error that a reader can handle, where it would end the process.
-//! - [`Probe`] reports what works at a path, [`measure`] how fast, and [`FileSystem`] what kind of file system it is.
+//! - [`Mappings`] map the files, and answer whether touching bytes would wait for storage
+//!   ([`Mappings::resident`]). [`guard`] makes a lost page an error that a reader can handle, where
+//!   it would end the process.
+//! - [`Probe`] reports what works at a path, [`measure`] how fast, and [`FileSystem`] what kind of
+//!   file system it is.
 //!
-//! Promises: no byte outside the caller's buffers is written; after an error no request is under way; no file is ever
-//! written; a read from a shard takes no lock.
+//! Promises: no byte outside the caller's buffers is written; after an error no request is under
+//! way; no file is ever written; a read from a shard takes no lock.
 //!
 //! Not done here: deciding what to read when (the plan), and checking what was read (the format).
 

@@ -1,13 +1,15 @@
 //! Read-only mappings of the shards, and whether touching them would wait for storage.
 //!
-//! A mapping saves a copy and the system calls, but a page that is missing stalls the thread that touches it, and there
-//! is nobody to retry or to report an error. So the default copies from a mapping only what [`Mappings::resident`] says
-//! is in the page cache, on a file system of this node.
+//! A mapping saves a copy and the system calls, but a page that is missing stalls the thread that
+//! touches it, and there is nobody to retry or to report an error. So the default copies from a
+//! mapping only what [`Mappings::resident`] says is in the page cache, on a file system of this
+//! node.
 //!
-//! A file that is truncated is SIGBUS for whoever touches the lost pages. [`Mappings::bytes`] and [`Mappings::resident`] look at the
-//! file's size once a second and give nothing of a shard that has shrunk. What is lost within that second, or to an I/O error
-//! on a page that was evicted, reads as zeros (`guard.rs`): whoever looks at mapped bytes compares `faults` before and
-//! after, and throws away what it made of them where a fault came in between.
+//! A file that is truncated is SIGBUS for whoever touches the lost pages. [`Mappings::bytes`] and
+//! [`Mappings::resident`] look at the file's size once a second and give nothing of a shard that
+//! has shrunk. What is lost within that second, or to an I/O error on a page that was evicted,
+//! reads as zeros (`guard.rs`): whoever looks at mapped bytes compares `faults` before and after,
+//! and throws away what it made of them where a fault came in between.
 
 use std::hint;
 use std::io;
@@ -28,8 +30,9 @@ use crate::syscalls::FileIo;
 /// How long the size of a file is believed \[ms\].
 const SIZE_LIFE_MS: u64 = 1000;
 
-/// Bytes that are copied from a mapping at once. The C library copies large stretches four pages side by side, and page faults
-/// that come in such an order get no read-ahead: 400 instead of 1,000 MiB/s, measured on an emulated disk with copies of 1 MiB.
+/// Bytes that are copied from a mapping at once. The C library copies large stretches four pages
+/// side by side, and page faults that come in such an order get no read-ahead: 400 instead of 1,000
+/// MiB/s, measured on an emulated disk with copies of 1 MiB.
 const COPY_BYTES: usize = 128 << 10;
 
 /// Copies from a mapping whose pages may be missing, in the order of the file.
@@ -56,8 +59,8 @@ pub struct Mappings {
 impl Mappings {
     /// Maps all shards. Nothing is read.
     ///
-    /// # Errors
-    /// A file cannot be mapped: no address space, or a file system without mappings; files that hold one sample each.
+    /// # Errors A file cannot be mapped: no address space, or a file system without mappings; files
+    /// that hold one sample each.
     pub fn open(files: &Arc<ShardFiles>) -> Result<Self, ReadError> {
         Self::with_io(Arc::clone(files) as Arc<dyn FileIo>)
     }
@@ -97,7 +100,8 @@ impl Mappings {
         Ok(Self { io, shards })
     }
 
-    /// Tells the kernel that pages are touched here and there, so that a page fault fetches that page and no other.
+    /// Tells the kernel that pages are touched here and there, so that a page fault fetches that
+    /// page and no other.
     pub fn without_read_ahead(&self) {
         for (_, memory) in self.shards.iter().filter_map(|map| map.memory.as_ref()) {
             // Advice: a kernel that does not take it reads more.
@@ -105,9 +109,9 @@ impl Mappings {
         }
     }
 
-    /// Whether all bytes of a range are in the page cache, as far as is known: the answer is up to a second old, and
-    /// "no" wherever the kernel would not tell the truth, on file systems of other nodes, outside the file, and for good
-    /// once the file has shrunk.
+    /// Whether all bytes of a range are in the page cache, as far as is known: the answer is up to
+    /// a second old, and "no" wherever the kernel would not tell the truth, on file systems of
+    /// other nodes, outside the file, and for good once the file has shrunk.
     pub fn resident(&self, shard: ShardId, offset: u64, length: u64) -> bool {
         let Some(map) = self.shards.get(shard.0 as usize) else { return false };
         let (Some((watch, memory)), Some(end)) = (&map.memory, offset.checked_add(length)) else {
@@ -121,10 +125,11 @@ impl Mappings {
         })
     }
 
-    /// The bytes of a range; `None` outside the file, where the file has shrunk, and where a page of it was lost.
+    /// The bytes of a range; `None` outside the file, where the file has shrunk, and where a page
+    /// of it was lost.
     ///
-    /// Touching them waits for storage where they are not resident. What was made of them counts only where
-    /// `faults` is afterwards what it was before.
+    /// Touching them waits for storage where they are not resident. What was made of them counts
+    /// only where `faults` is afterwards what it was before.
     pub fn bytes(&self, shard: ShardId, offset: u64, length: u64) -> Option<&[u8]> {
         let map = self.shards.get(shard.0 as usize)?;
         let end = usize::try_from(offset.checked_add(length)?).ok()?;
@@ -142,7 +147,8 @@ impl Mappings {
 
     /// Touches a byte of every page of a range, in order, so that what is missing is fetched now.
     pub fn touch(&self, shard: ShardId, offset: u64, length: u64) {
-        // From the start of the first page, as it is one page that holds the range's first byte and what lies before.
+        // From the start of the first page, as it is one page that holds the range's first byte and
+        // what lies before.
         let start = offset - offset % PAGE_BYTES;
         let bytes = self.bytes(shard, start, offset.saturating_add(length).saturating_sub(start));
         for byte in bytes.unwrap_or_default().iter().step_by(PAGE_BYTES as usize) {
@@ -194,8 +200,9 @@ fn map(descriptor: impl AsFd, bytes: u64) -> io::Result<Option<Mmap>> {
         return Ok(None);
     }
     let length = usize::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
-    // SAFETY: the mapping is read-only and shared. That another process may change the file under it is the nature of
-    // every reader of a file: the bytes are only ever copied or checked as input; a shrinking file is treated above.
+    // SAFETY: the mapping is read-only and shared. That another process may change the file under
+    // it is the nature of every reader of a file: the bytes are only ever copied or checked as
+    // input; a shrinking file is treated above.
     let memory = unsafe { MmapOptions::new().len(length).map(descriptor.as_fd().as_raw_fd()) }?;
     Ok(Some(memory))
 }

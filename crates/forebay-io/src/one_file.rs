@@ -1,8 +1,8 @@
 //! Reads of one file under the policy of all reads (`retry.rs`).
 //!
-//! A loader reads many files and knows the place of each byte; it uses [`crate::Reader`]. An index build or a read of a
-//! single sample has one file, and may not know where it ends: [`read_most`] reads until the buffer is full or the file
-//! ends.
+//! A loader reads many files and knows the place of each byte; it uses [`crate::Reader`]. An index
+//! build or a read of a single sample has one file, and may not know where it ends: [`read_most`]
+//! reads until the buffer is full or the file ends.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,11 @@ use crate::read_at::ReadAt;
 use crate::retry::{Job, ReadCounters, Target, read_up_to};
 use crate::syscalls::At;
 
-/// Reads until `into` is full or the file ends; returns the number of bytes. `path` is the name of the file in errors.
+/// Reads until `into` is full or the file ends; returns the number of bytes. `path` is the name of
+/// the file in errors.
 ///
-/// # Errors
-/// After the retries of the policy (`retry.rs`): what was attempted, with offset, length and number of attempts.
+/// # Errors After the retries of the policy (`retry.rs`): what was attempted, with offset, length
+/// and number of attempts.
 pub fn read_most(
     file: &dyn ReadAt,
     path: &Path,

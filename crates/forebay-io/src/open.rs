@@ -1,4 +1,5 @@
-//! What is asked of a file that is opened: on which file system it lies, and whether it can be read around the page cache.
+//! What is asked of a file that is opened: on which file system it lies, and whether it can be read
+//! around the page cache.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +13,8 @@ use crate::file_system::FileSystem;
 
 /// Alignment of offsets, lengths and memory for reads around the page cache \[bytes\].
 ///
-/// Every disk and file system of the facts accepts it; what wants more is treated as if it refused `O_DIRECT`.
+/// Every disk and file system of the facts accepts it; what wants more is treated as if it refused
+/// `O_DIRECT`.
 pub const DIRECT_ALIGN_BYTES: u64 = 4096;
 
 pub(crate) fn open_error(path: &Path, action: &'static str) -> impl Fn(rustix::io::Errno) -> ReadError {
@@ -61,7 +63,8 @@ pub fn file_system_at(path: &Path) -> Result<FileSystem, ReadError> {
 
 pub(crate) fn replace(new: &OwnedFd, old: &OwnedFd) -> rustix::io::Result<()> {
     use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
-    // SAFETY: the number is owned by `old`, which stays its owner; the temporary gives it back below unclosed.
+    // SAFETY: the number is owned by `old`, which stays its owner; the temporary gives it back
+    // below unclosed.
     let mut target = unsafe { OwnedFd::from_raw_fd(old.as_raw_fd()) };
     let answer = rustix::io::dup3(new, &mut target, DupFlags::CLOEXEC);
     let _ = target.into_raw_fd();

@@ -11,8 +11,8 @@ pub trait ReadAt: Send + Sync + fmt::Debug {
     /// Present length \[bytes\].
     fn bytes(&self) -> io::Result<u64>;
 
-    /// Reads at most `into.len()` bytes from `offset` on; 0 at the end. One system call: [`read_most`](crate::read_most) decides what
-    /// follows its answer.
+    /// Reads at most `into.len()` bytes from `offset` on; 0 at the end. One system call:
+    /// [`read_most`](crate::read_most) decides what follows its answer.
     fn pread(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
     /// Announces that these bytes are read soon. Reads nothing else, and may do nothing.

@@ -1,8 +1,9 @@
 //! How much the kernel fetches for one announcement.
 //!
-//! `posix_fadvise(POSIX_FADV_WILLNEED)` answers success and fetches no more than the larger one of the mount's read-ahead window and
-//! its largest request (mm/readahead.c, `force_page_cache_ra`, as of Linux 6.18). Of FUSE only the window counts, and that is 128 KiB
-//! unless somebody raised it: longer announcements are cut off without a word.
+//! `posix_fadvise(POSIX_FADV_WILLNEED)` answers success and fetches no more than the larger one of
+//! the mount's read-ahead window and its largest request (mm/readahead.c, `force_page_cache_ra`, as
+//! of Linux 6.18). Of FUSE only the window counts, and that is 128 KiB unless somebody raised it:
+//! longer announcements are cut off without a word.
 
 use rustix::fs::Stat;
 

@@ -58,13 +58,16 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Makes a reader of these files. [`Reader::take_refusals`] returns what it was asked to use and cannot.
+    /// Makes a reader of these files. [`Reader::take_refusals`] returns what it was asked to use
+    /// and cannot.
     ///
-    /// `depth` is the number of requests under way at once, for `io_uring`; 8 to 32 suit most storage.
+    /// `depth` is the number of requests under way at once, for `io_uring`; 8 to 32 suit most
+    /// storage.
     ///
-    /// With `direct` the plan aligns transfers (offset, length and memory) to 4096 bytes. The last one of a file may
-    /// then reach behind the end of the file: `fill` succeeds when everything up to the end has come, and the bytes of
-    /// `into` behind it are unspecified. This holds even when `O_DIRECT` is refused and the page cache serves instead.
+    /// With `direct` the plan aligns transfers (offset, length and memory) to 4096 bytes. The last
+    /// one of a file may then reach behind the end of the file: `fill` succeeds when everything up
+    /// to the end has come, and the bytes of `into` behind it are unspecified. This holds even when
+    /// `O_DIRECT` is refused and the page cache serves instead.
     #[must_use]
     pub fn new(files: Arc<ShardFiles>, access: Access, direct: bool, depth: usize) -> Self {
         Self::with_io(files, access, direct, depth)
@@ -101,10 +104,11 @@ impl Reader {
         }
     }
 
-    /// Completes all transfers, or fails with the first error; then the contents of all of them are unspecified.
+    /// Completes all transfers, or fails with the first error; then the contents of all of them are
+    /// unspecified.
     ///
-    /// # Errors
-    /// After the retries of the policy (`retry.rs`): what was attempted, with file, offset and length.
+    /// # Errors After the retries of the policy (`retry.rs`): what was attempted, with file, offset
+    /// and length.
     pub fn fill(&mut self, transfers: &mut [Transfer<'_>]) -> Result<(), ReadError> {
         let begun = Instant::now();
         let answer = self.fill_all(transfers);

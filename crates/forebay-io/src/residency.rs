@@ -1,20 +1,26 @@
-//! Which pages of a mapped file are in the page cache: asked chunk by chunk, remembered for a second.
+//! Which pages of a mapped file are in the page cache: asked chunk by chunk, remembered for a
+//! second.
 //!
-//! One word per chunk of 2 MiB holds when it was asked and what was found: all pages, none, or some; then a bit per page
-//! stands beside it. Words and bits are atomics that all threads share. Two threads that ask about the same chunk at
-//! once may mix their bits: every bit was true a moment ago, and more is not promised. Memory of words and bits is
-//! touched only where the file is: at most 72 bytes per chunk.
+//! One word per chunk of 2 MiB holds when it was asked and what was found: all pages, none, or
+//! some; then a bit per page stands beside it. Words and bits are atomics that all threads share.
+//! Two threads that ask about the same chunk at once may mix their bits: every bit was true a
+//! moment ago, and more is not promised. Memory of words and bits is touched only where the file
+//! is: at most 72 bytes per chunk.
 //!
-//! Who is asked, with the measured cost per chunk (Linux 6.18, ext4; page cache in large / in 4 KiB folios):
+//! Who is asked, with the measured cost per chunk (Linux 6.18, ext4; page cache in large / in 4 KiB
+//! folios):
 //!
-//! - mincore(2): 30 / 55 us where this process has not touched the pages yet, 1.5-3 us where it has, 18 us where nothing
-//!   is cached;
-//! - cachestat(2) (Linux 6.5): 0.5 / 15-30 us, 0.3 us where nothing is cached, but counts only. So it answers the first
-//!   question about a chunk, and mincore the later ones and those about chunks of which a part is cached;
-//! - preadv2(2) with `RWF_NOWAIT`, a byte per page: 360-1100 us, as much as reading the chunk. Not used.
+//! - mincore(2): 30 / 55 us where this process has not touched the pages yet, 1.5-3 us where it
+//!   has, 18 us where nothing is cached;
+//! - cachestat(2) (Linux 6.5): 0.5 / 15-30 us, 0.3 us where nothing is cached, but counts only. So
+//!   it answers the first question about a chunk, and mincore the later ones and those about chunks
+//!   of which a part is cached;
+//! - preadv2(2) with `RWF_NOWAIT`, a byte per page: 360-1100 us, as much as reading the chunk. Not
+//!   used.
 //!
-//! mincore says "resident" of everything where the caller neither owns the file nor may write it (since Linux 5.2). There
-//! only cachestat is asked; where it refuses, too (since 6.15), the answer is "no".
+//! mincore says "resident" of everything where the caller neither owns the file nor may write it
+//! (since Linux 5.2). There only cachestat is asked; where it refuses, too (since 6.15), the answer
+//! is "no".
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +72,8 @@ impl Oracle {
     }
 }
 
-/// The rule of the kernel (`can_do_mincore`): the owner, `CAP_FOWNER`, or whoever may write the file.
+/// The rule of the kernel (`can_do_mincore`): the owner, `CAP_FOWNER`, or whoever may write the
+/// file.
 fn mincore_is_honest(descriptor: BorrowedFd<'_>) -> bool {
     let owner =
         rustix::fs::fstat(descriptor).is_ok_and(|stat| stat.st_uid == rustix::process::geteuid().as_raw());
@@ -97,8 +104,9 @@ impl Residency {
         Self { oracle, bytes, page_bytes, words: zeros(chunks), bits: zeros(chunks * bit_words), bit_words }
     }
 
-    /// Whether the pages of `from .. end` are all cached. `memory` is the mapping of the whole file; its descriptor is
-    /// asked for before each question to the kernel, and without one the answer is no.
+    /// Whether the pages of `from .. end` are all cached. `memory` is the mapping of the whole
+    /// file; its descriptor is asked for before each question to the kernel, and without one the
+    /// answer is no.
     pub(crate) fn covers<'a>(
         &self,
         from: u64,
@@ -160,8 +168,9 @@ impl Residency {
         }
         let mut answer = [0_u8; MOST_PAGES];
         let pages = pages as usize;
-        // SAFETY: the range lies in the mapping (`bytes` is its length, `start` is a multiple of the page), and `answer`
-        // has a byte for each of its pages, of which there are at most `MOST_PAGES`.
+        // SAFETY: the range lies in the mapping (`bytes` is its length, `start` is a multiple of
+        // the page), and `answer` has a byte for each of its pages, of which there are at most
+        // `MOST_PAGES`.
         let status = unsafe {
             let address = memory.as_ptr().add(start as usize).cast_mut().cast();
             libc::mincore(address, length as usize, answer.as_mut_ptr())
@@ -189,8 +198,8 @@ impl Residency {
 /// A zeroed table; the pages of a large one are not touched.
 fn zeros(length: usize) -> Box<[AtomicU64]> {
     let zeros = Box::into_raw(vec![0_u64; length].into_boxed_slice());
-    // SAFETY: AtomicU64 has the size, bit validity and (on 64-bit machines, the only ones supported) the alignment of
-    // u64; ownership goes from one box to the other.
+    // SAFETY: AtomicU64 has the size, bit validity and (on 64-bit machines, the only ones
+    // supported) the alignment of u64; ownership goes from one box to the other.
     unsafe { Box::from_raw(zeros as *mut [AtomicU64]) }
 }
 
@@ -218,8 +227,8 @@ fn count_cached(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> Option<
     }
     let range = Range { offset, length };
     let mut answer = Answer::default();
-    // SAFETY: both structures live through the call and have the layout of cachestat(2); on kernels without it the call
-    // returns ENOSYS and touches nothing.
+    // SAFETY: both structures live through the call and have the layout of cachestat(2); on kernels
+    // without it the call returns ENOSYS and touches nothing.
     let status = unsafe {
         libc::syscall(
             SYS_CACHESTAT,

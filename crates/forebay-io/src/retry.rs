@@ -11,8 +11,8 @@
 //! | end of file too early | error: truncated; where it is not known how long the file is: less than was asked for |
 //! | anything else | error |
 //!
-//! Any progress makes the count of failures start again. What lies where a read was tried in vain is tried once, without a
-//! pause (`failing.rs`): the storage has had its time to recover.
+//! Any progress makes the count of failures start again. What lies where a read was tried in vain
+//! is tried once, without a pause (`failing.rs`): the storage has had its time to recover.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,10 +25,12 @@ use crate::files::ShardFiles;
 use crate::open::DIRECT_ALIGN_BYTES;
 use crate::syscalls::{At, FileIo};
 
-/// Pauses before another attempt after a failure: a path that fails over needs a moment, a broken disk will not heal.
+/// Pauses before another attempt after a failure: a path that fails over needs a moment, a broken
+/// disk will not heal.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
 
-/// Largest request \[bytes\]: Linux answers at most 2 GiB less a page, and `io_uring` counts in 32 bits.
+/// Largest request \[bytes\]: Linux answers at most 2 GiB less a page, and `io_uring` counts in 32
+/// bits.
 const MAX_REQUEST_BYTES: usize = 1 << 30;
 
 /// What reading has cost a reader so far.
@@ -115,8 +117,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Starts a transfer of `room` bytes; `padded` allows the last of them to lie behind the end of the file, up to the
-    /// next aligned offset.
+    /// Starts a transfer of `room` bytes; `padded` allows the last of them to lie behind the end of
+    /// the file, up to the next aligned offset.
     pub(crate) fn new(files: &ShardFiles, start: At, room: usize, padded: bool) -> Result<Self, ReadError> {
         let bytes = files.bytes(start.shard);
         let limit = if padded { bytes.next_multiple_of(DIRECT_ALIGN_BYTES) } else { bytes };
@@ -263,7 +265,8 @@ impl Job {
     }
 }
 
-/// Reads a transfer to its end with system calls: first into `head`, then into `into`. A file that ends before is an error.
+/// Reads a transfer to its end with system calls: first into `head`, then into `into`. A file that
+/// ends before is an error.
 pub(crate) fn read_through(
     io: &dyn FileIo,
     job: &mut Job,

@@ -1,8 +1,10 @@
-//! Files that hold one sample each: far too many to keep open, so they are opened when they are read.
+//! Files that hold one sample each: far too many to keep open, so they are opened when they are
+//! read.
 //!
-//! A [`SampleFileTable`] knows their names and sizes. A file is opened beneath its folder, without following a symbolic link, and must be
-//! a regular file of the size that the index says. The last few stay open: a read that is repeated or cut in pieces, and one
-//! that was announced, find them again.
+//! A [`SampleFileTable`] knows their names and sizes. A file is opened beneath its folder, without
+//! following a symbolic link, and must be a regular file of the size that the index says. The last
+//! few stay open: a read that is repeated or cut in pieces, and one that was announced, find them
+//! again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,8 +21,8 @@ use crate::file_system::FileSystem;
 use crate::open::{file_bytes, file_system, open_error};
 use crate::open_beneath::open_beneath;
 
-/// Files that stay open: more than all threads of a process read at once, and few beside the 1,024 that a process may have
-/// open by default.
+/// Files that stay open: more than all threads of a process read at once, and few beside the 1,024
+/// that a process may have open by default.
 const MOST_OPEN: usize = 128;
 
 /// The file of one sample.
@@ -148,7 +150,8 @@ impl SampleFiles {
     }
 }
 
-/// An error of opening: what may pass is left to the policy of all reads, anything else says what was attempted.
+/// An error of opening: what may pass is left to the policy of all reads, anything else says what
+/// was attempted.
 fn lasting(path: &Path, action: &'static str, errno: Errno) -> io::Error {
     match errno {
         Errno::INTR | Errno::IO | Errno::AGAIN | Errno::STALE => errno.into(),

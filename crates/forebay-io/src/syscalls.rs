@@ -1,4 +1,5 @@
-//! The read seam: everything that asks the kernel for bytes goes through [`FileIo`], one system call at a time.
+//! The read seam: everything that asks the kernel for bytes goes through [`FileIo`], one system
+//! call at a time.
 //!
 //! [`ShardFiles`] is the real one; `FaultyIo` (`fault_injection.rs`) stands between in tests.
 
@@ -53,7 +54,8 @@ pub trait FileIo: Send + Sync {
     /// The files.
     fn files(&self) -> &ShardFiles;
 
-    /// Reads bytes at an offset: first into `head`, which may be empty, then into `into`. One preadv(2).
+    /// Reads bytes at an offset: first into `head`, which may be empty, then into `into`. One
+    /// preadv(2).
     fn pread(&self, at: At, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
         let descriptor = self.files().descriptor(at.shard, at.direct)?;
         if head.is_empty() {
@@ -63,8 +65,8 @@ pub trait FileIo: Send + Sync {
         Ok(rustix::io::preadv(descriptor, &mut places, at.offset)?)
     }
 
-    /// What to pretend about a request of `length` bytes that another way than [`FileIo::pread`] (`io_uring`) is about
-    /// to make; always `None` outside tests.
+    /// What to pretend about a request of `length` bytes that another way than [`FileIo::pread`]
+    /// (`io_uring`) is about to make; always `None` outside tests.
     fn pretend(&self, at: At, length: usize) -> Option<Fault> {
         let _ = (at, length);
         None

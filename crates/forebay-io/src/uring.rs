@@ -1,8 +1,8 @@
 //! Reading through an `io_uring`.
 //!
-//! Up to `depth` requests are under way; an answer is handed to the policy (`retry.rs`), which asks for the next request
-//! or ends the transfer. [`Ring::fill`] returns only when the kernel has let go of every buffer, whatever happens:
-//! the buffers are the caller's.
+//! Up to `depth` requests are under way; an answer is handed to the policy (`retry.rs`), which asks
+//! for the next request or ends the transfer. [`Ring::fill`] returns only when the kernel has let
+//! go of every buffer, whatever happens: the buffers are the caller's.
 //!
 //! Source: `io_uring_setup(2)`, `io_uring_enter(2)`.
 
@@ -36,7 +36,8 @@ pub(crate) enum Trouble {
 enum Asked<'a> {
     /// A read from this descriptor, which stays open until the answer comes.
     Read(Descriptor<'a>),
-    /// Nothing, and this is to be taken for the answer: the file could not be opened, or a test says so.
+    /// Nothing, and this is to be taken for the answer: the file could not be opened, or a test
+    /// says so.
     Nothing(io::Error),
     /// Nothing, and the end of the file is the answer (tests).
     End,
@@ -148,17 +149,18 @@ impl Ring {
             }
             Asked::Nothing(_) | Asked::End => opcode::Nop::new().build(),
         };
-        // SAFETY: `from .. from + length` lies in the memory of the transfer (`Job::range` stays within its room), which
-        // `fill` borrows mutably and does not leave before the request has completed; the descriptor is kept in what is
-        // returned until then, and the number of a shard's stays valid when a stale file is opened again.
+        // SAFETY: `from .. from + length` lies in the memory of the transfer (`Job::range` stays
+        // within its room), which `fill` borrows mutably and does not leave before the request has
+        // completed; the descriptor is kept in what is returned until then, and the number of a
+        // shard's stays valid when a stale file is opened again.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(place as u64)) };
         assert!(pushed.is_ok(), "at most as many requests are under way as the ring has entries");
         asked
     }
 }
 
-/// The kinds of ring from the best to the oldest: completions are worked off by the one thread that waits for them
-/// (Linux 6.1), without interrupting it (5.19), or as ever.
+/// The kinds of ring from the best to the oldest: completions are worked off by the one thread that
+/// waits for them (Linux 6.1), without interrupting it (5.19), or as ever.
 fn build(entries: u32) -> io::Result<IoUring> {
     let attempt = |flavour: u32| {
         let mut builder = IoUring::builder();

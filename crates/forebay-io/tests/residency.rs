@@ -20,7 +20,8 @@ fn mappings(files: &Arc<ShardFiles>) -> Mappings {
     Mappings::open(files).expect("mapped")
 }
 
-/// A file none of whose pages are cached; `None`, with the reason printed, where that cannot be had.
+/// A file none of whose pages are cached; `None`, with the reason printed, where that cannot be
+/// had.
 fn cold() -> Option<(Shards, Arc<ShardFiles>)> {
     let shards = Shards::new(&[BYTES]);
     let files = shards.open(false);
@@ -134,7 +135,8 @@ fn a_file_that_shrank_is_never_resident_again_and_gives_no_bytes() {
     assert!(!mappings.resident(SHARD, 0, 100));
 }
 
-/// Since Linux 5.2 mincore calls everything resident for whoever neither owns a file nor may write it.
+/// Since Linux 5.2 mincore calls everything resident for whoever neither owns a file nor may write
+/// it.
 #[test]
 fn a_process_that_may_only_read_a_file_is_not_fooled() {
     if !rustix::process::geteuid().is_root() {

@@ -14,7 +14,8 @@ use support::{Aligned, Shards, reader, requesting, transfer};
 const BYTES: usize = 300_000;
 const SPAN: std::ops::Range<usize> = 1234..201_234;
 
-/// Reads one span under a script of faults, with each access; the read must succeed with the right bytes.
+/// Reads one span under a script of faults, with each access; the read must succeed with the right
+/// bytes.
 fn read_under(script: &[Option<Fault>], check: impl Fn(&FaultyIo, Access)) {
     for access in requesting() {
         let shards = Shards::new(&[BYTES]);
@@ -163,7 +164,8 @@ fn reopening_under_load_leaves_no_reader_without_a_file() {
                     match Failing::default().read(io, false, (ShardId(0), offset as u64), &mut [], &mut into)
                     {
                         Ok(_) => assert!(into == contents[offset..offset + 1000]),
-                        // Both calls of one transfer may be stale when the other thread takes the ones between.
+                        // Both calls of one transfer may be stale when the other thread takes the
+                        // ones between.
                         Err(ReadError::Io { source, .. }) => {
                             assert_eq!(source.raw_os_error(), Some(libc::ESTALE));
                         }
@@ -384,7 +386,8 @@ fn short_direct_reads_go_on_at_an_aligned_offset() {
             eprintln!("skipped: {}", files.direct_refused().unwrap_or("no reason"));
             return;
         }
-        // The kernel is asked for whole pages only; what is cut off here is as if it had come short.
+        // The kernel is asked for whole pages only; what is cut off here is as if it had come
+        // short.
         let script = [Some(Fault::Short(8192)), Some(Fault::Short(4096)), None];
         let io = Arc::new(FaultyIo::new(files).with_script(script));
         let mut reader = reader(&io, access, true);

@@ -76,7 +76,8 @@ proptest! {
         direct_files in any::<bool>(),
     ) {
         let (shards, direct, _) = shards();
-        // Where O_DIRECT is refused the same plan, with its padded tails, goes through the page cache.
+        // Where O_DIRECT is refused the same plan, with its padded tails, goes through the page
+        // cache.
         let files = if direct_files { Arc::clone(direct) } else { shards.open(false) };
         let ranges: Vec<(u32, usize, usize)> = places
             .into_iter()

@@ -3,9 +3,10 @@
 //!
 //! - LMDB, LMM: with [`CursorWalks`] each rank, or each root of a node for all its ranks, finds
 //!   samples by walking from record to record.
-//! - LMM-DM: with [`HandoffWalks`] one root of the job walks at a time, and its cursor goes from node
-//!   to node.
-//! - LMM-DIO: with [`CursorScan`] one process makes an index by such a walk when the loader is made.
+//! - LMM-DM: with [`HandoffWalks`] one root of the job walks at a time, and its cursor goes from
+//!   node to node.
+//! - LMM-DIO: with [`CursorScan`] one process makes an index by such a walk when the loader is
+//!   made.
 //! - Staggering: with [`TokenClient`] only nodes that hold a token read.
 //!
 //! Nothing here starts a thread, maps a file or opens a connection: the host traits do that. Only

@@ -1,9 +1,10 @@
 //! Coded units: what has to be decoded before anyone can use it.
 //!
-//! A coded unit (a compressed chunk of HDF5) is fetched into memory of the reader's own, decoded by him, once per node,
-//! and what comes out stands in the block. So a block of coded units is as long as these are decoded. Whole units go
-//! together into a block as long as they fit; reads are joined and cut as for other units. A unit of several extents, or
-//! one whose block finds no place in the ring, is left to the ranks that need it, as are those that have no extent.
+//! A coded unit (a compressed chunk of HDF5) is fetched into memory of the reader's own, decoded by
+//! him, once per node, and what comes out stands in the block. So a block of coded units is as long
+//! as these are decoded. Whole units go together into a block as long as they fit; reads are joined
+//! and cut as for other units. A unit of several extents, or one whose block finds no place in the
+//! ring, is left to the ranks that need it, as are those that have no extent.
 
 use forebay_types::{CodecChain, Extent, Located, Piece};
 
@@ -175,7 +176,8 @@ mod tests {
         reads_per_block: 4,
     };
 
-    /// Units by (shard, offset, encoded length, decoded length, chain), each with a sample of its own.
+    /// Units by (shard, offset, encoded length, decoded length, chain), each with a sample of its
+    /// own.
     fn located(units: &[(u32, u64, u64, u64, u16)]) -> Located {
         let mut located = Located::default();
         located.clear(1);

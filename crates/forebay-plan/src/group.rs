@@ -1,14 +1,19 @@
-//! The group order: contiguous groups laid end to end in a permuted sequence, dealt to lanes, shuffled in windows.
+//! The group order: contiguous groups laid end to end in a permuted sequence, dealt to lanes,
+//! shuffled in windows.
 //!
 //! How it works, in order:
-//! 1. The data set is cut into n = ⌈N/S⌉ groups of S contiguous samples; only the last group may be shorter.
-//! 2. A permutation keyed by (seed, epoch) lays the groups end to end, the short one wherever it falls: a sequence of N.
+//! 1. The data set is cut into n = ⌈N/S⌉ groups of S contiguous samples; only the last group may be
+//!    shorter.
+//! 2. A permutation keyed by (seed, epoch) lays the groups end to end, the short one wherever it
+//!    falls: a sequence of N.
 //! 3. Lane l owns the slice [⌊l·N/L⌋, ⌊(l+1)·N/L⌋) of the sequence; lanes are equal to ± 1 sample.
-//! 4. Inside its slice a lane shuffles windows of w·S positions by a permutation keyed by (seed, epoch, lane, window).
-//!    The first window of lane l is shortened by ⌊l·w·S/L⌋, so that the lanes' window edges, and with them the reads,
-//!    are spread evenly over the steps; the last window is what is left.
+//! 4. Inside its slice a lane shuffles windows of w·S positions by a permutation keyed by (seed,
+//!    epoch, lane, window). The first window of lane l is shortened by ⌊l·w·S/L⌋, so that the
+//!    lanes' window edges, and with them the reads, are spread evenly over the steps; the last
+//!    window is what is left.
 //!
-//! Everything is a pure function of (seed, epoch, position) that keeps no array of the data set's size.
+//! Everything is a pure function of (seed, epoch, position) that keeps no array of the data set's
+//! size.
 
 use std::ops::Range;
 
@@ -124,7 +129,8 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// The place among the groups that holds position `position` of the sequence, and the offset in that group.
+    /// The place among the groups that holds position `position` of the sequence, and the offset in
+    /// that group.
     fn place(&self, position: u64) -> (u64, u64) {
         let short_start = self.short_place * self.group;
         if position < short_start {
@@ -164,15 +170,20 @@ impl Sequence {
     }
 }
 
-/// Smallest group \[bytes\]: a group is one read or a few, and reads below 1 MiB cost rate (readers: 64 KiB halves it).
+/// Smallest group \[bytes\]: a group is one read or a few, and reads below 1 MiB cost rate
+/// (readers: 64 KiB halves it).
 const GROUP_BYTES: f64 = 1024.0 * 1024.0;
-/// Samples of a group below which the shuffle suffers: as long as a window stays within [`LARGE_WINDOW_BYTES`].
+/// Samples of a group below which the shuffle suffers: as long as a window stays within
+/// [`LARGE_WINDOW_BYTES`].
 const GROUP_SAMPLES: u64 = 64;
-/// Window of small samples \[bytes\]: gathering out of windows up to 8 MiB is 3 times as fast as out of larger ones.
+/// Window of small samples \[bytes\]: gathering out of windows up to 8 MiB is 3 times as fast as
+/// out of larger ones.
 const WINDOW_BYTES: f64 = 8.0 * 1024.0 * 1024.0;
-/// Window of large samples \[bytes\]: 16 lanes hold 256 MiB, a tenth of the default budget of a node.
+/// Window of large samples \[bytes\]: 16 lanes hold 256 MiB, a tenth of the default budget of a
+/// node.
 const LARGE_WINDOW_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
-/// Fewest groups per window of more than one sample: fewer mix too little (same-group pairs fall as 1/w).
+/// Fewest groups per window of more than one sample: fewer mix too little (same-group pairs fall as
+/// 1/w).
 pub(crate) const WINDOW_GROUPS: u64 = 4;
 /// Groups of a small data set: with fewer, a lane would see much the same samples in every epoch.
 pub(crate) const LEAST_GROUPS: u64 = 256;
@@ -181,15 +192,18 @@ const LEAST_WINDOWS: u64 = 8;
 
 /// Samples per group S and groups per window w that suit a data set: (S, w).
 ///
-/// They follow from the number of samples, their mean size \[bytes\] and how many of them are decoded together
-/// (`unit_samples`) only, never from memory, ranks or a
-/// measurement, because the order depends on them:
-/// - a group is 1 to 2 MiB, so that it is read in large requests; at least 64 samples where four such groups stay within
-///   16 MiB, else as many as do; never so large that there are fewer than 256 groups;
-/// - a window is at most 8 MiB where the samples allow that, because then it is gathered out of the cache, which is 4 to 8
-///   groups (more in a small data set, but at most an eighth of it), and at least 4 groups;
-/// - S is a power of two, rounded up to a multiple of `unit_samples`, so that a chunk is read and decoded once. Samples above 2 MiB, and those of tiny data sets, stand alone: then the order is a full
-///   shuffle, and the window only says how many are read together.
+/// They follow from the number of samples, their mean size \[bytes\] and how many of them are
+/// decoded together (`unit_samples`) only, never from memory, ranks or a measurement, because the
+/// order depends on them:
+/// - a group is 1 to 2 MiB, so that it is read in large requests; at least 64 samples where four
+///   such groups stay within 16 MiB, else as many as do; never so large that there are fewer than
+///   256 groups;
+/// - a window is at most 8 MiB where the samples allow that, because then it is gathered out of the
+///   cache, which is 4 to 8 groups (more in a small data set, but at most an eighth of it), and at
+///   least 4 groups;
+/// - S is a power of two, rounded up to a multiple of `unit_samples`, so that a chunk is read and
+///   decoded once. Samples above 2 MiB, and those of tiny data sets, stand alone: then the order is
+///   a full shuffle, and the window only says how many are read together.
 #[must_use]
 pub fn default_group(samples: u64, mean_sample_bytes: f64, unit_samples: u64) -> (u64, u64) {
     let mean = if mean_sample_bytes.is_finite() { mean_sample_bytes.max(1.0) } else { 1.0 };

@@ -1,18 +1,21 @@
 //! Pure functions between the order and the readers: no I/O, no clock, no unsafe.
 //!
-//! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation` and `group` are its parts,
-//!   `shuffle_quality` says how well it shuffles, `convergence` for how many epochs that will do, `state` writes and checks
-//!   the states of loaders.
+//! - `order`: which sample stands at which position of an epoch ([`Order`]); `permutation` and
+//!   `group` are its parts, `shuffle_quality` says how well it shuffles, `convergence` for how many
+//!   epochs that will do, `state` writes and checks the states of loaders.
 //! - `schedule`: which samples are read together ([`Schedule`], [`Segment`]).
-//! - `staging`: where in the staging ring bytes go, and after which step they may ([`StagingRing`]).
-//! - `config`: what is decided once per loader: how its node reads, in which sizes, within which budget ([`config::decide`]).
-//! - `plan`: what a plan says ([`Plan`]) and what bounds it ([`IoLimits`]); `reads` makes it ([`plan_into`]) from `runs` of
-//!   neighbours, `decode_plan` does the same for units that have to be decoded.
-//! - `strategy`: what a strategy that is plugged into a loader implements, and what it is given ([`SampleLocator`],
-//!   [`ReadArbiter`], [`IndexScanner`]).
+//! - `staging`: where in the staging ring bytes go, and after which step they may
+//!   ([`StagingRing`]).
+//! - `config`: what is decided once per loader: how its node reads, in which sizes, within which
+//!   budget ([`config::decide`]).
+//! - `plan`: what a plan says ([`Plan`]) and what bounds it ([`IoLimits`]); `reads` makes it
+//!   ([`plan_into`]) from `runs` of neighbours, `decode_plan` does the same for units that have to
+//!   be decoded.
+//! - `strategy`: what a strategy that is plugged into a loader implements, and what it is given
+//!   ([`SampleLocator`], [`ReadArbiter`], [`IndexScanner`]).
 //!
-//! Every process of a node calls these functions with the same arguments and gets the same answers; that is what
-//! replaces a work queue between processes.
+//! Every process of a node calls these functions with the same arguments and gets the same answers;
+//! that is what replaces a work queue between processes.
 #![forbid(unsafe_code)]
 
 pub mod config;

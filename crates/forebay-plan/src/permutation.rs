@@ -1,32 +1,36 @@
 //! Keyed permutations: any position of a shuffled sequence, without the sequence.
 //!
 //! How it works, in order:
-//! 1. A [`Key`] is folded from (seed, purpose, epoch, ...). Different numbers, or the same in another order, give
-//!    unrelated keys.
-//! 2. Below [`TABLE_LIMIT`] positions the permutation is a Fisher-Yates shuffle by a keyed generator, kept as a table.
-//! 3. From there on it is a Feistel network of [`ROUNDS`] rounds over pairs (left, right) with left < ⌈√n⌉ and
-//!    right < ⌈n/⌈√n⌉⌉, in which the halves are added to in turn, modulo their size. These are at most √n pairs more than
-//!    positions; a value that falls outside is sent through again (cycle walking), which hardly ever happens. Over halves of
-//!    whole bits it would happen up to three times per position: 160 instead of 30 ns at n = 1,281,167. Nothing is kept but
+//! 1. A [`Key`] is folded from (seed, purpose, epoch, ...). Different numbers, or the same in
+//!    another order, give unrelated keys.
+//! 2. Below [`TABLE_LIMIT`] positions the permutation is a Fisher-Yates shuffle by a keyed
+//!    generator, kept as a table.
+//! 3. From there on it is a Feistel network of [`ROUNDS`] rounds over pairs (left, right) with left
+//!    < ⌈√n⌉ and right < ⌈n/⌈√n⌉⌉, in which the halves are added to in turn, modulo their size.
+//!    These are at most √n pairs more than positions; a value that falls outside is sent through
+//!    again (cycle walking), which hardly ever happens. Over halves of whole bits it would happen
+//!    up to three times per position: 160 instead of 30 ns at n = 1,281,167. Nothing is kept but
 //!    the round keys.
 //!
-//! Promise: the same key and length give the same permutation for ever, on every machine. An order is an on-disk
-//! promise, so every constant below is fixed, and golden tests pin the outcome.
+//! Promise: the same key and length give the same permutation for ever, on every machine. An order
+//! is an on-disk promise, so every constant below is fixed, and golden tests pin the outcome.
 //!
 //! Not for secrets: this is statistics, not cryptography.
 //!
-//! Sources: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), generator and
-//! finaliser in Stafford's variant 13; Luby, Rackoff (1988) for the network; Bellare, Ristenpart, Rogaway, Stegers,
-//! "Format-preserving encryption" (SAC 2009) for halves that are numbers; Black, Rogaway, "Ciphers with arbitrary finite
-//! domains" (CT-RSA 2002) for cycle walking; Lemire (2019) for numbers below a bound.
+//! Sources: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014),
+//! generator and finaliser in Stafford's variant 13; Luby, Rackoff (1988) for the network; Bellare,
+//! Ristenpart, Rogaway, Stegers, "Format-preserving encryption" (SAC 2009) for halves that are
+//! numbers; Black, Rogaway, "Ciphers with arbitrary finite domains" (CT-RSA 2002) for cycle
+//! walking; Lemire (2019) for numbers below a bound.
 
 /// Positions from which the network replaces the table.
 ///
-/// For tiny lengths six rounds are not uniform (χ² per degree of freedom 1.13 at 12 positions, 1.00 at 100), and a
-/// table of this size is 8 KiB, made in about 10 µs.
+/// For tiny lengths six rounds are not uniform (χ² per degree of freedom 1.13 at 12 positions, 1.00
+/// at 100), and a table of this size is 8 KiB, made in about 10 µs.
 const TABLE_LIMIT: u64 = 4096;
 
-/// Rounds of the network: positions are uniform over keys from 100 positions on (χ² per degree of freedom 1.00).
+/// Rounds of the network: positions are uniform over keys from 100 positions on (χ² per degree of
+/// freedom 1.00).
 const ROUNDS: usize = 6;
 
 /// 2^64 divided by the golden ratio, odd: the step of the generator's counter.
@@ -86,7 +90,8 @@ impl Generator {
     }
 }
 
-/// Shuffles `items` as the permutation of their number does: afterwards `items[i]` is what stood at `permutation.at(i)`.
+/// Shuffles `items` as the permutation of their number does: afterwards `items[i]` is what stood at
+/// `permutation.at(i)`.
 ///
 /// Only for fewer than [`TABLE_LIMIT`] items; see [`is_table`].
 pub(crate) fn shuffle<T>(key: Key, items: &mut [T]) {
@@ -130,7 +135,8 @@ impl Permutation {
         }
     }
 
-    /// The position that holds `value`, which is below the length. Takes time in proportion to the length of a table.
+    /// The position that holds `value`, which is below the length. Takes time in proportion to the
+    /// length of a table.
     pub(crate) fn position_of(&self, value: u64) -> u64 {
         match self {
             Self::Table(table) => table
@@ -163,7 +169,8 @@ impl Network {
         Self { length, left_size, right_size: length.div_ceil(left_size), keys }
     }
 
-    /// Keyed hash of one half, below `size`; the top bits of a product depend on all bits below them.
+    /// Keyed hash of one half, below `size`; the top bits of a product depend on all bits below
+    /// them.
     #[inline]
     fn hash(key: u64, half: u64, size: u64) -> u64 {
         let word = (half ^ key).wrapping_mul(MIX_1);
@@ -279,7 +286,8 @@ mod tests {
         }
     }
 
-    /// χ² per degree of freedom of the value at each of `positions`, over many keys, in `bins` equal bins.
+    /// χ² per degree of freedom of the value at each of `positions`, over many keys, in `bins`
+    /// equal bins.
     fn chi_square(length: u64, positions: &[u64], bins: u64, keys: u64) -> f64 {
         let mut counts = vec![0_u64; positions.len() * bins as usize];
         for seed in 0..keys {
@@ -297,8 +305,8 @@ mod tests {
 
     #[test]
     fn values_are_uniform_over_keys() {
-        // Fixed keys, so the outcome is fixed. χ²/f strays from 1 by √(2/f): 0.32 and 0.12 in the two tiny cases, at most
-        // 0.015 in the others.
+        // Fixed keys, so the outcome is fixed. χ²/f strays from 1 by √(2/f): 0.32 and 0.12 in the
+        // two tiny cases, at most 0.015 in the others.
         for (length, positions, bins) in [
             (5_u64, vec![0, 1, 2, 3, 4], 5_u64),
             (12, (0..12).collect(), 12),

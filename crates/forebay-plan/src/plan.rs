@@ -1,7 +1,9 @@
-//! What planning takes and gives: the limits of the storage, and a plan of reads, blocks and decodes.
+//! What planning takes and gives: the limits of the storage, and a plan of reads, blocks and
+//! decodes.
 //!
-//! A [`Plan`] answers two questions about a segment of the schedule: what each reader does ([`Block`], [`Read`],
-//! [`Decode`]), and where the bytes of each sample stand afterwards ([`Part`]). `reads` and `decode_plan` make it.
+//! A [`Plan`] answers two questions about a segment of the schedule: what each reader does
+//! ([`Block`], [`Read`], [`Decode`]), and where the bytes of each sample stand afterwards
+//! ([`Part`]). `reads` and `decode_plan` make it.
 
 use forebay_types::{Extent, Located, Piece, ShardId};
 use serde::{Deserialize, Serialize};
@@ -15,8 +17,9 @@ pub struct IoLimits {
     pub max_read_bytes: u64,
     /// Alignment of offsets and lengths \[bytes\]: 1, or the page for `O_DIRECT`.
     pub align_bytes: u64,
-    /// No read crosses a multiple of this in its file \[bytes\]: a stripe is one server's, and two halves of a read cost two
-    /// requests, on disks two seeks. `None`: reads begin where a unit begins.
+    /// No read crosses a multiple of this in its file \[bytes\]: a stripe is one server's, and two
+    /// halves of a read cost two requests, on disks two seeks. `None`: reads begin where a unit
+    /// begins.
     pub boundary_bytes: Option<u64>,
     /// Smallest sample that is read in place where nobody shares its read \[bytes\]; `None`: never.
     pub in_place_bytes: Option<u64>,
@@ -35,7 +38,8 @@ pub struct Read {
     pub file_offset: u64,
     /// Length \[bytes\].
     pub length: u64,
-    /// Where its first byte goes in the block, or, where the block's units are coded, in what is fetched for it \[bytes\].
+    /// Where its first byte goes in the block, or, where the block's units are coded, in what is
+    /// fetched for it \[bytes\].
     pub block_offset: u64,
 }
 
@@ -135,7 +139,8 @@ impl Plan {
         plan
     }
 
-    /// Sorts what was found, in file order, by piece: a counting sort, as most pieces have one part.
+    /// Sorts what was found, in file order, by piece: a counting sort, as most pieces have one
+    /// part.
     pub(crate) fn sort_parts(&mut self, found: &[Found], pieces: usize) {
         self.part_starts.resize(pieces + 1, 0);
         for found in found {

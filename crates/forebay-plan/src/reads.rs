@@ -1,14 +1,18 @@
-//! Reads: which requests fetch the units of a segment, into which blocks, and where each unit's bytes stand afterwards.
+//! Reads: which requests fetch the units of a segment, into which blocks, and where each unit's
+//! bytes stand afterwards.
 //!
 //! 1. The extents of all units are sorted by shard and offset; what overlaps is read once.
-//! 2. Neighbours become one read when the gap between them is at most `gap_bytes` and the read stays within
-//!    `max_read_bytes`; a longer extent is cut. With `boundary_bytes` reads are cut at multiples of it instead.
-//! 3. Reads are packed into blocks (one reader, one word): up to `block_bytes` and `reads_per_block`.
-//! 4. Each block is placed in the staging ring. What finds no place there, and a large sample that shares its read with
-//!    nobody, is read *in place*: by the rank that needs it, straight from the file.
+//! 2. Neighbours become one read when the gap between them is at most `gap_bytes` and the read
+//!    stays within `max_read_bytes`; a longer extent is cut. With `boundary_bytes` reads are cut at
+//!    multiples of it instead.
+//! 3. Reads are packed into blocks (one reader, one word): up to `block_bytes` and
+//!    `reads_per_block`.
+//! 4. Each block is placed in the staging ring. What finds no place there, and a large sample that
+//!    shares its read with nobody, is read *in place*: by the rank that needs it, straight from the
+//!    file.
 //!
-//! With `align_bytes` > 1 (`O_DIRECT`) offsets and lengths of reads are aligned outwards; the last read of a file may
-//! then reach behind its end, where the reader expects a short answer.
+//! With `align_bytes` > 1 (`O_DIRECT`) offsets and lengths of reads are aligned outwards; the last
+//! read of a file may then reach behind its end, where the reader expects a short answer.
 
 use forebay_types::{CodecChain, Extent, Located};
 
@@ -82,7 +86,8 @@ impl Packer<'_> {
         for read in cut(run.extent, self.limits) {
             let begun = pieces.partition_point(|(extent, _)| extent.offset < read.end());
             self.read(read, &pieces[..begun]);
-            // Pieces that reach into the next read stay; ended ones among them are passed over there.
+            // Pieces that reach into the next read stay; ended ones among them are passed over
+            // there.
             let ended = pieces.iter().take_while(|(extent, _)| extent.end() <= read.end()).count();
             pieces = &pieces[ended..];
         }

@@ -23,7 +23,8 @@ pub(crate) fn sorted_pieces(located: &Located) -> Vec<(Extent, u32)> {
             Piece::Literal { .. } => None,
         })
     };
-    // Small keys sort faster than extents: one word where shard and offset fit it, which they nearly always do.
+    // Small keys sort faster than extents: one word where shard and offset fit it, which they
+    // nearly always do.
     let fits =
         |extent: &Extent| extent.offset >> OFFSET_BITS == 0 && extent.shard.0 >> (64 - OFFSET_BITS) == 0;
     if !extents().all(|(extent, _)| fits(&extent)) {
@@ -52,7 +53,8 @@ pub(crate) fn stored_pieces(located: &Located) -> Vec<bool> {
     stored
 }
 
-/// Marks the pieces that may be read in place: the only piece of a stored unit that one slice of one sample uses.
+/// Marks the pieces that may be read in place: the only piece of a stored unit that one slice of
+/// one sample uses.
 pub(crate) fn lonely_pieces(located: &Located, limits: &IoLimits) -> Vec<bool> {
     let Some(least) = limits.in_place_bytes else { return Vec::new() };
     if located.units().iter().all(|unit| unit.decoded_bytes < least) {
@@ -118,7 +120,8 @@ pub(crate) fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], limits: &I
     runs
 }
 
-/// Cuts a run into what may be read at once: at the boundaries, and no longer than the storage likes.
+/// Cuts a run into what may be read at once: at the boundaries, and no longer than the storage
+/// likes.
 pub(crate) fn cut(run: Extent, limits: &IoLimits) -> impl Iterator<Item = Extent> {
     let most = limits.max_read_bytes.max(1);
     let boundary_bytes = limits.boundary_bytes;

@@ -1,19 +1,26 @@
 //! The schedule: what a node reads together, and when.
 //!
-//! A [`Segment`] is the set of samples that are located, planned and read at once. How a schedule makes them, in order:
-//! - Orders without lanes: a segment is a number of consecutive steps of all ranks of the node, cut at the end of an epoch;
-//!   the number doubles from a small one, so that the first steps are there soon, up to a largest one.
-//! - `group`: a segment is one window of one lane that the node serves, cut to what is delivered. The lanes' windows are
-//!   merged by (first step, last step, lane). A window whose samples are repeated at the end of an epoch (`wrap`) is a
-//!   second, small segment.
+//! A [`Segment`] is the set of samples that are located, planned and read at once. How a schedule
+//! makes them, in order:
+//! - Orders without lanes: a segment is a number of consecutive steps of all ranks of the node, cut
+//!   at the end of an epoch; the number doubles from a small one, so that the first steps are there
+//!   soon, up to a largest one.
+//! - `group`: a segment is one window of one lane that the node serves, cut to what is delivered.
+//!   The lanes' windows are merged by (first step, last step, lane). A window whose samples are
+//!   repeated at the end of an epoch (`wrap`) is a second, small segment.
 //!
 //! Promises:
-//! 1. Every (local rank, step, slot) from the start on is in exactly one segment, with the sample of [`Order::batch`].
-//! 2. First steps never fall, so all demands of step a come before the first segment with `first_step` > a.
-//! 3. Last steps never fall either, so staging memory that is given back in the order of segments is never held up.
-//! 4. A segment never spans two epochs. It may be empty (a short last step), so that the schedule never stalls.
+//! 1. Every (local rank, step, slot) from the start on is in exactly one segment, with the sample
+//!    of [`Order::batch`].
+//! 2. First steps never fall, so all demands of step a come before the first segment with
+//!    `first_step` > a.
+//! 3. Last steps never fall either, so staging memory that is given back in the order of segments
+//!    is never held up.
+//! 4. A segment never spans two epochs. It may be empty (a short last step), so that the schedule
+//!    never stalls.
 //!
-//! Endless: one epoch flows into the next. Nothing is kept but the permutations of the epochs under way.
+//! Endless: one epoch flows into the next. Nothing is kept but the permutations of the epochs under
+//! way.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -74,8 +81,9 @@ enum Flow {
 }
 
 impl Schedule {
-    /// The segments of the ranks `node_ranks` from absolute step `start` on. `segment_steps` (both at
-    /// least 1) is how many steps orders without lanes read together at the beginning, and later.
+    /// The segments of the ranks `node_ranks` from absolute step `start` on. `segment_steps` (both
+    /// at least 1) is how many steps orders without lanes read together at the beginning, and
+    /// later.
     ///
     /// # Panics
     /// Where one of the ranks does not exist.
@@ -98,7 +106,8 @@ impl Schedule {
         Self { order: *order, node_ranks: node_ranks.to_vec(), flow }
     }
 
-    /// The next segment. `given` gives the sample ids of an epoch of order `given`; other orders do not call it.
+    /// The next segment. `given` gives the sample ids of an epoch of order `given`; other orders do
+    /// not call it.
     pub fn next(&mut self, given: impl Fn(u64) -> Option<Arc<[u64]>>) -> Next {
         let Self { order, node_ranks, flow } = self;
         match flow {
@@ -234,8 +243,8 @@ impl Cursor {
         }
         let each = order.lane_batch();
         let last = (self.position + window.count - 1) / each;
-        // Lanes may differ by one sample, so that one ends a step before the others. Its last window is kept as long as
-        // theirs, or last steps would fall.
+        // Lanes may differ by one sample, so that one ends a step before the others. Its last
+        // window is kept as long as theirs, or last steps would fall.
         let ends = window.positions.end == self.length;
         (base + self.position / each, base + if ends { order.steps_per_epoch() - 1 } else { last })
     }

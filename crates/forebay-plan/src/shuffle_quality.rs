@@ -1,24 +1,29 @@
-//! How well an order shuffles, as numbers; a third one, the epochs that groups are good for, is in `convergence`.
+//! How well an order shuffles, as numbers; a third one, the epochs that groups are good for, is in
+//! `convergence`.
 //!
-//! 1. **Order entropy** relative to a full shuffle: H = \[log n! + (n/w)·(log (w·S)! − log w!)\] / log N!, about
-//!    log(w·S) / log N. The number of sequences that the order can produce, on a logarithmic scale. This estimate is
-//!    Forebay's own.
-//! 2. **Same-group pairs**: the chance that two samples of one global batch come from the same group,
-//!    P = \[L·b·(b−1) / (G·(G−1))\]·(S−1) / (w·S−1) with b = G/L. This is what hurts where files are sorted by class;
-//!    more lanes and wider windows help equally. Measured (`tests/order_quality.rs`) it is up to 15 % lower with w ≥ 4,
-//!    because window edges fall inside groups and batches, a third lower with w = 1, and up to 30 % higher where a lane
-//!    has only three windows, because its first and last are cut.
+//! 1. **Order entropy** relative to a full shuffle: H = \[log n! + (n/w)·(log (w·S)! − log w!)\] /
+//!    log N!, about log(w·S) / log N. The number of sequences that the order can produce, on a
+//!    logarithmic scale. This estimate is Forebay's own.
+//! 2. **Same-group pairs**: the chance that two samples of one global batch come from the same
+//!    group, P = \[L·b·(b−1) / (G·(G−1))\]·(S−1) / (w·S−1) with b = G/L. This is what hurts where
+//!    files are sorted by class; more lanes and wider windows help equally. Measured
+//!    (`tests/order_quality.rs`) it is up to 15 % lower with w ≥ 4, because window edges fall
+//!    inside groups and batches, a third lower with w = 1, and up to 30 % higher where a lane has
+//!    only three windows, because its first and last are cut.
 //!
-//! Letters: N samples, S samples per group, n = ⌈N/S⌉ groups, w groups per window, L lanes, G global batch.
+//! Letters: N samples, S samples per group, n = ⌈N/S⌉ groups, w groups per window, L lanes, G
+//! global batch.
 
 use serde::{Deserialize, Serialize};
 
 /// The shuffle quality of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
-    /// Order entropy relative to a full shuffle: 1 for that, 0 for a fixed order; `None` where the order is given.
+    /// Order entropy relative to a full shuffle: 1 for that, 0 for a fixed order; `None` where the
+    /// order is given.
     pub order_entropy: Option<f64>,
-    /// Chance that two samples of a global batch come from the same group; `None` where nothing is grouped.
+    /// Chance that two samples of a global batch come from the same group; `None` where nothing is
+    /// grouped.
     pub same_group_pairs: Option<f64>,
     /// The same chance in a full shuffle of the same groups; `None` where nothing is grouped.
     pub full_shuffle_same_group_pairs: Option<f64>,
@@ -33,8 +38,8 @@ impl Quality {
     /// An order that nothing is known about.
     pub(crate) const UNKNOWN: Self = Self { order_entropy: None, ..Self::SHUFFLE };
 
-    /// Of N `samples` in groups of S = `group`, windows of w = `window` groups, L = `lanes` and a global batch of
-    /// G = `global_batch`.
+    /// Of N `samples` in groups of S = `group`, windows of w = `window` groups, L = `lanes` and a
+    /// global batch of G = `global_batch`.
     pub(crate) fn of_groups(samples: u64, group: u64, window: u64, lanes: u64, global_batch: u64) -> Self {
         Self {
             order_entropy: Some(order_entropy(samples, group, window)),

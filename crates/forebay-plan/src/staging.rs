@@ -1,12 +1,13 @@
 //! The staging ring: where bytes go, and after which step they may go there.
 //!
-//! Space is given out in a circle, first in, first out, in pages. The ring is not asked whether space is free *now*;
-//! being a pure function it answers from when on it will be: a slot may be filled once every rank of the node has
-//! gathered all steps up to `after_step`, the last step that needs any of the bytes that stood there before. The same
-//! holds for the block's word: `capacity_blocks` slots are alive at most.
+//! Space is given out in a circle, first in, first out, in pages. The ring is not asked whether
+//! space is free *now*; being a pure function it answers from when on it will be: a slot may be
+//! filled once every rank of the node has gathered all steps up to `after_step`, the last step that
+//! needs any of the bytes that stood there before. The same holds for the block's word:
+//! `capacity_blocks` slots are alive at most.
 //!
-//! A slot that would have to wait for a step that cannot end before the slot is filled would wait for ever.
-//! `place` answers `None` then, and the bytes are read in place instead.
+//! A slot that would have to wait for a step that cannot end before the slot is filled would wait
+//! for ever. `place` answers `None` then, and the bytes are read in place instead.
 
 use std::collections::VecDeque;
 
@@ -20,7 +21,8 @@ pub struct StagingSlot {
     pub offset: u64,
     /// Number of the block, counted from 0 since the ring was made.
     pub sequence: u64,
-    /// The block may be filled once every rank has gathered all steps up to this one; `None`: at once.
+    /// The block may be filled once every rank has gathered all steps up to this one; `None`: at
+    /// once.
     pub after_step: Option<u64>,
 }
 
@@ -39,8 +41,8 @@ pub struct StagingRing {
     head: u64,
     sequence: u64,
     live: VecDeque<Live>,
-    /// Largest last step of all slots that were given up: waiting for it is implied by every later slot, as
-    /// the ring is first in, first out.
+    /// Largest last step of all slots that were given up: waiting for it is implied by every later
+    /// slot, as the ring is first in, first out.
     given_up: Option<u64>,
 }
 

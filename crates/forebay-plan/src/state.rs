@@ -1,8 +1,10 @@
-//! The state of a loader: its position, and all that decides the stream of global batches from there.
+//! The state of a loader: its position, and all that decides the stream of global batches from
+//! there.
 //!
-//! This is the one place that writes and checks states: `state_dict`, `state_at` and `load_state_dict` of the Python package call
-//! it. A state is a table of integers and strings, so that any checkpoint format can hold it. A checkpoint is a
-//! file like any other and may be damaged; a value of any type ([`StateValue`]) is refused with what was expected.
+//! This is the one place that writes and checks states: `state_dict`, `state_at` and
+//! `load_state_dict` of the Python package call it. A state is a table of integers and strings, so
+//! that any checkpoint format can hold it. A checkpoint is a file like any other and may be
+//! damaged; a value of any type ([`StateValue`]) is refused with what was expected.
 //!
 //! | key | value |
 //! |---|---|
@@ -19,11 +21,12 @@ use std::fmt;
 
 use crate::order::{Kind, Order, list};
 
-/// Version of states: rises when a constant or a rule of an order changes, so that no run resumes on another stream
-/// unnoticed.
+/// Version of states: rises when a constant or a rule of an order changes, so that no run resumes
+/// on another stream unnoticed.
 pub const STATE_VERSION: u64 = 1;
 
-/// Largest number of a state: positions are counted in 63 bits, so that they fit every checkpoint format.
+/// Largest number of a state: positions are counted in 63 bits, so that they fit every checkpoint
+/// format.
 const MAX_NUMBER: u64 = (1 << 63) - 1;
 
 /// Largest global batch of a state.
@@ -53,7 +56,8 @@ pub enum StateValue {
     Text(String),
     /// Nothing, where the key does not apply.
     None,
-    /// What no state holds: another type, or an integer outside 0 to 2^64 - 1, as the caller writes it.
+    /// What no state holds: another type, or an integer outside 0 to 2^64 - 1, as the caller writes
+    /// it.
     Other(String),
 }
 
@@ -244,10 +248,11 @@ impl OrderState {
         }
     }
 
-    /// Checks a state, of which `value` returns what stands under a key, and returns where it goes on.
+    /// Checks a state, of which `value` returns what stands under a key, and returns where it goes
+    /// on.
     ///
-    /// Seed, kind of order, end of an epoch, global batch and data set must be those of this loader. Lanes and sizes of groups
-    /// may be others; the loader has to take them over.
+    /// Seed, kind of order, end of an epoch, global batch and data set must be those of this
+    /// loader. Lanes and sizes of groups may be others; the loader has to take them over.
     ///
     /// # Errors
     /// The first thing that does not fit, and what would.

@@ -1,4 +1,5 @@
-//! Every sample exactly once per epoch, the same number of steps everywhere, and the same stream whatever the ranks.
+//! Every sample exactly once per epoch, the same number of steps everywhere, and the same stream
+//! whatever the ranks.
 
 mod order_common;
 
@@ -100,7 +101,8 @@ proptest! {
     fn shuffled_orders_differ_between_epochs_and_between_seeds(
         seed: u64, more in 0_u64..100, group in prop_oneof![Just(None), (1_u64..20, 1_u64..6).prop_map(Some)],
     ) {
-        // Of 16 or more groups, or as many samples, two shuffles agree by chance less than once in 10^13.
+        // Of 16 or more groups, or as many samples, two shuffles agree by chance less than once in
+        // 10^13.
         let kind = group.map_or(Kind::Shuffle, |(samples, window)| Kind::Group { samples, window });
         let samples = more + 16 * group.map_or(1, |(samples, _)| samples);
         let spec = OrderSpec { kind, last: Last::Wrap, seed, samples, batch: 4, ranks: 2, lanes: None };

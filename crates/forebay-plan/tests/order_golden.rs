@@ -1,4 +1,5 @@
-//! Golden orders. An order is an on-disk promise: a run that resumes must get the stream that it began with.
+//! Golden orders. An order is an on-disk promise: a run that resumes must get the stream that it
+//! began with.
 
 #![allow(clippy::unreadable_literal, reason = "the values are printed by a failing test and pasted")]
 

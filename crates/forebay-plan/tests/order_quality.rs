@@ -11,7 +11,8 @@ fn order(kind: Kind, lanes: Option<u64>) -> Order {
     Order::new(spec).unwrap()
 }
 
-/// Share of the pairs of a global batch that come from the same group of `group`, over `epochs` epochs.
+/// Share of the pairs of a global batch that come from the same group of `group`, over `epochs`
+/// epochs.
 fn measured_pairs(order: &Order, group: u64, epochs: u64) -> f64 {
     let (mut same, mut pairs) = (0_u64, 0_u64);
     for epoch in 0..epochs {
@@ -29,9 +30,9 @@ fn measured_pairs(order: &Order, group: u64, epochs: u64) -> f64 {
 
 #[test]
 fn same_group_pairs_are_as_stated() {
-    // Not in the formula: window edges fall inside groups and inside batches, which separates pairs (many with w = 1, where
-    // a window mixes parts of two groups), and windows are cut at a lane's ends, which joins some: the fewer
-    // windows a lane has, the more.
+    // Not in the formula: window edges fall inside groups and inside batches, which separates pairs
+    // (many with w = 1, where a window mixes parts of two groups), and windows are cut at a lane's
+    // ends, which joins some: the fewer windows a lane has, the more.
     for (window, lanes, least) in [(4, 4, 0.8), (1, 4, 0.6), (4, 1, 0.8), (8, 2, 0.8)] {
         let order = order(Kind::Group { samples: 100, window }, Some(lanes));
         let stated = order.quality().same_group_pairs.unwrap();
@@ -58,7 +59,8 @@ fn every_kind_states_its_quality() {
 
 #[test]
 fn the_place_of_a_sample_is_uniform_over_epochs() {
-    // χ² of the tenth of the epoch in which every 500th sample is delivered, 200 epochs, groups and windows together.
+    // χ² of the tenth of the epoch in which every 500th sample is delivered, 200 epochs, groups and
+    // windows together.
     let order = order(Kind::Group { samples: 20, window: 4 }, Some(8));
     let (epochs, steps) = (200, order.steps_per_epoch());
     let mut counts = vec![[0_u64; 10]; 40];
@@ -84,7 +86,8 @@ fn groups(samples: u64, group: u64, window: u64) -> Order {
 
 #[test]
 fn the_condition_has_the_published_numbers() {
-    // Lee et al., section IV-E: 8192 samples of CosmoFlow in 64 groups are good for fewer than 128 epochs.
+    // Lee et al., section IV-E: 8192 samples of CosmoFlow in 64 groups are good for fewer than 128
+    // epochs.
     let order = groups(8192, 128, 4);
     let holds = |epochs| Convergence::of(&order, epochs, 1).unwrap().holds();
     assert_eq!(Convergence::of(&order, 100, 1).unwrap().groups, 64);
@@ -94,7 +97,8 @@ fn the_condition_has_the_published_numbers() {
 
 #[test]
 fn groups_that_would_do_are_named_with_a_window() {
-    // 90 epochs of 1,281,167 samples: fewer than 14,235 groups, so 91 samples or more; a window stays as large, or has 4 groups.
+    // 90 epochs of 1,281,167 samples: fewer than 14,235 groups, so 91 samples or more; a window
+    // stays as large, or has 4 groups.
     let named = |window, unit| Convergence::of(&groups(1_281_167, 32, window), 90, unit).unwrap().would_do;
     assert_eq!(named(4, 1), Some((91, 4)));
     assert_eq!(named(21, 1), Some((91, 7)));

@@ -1,4 +1,5 @@
-//! What cannot be is refused with the numbers that contradict each other, and those that would work.
+//! What cannot be is refused with the numbers that contradict each other, and those that would
+//! work.
 
 use forebay_plan::{Kind, Last, Order, OrderError, OrderSpec};
 

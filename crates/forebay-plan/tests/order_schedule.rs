@@ -9,7 +9,8 @@ use forebay_types::Rank;
 use order_common::{batch, cases, deliveries, given, orders, segments};
 use proptest::prelude::*;
 
-/// What the definition delivers to `ranks` in the absolute steps `start..=end`, in the form of [`deliveries`].
+/// What the definition delivers to `ranks` in the absolute steps `start..=end`, in the form of
+/// [`deliveries`].
 fn expected(order: &Order, ranks: &[Rank], start: u64, end: u64) -> Vec<(u64, u32, u32, u64)> {
     let steps = order.steps_per_epoch();
     let mut found = Vec::new();

@@ -9,7 +9,8 @@ use numpy::{Element, PyArrayDescr, PyArrayDescrMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-/// Holds a batch buffer for the views on it; dropping the last view drops the lease, which gives the buffer back.
+/// Holds a batch buffer for the views on it; dropping the last view drops the lease, which gives
+/// the buffer back.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Lease {
     _batch: Arc<Batch>,
@@ -63,9 +64,10 @@ fn view<'py>(
     address: *mut u8,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = lease.py();
-    // SAFETY: `address` points at `shape` elements of `dtype` inside the batch that `lease` holds; the buffer is
-    // aligned to 64 bytes per field and to an element per value of a ragged one, and it belongs to this rank alone until the lease dies. The descriptor's
-    // reference is taken over by numpy, and so is the lease's by SetBaseObject.
+    // SAFETY: `address` points at `shape` elements of `dtype` inside the batch that `lease` holds;
+    // the buffer is aligned to 64 bytes per field and to an element per value of a ragged one, and
+    // it belongs to this rank alone until the lease dies. The descriptor's reference is taken over
+    // by numpy, and so is the lease's by SetBaseObject.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -87,7 +89,8 @@ fn view<'py>(
     }
 }
 
-/// Turns a batch into (fields by name, sample ids, (epoch, step)). `dtypes` are the numpy types of the fields ([`dtype_of`]).
+/// Turns a batch into (fields by name, sample ids, (epoch, step)). `dtypes` are the numpy types of
+/// the fields ([`dtype_of`]).
 pub(crate) fn to_python<'py>(
     py: Python<'py>,
     delivered: Delivered,

@@ -11,7 +11,8 @@ use pyo3::prelude::*;
 use crate::errors::raise;
 use crate::log;
 
-/// Asks Python while the interpreter is released; what a callback raises is kept and raised at the end.
+/// Asks Python while the interpreter is released; what a callback raises is kept and raised at the
+/// end.
 pub(crate) struct PythonCaller {
     progress: Option<Py<PyAny>>,
     raised: Mutex<Option<PyErr>>,
@@ -85,7 +86,8 @@ impl Host for PythonCaller {
     }
 }
 
-/// Runs a call that may wait without the interpreter; what Python raised meanwhile goes before the engine's own error.
+/// Runs a call that may wait without the interpreter; what Python raised meanwhile goes before the
+/// engine's own error.
 pub(crate) fn detached<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,

@@ -194,7 +194,8 @@ impl Dataset {
 
     fn sample<'py>(&self, py: Python<'py>, index: i64) -> PyResult<Bound<'py, PyDict>> {
         let sample = self.resolve(py, index)?;
-        // Another thread takes longer than a read from a file system of this node, and none of those stalls for ever.
+        // Another thread takes longer than a read from a file system of this node, and none of
+        // those stalls for ever.
         let (fields, values) = if self.source.is_known_local() {
             detached(py, None, |caller| self.source.sample(sample, caller))?
         } else {
@@ -209,7 +210,8 @@ impl Dataset {
         let result = PyDict::new(py);
         for (field, value) in fields.iter().zip(values) {
             let bytes = pyo3::types::PyBytes::new(py, &value);
-            // A record is bytes, as any container library would hand it out; an array keeps its shape.
+            // A record is bytes, as any container library would hand it out; an array keeps its
+            // shape.
             let is_record = of_records || field.layout == Layout::Ragged;
             if is_record && field.name == "data" && field.dtype == Dtype::Uint8 && field.numpy.is_none() {
                 result.set_item(&field.name, bytes)?;

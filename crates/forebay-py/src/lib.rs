@@ -1,7 +1,7 @@
 //! Python bindings of Forebay: conversions, errors, the GIL; nothing else.
 //!
-//! Every call that may wait lets other Python threads run and looks for signals at least every 100 ms. No engine thread
-//! ever attaches to the interpreter or holds a Python object.
+//! Every call that may wait lets other Python threads run and looks for signals at least every 100
+//! ms. No engine thread ever attaches to the interpreter or holds a Python object.
 
 mod batch;
 mod caller;

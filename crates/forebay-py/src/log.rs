@@ -1,14 +1,15 @@
 //! Events of the engine (`tracing`) on their way to Python's `logging`.
 //!
-//! Engine threads never wait for the interpreter: an event goes into a bounded queue, and the next call from Python hands what is
-//! there to `forebay._log`, also while it waits. How, in order:
+//! Engine threads never wait for the interpreter: an event goes into a bounded queue, and the next
+//! call from Python hands what is there to `forebay._log`, also while it waits. How, in order:
 //!
-//! 1. [`prepare`] imports `forebay._log`, which reads `FOREBAY_LOG`, and takes over the level of the logger `forebay`. Until then, and
-//!    for events below that level, a place costs two loads.
-//! 2. [`Queue`], the subscriber, keeps at most [`MAX_EVENTS`] events. It never blocks: what finds the queue full, or locked
-//!    for long (a child of fork(2) may inherit it locked), is counted as lost.
-//! 3. [`drain`] runs with the interpreter attached, and calls Python without the lock. Events of the parent of a fork
-//!    are dropped.
+//! 1. [`prepare`] imports `forebay._log`, which reads `FOREBAY_LOG`, and takes over the level of
+//!    the logger `forebay`. Until then, and for events below that level, a place costs two loads.
+//! 2. [`Queue`], the subscriber, keeps at most [`MAX_EVENTS`] events. It never blocks: what finds
+//!    the queue full, or locked for long (a child of fork(2) may inherit it locked), is counted as
+//!    lost.
+//! 3. [`drain`] runs with the interpreter attached, and calls Python without the lock. Events of
+//!    the parent of a fork are dropped.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,7 +29,8 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// Events that wait for Python at most: a storm of retries must not fill memory.
 const MAX_EVENTS: usize = 1024;
 
-/// How often the lock of the queue is tried. It is held for a push or a swap, so this ends early unless its holder is gone.
+/// How often the lock of the queue is tried. It is held for a push or a swap, so this ends early
+/// unless its holder is gone.
 const LOCK_TRIES: u32 = 1000;
 
 /// An event as Python gets it.
@@ -171,7 +173,8 @@ impl Visit for Fields {
     }
 }
 
-/// Takes over the level of Python's logger; called where a data set is opened, a loader made, or an iteration begun.
+/// Takes over the level of Python's logger; called where a data set is opened, a loader made, or an
+/// iteration begun.
 ///
 /// # Errors
 /// `FOREBAY_LOG` is no level.

@@ -1,4 +1,5 @@
-//! `forebay._native.pfs_*`: the emulated parallel file system. Configurations and answers are JSON; python/forebay/pfs makes them.
+//! `forebay._native.pfs_*`: the emulated parallel file system. Configurations and answers are JSON;
+//! python/forebay/pfs makes them.
 
 use forebay_host::ThreadError;
 use forebay_pfs::emulator::{Configuration, EmulatorError};
@@ -76,7 +77,8 @@ pub(crate) fn pfs_suggested_time_scale(py: Python<'_>, spec: &str) -> PyResult<f
     Ok(checked(py, spec)?.suggested_time_scale())
 }
 
-/// The most that large sequential reads of one file can reach from so many nodes, in bytes per second.
+/// The most that large sequential reads of one file can reach from so many nodes, in bytes per
+/// second.
 #[pyfunction]
 pub(crate) fn pfs_limit(py: Python<'_>, spec: &str, nodes: u32) -> PyResult<f64> {
     Ok(checked(py, spec)?.limit_bytes_per_second(nodes))

@@ -76,7 +76,8 @@ fn to_python<'py, const N: usize>(
     Ok(state)
 }
 
-/// A value of a mapping that may hold anything. Integers are those of Python, and of numpy; a bool is none.
+/// A value of a mapping that may hold anything. Integers are those of Python, and of numpy; a bool
+/// is none.
 fn value_of(value: &Bound<'_, PyAny>) -> StateValue {
     if value.is_none() {
         return StateValue::None;

@@ -1,13 +1,14 @@
 """The structure of an HDF5 file, found by h5py once, before an index is built.
 
-``find`` says where the datasets of a file lie: contiguous data, or every chunk with its place, its length and the filters
-that it skipped. What it returns is checked in Rust (``crates/forebay-format/src/hdf5/structure.rs``, which also describes
-the bytes); from then on samples are read without h5py and without the lock of libhdf5.
+``find`` says where the datasets of a file lie: contiguous data, or every chunk with its place, its
+length and the filters that it skipped. What it returns is checked in Rust
+(``crates/forebay-format/src/hdf5/structure.rs``, which also describes the bytes); from then on
+samples are read without h5py and without the lock of libhdf5.
 
-libhdf5 says several things that lead to wrong bytes without an error, so nothing is believed before it was compared:
-places of chunks may or may not count from the end of a user block, chunks at the edges may be stored without filters
-although their masks say otherwise, and other drivers than the plain one count offsets over several files.
-docs/formats/hdf5.md lists what is refused and why.
+libhdf5 says several things that lead to wrong bytes without an error, so nothing is believed before
+it was compared: places of chunks may or may not count from the end of a user block, chunks at the
+edges may be stored without filters although their masks say otherwise, and other drivers than the
+plain one count offsets over several files. docs/formats/hdf5.md lists what is refused and why.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _MOST_DIMENSIONS = 32
 # h5py cannot tell how many bits of a bitfield count.
 _BITS_HINT = "leave it out with fields=, or rewrite it as integers"
 
-# Chunks that are compared with what h5py reads, per dataset, until it is clear what their places count from.
+# Chunks that are compared with what h5py reads, per dataset, until it is clear what their places
+# count from.
 _PROBES = 16
 
 
@@ -68,7 +70,8 @@ def find(path: str, fields: list[str], one_sample: bool = False) -> bytes:
     fields : list of str
         Datasets that are wanted, by path in the file; empty: all, if they have one first dimension.
     one_sample : bool
-        Whether the file is one sample, so that no dimension counts samples and datasets may have any shape.
+        Whether the file is one sample, so that no dimension counts samples and datasets may have
+        any shape.
 
     Returns
     -------
@@ -131,7 +134,8 @@ def _find(path: str, fields: list[str], one_sample: bool) -> tuple[list[dict[str
 def _blaming(path: str, what: str, expected: str) -> Iterator[None]:
     """Turn whatever h5py and numpy raise into an error that names the file and ``what``.
 
-    libhdf5 reports damage through every class of exception that h5py has; the operating system's answers keep apart.
+    libhdf5 reports damage through every class of exception that h5py has; the operating system's
+    answers keep apart.
     """
     try:
         yield
@@ -416,7 +420,8 @@ class _Dataset:
     def _find_bare_edges(self, first: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> None:
         """Mark chunks at the edges that are stored without filters, though their masks do not say so (H5Pset_chunk_opts).
 
-        They have the length of a decoded chunk. Where those bytes are what h5py reads, they are bare.
+        They have the length of a decoded chunk. Where those bytes are what h5py reads, they are
+        bare.
         """
         shape, chunk, dtype = self.dataset.shape, self.dataset.chunks, self.dataset.dtype
         chunk_bytes = dtype.itemsize * math.prod(chunk)

@@ -34,8 +34,10 @@ def raw_layout(fields: Any, record_bytes: int | None, header_bytes: int) -> tupl
 
     Parameters
     ----------
-    fields : mapping of str to (dtype, shape) or dtype, numpy structured dtype, list of numpy's field tuples, or None
-        The fields in their order; those of a mapping lie one behind the other. None: the record is one field.
+    fields : mapping of str to (dtype, shape) or dtype, numpy structured dtype, list of numpy's
+    field tuples, or None
+        The fields in their order; those of a mapping lie one behind the other. None: the record is
+        one field.
     record_bytes : int or None
         Size of a record [bytes]. Default: what the fields take.
     header_bytes : int

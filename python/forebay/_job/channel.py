@@ -1,7 +1,8 @@
 """The channel of a job: how all its ranks exchange a few bytes while a loader is made.
 
-There are two: over MPI (`forebay._job.mpi`), and over TCP (`forebay._job.tcp`) where no MPI started the ranks. Both gather
-payloads at a deadline, name the ranks that are missing, and end the exchange on every rank when one of them gives up.
+There are two: over MPI (`forebay._job.mpi`), and over TCP (`forebay._job.tcp`) where no MPI started
+the ranks. Both gather payloads at a deadline, name the ranks that are missing, and end the exchange
+on every rank when one of them gives up.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from forebay._core import PeerLostError, RendezvousError
 
 # How long ranks may keep the others waiting before these warn [s].
 WARN_AFTER_S = 10.0
-# How often ranks that wait report to rank 0, and rank 0 to them [s]; an exchange that is complete before costs nothing.
+# How often ranks that wait report to rank 0, and rank 0 to them [s]; an exchange that is complete
+# before costs nothing.
 _REPORT_EVERY_S = 1.0
 # Longest list of ranks in a message [characters].
 _LISTED = 380
@@ -65,12 +67,14 @@ class Channel(Protocol):
 def compare(channel: Channel, facts: Mapping[str, Any], deadline_s: float) -> None:
     """Check that all ranks hold the same facts (collective).
 
-    Ranks exchange digests, and the facts themselves only if the digests differ, so that the error can name the difference.
+    Ranks exchange digests, and the facts themselves only if the digests differ, so that the error
+    can name the difference.
 
     Raises
     ------
     RendezvousError
-        On every rank, naming a rank that differs, the option and both values; also as `Channel.gather`.
+        On every rank, naming a rank that differs, the option and both values; also as
+        `Channel.gather`.
     PeerLostError
         As `Channel.gather`.
     """

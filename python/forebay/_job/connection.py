@@ -8,9 +8,10 @@
     rank 0 → rank: digest (32)
     then, both ways: kind (1) | length (4) | payload
 
-Numbers are little-endian. A digest is BLAKE2b, keyed by what the job has in common (`job_key`), over the side that proves,
-the first message, and the nonce of rank 0. So a digest that was overheard proves nothing in another connection. Rank 0
-sends a stranger 32 random bytes and nothing else. Frames are neither encrypted nor signed.
+Numbers are little-endian. A digest is BLAKE2b, keyed by what the job has in common (`job_key`),
+over the side that proves, the first message, and the nonce of rank 0. So a digest that was
+overheard proves nothing in another connection. Rank 0 sends a stranger 32 random bytes and nothing
+else. Frames are neither encrypted nor signed.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ class Connection:
 
     def close(self) -> None:
         """Close it; what was sent still arrives."""
-        # Unread data would make the kernel reset the connection, and drop what the other side has not read.
+        # Unread data would make the kernel reset the connection, and drop what the other side has
+        # not read.
         for _ in self.receive():
             pass
         self._socket.close()
@@ -194,7 +196,8 @@ def connect(host: str, port: int, key: bytes, rank: int, size: int, within_s: fl
     Raises
     ------
     OSError
-        If what listens there, if anything, is not rank 0 of this job, or does not answer within ``within_s`` seconds.
+        If what listens there, if anything, is not rank 0 of this job, or does not answer within
+        ``within_s`` seconds.
     """
     connected = socket.create_connection((host, port), timeout=within_s)
     try:

@@ -1,8 +1,8 @@
 """How the leaders of the nodes of a job learn where they reach each other, when a loader is made.
 
-Every rank sends all others, over the channel of the job (`forebay._job.channel`), which rank leads its node. A leader adds
-where it listens, and the first one a secret. From then on leaders talk over connections of their own, in threads without Python
-(docs/nodes.md).
+Every rank sends all others, over the channel of the job (`forebay._job.channel`), which rank leads
+its node. A leader adds where it listens, and the first one a secret. From then on leaders talk over
+connections of their own, in threads without Python (docs/nodes.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _NAME_BYTES = 64
 _PROBLEM_BYTES = 256
 _SECRET_BYTES = 32
 
-# Leader of the rank's node, process, name of the node; of leaders: why it cannot listen, secret, where it is reached.
+# Leader of the rank's node, process, name of the node; of leaders: why it cannot listen, secret,
+# where it is reached.
 _CARD = struct.Struct(f"<Ii{_NAME_BYTES}s{_PROBLEM_BYTES}s{_SECRET_BYTES}s{_native.ENDPOINT_BYTES}s")
 
 
@@ -35,7 +36,8 @@ def meet(
     Returns
     -------
     spec : dict or None
-        What the engine of a leader needs; None for other ranks, and where there is one node or more than can be linked.
+        What the engine of a leader needs; None for other ranks, and where there is one node or more
+        than can be linked.
     listener : Listener or None
         Where this leader is reached.
 

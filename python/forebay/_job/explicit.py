@@ -27,11 +27,13 @@ class World:
     node : str or int, optional
         What tells this node from the others, the same on all its ranks. By default the host.
     comm : mpi4py.MPI.Comm, optional
-        Communicator of all ranks. With it, making a loader is collective over the job, and who is on which node is exchanged.
-        Without it, and without ``FOREBAY_JOB_ADDRESS``, a loader never waits for other nodes.
+        Communicator of all ranks. With it, making a loader is collective over the job, and who is
+        on which node is exchanged. Without it, and without ``FOREBAY_JOB_ADDRESS``, a loader never
+        waits for other nodes.
     job : str, optional
-        A text that the ranks of this job share with no other job of the user on the node. By default ``FOREBAY_JOB``, else
-        the process that started this one: right for ``multiprocessing``, wrong for ranks that were started one by one.
+        A text that the ranks of this job share with no other job of the user on the node. By
+        default ``FOREBAY_JOB``, else the process that started this one: right for
+        ``multiprocessing``, wrong for ranks that were started one by one.
     local_ranks : sequence of int, optional
         The global ranks on this node, by local rank. By default a block of consecutive ranks.
 

@@ -1,8 +1,9 @@
 """The channel of a job over MPI: the few MPI calls that Forebay makes, when a job stretches over several nodes.
 
-None of them blocks: a request is tested until it is complete or a deadline has passed (`forebay._job.mpi_wait`), so that a rank
-that is gone becomes an error instead of a hang, and one that cannot go on tells the others why. mpi4py is imported here only,
-and only by a process that needs it: importing it initialises MPI.
+None of them blocks: a request is tested until it is complete or a deadline has passed
+(`forebay._job.mpi_wait`), so that a rank that is gone becomes an error instead of a hang, and one
+that cannot go on tells the others why. mpi4py is imported here only, and only by a process that
+needs it: importing it initialises MPI.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ def _init_timeout_s() -> float | None:
 def load(why: str, deadline_s: float, rank: tuple[str, int] | None = None) -> Any:
     """Import mpi4py.MPI, which initialises MPI.
 
-    ``MPI_Init`` waits for all ranks and cannot be cancelled. If they do not come, standard error reports it after ten seconds
-    (half of ``deadline_s`` where that is shorter), then ever more rarely. It is up to the launcher to end the job, unless
-    ``FOREBAY_MPI_INIT_TIMEOUT`` says after how many seconds this process ends, with exit code 1.
+    ``MPI_Init`` waits for all ranks and cannot be cancelled. If they do not come, standard error
+    reports it after ten seconds (half of ``deadline_s`` where that is shorter), then ever more
+    rarely. It is up to the launcher to end the job, unless ``FOREBAY_MPI_INIT_TIMEOUT`` says after
+    how many seconds this process ends, with exit code 1.
 
     Parameters
     ----------
@@ -63,8 +65,8 @@ def load(why: str, deadline_s: float, rank: tuple[str, int] | None = None) -> An
     deadline_s : float
         How long ranks may keep each other waiting elsewhere.
     rank : tuple of str and int, optional
-        Variable in which the launcher gave this process its rank, and the rank: then ranks of this node that have ended are
-        named.
+        Variable in which the launcher gave this process its rank, and the rank: then ranks of this
+        node that have ended are named.
 
     Raises
     ------
@@ -93,8 +95,9 @@ _channel_key: int | None = None
 class MpiChannel:
     """The duplicate of a communicator on which Forebay talks.
 
-    What the user does on his own communicator at the same time cannot mix with it. It is kept with the communicator and goes
-    when that is freed. When an exchange fails it is given up on all ranks, and the next loader makes another one.
+    What the user does on his own communicator at the same time cannot mix with it. It is kept with
+    the communicator and goes when that is freed. When an exchange fails it is given up on all
+    ranks, and the next loader makes another one.
     """
 
     def __init__(self, comm: Any, duplicate: Any) -> None:
@@ -110,7 +113,8 @@ class MpiChannel:
     def of(comm: Any, deadline_s: float, siblings: _native.Siblings | None = None) -> MpiChannel:
         """Return the channel of a communicator, made at the first call (then collective).
 
-        ``siblings`` are ranks of the communicator that are watched until their processes are known (`watch`).
+        ``siblings`` are ranks of the communicator that are watched until their processes are known
+        (`watch`).
 
         Raises
         ------

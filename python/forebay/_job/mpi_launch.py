@@ -25,7 +25,8 @@ from forebay._job.rank_info import (
     single,
 )
 
-# Bytes of a node's name or a job's text in an exchange; longer ones are cut, which hostnames (64 at most) are not.
+# Bytes of a node's name or a job's text in an exchange; longer ones are cut, which hostnames (64 at
+# most) are not.
 _TEXT_BYTES = 128
 
 # What the ranks tell each other: node, job, process namespace, process id and start.
@@ -61,7 +62,8 @@ def from_mpi(environment: Mapping[str, str], deadline_s: float) -> RankInfo | No
     if size == 1:
         return single(where)
     if local_size == size and NODE_VARIABLE not in environment:
-        # Open MPI gives every rank of a node its own local rank; on one node the ranks are all there are.
+        # Open MPI gives every rank of a node its own local rank; on one node the ranks are all
+        # there are.
         job = (
             environment.get(JOB_VARIABLE)
             or environment.get("PMIX_NAMESPACE")
@@ -113,7 +115,8 @@ def _check_library(mpi: Any, launcher: str, size: int) -> None:
 def exchange_nodes(comm: Any, node: str, deadline_s: float, source: str, job: str | None = None) -> RankInfo:
     """Tell every rank of ``comm`` which node this one is on, and take rank 0's random text as the job (collective).
 
-    MPI's own grouping by shared memory knows neither ``node=`` nor ``FOREBAY_NODE``, and has no nonblocking form.
+    MPI's own grouping by shared memory knows neither ``node=`` nor ``FOREBAY_NODE``, and has no
+    nonblocking form.
     """
     if not hasattr(comm, "Iallgather"):
         raise option_error(f"World(comm=): expected an mpi4py communicator, found {type(comm).__name__}")

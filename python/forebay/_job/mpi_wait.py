@@ -1,13 +1,16 @@
 """Waiting for the ranks of a communicator without a blocking MPI call.
 
-A request is tested, with short sleeps, until it is complete. A rank that waits also reads *notes*: small messages with a tag of
-their own. There are three:
+A request is tested, with short sleeps, until it is complete. A rank that waits also reads *notes*:
+small messages with a tag of their own. There are three:
 
-- failed: a rank cannot go on, or a process of its node has ended. It sends this to all, and they raise it.
+- failed: a rank cannot go on, or a process of its node has ended. It sends this to all, and they
+  raise it.
 - here: a rank that has waited for a second reports to rank 0.
-- missing: rank 0 tells the ranks that have reported which ones have not, again whenever that changes.
+- missing: rank 0 tells the ranks that have reported which ones have not, again whenever that
+  changes.
 
-A slow rank is not dead: until the deadline it is a warning. If rank 0 itself is missing, the others cannot name any other rank.
+A slow rank is not dead: until the deadline it is a warning. If rank 0 itself is missing, the others
+cannot name any other rank.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ from forebay._job.processes import Processes
 # How long a rank that fails sees to it that its notes are on their way [s].
 _SEND_WITHIN_S = 1.0
 
-# Pause between two tests of a request [s]: short at first, since most answers are there at once, and never so long that
-# it shows beside the milliseconds that a rank needs to wake up on a busy node.
+# Pause between two tests of a request [s]: short at first, since most answers are there at once,
+# and never so long that it shows beside the milliseconds that a rank needs to wake up on a busy
+# node.
 _FIRST_PAUSE_S = 50e-6
 _LONGEST_PAUSE_S = 1e-3
 

@@ -12,7 +12,8 @@ from forebay import _native
 
 # How often the processes of the node are looked at [s].
 _LOOK_EVERY_S = 0.02
-# How long a rank goes on when a process of its node has ended [s]: one that has answered before is missed by no rank.
+# How long a rank goes on when a process of its node has ended [s]: one that has answered before is
+# missed by no rank.
 _GRACE_S = 1.0
 
 # Processes that start the ranks of a node; the name as in /proc/PID/comm, which holds 15 bytes.

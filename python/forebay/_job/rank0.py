@@ -3,11 +3,12 @@
 In this order:
 
 1. ``FOREBAY_JOB_ADDRESS=host:port``; without a port as in 3. ``none``: nowhere.
-2. A store of torch: of an initialised `torch.distributed`, or torchrun's where torch is imported. Rank 0 listens on a port that
-   the system chooses, and publishes its addresses and a secret in the store.
-3. The host that the launcher names (``MASTER_ADDR``, the first node of a SLURM step), at ports that follow from the names
-   of job and loader: rank 0 takes the first one that is free, the others try all. What proves that a rank belongs to the job is
-   then the name of the job alone.
+2. A store of torch: of an initialised `torch.distributed`, or torchrun's where torch is imported.
+   Rank 0 listens on a port that the system chooses, and publishes its addresses and a secret in the
+   store.
+3. The host that the launcher names (``MASTER_ADDR``, the first node of a SLURM step), at ports that
+   follow from the names of job and loader: rank 0 takes the first one that is free, the others try
+   all. What proves that a rank belongs to the job is then the name of the job alone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from forebay._job.rank_info import RankInfo
 ADDRESS_VARIABLE = "FOREBAY_JOB_ADDRESS"
 INTERFACE_VARIABLE = "FOREBAY_INTERFACE"
 
-# Ports from which those of a job are taken: below the ephemeral ones of Linux (32768), above what services register.
+# Ports from which those of a job are taken: below the ephemeral ones of Linux (32768), above what
+# services register.
 _FIRST_PORT, _PORTS = 20_480, 8_192
 # How many of them a loader may use: some may be taken.
 _CANDIDATES = 4
@@ -42,7 +44,8 @@ _LOOK_EVERY_S = 0.02
 _BACKLOG = 1024
 _SECRET_BYTES = 32
 
-# (job, loader) → how many channels this process has opened for it: tells what rank 0 publishes for them apart.
+# (job, loader) → how many channels this process has opened for it: tells what rank 0 publishes for
+# them apart.
 _opened: collections.Counter[tuple[str, str]] = collections.Counter()
 
 
@@ -69,7 +72,8 @@ def find_rank0(rank_info: RankInfo, loader: str, join_by: float) -> Rank0Address
     OptionError
         If ``FOREBAY_JOB_ADDRESS`` makes no sense.
     OSError
-        If rank 0 cannot listen, or has not published where it does at ``join_by`` (of `time.monotonic`).
+        If rank 0 cannot listen, or has not published where it does at ``join_by`` (of
+        `time.monotonic`).
     """
     stated = os.environ.get(ADDRESS_VARIABLE)
     address = stated or rank_info.address
@@ -123,7 +127,8 @@ def _listen(ports: tuple[int, ...]) -> socket.socket:
     raise OSError(f"rank 0 cannot listen on port {', '.join(map(str, ports))}: {problem}")
 
 
-# --- a store of torch -------------------------------------------------------------------------------------------------
+# --- a store of torch
+# -------------------------------------------------------------------------------------------------
 
 
 def _torch_store(rank_info: RankInfo) -> Any | None:

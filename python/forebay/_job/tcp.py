@@ -1,14 +1,16 @@
 """The channel of a job over TCP, for ranks that no MPI started: all connect to rank 0.
 
-1. Rank 0 listens, where the others can know (`forebay._job.rank0`). Every rank connects, and proves that it belongs to the job
-   (`forebay._job.connection`). Rank 0 holds one connection to each.
-2. Once all have joined, rank 0 tells them so and closes its port. If they have not after a minute it tells those that
-   came, the leaders of the nodes warn, and the nodes are not linked: a rank that cannot be reached costs a minute, not the
-   job.
-3. In an exchange each rank sends its payload to rank 0, which sends all of them to all ranks. Every second it tells the ranks
-   that wait which ones are missing. A rank that gives up, or whose connection ends, ends the exchange on every rank.
+1. Rank 0 listens, where the others can know (`forebay._job.rank0`). Every rank connects, and proves
+   that it belongs to the job (`forebay._job.connection`). Rank 0 holds one connection to each.
+2. Once all have joined, rank 0 tells them so and closes its port. If they have not after a minute
+   it tells those that came, the leaders of the nodes warn, and the nodes are not linked: a rank
+   that cannot be reached costs a minute, not the job.
+3. In an exchange each rank sends its payload to rank 0, which sends all of them to all ranks. Every
+   second it tells the ranks that wait which ones are missing. A rank that gives up, or whose
+   connection ends, ends the exchange on every rank.
 
-There is no thread: rank 0 serves the others while it waits itself. A channel lives as long as one loader is made.
+There is no thread: rank 0 serves the others while it waits itself. A channel lives as long as one
+loader is made.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ JOIN_WITHIN_S = 60.0
 _ATTEMPT_WITHIN_S = 3.0
 # Pause between two rounds of attempts [s].
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
-# How long a connection may take to prove that it belongs to the job [s], and how many may do so at once beside the ranks.
+# How long a connection may take to prove that it belongs to the job [s], and how many may do so at
+# once beside the ranks.
 _STRANGER_WITHIN_S = 5.0
 _STRANGERS = 64
 # Longest wait for a socket [s]: then signals, processes and the deadline are looked at.
@@ -76,8 +79,8 @@ def open_channel(rank_info: RankInfo, loader: str, deadline_s: float) -> Channel
     Returns
     -------
     channel : Channel or None
-        None where all ranks are on one node, or where they cannot find or reach each other. Where they were to, a warning
-        says what is lost.
+        None where all ranks are on one node, or where they cannot find or reach each other. Where
+        they were to, a warning says what is lost.
 
     Raises
     ------

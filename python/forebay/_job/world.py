@@ -1,22 +1,26 @@
 """World: who am I, who is beside me on the node, which processes are one job.
 
-Found out in this order: explicit arguments, an initialised torch.distributed (looked for only if torch is imported), torchrun's
-environment, an MPI launcher's environment, a SLURM step's environment, else a single process. No MPI is initialised where
-the environment says it all: on one node, and wherever torchrun or SLURM laid the ranks out.
+Found out in this order: explicit arguments, an initialised torch.distributed (looked for only if
+torch is imported), torchrun's environment, an MPI launcher's environment, a SLURM step's
+environment, else a single process. No MPI is initialised where the environment says it all: on one
+node, and wherever torchrun or SLURM laid the ranks out.
 
 What is needed, and where it comes from:
 
 - rank, size, local rank: the environment of the launcher, read as each ``from_*`` function says.
-- local ranks, that is the global ranks of this node by local rank: with a communicator every rank tells the others
-  which node it is on; torchrun numbers nodes in blocks; SLURM states them (``SLURM_GTIDS``), or its distribution is computed,
-  and either is checked against the own rank; an explicit :class:`World` without ``local_ranks`` is taken to be in blocks.
-- job, a text that all ranks of the job and no others share: Open MPI's PMIx namespace, SLURM's job and step, torchrun's
-  run id and restart count, else the launcher process that the ranks descend from, else a random text broadcast through MPI.
-- address of rank 0, where nodes open a channel without MPI (`forebay._job.rank0`): torchrun's ``MASTER_ADDR``, the first node
-  of a SLURM step.
+- local ranks, that is the global ranks of this node by local rank: with a communicator every rank
+  tells the others which node it is on; torchrun numbers nodes in blocks; SLURM states them
+  (``SLURM_GTIDS``), or its distribution is computed, and either is checked against the own rank; an
+  explicit :class:`World` without ``local_ranks`` is taken to be in blocks.
+- job, a text that all ranks of the job and no others share: Open MPI's PMIx namespace, SLURM's job
+  and step, torchrun's run id and restart count, else the launcher process that the ranks descend
+  from, else a random text broadcast through MPI.
+- address of rank 0, where nodes open a channel without MPI (`forebay._job.rank0`): torchrun's
+  ``MASTER_ADDR``, the first node of a SLURM step.
 - node: the host, or ``FOREBAY_NODE`` where several nodes are emulated on one.
 
-It does not judge whether the launcher tells the truth; the ranks of a node compare what they believe when they meet.
+It does not judge whether the launcher tells the truth; the ranks of a node compare what they
+believe when they meet.
 """
 
 from __future__ import annotations
@@ -43,7 +47,8 @@ def identify(world: str | World, deadline_s: float, environment: Mapping[str, st
     Raises
     ------
     OptionError
-        If what was asked for is not there, what was found contradicts itself, or this is a worker of a torch DataLoader.
+        If what was asked for is not there, what was found contradicts itself, or this is a worker
+        of a torch DataLoader.
     RendezvousError
         If other ranks do not take part within ``deadline_s`` seconds.
     """

@@ -1,7 +1,8 @@
 """The ``forebay`` command.
 
-Data goes to stdout, everything else to stderr. Exit codes: 0, 1 (failed; the message is on stderr), 2 (wrong use). A command
-lives in the module of its name, which is imported when that command runs, and what a command needs is imported inside it.
+Data goes to stdout, everything else to stderr. Exit codes: 0, 1 (failed; the message is on stderr),
+2 (wrong use). A command lives in the module of its name, which is imported when that command runs,
+and what a command needs is imported inside it.
 """
 
 from __future__ import annotations

@@ -197,8 +197,9 @@ def command(
 ) -> int:
     """Run strategies side by side, on real ranks, and tell where the time goes.
 
-    DATASET is what `forebay.open` takes, or files that a baseline reads; --workload makes one instead. Every row runs once to
-    check what it hands out, then --repetitions times, interleaved with the others. docs/bench.md explains the columns.
+    DATASET is what `forebay.open` takes, or files that a baseline reads; --workload makes one
+    instead. Every row runs once to check what it hands out, then --repetitions times, interleaved
+    with the others. docs/bench.md explains the columns.
     """
     if bool(dataset) == (workload is not None):
         raise click.UsageError("expected either DATASET or --workload NAME")

@@ -1,6 +1,7 @@
 """The list of commands and what they share.
 
-Each command is a module with one function ``command``; the table below is all that ``forebay --help`` needs to import.
+Each command is a module with one function ``command``; the table below is all that ``forebay
+--help`` needs to import.
 """
 
 from __future__ import annotations

@@ -63,11 +63,12 @@ def command(
 ) -> None:
     """Write the samples of DATASET, in order, to TARGET in another format, with that format's own library.
 
-    Written are lmdb, hdf5, tfrecord, recordio, tar, npy, npz, raw and folder. What TARGET cannot hold is refused before
-    anything is written; what it does not keep as it was (a shape, a name) is told. TARGET gets its name when it is complete.
+    Written are lmdb, hdf5, tfrecord, recordio, tar, npy, npz, raw and folder. What TARGET cannot
+    hold is refused before anything is written; what it does not keep as it was (a shape, a name) is
+    told. TARGET gets its name when it is complete.
 
-    Every checksum that DATASET has is compared. A bad sample is an error that names file, sample and offset; with
-    `--bad-samples skip` it is left out, and listed.
+    Every checksum that DATASET has is compared. A bad sample is an error that names file, sample
+    and offset; with `--bad-samples skip` it is left out, and listed.
     """
     from forebay.cli.output import bytes_text, print_json, print_pairs, progress
     from forebay.tools.convert import convert

@@ -34,9 +34,10 @@ def command(
 ) -> int:
     """Train a small model on MPI ranks of this machine from a real LMDB file, three ways.
 
-    With py-lmdb and Caffe's skipping pattern, with Forebay in the same order (the losses are identical), and with
-    Forebay's group order. The file is read through an emulated NFS server where FUSE can be used, else from the local
-    disk. Prints a table and writes a page. Needs `pip install 'forebay[demo]'`.
+    With py-lmdb and Caffe's skipping pattern, with Forebay in the same order (the losses are
+    identical), and with Forebay's group order. The file is read through an emulated NFS server
+    where FUSE can be used, else from the local disk. Prints a table and writes a page. Needs `pip
+    install 'forebay[demo]'`.
     """
     try:
         from forebay.tools.demo import main

@@ -42,10 +42,11 @@ def command(
 ) -> None:
     """Build the sidecar of DATASET (paths or patterns; several are the shards of one dataset).
 
-    The sidecar tells where each sample lies, so that opening the dataset needs no search. By itself it is kept in the
-    cache directory of the user.
+    The sidecar tells where each sample lies, so that opening the dataset needs no search. By itself
+    it is kept in the cache directory of the user.
 
-    A recipe (docs/provenance.md) makes the same known without reading the tree. It is kept in the same place.
+    A recipe (docs/provenance.md) makes the same known without reading the tree. It is kept in the
+    same place.
     """
     from forebay.cli.output import bytes_text, print_json, print_pairs, progress
 

@@ -57,8 +57,8 @@ def command(
 ) -> None:
     """Measure how fast the file at PATH can be read: MiB/s by kind of access and block size.
 
-    PATH is only read: a file, or a directory whose largest file is taken. Bytes that are in the page cache come from
-    there, unless `direct` goes past it or --cold empties it first.
+    PATH is only read: a file, or a directory whose largest file is taken. Bytes that are in the
+    page cache come from there, unless `direct` goes past it or --cold empties it first.
     """
     from forebay import _native
     from forebay.cli.output import bytes_text, print_json, print_table, progress

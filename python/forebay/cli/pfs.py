@@ -68,7 +68,8 @@ def _time_scale(_: click.Context, __: click.Parameter, text: str | None) -> floa
 def command(context: click.Context, as_json: bool) -> None:
     """Mount a directory as an emulated parallel file system, and look at what is read from it.
 
-    Every mount of a directory is a node with a page cache of its own; all of them share the modelled servers.
+    Every mount of a directory is a node with a page cache of its own; all of them share the
+    modelled servers.
     """
     context.obj = as_json
 
@@ -322,8 +323,9 @@ def fault(
 ) -> None:
     """Let something go wrong on MOUNT's file system.
 
-    eio: reads of a range of a file fail on every node. stall: a server stops for a while. slow: a server takes longer, until
-    the factor is 1 again. partition: this mount is cut off, as when a client is evicted. clear: end eio, stalls and slowness.
+    eio: reads of a range of a file fail on every node. stall: a server stops for a while. slow: a
+    server takes longer, until the factor is 1 again. partition: this mount is cut off, as when a
+    client is evicted. clear: end eio, stalls and slowness.
     """
     from forebay.cli.output import print_json
     from forebay.tools.pfs import Server

@@ -1,7 +1,8 @@
 """Temporary directories that go whatever happens, with what is mounted in them.
 
-One is locked as long as its maker lives. Who comes next removes those that nobody holds any more: their makers were killed.
-Only directories that are this user's alone and bear our marker are taken for such; no link is followed.
+One is locked as long as its maker lives. Who comes next removes those that nobody holds any more:
+their makers were killed. Only directories that are this user's alone and bear our marker are taken
+for such; no link is followed.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ def remove_leftovers(prefix: str) -> None:
 def _remove(directory: Path) -> None:
     """Unmount and remove.
 
-    No directory is removed together with what is in it where that might be a mount: a mount that could not be taken away is an
-    error, and the data behind it stays. Anything else that cannot be removed is left; the marker goes last.
+    No directory is removed together with what is in it where that might be a mount: a mount that
+    could not be taken away is an error, and the data behind it stays. Anything else that cannot be
+    removed is left; the marker goes last.
     """
     with launch.held_interrupts():
         inside = sorted(directory.iterdir())

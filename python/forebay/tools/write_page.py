@@ -16,7 +16,8 @@ def check(path: Path) -> None:
     Raises
     ------
     OptionError
-        If it is another file (the data set that was meant to be read, say), a directory or a device.
+        If it is another file (the data set that was meant to be read, say), a directory or a
+        device.
     """
     if not os.path.lexists(path):
         return

@@ -1,4 +1,5 @@
-//! A process of the job that is lost: who, and how that was seen, in one word that fits into shared memory.
+//! A process of the job that is lost: who, and how that was seen, in one word that fits into shared
+//! memory.
 
 use std::fmt;
 

@@ -1,7 +1,9 @@
-//! Where the nodes of a job begin their iterations: the n-th start of every node is at the same step, or ranks disagree.
+//! Where the nodes of a job begin their iterations: the n-th start of every node is at the same
+//! step, or ranks disagree.
 //!
-//! Nodes never wait for each other at a start. Each leader tells the others where its node began, with the number of the start, and
-//! compares as soon as both sides of a pair are known. A node may be many starts ahead; at most [`KEPT`] are remembered for it.
+//! Nodes never wait for each other at a start. Each leader tells the others where its node began,
+//! with the number of the start, and compares as soon as both sides of a pair are known. A node may
+//! be many starts ahead; at most [`KEPT`] are remembered for it.
 
 use std::collections::VecDeque;
 
@@ -35,7 +37,8 @@ impl Starts {
         Self { next: 0, own: VecDeque::new(), ahead: vec![VecDeque::new(); nodes] }
     }
 
-    /// This node begins at a step; returns the number of this start, and a node that began elsewhere.
+    /// This node begins at a step; returns the number of this start, and a node that began
+    /// elsewhere.
     pub(crate) fn begin(&mut self, step: u64) -> (u64, Option<Conflict>) {
         let number = self.next;
         self.next += 1;
@@ -55,7 +58,8 @@ impl Starts {
         (number, conflict)
     }
 
-    /// Another node began; returns whether this one had begun elsewhere at the start of that number.
+    /// Another node began; returns whether this one had begun elsewhere at the start of that
+    /// number.
     pub(crate) fn hear(&mut self, node: usize, number: u64, step: u64) -> Option<Conflict> {
         if number >= self.next {
             let ahead = self.ahead.get_mut(node)?;

@@ -1,20 +1,24 @@
-//! The ring of batch buffers of one rank: who fills which buffer for which step, and what the user holds.
+//! The ring of batch buffers of one rank: who fills which buffer for which step, and what the user
+//! holds.
 //!
-//! A gather thread *claims* the next step together with a free buffer, fills it, and *finishes* the claim; the
-//! consumer *takes* the finished steps in order; a buffer is *given back* when the last view of it dies. Finished and
-//! claimed steps together never exceed the number of buffers, which is the backpressure.
+//! A gather thread *claims* the next step together with a free buffer, fills it, and *finishes* the
+//! claim; the consumer *takes* the finished steps in order; a buffer is *given back* when the last
+//! view of it dies. Finished and claimed steps together never exceed the number of buffers, which
+//! is the backpressure.
 //!
-//! A user who keeps every batch would stop his own loader, so when the consumer waits and every buffer is in the
-//! user's hands, the next claim goes without a buffer: the batch gets private memory, and from then on so does every
-//! batch for which no buffer is free.
+//! A user who keeps every batch would stop his own loader, so when the consumer waits and every
+//! buffer is in the user's hands, the next claim goes without a buffer: the batch gets private
+//! memory, and from then on so does every batch for which no buffer is free.
 //!
-//! `pause` takes the rank out (`break`): claims made before it are void. `resume` lets it go on at any step.
-//! Only this process touches a ring; the bytes lie in the region so that all memory is accounted for in one place.
+//! `pause` takes the rank out (`break`): claims made before it are void. `resume` lets it go on at
+//! any step. Only this process touches a ring; the bytes lie in the region so that all memory is
+//! accounted for in one place.
 //!
-//! A thread that asks storage for bytes *steps out* of its claim for that time and *steps in* again afterwards, which
-//! fails once the claim is void. So after `pause` nobody waits for storage: a ring is *settled* as soon as no thread with
-//! a void claim is inside, and a thread that is outside then will touch no shared memory again but its own buffer, which
-//! comes back when its read has returned.
+//! A thread that asks storage for bytes *steps out* of its claim for that time and *steps in* again
+//! afterwards, which fails once the claim is void. So after `pause` nobody waits for storage: a
+//! ring is *settled* as soon as no thread with a void claim is inside, and a thread that is outside
+//! then will touch no shared memory again but its own buffer, which comes back when its read has
+//! returned.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,10 +142,12 @@ impl<T, E> Ring<T, E> {
         self.state.lock().expect("no thread panics while it holds the ring")
     }
 
-    /// Wakes one thread in `claim` if it is worth it: the consumer waits, or half the buffers can be filled at once.
+    /// Wakes one thread in `claim` if it is worth it: the consumer waits, or half the buffers can
+    /// be filled at once.
     ///
-    /// Waking costs the consumer more than everything else in `take` (10 to 20 us on an idle core), so a sleeper is not
-    /// woken for every single buffer; the other half is what the consumer lives on meanwhile.
+    /// Waking costs the consumer more than everything else in `take` (10 to 20 us on an idle core),
+    /// so a sleeper is not woken for every single buffer; the other half is what the consumer lives
+    /// on meanwhile.
     fn offer(&self, state: &State<T, E>) {
         let worth_it = state.starving || state.keeps_all || state.free.len() * 2 >= self.buffers;
         if state.claimers > 0 && worth_it && state.is_claimable(self.buffers) {
@@ -156,8 +162,8 @@ impl<T, E> Ring<T, E> {
         }
     }
 
-    /// Claims the next step for a thread of session `pass` as soon as there is room for it; `None` once the ring is stopped, or
-    /// was restarted for another session, or `timeout` is over.
+    /// Claims the next step for a thread of session `pass` as soon as there is room for it; `None`
+    /// once the ring is stopped, or was restarted for another session, or `timeout` is over.
     pub fn claim(&self, session: SessionId, timeout: Duration) -> Option<Claim> {
         let mut state = self.lock();
         loop {
@@ -204,7 +210,8 @@ impl<T, E> Ring<T, E> {
         (!state.paused).then_some(state.next)
     }
 
-    /// Steps out before a call that storage may keep; false once the claim is void: then there is nothing to call for.
+    /// Steps out before a call that storage may keep; false once the claim is void: then there is
+    /// nothing to call for.
     pub fn step_out(&self, claim: &Claim) -> bool {
         let mut state = self.lock();
         if state.ticket != claim.ticket {
@@ -215,7 +222,8 @@ impl<T, E> Ring<T, E> {
         true
     }
 
-    /// Steps in again; false once the claim is void: then the thread touches nothing that is shared any more.
+    /// Steps in again; false once the claim is void: then the thread touches nothing that is shared
+    /// any more.
     pub fn step_in(&self, claim: &Claim) -> bool {
         let mut state = self.lock();
         if state.ticket != claim.ticket {
@@ -239,11 +247,11 @@ impl<T, E> Ring<T, E> {
         valid
     }
 
-    /// Ends a claim. Unless it is void, `publish` gets the step before which everything is gathered now, before anybody can
-    /// make other claims void.
+    /// Ends a claim. Unless it is void, `publish` gets the step before which everything is gathered
+    /// now, before anybody can make other claims void.
     ///
-    /// # Errors
-    /// The item of a void claim is handed back, to be dropped by the caller without the ring's lock.
+    /// # Errors The item of a void claim is handed back, to be dropped by the caller without the
+    /// ring's lock.
     pub fn finish(
         &self,
         claim: &Claim,
@@ -315,7 +323,8 @@ impl<T, E> Ring<T, E> {
         self.offer(&state);
     }
 
-    /// Makes all claims void and hands back the batches nobody will take. Their threads may still be inside: [`Ring::settle`].
+    /// Makes all claims void and hands back the batches nobody will take. Their threads may still
+    /// be inside: [`Ring::settle`].
     pub fn pause(&self) -> Vec<Result<T, E>> {
         let mut state = self.lock();
         state.paused = true;
@@ -329,7 +338,8 @@ impl<T, E> Ring<T, E> {
         ready.into_values().collect()
     }
 
-    /// Waits up to `timeout` until no thread with a void claim is inside; returns whether that is so.
+    /// Waits up to `timeout` until no thread with a void claim is inside; returns whether that is
+    /// so.
     pub fn settle(&self, timeout: Duration) -> bool {
         let mut state = self.lock();
         let mut late = timeout.is_zero();
@@ -357,7 +367,8 @@ impl<T, E> Ring<T, E> {
         self.room.notify_all();
     }
 
-    /// Undoes `stop`, for the threads of another session: one of an earlier session that is late claims nothing.
+    /// Undoes `stop`, for the threads of another session: one of an earlier session that is late
+    /// claims nothing.
     pub fn restart(&self, session: SessionId) {
         let mut state = self.lock();
         state.stopped = false;

@@ -41,7 +41,8 @@ pub(crate) fn put_value(table: &mut [u8], slot: usize, value: Range<u64>) {
     table[at + 8..at + 16].copy_from_slice(&value.end.to_ne_bytes());
 }
 
-/// Lets `decode` write the fields of `slot`, and tells where the values of ragged fields end then, which ended at `end`.
+/// Lets `decode` write the fields of `slot`, and tells where the values of ragged fields end then,
+/// which ended at `end`.
 ///
 /// An end behind the buffer's says how much room was missing; the slot is then to be decoded again.
 pub(crate) fn decode_into<E>(
@@ -53,7 +54,8 @@ pub(crate) fn decode_into<E>(
 ) -> Result<u64, E> {
     let (places, room) = buffer.split_at_mut(layout.values as usize);
     let values = RefCell::new(Values { room, first: layout.values, end });
-    // Dense fields are handed over as they are; a ragged one through a closure, which must live as long as its output.
+    // Dense fields are handed over as they are; a ragged one through a closure, which must live as
+    // long as its output.
     let mut appends: Vec<_> = Vec::new();
     let mut dense: Vec<Option<&mut [u8]>> = Vec::with_capacity(layout.places.len());
     for cut in cut(places, layout, slot) {
@@ -83,7 +85,8 @@ pub(crate) fn decode_into<E>(
     Ok(end)
 }
 
-/// Cuts the part of the buffer in which the places lie one after the other into the stretches of one slot.
+/// Cuts the part of the buffer in which the places lie one after the other into the stretches of
+/// one slot.
 fn cut<'a>(buffer: &'a mut [u8], layout: &BatchLayout, slot: usize) -> Vec<Cut<'a>> {
     let mut rest = buffer;
     let mut at = 0_u64;
@@ -111,7 +114,8 @@ mod tests {
     use forebay_types::{Dtype, Field, Layout};
     use proptest::prelude::*;
 
-    /// Decodes samples of these values, one per field, into `room` bytes, and reads them from where the layout says.
+    /// Decodes samples of these values, one per field, into `room` bytes, and reads them from where
+    /// the layout says.
     fn there_and_back(fields: &[Field], samples: &[Vec<Vec<u8>>], ragged_bytes: u64) -> Vec<Vec<Vec<u8>>> {
         let mut layout = BatchLayout::new(fields, samples.len() as u64, ragged_bytes).unwrap();
         let mut buffer = vec![0xff; layout.bytes as usize];

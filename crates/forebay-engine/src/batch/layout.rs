@@ -1,13 +1,14 @@
 //! Batches: what lies where in a batch buffer, and the lease that gives the buffer back.
 //!
-//! A buffer holds the sample ids, the dense fields one after the other, for every ragged field a table that says where
-//! each of its values lies, and last the values of all ragged fields, in the order in which they were gathered: what the
-//! fields of a record need together is known roughly, what one of them needs is not. Where the values turn out to need
-//! more room, the batch moves to larger private memory ([`Batch::grow`]), in which everything lies where it lay.
+//! A buffer holds the sample ids, the dense fields one after the other, for every ragged field a
+//! table that says where each of its values lies, and last the values of all ragged fields, in the
+//! order in which they were gathered: what the fields of a record need together is known roughly,
+//! what one of them needs is not. Where the values turn out to need more room, the batch moves to
+//! larger private memory ([`Batch::grow`]), in which everything lies where it lay.
 //!
-//! A buffer is always writable and belongs to one rank. [`Batch`] is dropped when the last view of it dies, in any
-//! order and on any thread; only then is the buffer filled again. In a forked child nothing is given back: the memory
-//! is the parent's.
+//! A buffer is always writable and belongs to one rank. [`Batch`] is dropped when the last view of
+//! it dies, in any order and on any thread; only then is the buffer filled again. In a forked child
+//! nothing is given back: the memory is the parent's.
 
 use std::alloc::{Layout as Allocation, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
@@ -36,8 +37,8 @@ pub enum Place {
     },
     /// Values that begin at multiples of `item_bytes`, anywhere among those of the ragged fields.
     Ragged {
-        /// Where the table begins in the buffer: for each sample of the batch the first byte of its value and the first
-        /// behind it, counted from the start of the buffer (u64).
+        /// Where the table begins in the buffer: for each sample of the batch the first byte of its
+        /// value and the first behind it, counted from the start of the buffer (u64).
         table: u64,
         /// Bytes of an element.
         item_bytes: u64,
@@ -61,7 +62,8 @@ pub struct BatchLayout {
 }
 
 impl BatchLayout {
-    /// Lays out the ids (at 0) and the fields; the ragged ones together get room for `ragged_bytes` bytes.
+    /// Lays out the ids (at 0) and the fields; the ragged ones together get room for `ragged_bytes`
+    /// bytes.
     ///
     /// `None` where the sizes overflow.
     pub fn new(fields: &[Field], batch_size: u64, ragged_bytes: u64) -> Option<Self> {
@@ -155,7 +157,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Memory for a batch: the ring's buffer where there is one and it is large enough, else private memory.
+    /// Memory for a batch: the ring's buffer where there is one and it is large enough, else
+    /// private memory.
     ///
     /// A ring buffer that is too small goes back at once.
     pub(crate) fn new(
@@ -183,7 +186,8 @@ impl Batch {
         }
     }
 
-    /// Samples in the batch; fewer than the batch size only at the end of an epoch with `last="short"`.
+    /// Samples in the batch; fewer than the batch size only at the end of an epoch with
+    /// `last="short"`.
     pub fn samples(&self) -> usize {
         self.samples
     }
@@ -213,14 +217,15 @@ impl Batch {
     pub fn value(&self, table: u64, sample: u64) -> Range<u64> {
         assert!(sample < self.layout.batch_size);
         let entry = self.address(table + sample * ENTRY_BYTES);
-        // SAFETY: the table has an entry for every sample, all inside the buffer, written when the batch was gathered.
+        // SAFETY: the table has an entry for every sample, all inside the buffer, written when the
+        // batch was gathered.
         let [start, end] = unsafe { entry.cast::<[[u8; 8]; 2]>().read() }.map(u64::from_ne_bytes);
         assert!(start <= end && end <= self.layout.bytes, "a value was written");
         start..end
     }
 
-    /// Moves the batch to private memory with room for values up to the byte `end` of the buffer, and for as much again as
-    /// there was, so that a batch is not moved for every sample.
+    /// Moves the batch to private memory with room for values up to the byte `end` of the buffer,
+    /// and for as much again as there was, so that a batch is not moved for every sample.
     pub(crate) fn grow(&mut self, end: u64) {
         let doubled = self.layout.bytes + (self.layout.bytes - self.layout.values);
         let layout = Arc::new(self.layout.with_values_until(end.max(doubled)));
@@ -233,12 +238,14 @@ impl Batch {
 
     /// The whole buffer.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the buffer is `layout.bytes` long and this batch is its only holder until it is handed out.
+        // SAFETY: the buffer is `layout.bytes` long and this batch is its only holder until it is
+        // handed out.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.layout.bytes as usize) }
     }
 }
 
-// SAFETY: the memory belongs to the batch alone until it is dropped; nothing in it is tied to a thread.
+// SAFETY: the memory belongs to the batch alone until it is dropped; nothing in it is tied to a
+// thread.
 unsafe impl Send for Batch {}
 // SAFETY: a shared batch only tells addresses; who writes through them says why he may.
 unsafe impl Sync for Batch {}

@@ -1,7 +1,8 @@
-//! How much memory a loader may use on its node ([`forebay_plan::config::budget`]): the facts, and the errors.
+//! How much memory a loader may use on its node ([`forebay_plan::config::budget`]): the facts, and
+//! the errors.
 //!
 //! Where other loaders of the process reserved so much that nothing works with the rest, a loader
-//! with the default memory is made on loan (`registry.rs`).
+//! with the default memory is made on loan (`memory_ledger.rs`).
 
 use forebay_host as host;
 use forebay_plan::Kind;

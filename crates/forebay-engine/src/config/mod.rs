@@ -1,8 +1,9 @@
 //! What the leader of a node decides, so that all its processes compute the same plan.
 //!
-//! The decisions themselves are pure and live in [`forebay_plan::config`]. Here the facts are gathered that have to be asked
-//! for: of the index, the file system, the page cache and the memory (`budget`). All processes of the node get them with the
-//! decisions, as [`Findings`] for `Loader.config`.
+//! The decisions themselves are pure and live in [`forebay_plan::config`]. Here the facts are
+//! gathered that have to be asked for: of the index, the file system, the page cache and the memory
+//! (`budget`). All processes of the node get them with the decisions, as [`Findings`] for
+//! `Loader.config`.
 
 mod memory;
 pub(crate) mod options;
@@ -80,10 +81,11 @@ pub struct Decision {
     pub fallbacks: Vec<Fallback>,
 }
 
-/// Decides for a node. `expansion` is that of [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio).
+/// Decides for a node. `expansion` is that of
+/// [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio).
 ///
-/// # Errors
-/// Options that contradict the data set, and a budget that is too small: the message says the least that works.
+/// # Errors Options that contradict the data set, and a budget that is too small: the message says
+/// the least that works.
 pub fn decide(
     options: &Options,
     index: &Index,

@@ -1,4 +1,5 @@
-//! Options of a loader, as the front hands them over, and the comparison between the ranks of a node.
+//! Options of a loader, as the front hands them over, and the comparison between the ranks of a
+//! node.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +64,8 @@ pub struct Options {
     /// Readers per node.
     #[serde(default)]
     pub readers: Option<u32>,
-    /// Whether the readers alone touch storage, and as few of them as the papers have: 1, or 2 above 16 ranks per node.
+    /// Whether the readers alone touch storage, and as few of them as the papers have: 1, or 2
+    /// above 16 ranks per node.
     #[serde(default)]
     pub roots: bool,
     /// Whether there is a reader for each rank of the node.
@@ -80,7 +82,8 @@ pub struct Options {
     pub locate: Locate,
     /// How storage is touched.
     pub access: AccessChoice,
-    /// Groups of nodes whose readers take turns; 0: as many as is found out to be best; none: all read whenever they like.
+    /// Groups of nodes whose readers take turns; 0: as many as is found out to be best; none: all
+    /// read whenever they like.
     #[serde(default)]
     pub stagger: Option<u32>,
     /// Whether reads go around the page cache.
@@ -97,7 +100,8 @@ pub struct Options {
     pub checksums: bool,
     /// How long storage may stall before it is an error \[s\].
     pub timeout_s: u64,
-    /// How the processes of other ranks are found ([`NodeSpec::launcher`](crate::rendezvous::NodeSpec::launcher)).
+    /// How the processes of other ranks are found
+    /// ([`NodeSpec::launcher`](crate::rendezvous::NodeSpec::launcher)).
     #[serde(default)]
     pub launcher: Option<String>,
     /// The other nodes, for the leader of a node in a job of several.
@@ -181,7 +185,8 @@ impl Options {
         Ok(())
     }
 
-    /// Whose loaders share one budget on a node: those of the job, or those of this process where it is a job by itself.
+    /// Whose loaders share one budget on a node: those of the job, or those of this process where
+    /// it is a job by itself.
     pub fn budget_owner(&self) -> &str {
         if self.size == 1 { "this process" } else { &self.job }
     }
@@ -223,7 +228,8 @@ impl Options {
         })
     }
 
-    /// What this rank says of itself when the ranks of the node meet; `address_left` is what it has of address space.
+    /// What this rank says of itself when the ranks of the node meet; `address_left` is what it has
+    /// of address space.
     pub fn greeting(&self, fingerprint: u128, address_left: Option<u64>) -> Vec<u8> {
         let Ok(serde_json::Value::Object(mut values)) = serde_json::to_value(self) else {
             unreachable!("options are a JSON object")
@@ -239,10 +245,12 @@ impl Options {
 
 /// What the fingerprint of the data set is called among the options.
 const DATA_SET: &str = "data set";
-/// The same of the address space that the rank has left \[bytes\], null without a limit; it may differ.
+/// The same of the address space that the rank has left \[bytes\], null without a limit; it may
+/// differ.
 const ADDRESS_LEFT: &str = "address space left";
 
-/// Address space of the rank that has the least of it left \[bytes\]; `None` where none has a limit.
+/// Address space of the rank that has the least of it left \[bytes\]; `None` where none has a
+/// limit.
 pub fn least_address_left(greetings: &[Vec<u8>]) -> Option<u64> {
     let read = |bytes: &Vec<u8>| serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(bytes).ok();
     greetings.iter().filter_map(|greeting| read(greeting)?.get(ADDRESS_LEFT)?.as_u64()).min()

@@ -1,7 +1,7 @@
 //! A data set with its index: found as a sidecar, computed from a recipe, or built, once.
 //!
-//! The index is always used from the bytes of its sidecar, so that the leader of a node can share those bytes in a
-//! sealed memfd and no process expands more of them than it needs.
+//! The index is always used from the bytes of its sidecar, so that the leader of a node can share
+//! those bytes in a sealed memfd and no process expands more of them than it needs.
 
 pub(crate) mod open;
 pub(crate) mod ragged_size;
@@ -28,7 +28,8 @@ use crate::dataset::shuffle_quality::ShuffleQuality;
 use crate::error::{Error, ErrorDetails};
 use crate::host::Host;
 
-/// Threads that walk a file to build its index: reads are independent and small, latency is what counts.
+/// Threads that walk a file to build its index: reads are independent and small, latency is what
+/// counts.
 const INDEX_THREADS: usize = 8;
 /// Bad samples that `verify` lists unless it is told otherwise; it counts all of them.
 const BAD_LISTED: usize = 100;
@@ -169,8 +170,8 @@ impl IndexedDataset {
         self.index_keeping(0, caller)
     }
 
-    /// The same; where it must be built, and reads all data for that from a file system of other nodes, they are kept,
-    /// too, if they fit into `budget_bytes`.
+    /// The same; where it must be built, and reads all data for that from a file system of other
+    /// nodes, they are kept, too, if they fit into `budget_bytes`.
     pub fn index_keeping(&self, budget_bytes: u64, caller: &dyn Host) -> Result<Loaded, Error> {
         if let Some(loaded) = self.index.get() {
             return Ok(loaded.clone());
@@ -206,8 +207,9 @@ impl IndexedDataset {
         Ok(self.index.get_or_init(|| Loaded { index, bytes, kept, origin, fallbacks }).clone())
     }
 
-    /// The index, computed from the recipe that is kept of this data set, be it recorded or stated. Where there is none,
-    /// or it does not lead to these files, the ordinary index serves, and a fallback says why.
+    /// The index, computed from the recipe that is kept of this data set, be it recorded or stated.
+    /// Where there is none, or it does not lead to these files, the ordinary index serves, and a
+    /// fallback says why.
     pub fn index_by_provenance(&self, budget_bytes: u64, caller: &dyn Host) -> Result<Loaded, Error> {
         if let Some(loaded) = self.computed.get() {
             return Ok(loaded.clone());
@@ -279,7 +281,8 @@ impl IndexedDataset {
         })
     }
 
-    /// Takes a user's word for how the data set was written: holds it against meta pages and leaves, and keeps it.
+    /// Takes a user's word for how the data set was written: holds it against meta pages and
+    /// leaves, and keeps it.
     pub fn state_recipe(
         &self,
         stated: &Path,
@@ -296,8 +299,8 @@ impl IndexedDataset {
         Ok(report_of(recipe, path))
     }
 
-    /// Compares a stated recipe, if one is kept, with all records. One that holds is kept as verified, another is not used
-    /// any more.
+    /// Compares a stated recipe, if one is kept, with all records. One that holds is kept as
+    /// verified, another is not used any more.
     fn settle(
         &self,
         threads: usize,
@@ -339,7 +342,8 @@ impl IndexedDataset {
         Keeping::begin(&self.dataset, budget_bytes)
     }
 
-    /// Builds the index and writes the sidecar: where the user asked for it, or quietly into his cache.
+    /// Builds the index and writes the sidecar: where the user asked for it, or quietly into his
+    /// cache.
     pub fn build(&self, place: Option<Place>, caller: &dyn Host) -> Result<Built, Error> {
         self.build_from(&self.dataset, place, caller)
     }
@@ -485,8 +489,9 @@ impl IndexedDataset {
         Ok(value)
     }
 
-    /// Describes the order that the data set gets by default on `ranks` ranks with batches of `batch`, and how well it shuffles; with
-    /// it comes a warning where that is not enough for the `epochs`.
+    /// Describes the order that the data set gets by default on `ranks` ranks with batches of
+    /// `batch`, and how well it shuffles; with it comes a warning where that is not enough for the
+    /// `epochs`.
     pub fn default_order(
         &self,
         ranks: u64,

@@ -33,8 +33,9 @@ pub(crate) fn open_files(
     }))
 }
 
-/// Opens what an index leads to: the shards, or, where each sample has a file of its own, the folders. A shard that
-/// the data set holds open is read through the same descriptor, so that each takes one.
+/// Opens what an index leads to: the shards, or, where each sample has a file of its own, the
+/// folders. A shard that the data set holds open is read through the same descriptor, so that each
+/// takes one.
 pub(crate) fn open_indexed(
     dataset: &Dataset,
     index: &Arc<Index>,
@@ -55,7 +56,8 @@ pub(crate) fn open_indexed(
     ShardFiles::of_files(files, direct)
 }
 
-/// Maps the shards where `access` may use that. Samples in files of their own are too many to be mapped, which is no failure.
+/// Maps the shards where `access` may use that. Samples in files of their own are too many to be
+/// mapped, which is no failure.
 pub(crate) fn open_mappings(
     access: AccessChoice,
     files: &Arc<ShardFiles>,

@@ -1,8 +1,9 @@
 //! How much longer the values of ragged fields are than the records that they come from.
 //!
-//! Together they take about the bytes of the records, whatever their number. Only integers of 64 bits become more than
-//! what is written: one byte where they are small (protobuf), so up to eight times as much. How much that is in this data
-//! set, a look at a few samples tells. A batch that needs more moves to private memory, so this is a matter of speed only.
+//! Together they take about the bytes of the records, whatever their number. Only integers of 64
+//! bits become more than what is written: one byte where they are small (protobuf), so up to eight
+//! times as much. How much that is in this data set, a look at a few samples tells. A batch that
+//! needs more moves to private memory, so this is a matter of speed only.
 
 use forebay_format::Index;
 use forebay_types::{Dtype, Field, Layout};

@@ -1,9 +1,10 @@
 //! Data that the index build read anyway, kept in memory instead of being read again.
 //!
-//! Of a data set whose values lie among the tree's pages, building the index reads everything. Where reading costs a
-//! network, and the budget has room, the leader keeps those pages: one memfd per shard, each byte at its own offset, holes
-//! where nothing was read. Sealed, they are handed to the other processes of the node, which read them in place of the
-//! files. On a local file system the page cache does the same for nothing.
+//! Of a data set whose values lie among the tree's pages, building the index reads everything.
+//! Where reading costs a network, and the budget has room, the leader keeps those pages: one memfd
+//! per shard, each byte at its own offset, holes where nothing was read. Sealed, they are handed to
+//! the other processes of the node, which read them in place of the files. On a local file system
+//! the page cache does the same for nothing.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,8 @@ pub struct RetainedValues {
     shards: Vec<OwnedFd>,
     /// Memory that they take \[bytes\].
     bytes: u64,
-    /// What they take of each budget: once, however many loaders use them, and for as long as the data set lives.
+    /// What they take of each budget: once, however many loaders use them, and for as long as the
+    /// data set lives.
     shares: Mutex<Vec<memory_ledger::Share>>,
 }
 
@@ -33,7 +35,8 @@ impl RetainedValues {
         self.bytes
     }
 
-    /// Takes the memory from a budget, unless that was done before. Returns what was taken now \[bytes\].
+    /// Takes the memory from a budget, unless that was done before. Returns what was taken now
+    /// \[bytes\].
     pub fn take_from(&self, owner: &str) -> u64 {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         if shares.iter().any(|share| share.owner() == owner) {
@@ -59,7 +62,8 @@ pub struct Keeping {
 }
 
 impl Keeping {
-    /// Begins to keep a data set, if all of it is read by the index build and that fits into `budget_bytes`.
+    /// Begins to keep a data set, if all of it is read by the index build and that fits into
+    /// `budget_bytes`.
     pub fn begin(dataset: &Dataset, budget_bytes: u64) -> Option<Arc<Self>> {
         let bytes = dataset.inline_bytes().filter(|bytes| *bytes <= budget_bytes)?;
         if dataset.shards().len() > MAX_SHARDS {

@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use crate::error::Error;
 
-/// Samples and bytes of records below both of which nobody is warned: test runs and examples. An epoch of so little takes
-/// seconds, training goes on for few of them, and the smallest data sets on which orders are compared have 50,000 samples.
+/// Samples and bytes of records below both of which nobody is warned: test runs and examples. An
+/// epoch of so little takes seconds, training goes on for few of them, and the smallest data sets
+/// on which orders are compared have 50,000 samples.
 const SMALL_SAMPLES: u64 = 10_000;
 /// See [`SMALL_SAMPLES`].
 const SMALL_BYTES: u64 = 1 << 30;
@@ -79,8 +80,8 @@ pub(crate) fn default_order(index: &Index, ranks: u64, batch: u64) -> Result<Ord
     })?)
 }
 
-/// What to tell a user whose order fails the condition where groups would do. In a data set that is too small for them, and in a
-/// small one ([`SMALL_SAMPLES`]), only [`ShuffleQuality`] says so.
+/// What to tell a user whose order fails the condition where groups would do. In a data set that is
+/// too small for them, and in a small one ([`SMALL_SAMPLES`]), only [`ShuffleQuality`] says so.
 pub(crate) fn warning(order: &Order, epochs: u64, index: &Index) -> Option<String> {
     let summary = index.summary();
     warning_of(order, epochs, index.unit_samples(), summary.record_bytes)

@@ -7,15 +7,16 @@ use std::path::Path;
 
 use forebay_format::OpenOptions;
 
-/// What the engine asks of whoever called it; the bindings answer with Python's signals, callbacks and warnings.
+/// What the engine asks of whoever called it; the bindings answer with Python's signals, callbacks
+/// and warnings.
 pub trait Host: Sync {
     /// Whether the call should end with [`crate::Error::Interrupted`]; asked at least every 100 ms.
     fn interrupted(&self) -> bool {
         false
     }
 
-    /// Tells how far a long job is: `done` of `all` units of `what`; `all` is 0 as long as nobody knows. An answer of
-    /// `false` ends it like `interrupted`.
+    /// Tells how far a long job is: `done` of `all` units of `what`; `all` is 0 as long as nobody
+    /// knows. An answer of `false` ends it like `interrupted`.
     fn progress(&self, what: &str, done: u64, all: u64) -> bool {
         let _ = (what, done, all);
         !self.interrupted()

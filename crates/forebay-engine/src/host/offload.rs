@@ -1,10 +1,12 @@
-//! Calls that may wait for storage, made by a thread of their own, so that the caller never has to wait for them to return.
+//! Calls that may wait for storage, made by a thread of their own, so that the caller never has to
+//! wait for them to return.
 //!
-//! Opening files, building an index and asking for the state of a file are system calls that a dead mount may keep for
-//! ever. [`offload`] lets another thread make them. The caller's own thread meanwhile asks whether to go on, passes on what
-//! the work reports, warns when nothing has moved for a while, and gives up when that lasts for the limit. Work that is
-//! given up ends at its next question to the [`Host`]; where storage keeps it, its thread is left behind with all that
-//! it holds, which is why it must own what it uses.
+//! Opening files, building an index and asking for the state of a file are system calls that a dead
+//! mount may keep for ever. [`offload`] lets another thread make them. The caller's own thread
+//! meanwhile asks whether to go on, passes on what the work reports, warns when nothing has moved
+//! for a while, and gives up when that lasts for the limit. Work that is given up ends at its next
+//! question to the [`Host`]; where storage keeps it, its thread is left behind with all that it
+//! holds, which is why it must own what it uses.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,8 +102,9 @@ impl<T: Send> Host for Relay<T> {
     }
 }
 
-/// Runs `work` on a thread of its own and waits for it as long as the caller wants to, and something moves at least every
-/// `limit_s` seconds. `what` it is for is said in warnings and errors: "loader "train" is made".
+/// Runs `work` on a thread of its own and waits for it as long as the caller wants to, and
+/// something moves at least every `limit_s` seconds. `what` it is for is said in warnings and
+/// errors: "loader "train" is made".
 ///
 /// # Errors
 /// Those of the work; [`Error::Interrupted`]; [`Error::Stalled`].
@@ -135,7 +138,8 @@ pub fn offload<T: Send + 'static>(
     };
     match std::thread::Builder::new().name("forebay-aside".into()).spawn(run) {
         Ok(_) => wait(&desk, caller, what, limit_s),
-        // At a limit of threads the caller does the work: slow storage then keeps it, which is better than no work.
+        // At a limit of threads the caller does the work: slow storage then keeps it, which is
+        // better than no work.
         Err(_) => take(&work).map_or_else(|| Err(Error::Panicked), |work| work(caller)),
     }
 }

@@ -1,8 +1,10 @@
-//! What a leader does with those of other nodes while its loader is made: links first, agreement last.
+//! What a leader does with those of other nodes while its loader is made: links first, agreement
+//! last.
 //!
-//! Between the two it may build an index for minutes. All that time it is asked whether to go on, and then it looks whether a
-//! follower has died and whether another node has given up, so that nobody waits for a loader that will not be. A node that cannot make
-//! it tells the others why: it is made on all nodes or on none.
+//! Between the two it may build an index for minutes. All that time it is asked whether to go on,
+//! and then it looks whether a follower has died and whether another node has given up, so that
+//! nobody waits for a loader that will not be. A node that cannot make it tells the others why: it
+//! is made on all nodes or on none.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

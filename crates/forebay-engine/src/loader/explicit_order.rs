@@ -18,7 +18,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Compares the digest of a given order with what the other ranks of the node were given for the same epoch.
+    /// Compares the digest of a given order with what the other ranks of the node were given for
+    /// the same epoch.
     fn compare_given(&self, epoch: u64, ids: &[u64]) -> Result<(), Error> {
         let context = &self.context;
         let mut hasher = xxhash_rust::xxh3::Xxh3::new();
@@ -31,7 +32,8 @@ impl Engine {
 
     /// Whether all ranks of the node that were given an order for an epoch were given the same.
     ///
-    /// A rank that finds out when it is given its order says goodbye with an error; the others find out here.
+    /// A rank that finds out when it is given its order says goodbye with an error; the others find
+    /// out here.
     pub(crate) fn given_agree(&self, epoch: u64) -> Result<(), Error> {
         let context = &self.context;
         let Some(own) = context.slot().given_digest(epoch) else { return Ok(()) };

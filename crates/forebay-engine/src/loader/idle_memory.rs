@@ -1,11 +1,11 @@
 //! Giving up the memory of a loader that is not iterated, so that another one of the process can
-//! have it (`registry.rs`).
+//! have it (`memory_ledger.rs`).
 //!
 //! A loader is idle between its epochs and where an iteration was broken off. Its pass is ended as
-//! for a jump: what was read ahead is dropped, and the next iteration begins a new session. Then the
-//! pages of the staging ring and of all batch buffers that the user does not hold go back to the
-//! system; they are zeros when they are touched again, as in a new region. Where storage keeps a
-//! thread that may still write to them, nothing is given up.
+//! for a jump: what was read ahead is dropped, and the next iteration begins a new session. Then
+//! the pages of the staging ring and of all batch buffers that the user does not hold go back to
+//! the system; they are zeros when they are touched again, as in a new region. Where storage keeps
+//! a thread that may still write to them, nothing is given up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};

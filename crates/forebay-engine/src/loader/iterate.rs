@@ -1,4 +1,5 @@
-//! The next batch of a loader: handed out where it is ready, else waited for, with a look at who died meanwhile.
+//! The next batch of a loader: handed out where it is ready, else waited for, with a look at who
+//! died meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -50,7 +50,8 @@ pub(crate) struct LeaderState {
     pub(crate) seek: Duration,
 }
 
-/// What only the leader does: the index, the settings, the memory. `address_left` is that of the rank that has the least left.
+/// What only the leader does: the index, the settings, the memory. `address_left` is that of the
+/// rank that has the least left.
 pub(crate) fn lead(
     source: &IndexedDataset,
     options: &Options,

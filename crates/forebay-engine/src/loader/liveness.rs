@@ -1,11 +1,13 @@
 //! Who of the job is lost, as the ranks of a node see it.
 //!
-//! Every rank watches the processes of its node; its leader hears of those of other nodes. Whoever sees a loss first notes it in
-//! shared memory, and everybody raises what is noted: ranks that end because of it are not taken for the cause.
+//! Every rank watches the processes of its node; its leader hears of those of other nodes. Whoever
+//! sees a loss first notes it in shared memory, and everybody raises what is noted: ranks that end
+//! because of it are not taken for the cause.
 //!
-//! A process that ends after its rank said goodbye is no loss. If storage still kept one of its threads, the end of the
-//! process is the end of that thread's system call, and so of what the kernel writes for it: the rank is gone then. Where
-//! the kernel may go on writing into memory for a process that has ended (`FailureDetector::outlived`), it is a loss.
+//! A process that ends after its rank said goodbye is no loss. If storage still kept one of its
+//! threads, the end of the process is the end of that thread's system call, and so of what the
+//! kernel writes for it: the rank is gone then. Where the kernel may go on writing into memory for
+//! a process that has ended (`FailureDetector::outlived`), it is a loss.
 
 use std::sync::Arc;
 
@@ -23,7 +25,8 @@ pub(crate) struct FailureDetector {
     /// All nodes of the job, where this one is linked to others.
     pub(crate) nodes: Option<Nodes>,
     pub(crate) loader: String,
-    /// Whether reads may outlive the process that asked for them: those around the page cache, and those of an `io_uring`.
+    /// Whether reads may outlive the process that asked for them: those around the page cache, and
+    /// those of an `io_uring`.
     pub(crate) outlived: bool,
 }
 

@@ -1,9 +1,11 @@
-//! A loader of one rank: made together with the other ranks of the node, then asked for batch after batch.
+//! A loader of one rank: made together with the other ranks of the node, then asked for batch after
+//! batch.
 //!
-//! Life of a loader: `new` (collective: the ranks meet, the leader loads or builds the index and decides the settings)
-//! → `start` (where the next iteration begins) → `next` until it answers `None` at the end of the epoch, or `leave` →
-//! `start` … → `close`. Going on where the last epoch ended, or at the next epoch after `leave`, continues the session;
-//! any other place begins a new session, for which all ranks of the node that are still there must ask alike.
+//! Life of a loader: `new` (collective: the ranks meet, the leader loads or builds the index and
+//! decides the settings) → `start` (where the next iteration begins) → `next` until it answers
+//! `None` at the end of the epoch, or `leave` → `start` … → `close`. Going on where the last epoch
+//! ended, or at the next epoch after `leave`, continues the session; any other place begins a new
+//! session, for which all ranks of the node that are still there must ask alike.
 
 mod arbiter_threads;
 pub(crate) mod creation;
@@ -73,7 +75,8 @@ pub(crate) struct Consumer {
     pub(crate) ending: Option<Arc<Session>>,
     /// Passes begun or agreed on so far.
     pub(crate) sessions: SessionId,
-    /// A session that all ranks agreed on and this one has told to be at rest for: its first step and the end of its epoch.
+    /// A session that all ranks agreed on and this one has told to be at rest for: its first step
+    /// and the end of its epoch.
     pub(crate) agreed: Option<(u64, u64)>,
     /// Next absolute step to hand out.
     pub(crate) step: u64,
@@ -83,7 +86,8 @@ pub(crate) struct Consumer {
     pub(crate) begun: u64,
     /// Number of the iteration that batches belong to; any other one is stale.
     pub(crate) iteration: u64,
-    /// Ranks that left after they had asked for another place than this one, and the word they left: each is reported once.
+    /// Ranks that left after they had asked for another place than this one, and the word they
+    /// left: each is reported once.
     pub(crate) reported: Vec<(usize, u64)>,
     /// The rank has left the iteration (or not begun one): the node goes on without it.
     pub(crate) away: bool,
@@ -118,8 +122,8 @@ impl Consumer {
 }
 
 impl Engine {
-    /// Makes a loader together with the other ranks of the node, and with the other nodes where `options.links` names them;
-    /// a leader listens for those already.
+    /// Makes a loader together with the other ranks of the node, and with the other nodes where
+    /// `options.links` names them; a leader listens for those already.
     pub fn new(
         source: Arc<IndexedDataset>,
         options: Options,
@@ -222,8 +226,9 @@ impl Engine {
                     None => open_files(&source, &index, direct, kept)?,
                 };
                 let mappings = maps.then(|| open_mappings(access, &files));
-                // Beyond a prefetched range lie the samples of other ranks. And while the kernel reads a file ahead, FUSE
-                // drops prefetch requests under load (fs/fuse/file.c, `fuse_readahead`).
+                // Beyond a prefetched range lie the samples of other ranks. And while the kernel
+                // reads a file ahead, FUSE drops prefetch requests under load (fs/fuse/file.c,
+                // `fuse_readahead`).
                 files.read_ahead(kernel_read_ahead);
                 Ok((files, mappings))
             }
@@ -377,7 +382,8 @@ impl Engine {
         Err(self.ward.error(loss, what()))
     }
 
-    /// Ends an iteration early, or (`None`) whichever runs; the node goes on without this rank until its next `start`.
+    /// Ends an iteration early, or (`None`) whichever runs; the node goes on without this rank
+    /// until its next `start`.
     ///
     /// A stale iteration ends nothing.
     pub fn leave(&self, iteration: Option<u64>) -> Result<(), Error> {
@@ -393,10 +399,11 @@ impl Engine {
         consumer.detach(&self.context);
     }
 
-    /// Says goodbye: ends this rank's threads; the others go on without it. Batches that were handed out stay valid.
+    /// Says goodbye: ends this rank's threads; the others go on without it. Batches that were
+    /// handed out stay valid.
     ///
-    /// Takes about a second at most, whatever storage does: threads that it keeps are left behind with all that they may
-    /// touch, and the last of them says that the rank is gone.
+    /// Takes about a second at most, whatever storage does: threads that it keeps are left behind
+    /// with all that they may touch, and the last of them says that the rank is gone.
     pub fn close(&self) {
         if fork::in_forked_child(self.generation) {
             return;
@@ -434,7 +441,8 @@ impl Engine {
         }
     }
 
-    /// Sets the number of groups of nodes that take turns at reading; `None`: as many as is measured to be best.
+    /// Sets the number of groups of nodes that take turns at reading; `None`: as many as is
+    /// measured to be best.
     ///
     /// # Errors
     /// A loader that was made without turns, and 0 groups.

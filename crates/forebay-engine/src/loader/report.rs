@@ -38,7 +38,8 @@ impl Engine {
         COUNTER_NAMES.iter().map(|(_, name)| *name).zip(sums).collect()
     }
 
-    /// The columns of each storage level, by name: of this rank, and summed over the ranks of the node.
+    /// The columns of each storage level, by name: of this rank, and summed over the ranks of the
+    /// node.
     pub fn levels(&self) -> [Vec<(&'static str, LevelValues)>; 2] {
         let sum = |slots: &[RankSlot]| {
             let columns = |level| {
@@ -67,8 +68,8 @@ impl Engine {
         self.context.bad_samples.list()
     }
 
-    /// What was decided, found and given up, as facts: `Loader.config`, whose keys docs/metrics.md lists. The fields of a batch
-    /// are asked for apart ([`Engine::fields`]).
+    /// What was decided, found and given up, as facts: `Loader.config`, whose keys docs/metrics.md
+    /// lists. The fields of a batch are asked for apart ([`Engine::fields`]).
     pub fn config(&self) -> Value {
         let context = &self.context;
         let (settings, order, files) = (&context.settings, &context.order, &context.files);

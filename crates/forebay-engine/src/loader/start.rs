@@ -1,15 +1,19 @@
-//! Where an iteration begins: going on in the running pass, or agreeing with the other ranks of the node on a new one.
+//! Where an iteration begins: going on in the running pass, or agreeing with the other ranks of the
+//! node on a new one.
 //!
-//! Every rank must be started at the same places in the same order, but not at the same time: one that breaks off early
-//! may be epochs ahead. So whether a start goes on or jumps must not depend on where a rank happens to stand: it goes on
-//! if and only if it asks for the beginning of the epoch behind the one that was started last. Then all ranks of the
-//! node come to the same answer at their n-th start.
+//! Every rank must be started at the same places in the same order, but not at the same time: one
+//! that breaks off early may be epochs ahead. So whether a start goes on or jumps must not depend
+//! on where a rank happens to stand: it goes on if and only if it asks for the beginning of the
+//! epoch behind the one that was started last. Then all ranks of the node come to the same answer
+//! at their n-th start.
 //!
-//! A jump goes through three agreements: all ranks want it, all at the same place, all are at rest. A rank that has told
-//! that it is at rest keeps to that session even when the wait for the others is interrupted.
+//! A jump goes through three agreements: all ranks want it, all at the same place, all are at rest.
+//! A rank that has told that it is at rest keeps to that session even when the wait for the others
+//! is interrupted.
 //!
-//! A rank that comes late is waited for and named in a warning, as everywhere (`blame.rs`). A rank is at rest when none of
-//! its threads touches shared memory: where storage keeps one, that is a wait for storage, with its limit.
+//! A rank that comes late is waited for and named in a warning, as everywhere (`stall.rs`). A rank
+//! is at rest when none of its threads touches shared memory: where storage keeps one, that is a
+//! wait for storage, with its limit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +34,8 @@ use crate::shm::stall::{Fault, Who};
 use crate::shm::wait_clock::WaitClock;
 
 impl Engine {
-    /// Begins an iteration at a step of an epoch and returns its number; all earlier iterations are stale from here on.
+    /// Begins an iteration at a step of an epoch and returns its number; all earlier iterations are
+    /// stale from here on.
     pub fn start(&self, epoch: u64, step: u64, caller: &dyn Host) -> Result<u64, Error> {
         let mut consumer = self.consumer()?;
         consumer.iteration += 1;
@@ -79,7 +84,8 @@ impl Engine {
         }
     }
 
-    /// Tells the user, once and on one rank of the job, where his epochs are too many for the groups of the order.
+    /// Tells the user, once and on one rank of the job, where his epochs are too many for the
+    /// groups of the order.
     fn warn_of_epochs(&self, consumer: &mut Consumer, begun: u64, caller: &dyn Host) {
         let context = &self.context;
         let epochs = self.epochs.fetch_max(begun, Ordering::Relaxed).max(begun);
@@ -105,7 +111,8 @@ impl Engine {
             self.detach(consumer);
         }
         if consumer.away {
-            // A thread that storage keeps may still copy what this rank would rely on others not to overwrite.
+            // A thread that storage keeps may still copy what this rank would rely on others not to
+            // overwrite.
             let pages =
                 || "pages of the data set that are not in memory, which a void batch still needs".into();
             self.wait_for_storage(caller, pages, || session.comes_back())?;
@@ -147,7 +154,8 @@ impl Engine {
             want(slot).session() < number && reached.session() == current && reached.step() > own_end
         };
         self.wait_for_others(caller, |slot| want(slot).session() >= number || went_on(slot))?;
-        // Ranks that left are compared as well: one that left because the places differ is not there any more.
+        // Ranks that left are compared as well: one that left because the places differ is not
+        // there any more.
         for (local, slot) in context.region.ranks().iter().enumerate() {
             let other = want(slot);
             if other.session() == number && other.step() != target {
@@ -177,7 +185,8 @@ impl Engine {
         self.begin_agreed(consumer, caller).map(drop)
     }
 
-    /// Waits until all ranks are at rest and begins the session that was agreed on; returns its first step and its epoch's end.
+    /// Waits until all ranks are at rest and begins the session that was agreed on; returns its
+    /// first step and its epoch's end.
     fn begin_agreed(&self, consumer: &mut Consumer, caller: &dyn Host) -> Result<(u64, u64), Error> {
         let context = &self.context;
         let number = consumer.sessions;
@@ -212,7 +221,8 @@ impl Engine {
         self.context.notify_all();
     }
 
-    /// Whether no rank of this node, and no other node, began the iteration elsewhere, as far as that is known by now.
+    /// Whether no rank of this node, and no other node, began the iteration elsewhere, as far as
+    /// that is known by now.
     pub(crate) fn same_epoch(&self, consumer: &mut Consumer) -> Result<(), Error> {
         if let Some(conflict) = self.context.region.conflict().at(consumer.begun) {
             let node = self.ward.nodes.as_ref().and_then(|nodes| nodes.0.get(conflict.node));
@@ -229,7 +239,8 @@ impl Engine {
         }
     }
 
-    /// Fails where a rank asked for another place at the start at which this one went on with step `target` of session `number`.
+    /// Fails where a rank asked for another place at the start at which this one went on with step
+    /// `target` of session `number`.
     fn went_elsewhere(&self, consumer: &mut Consumer, number: SessionId, target: u64) -> Result<(), Error> {
         let want = |slot: &RankSlot| Position::from_word(slot.want.load(Ordering::SeqCst));
         let wants_other = |slot: &RankSlot| {
@@ -244,8 +255,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Fails because the rank at `local` starts at `other`; of a rank that left, each place is reported once, so that those that
-    /// are left can agree on another one.
+    /// Fails because the rank at `local` starts at `other`; of a rank that left, each place is
+    /// reported once, so that those that are left can agree on another one.
     fn elsewhere(
         &self,
         consumer: &mut Consumer,
@@ -276,7 +287,8 @@ impl Engine {
         ))
     }
 
-    /// Waits until all ranks that take part are ready to go on; those that are late are named, and waited for.
+    /// Waits until all ranks that take part are ready to go on; those that are late are named, and
+    /// waited for.
     fn wait_for_others(&self, caller: &dyn Host, ready: impl Fn(&RankSlot) -> bool) -> Result<(), Error> {
         let context = &self.context;
         let missing = || context.active().find(|(_, slot)| !ready(slot)).map(|(local, _)| local);
@@ -294,7 +306,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until all ranks are at rest. One whose threads storage keeps is waited for as storage is.
+    /// Waits until all ranks are at rest. One whose threads storage keeps is waited for as storage
+    /// is.
     fn wait_for_rest(&self, caller: &dyn Host, unrested: impl Fn() -> Option<usize>) -> Result<(), Error> {
         let fault = |now_ns: u64| {
             let local = unrested().unwrap_or(self.context.me());

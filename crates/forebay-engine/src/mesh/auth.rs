@@ -1,4 +1,5 @@
-//! How two leaders come to trust each other: both prove that they know the secret, which is never sent.
+//! How two leaders come to trust each other: both prove that they know the secret, which is never
+//! sent.
 //!
 //! ```text
 //! connecting → accepting: magic (8) | version (4) | from (4) | to (4) | nonce (32)
@@ -7,10 +8,11 @@
 //! accepting → connecting: 1                     from here on frames (wire.rs), both ways
 //! ```
 //!
-//! Numbers are little-endian, places of nodes among the nodes. A digest is BLAKE3 keyed by the secret, over which side speaks,
-//! version, places, both nonces, and the job and loader for which the connection is meant. So nothing that was
-//! overheard serves another time, at another place, or in the other direction. Frames are not encrypted and carry no digest:
-//! as with MPI, who can change packets on the job's network is trusted.
+//! Numbers are little-endian, places of nodes among the nodes. A digest is BLAKE3 keyed by the
+//! secret, over which side speaks, version, places, both nonces, and the job and loader for which
+//! the connection is meant. So nothing that was overheard serves another time, at another place, or
+//! in the other direction. Frames are not encrypted and carry no digest: as with MPI, who can
+//! change packets on the job's network is trusted.
 
 use super::spec::Secret;
 
@@ -85,7 +87,8 @@ impl Purpose {
         self.digest(Side::Connecting, pair).as_bytes().to_vec()
     }
 
-    /// Reads the answer to the hello of `pair`, whose other nonce is not known yet; `None` if it is not from one of us.
+    /// Reads the answer to the hello of `pair`, whose other nonce is not known yet; `None` if it is
+    /// not from one of us.
     pub(super) fn check_answer(&self, pair: Pair, bytes: &[u8; ANSWER_BYTES]) -> Option<Pair> {
         let (nonce, digest) = bytes.split_first_chunk::<NONCE_BYTES>()?;
         let pair = Pair { accepting: *nonce, ..pair };

@@ -1,12 +1,15 @@
-//! How the leaders come together: everybody connects to the leaders of lower places and accepts those of higher ones.
+//! How the leaders come together: everybody connects to the leaders of lower places and accepts
+//! those of higher ones.
 //!
-//! All listeners are there before anybody knows their addresses. So a port that refuses means that its process is gone (or has closed
-//! it after a failure): whoever connects sees that at once, and whoever waits to be connected knocks at the other's door
-//! now and then to see it too. A leader that has all its links closes its door only when those at the other ends have them.
+//! All listeners are there before anybody knows their addresses. So a port that refuses means that
+//! its process is gone (or has closed it after a failure): whoever connects sees that at once, and
+//! whoever waits to be connected knocks at the other's door now and then to see it too. A leader
+//! that has all its links closes its door only when those at the other ends have them.
 //!
-//! A node has several addresses, of which some lead nowhere: they are tried one after the other, each [`NEXT_AFTER`] behind the one before
-//! or when that failed, and the first that ends in a welcome is the link. Strangers are dropped without a word, when they say
-//! something wrong, when they are slow, or when there are too many.
+//! A node has several addresses, of which some lead nowhere: they are tried one after the other,
+//! each [`NEXT_AFTER`] behind the one before or when that failed, and the first that ends in a
+//! welcome is the link. Strangers are dropped without a word, when they say something wrong, when
+//! they are slow, or when there are too many.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -28,11 +31,13 @@ use super::io_thread::prepare;
 use super::spec::LinksSpec;
 use super::state::{Mesh, Presence};
 
-/// Head start of an address over the next one of the same node: a round trip in a cluster takes less than a millisecond.
+/// Head start of an address over the next one of the same node: a round trip in a cluster takes
+/// less than a millisecond.
 const NEXT_AFTER: Duration = Duration::from_millis(250);
 /// How long an address may be silent before it is tried again.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(5);
-/// How long one who gives up waits for links of which the other side knows already, and how often it looks.
+/// How long one who gives up waits for links of which the other side knows already, and how often
+/// it looks.
 const SETTLE_WITHIN: Duration = Duration::from_millis(500);
 const SETTLE_EVERY: Duration = Duration::from_millis(2);
 /// How often we look whether a leader that has not come is still there.
@@ -204,8 +209,8 @@ impl Connector<'_> {
         }
     }
 
-    /// Completes the links of which the other side knows already, when this one gives up: over them it can say why, and is not
-    /// taken for dead.
+    /// Completes the links of which the other side knows already, when this one gives up: over them
+    /// it can say why, and is not taken for dead.
     fn settle(&mut self) {
         let begun = Instant::now();
         loop {
@@ -283,7 +288,8 @@ impl Connector<'_> {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // Of one connection, not of the listener (accept(2)); out of descriptors is a matter of time, too.
+                // Of one connection, not of the listener (accept(2)); out of descriptors is a
+                // matter of time, too.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
             }

@@ -1,8 +1,9 @@
 //! Where a leader listens, and how the others hear of it.
 //!
-//! A [`Listener`] takes a port that the system chooses, on all interfaces or on the one that the user names. Its [`Endpoint`] says how
-//! it is reached: the addresses of the interfaces, and which machine and network namespace they belong to. A leader on the
-//! same one is reached over loopback; loopback and link-local addresses mean another machine elsewhere, so they are left out.
+//! A [`Listener`] takes a port that the system chooses, on all interfaces or on the one that the
+//! user names. Its [`Endpoint`] says how it is reached: the addresses of the interfaces, and which
+//! machine and network namespace they belong to. A leader on the same one is reached over loopback;
+//! loopback and link-local addresses mean another machine elsewhere, so they are left out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
@@ -148,8 +149,8 @@ fn addresses(interface: Option<&str>) -> Result<Vec<IpAddr>, LinkError> {
     }
 }
 
-/// What is the same for two processes if and only if loopback leads from one to the other: the running kernel and its
-/// network namespace.
+/// What is the same for two processes if and only if loopback leads from one to the other: the
+/// running kernel and its network namespace.
 fn machine() -> [u8; MACHINE_BYTES] {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();

@@ -4,17 +4,18 @@
 //! kind (1 byte) | channel (1) | 0 (2) | length of the body (4, little-endian) | body
 //! ```
 //!
-//! A message is cut into pieces of at most [`PIECE_BYTES`], so that a large one does not hold up the small ones of other
-//! channels; the pieces of one channel are in order and do not mix. The receiver acknowledges what it has taken, and
-//! at most [`WINDOW_BYTES`] of pieces are on their way without that: a peer that is stopped for minutes then never
-//! closes its kernel's window, which would look like a node that is gone (`socket.rs`).
+//! A message is cut into pieces of at most [`PIECE_BYTES`], so that a large one does not hold up
+//! the small ones of other channels; the pieces of one channel are in order and do not mix. The
+//! receiver acknowledges what it has taken, and at most [`WINDOW_BYTES`] of pieces are on their way
+//! without that: a peer that is stopped for minutes then never closes its kernel's window, which
+//! would look like a node that is gone (`socket.rs`).
 
 use crate::base::failure::PeerFailure;
 
 /// Largest body of a frame \[bytes\].
 pub(super) const PIECE_BYTES: usize = 8 << 10;
-/// Pieces on their way that were not acknowledged \[bytes\]: half of the smallest window that a kernel offers at first.
-/// Over 100 us of network that is still 300 MB/s.
+/// Pieces on their way that were not acknowledged \[bytes\]: half of the smallest window that a
+/// kernel offers at first. Over 100 us of network that is still 300 MB/s.
 pub(super) const WINDOW_BYTES: usize = 32 << 10;
 /// The receiver acknowledges when it has taken this much \[bytes\].
 pub(super) const ACKNOWLEDGE_BYTES: usize = WINDOW_BYTES / 4;

@@ -1,10 +1,11 @@
 //! The thread that moves frames over all links of a leader, and watches.
 //!
-//! Round after round: fill what may go, write it, wait for sockets, a ring or [`ROUND`], read, look at the clock and at the processes of
-//! this node. A socket that ends without a goodbye is a death at once. A node that is gone without closing anything is seen by the
-//! kernel: what we send is not acknowledged for [`SILENT_AFTER_S`], and heartbeats see to it that something is always sent. A process
-//! that is stopped keeps its kernel acknowledging, so it only misses heartbeats: that is a warning. While it is silent it gets few of
-//! ours, for its kernel has to keep them.
+//! Round after round: fill what may go, write it, wait for sockets, a ring or [`ROUND`], read, look
+//! at the clock and at the processes of this node. A socket that ends without a goodbye is a death
+//! at once. A node that is gone without closing anything is seen by the kernel: what we send is not
+//! acknowledged for [`SILENT_AFTER_S`], and heartbeats see to it that something is always sent. A
+//! process that is stopped keeps its kernel acknowledging, so it only misses heartbeats: that is a
+//! warning. While it is silent it gets few of ours, for its kernel has to keep them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -29,8 +30,9 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 const UNANSWERED_HEARTBEATS: u32 = 64;
 /// How long a peer may be silent before the user is warned.
 const WARN_AFTER: Duration = Duration::from_secs(10);
-/// How long a node may leave what we send unacknowledged before it is lost \[s\]. With a heartbeat's pause before it, and a second until a
-/// rank looks behind it, a death is told within 10 s.
+/// How long a node may leave what we send unacknowledged before it is lost \[s\]. With a
+/// heartbeat's pause before it, and a second until a rank looks behind it, a death is told within
+/// 10 s.
 const SILENT_AFTER_S: u64 = 7;
 /// How long a goodbye may take.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -39,7 +41,8 @@ const READ_BYTES: usize = 64 << 10;
 /// One link, as the thread has it.
 struct Link {
     node: usize,
-    /// Closes the socket in forked children, where it would hide our end. Dropped before it, so that no child closes another one.
+    /// Closes the socket in forked children, where it would hide our end. Dropped before it, so
+    /// that no child closes another one.
     _fork: fork::ClosedInChild,
     socket: TcpStream,
     decoder: Decoder,
@@ -327,7 +330,8 @@ fn wait(mesh: &Mesh, links: &[Link], limit: Duration) {
     let _ = rustix::io::read(&mesh.wake, &mut [0_u8; 8]);
 }
 
-/// Sends what is left and a goodbye, and waits a moment for the others to close, so that nothing of it is lost.
+/// Sends what is left and a goodbye, and waits a moment for the others to close, so that nothing of
+/// it is lost.
 fn say_goodbye(mesh: &Mesh, mut links: Vec<Link>, buffer: &mut [u8]) {
     let begun = Instant::now();
     let mut waved = vec![false; mesh.nodes.0.len()];

@@ -1,15 +1,18 @@
-//! Links between the leaders of the nodes of a job: messages, goodbyes, deaths. No MPI and no Python is in their way.
+//! Links between the leaders of the nodes of a job: messages, goodbyes, deaths. No MPI and no
+//! Python is in their way.
 //!
-//! - [`Listener`] is where a leader is reached, [`LinksSpec`] who the others are; both sides of every connection prove that they
-//!   belong to the job (`auth.rs`), while `connect.rs` links every leader to every other one.
-//! - [`Links`] is what a leader has then. One thread (`io_thread.rs`) moves frames (`frames.rs`) over all links; those who send and
-//!   receive meet it in `state.rs`.
-//! - A [`PeerFailure`] is a process of the job that is gone; [`FailureSink`] is how the thread hears of those of its own node and tells those
-//!   of others.
+//! - [`Listener`] is where a leader is reached, [`LinksSpec`] who the others are; both sides of
+//!   every connection prove that they belong to the job (`auth.rs`), while `connect.rs` links every
+//!   leader to every other one.
+//! - [`Links`] is what a leader has then. One thread (`io_thread.rs`) moves frames (`frames.rs`)
+//!   over all links; those who send and receive meet it in `state.rs`.
+//! - A [`PeerFailure`] is a process of the job that is gone; [`FailureSink`] is how the thread
+//!   hears of those of its own node and tells those of others.
 //!
-//! Promises: sending never waits for a peer; a process that ends without a goodbye is a loss at once, a node that is cut off within 9
-//! s; one that is only stopped or slow never is. The first loss is told to all nodes before anybody can act on it, so
-//! that all name the same one. Not promised: secrecy, and delivery to a node that is lost.
+//! Promises: sending never waits for a peer; a process that ends without a goodbye is a loss at
+//! once, a node that is cut off within 9 s; one that is only stopped or slow never is. The first
+//! loss is told to all nodes before anybody can act on it, so that all name the same one. Not
+//! promised: secrecy, and delivery to a node that is lost.
 
 mod auth;
 mod connect;
@@ -64,9 +67,11 @@ pub struct Links {
 }
 
 impl Links {
-    /// Links this leader to all others; each of them calls it (collective over the leaders of the job).
+    /// Links this leader to all others; each of them calls it (collective over the leaders of the
+    /// job).
     ///
-    /// `check` is called at least every 100 ms; when it says `false`, the call ends with [`LinkError::Interrupted`].
+    /// `check` is called at least every 100 ms; when it says `false`, the call ends with
+    /// [`LinkError::Interrupted`].
     ///
     /// # Errors
     /// A leader that is gone, one that does not come within `deadline`, or what another one met.
@@ -109,8 +114,8 @@ impl Links {
 
     /// Sends a message to a node. Returns at once; messages of one channel arrive in order.
     ///
-    /// # Errors
-    /// If the node is gone or lost, the message is larger than [`MESSAGE_BYTES`], or the links are closed.
+    /// # Errors If the node is gone or lost, the message is larger than [`MESSAGE_BYTES`], or the
+    /// links are closed.
     pub fn send(&self, to: usize, channel: Channel, payload: impl Into<Arc<[u8]>>) -> Result<(), LinkError> {
         self.send_each([to], channel, &payload.into())
     }
@@ -168,12 +173,14 @@ impl Links {
         }
     }
 
-    /// Waits for the next message of a channel, from one node or from any; `None` when `stop` says so.
+    /// Waits for the next message of a channel, from one node or from any; `None` when `stop` says
+    /// so.
     ///
-    /// What has arrived is handed out first, whatever became of its sender. `stop` is asked at least every 100 ms.
+    /// What has arrived is handed out first, whatever became of its sender. `stop` is asked at
+    /// least every 100 ms.
     ///
-    /// # Errors
-    /// A loss anywhere in the job, a node that cannot make the loader, a goodbye of all that could have sent, or closed links.
+    /// # Errors A loss anywhere in the job, a node that cannot make the loader, a goodbye of all
+    /// that could have sent, or closed links.
     pub fn receive(
         &self,
         channel: Channel,
@@ -232,7 +239,8 @@ impl Links {
         (read(&self.mesh.sent_bytes), read(&self.mesh.received_bytes))
     }
 
-    /// Waits until all nodes have made the loader; `slow` hears, now and then, whom it waits for, and says whether to go on.
+    /// Waits until all nodes have made the loader; `slow` hears, now and then, whom it waits for,
+    /// and says whether to go on.
     ///
     /// # Errors
     /// If one of them cannot, or is lost.
@@ -260,7 +268,8 @@ impl Links {
         self.mesh.failure(&self.mesh.lock())
     }
 
-    /// From now on deaths of this node's processes are told to the other nodes, and losses there to this node.
+    /// From now on deaths of this node's processes are told to the other nodes, and losses there to
+    /// this node.
     pub fn attach(&self, watch: &Arc<dyn FailureSink>) {
         let mut state = self.mesh.lock();
         let loss = state.loss;
@@ -272,13 +281,15 @@ impl Links {
         self.mesh.ring();
     }
 
-    /// Tells the other nodes of a loss on this one, and waits a moment until that is on its way: the caller may end now.
+    /// Tells the other nodes of a loss on this one, and waits a moment until that is on its way:
+    /// the caller may end now.
     pub fn tell(&self, loss: PeerFailure) {
         self.mesh.lose(loss);
         self.flush();
     }
 
-    /// Tells the other nodes where this one began its next iteration, and this one of a node that began elsewhere.
+    /// Tells the other nodes where this one began its next iteration, and this one of a node that
+    /// began elsewhere.
     pub fn started(&self, step: u64) {
         let mut state = self.mesh.lock();
         let (number, conflict) = state.starts.begin(step);
@@ -287,7 +298,8 @@ impl Links {
         self.mesh.report(conflict);
     }
 
-    /// Tells the other nodes that this one cannot make the loader; `after_loss`: because a process of the job has ended.
+    /// Tells the other nodes that this one cannot make the loader; `after_loss`: because a process
+    /// of the job has ended.
     pub fn abandon(&self, reason: &str, after_loss: bool) {
         let mut state = self.mesh.lock();
         self.mesh.to_all(&mut state, &Frame::Abandoned { reason: reason.to_owned(), after_loss });

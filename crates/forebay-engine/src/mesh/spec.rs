@@ -11,14 +11,15 @@ use crate::base::failure::PeerFailure;
 
 /// Most nodes that are linked.
 ///
-/// Every leader holds one connection to every other one, and the usual limit of 1024 open files must leave room for the
-/// training script's own. 512 nodes of 36 ranks are 18,432 ranks.
+/// Every leader holds one connection to every other one, and the usual limit of 1024 open files
+/// must leave room for the training script's own. 512 nodes of 36 ranks are 18,432 ranks.
 pub const MAX_NODES: usize = 512;
 
 /// Bytes of the secret.
 pub const SECRET_BYTES: usize = 32;
 
-/// The secret of a job's loader: came over the job's own channel, is never sent over a link and never shown.
+/// The secret of a job's loader: came over the job's own channel, is never sent over a link and
+/// never shown.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Secret([u8; SECRET_BYTES]);

@@ -1,6 +1,8 @@
-//! What the thread of the links (`thread.rs`) and those who send and receive share: boxes of messages, and who is there.
+//! What the thread of the links (`thread.rs`) and those who send and receive share: boxes of
+//! messages, and who is there.
 //!
-//! One lock guards it all; it is held for moments only, never over a system call but the one that wakes the thread.
+//! One lock guards it all; it is held for moments only, never over a system call but the one that
+//! wakes the thread.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
@@ -201,7 +203,8 @@ impl Mesh {
         self.ring();
     }
 
-    /// Notes a loss, if it is the first one, and tells all others of it: whoever ends because of it must not be taken for the cause.
+    /// Notes a loss, if it is the first one, and tells all others of it: whoever ends because of it
+    /// must not be taken for the cause.
     pub(super) fn lose(&self, loss: PeerFailure) {
         self.note_loss(self.lock(), loss);
     }
@@ -211,7 +214,8 @@ impl Mesh {
         let mut state = self.lock();
         state.nodes[node].presence = Presence::Lost;
         state.nodes[node].outbox = Outbox::default();
-        // Under the same lock: a rank that finds the node lost finds why, and a rank that knows of the loss sends nothing to the node.
+        // Under the same lock: a rank that finds the node lost finds why, and a rank that knows of
+        // the loss sends nothing to the node.
         self.note_loss(state, self.nodes.loss(node, cause));
     }
 
@@ -219,7 +223,8 @@ impl Mesh {
         let mut watch = None;
         if state.loss.is_none() {
             state.loss = Some(loss);
-            // A node that gave up tells the others why, which must not be overtaken by the mere fact.
+            // A node that gave up tells the others why, which must not be overtaken by the mere
+            // fact.
             if loss.cause != Cause::GaveUp {
                 self.to_all(&mut state, &Frame::Lost(loss));
             }

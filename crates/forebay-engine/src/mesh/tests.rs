@@ -1,4 +1,5 @@
-//! Leaders as threads of one process, linked over loopback; a raw leader is one whose thread never runs.
+//! Leaders as threads of one process, linked over loopback; a raw leader is one whose thread never
+//! runs.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -296,7 +297,8 @@ fn all_have_made_the_loader_or_none() {
 #[test]
 fn a_peer_that_reads_nothing_for_long_is_warned_of_and_not_dead() {
     let (links, mut raw) = with_raw_peer();
-    // More than any kernel keeps: without acknowledgements the window would be closed, and the link taken for dead.
+    // More than any kernel keeps: without acknowledgements the window would be closed, and the link
+    // taken for dead.
     let blob = vec![3; 30_000_000];
     links.send(1, Channel::Index, &blob[..]).unwrap();
     until("a warning", || !links.mesh.lock().warnings.is_empty());

@@ -54,7 +54,8 @@ pub(crate) struct Context {
     pub(crate) bad_samples: BadSamples,
     /// What this rank could not have since.
     pub(crate) fallbacks: Mutex<Vec<Fallback>>,
-    /// Given back with the memory that it stands for: when neither the loader nor a thread of it is left.
+    /// Given back with the memory that it stands for: when neither the loader nor a thread of it is
+    /// left.
     pub(crate) share: Option<memory_ledger::Share>,
     /// Nobody has touched the staging ring, or its pages were given up since.
     pub(crate) untouched: AtomicBool,
@@ -75,16 +76,18 @@ impl Context {
         self.region.ranks().iter().enumerate().filter(|(_, slot)| presence(&slot.left) == Presence::Here)
     }
 
-    /// Slots of the ranks that may touch shared memory: those that take part, and those that storage keeps from leaving.
+    /// Slots of the ranks that may touch shared memory: those that take part, and those that
+    /// storage keeps from leaving.
     pub(crate) fn present(&self) -> impl Iterator<Item = (usize, &RankSlot)> {
         self.region.ranks().iter().enumerate().filter(|(_, slot)| presence(&slot.left) != Presence::Gone)
     }
 
-    /// The local rank in which a reader runs in a session: ⌊k·ranks/readers⌋, or as many places behind it as the reader was
-    /// handed on, or the next rank that is still there. A rank that is leaving is there until storage has answered its reads.
+    /// The local rank in which a reader runs in a session: ⌊k·ranks/readers⌋, or as many places
+    /// behind it as the reader was handed on, or the next rank that is still there. A rank that is
+    /// leaving is there until storage has answered its reads.
     ///
-    /// All processes come to the same answer: who is gone does not come back, and only the thread that runs the reader
-    /// hands it on.
+    /// All processes come to the same answer: who is gone does not come back, and only the thread
+    /// that runs the reader hands it on.
     pub(crate) fn host(&self, reader: usize, session: SessionId) -> usize {
         let ranks = self.region.layout().ranks;
         let moves = Position::from_word(self.region.readers()[reader].moves.load(Ordering::Acquire))
@@ -96,8 +99,8 @@ impl Context {
             .unwrap_or(nominal % ranks)
     }
 
-    /// First step that nobody will ask for, as far as that was said: behind the epochs of the options, and behind `end`, where
-    /// an epoch ends that was asked for all the same.
+    /// First step that nobody will ask for, as far as that was said: behind the epochs of the
+    /// options, and behind `end`, where an epoch ends that was asked for all the same.
     pub(crate) fn wanted_end(&self, end: u64) -> u64 {
         let said = |epochs: u64| epochs.saturating_mul(self.order.steps_per_epoch()).max(end);
         self.options.epochs.map_or(u64::MAX, said)
@@ -136,8 +139,8 @@ impl Context {
         Some(factory.locator(task, Arc::clone(&self.index)))
     }
 
-    /// Reads bytes of an extent from `skip` on, first into `head`, then into `into`; once where `failed` says that a reader
-    /// tried to read their block in vain.
+    /// Reads bytes of an extent from `skip` on, first into `head`, then into `into`; once where
+    /// `failed` says that a reader tried to read their block in vain.
     pub(crate) fn read_in_place(
         &self,
         extent: Extent,

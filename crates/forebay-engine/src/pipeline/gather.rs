@@ -1,9 +1,10 @@
 //! Gathering: copying (and decoding) the samples of a step into a batch buffer.
 //!
-//! A gather thread claims the next step with a free buffer, waits until the step is planned, and goes through its
-//! samples in slot order (`sample.rs` says where their bytes come from). Steps whose staging bytes may be gone (the
-//! rank was away), and all steps where every rank gets its samples alone, are found again without any staging memory:
-//! that is the plain one-process path, and it is always right.
+//! A gather thread claims the next step with a free buffer, waits until the step is planned, and
+//! goes through its samples in slot order (`sample.rs` says where their bytes come from). Steps
+//! whose staging bytes may be gone (the rank was away), and all steps where every rank gets its
+//! samples alone, are found again without any staging memory: that is the plain one-process path,
+//! and it is always right.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -68,7 +69,8 @@ fn finish(session: &Session, claim: &Claim, item: Result<Batch, Error>) {
     }
 }
 
-/// Fills the batch of a claimed step; `None` when the claim became void. Takes `buffer` if it comes to use it.
+/// Fills the batch of a claimed step; `None` when the claim became void. Takes `buffer` if it comes
+/// to use it.
 fn fill(
     session: &Session,
     claim: &Claim,
@@ -100,7 +102,8 @@ fn fill(
         let faults = guard::faults();
         let gathered = gather(&step, &segments, &stand_ins, buffer, scratch);
         if context.mappings.is_some() && guard::faults() != faults {
-            // Lost pages read as zeros. From now on their file is read, and what is wrong with it met there.
+            // Lost pages read as zeros. From now on their file is read, and what is wrong with it
+            // met there.
             drop(gathered);
             step.mapped.set(LevelCounts::default());
             context.falls_back(Wanted::Mapping, "a file lost pages while it was mapped");
@@ -155,7 +158,8 @@ fn picks_of<'a>(
     picks
 }
 
-/// Fills a batch; `None` when the claim became void. A failure comes with the place of the sample that it is about.
+/// Fills a batch; `None` when the claim became void. A failure comes with the place of the sample
+/// that it is about.
 fn gather<'a>(
     step: &Step<'a>,
     segments: &'a [Arc<PlannedSegment>],
@@ -176,7 +180,8 @@ fn gather<'a>(
     Ok(is_full.then_some(batch))
 }
 
-/// Puts the next sample of the order in place of a bad one, or of one that stood in for it and is bad, too.
+/// Puts the next sample of the order in place of a bad one, or of one that stood in for it and is
+/// bad, too.
 fn replace<'a>(
     session: &'a Session,
     step: u64,
@@ -206,8 +211,9 @@ fn replace<'a>(
     Ok(())
 }
 
-/// The usual layout, or a larger one for a batch of ragged fields that will not fit it: one whose records are longer than
-/// the room for their values. Decoded values may be longer still, which shows when they are there (`Batch::grow`).
+/// The usual layout, or a larger one for a batch of ragged fields that will not fit it: one whose
+/// records are longer than the room for their values. Decoded values may be longer still, which
+/// shows when they are there (`Batch::grow`).
 fn layout(context: &Context, picks: &[(u32, Pick<'_>)]) -> Arc<BatchLayout> {
     if !context.layout.is_ragged() {
         return Arc::clone(&context.layout);
@@ -256,7 +262,8 @@ fn planned_alone(context: &Context, step: u64, ids: &[SampleId], located: Locate
     PlannedSegment::new(segment, located, plan, context.options.local_rank)
 }
 
-/// Publishes where a rank that was away goes on, and reads what it may rely on from there (protocol.rs).
+/// Publishes where a rank that was away goes on, and reads what it may rely on from there
+/// (block_state.rs).
 pub(crate) fn reattach(session: &Session, step: u64) {
     let context = &session.context;
     publish_position(&context.slot().position, session.number, step);

@@ -1,13 +1,16 @@
 //! The threads of a session: plan → read → gather.
 //!
-//! - `threads` starts the threads of a [`session`]; `thread_group` ends them; `context` is what they share.
+//! - `threads` starts the threads of a [`session`]; `thread_group` ends them; `context` is what
+//!   they share.
 //! - `planner` turns the order into plans and puts them into the `plan_queue`.
-//! - `reader` fills staging blocks; `readahead` announces them to the kernel; `unit_decoder` decodes compressed units.
-//! - Where a locator is plugged in: `root` runs one for the node and `root_lookup` hands its locations to the planner;
-//!   `rank_locator` runs one for this rank; `locator_host` is what they are given.
+//! - `reader` fills staging blocks; `readahead` announces them to the kernel; `unit_decoder`
+//!   decodes compressed units.
+//! - Where a locator is plugged in: `root` runs one for the node and `root_lookup` hands its
+//!   locations to the planner; `rank_locator` runs one for this rank; `locator_host` is what they
+//!   are given.
 //! - `read_token` is what a reader reads under, where only some nodes may read at a time.
-//! - `gather` fills batch buffers; `sample` and `sample_parts` deliver one sample; `replacement` finds the sample that
-//!   replaces a bad one, and `bad_samples` lists the bad ones.
+//! - `gather` fills batch buffers; `sample` and `sample_parts` deliver one sample; `replacement`
+//!   finds the sample that replaces a bad one, and `bad_samples` lists the bad ones.
 
 pub(crate) mod bad_samples;
 pub(crate) mod context;

@@ -1,7 +1,7 @@
 //! The plans that a process holds: segments of the order with their places, reads and blocks.
 //!
-//! The planner puts them in, in order; readers and gather threads look them up; the planner takes out those that nobody
-//! here needs any more.
+//! The planner puts them in, in order; readers and gather threads look them up; the planner takes
+//! out those that nobody here needs any more.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +83,8 @@ impl PlanQueue {
         self.covered.fetch_max(step, Ordering::AcqRel);
     }
 
-    /// Notes the epoch for which planning waits until the user gives its order, or that it waits for none.
+    /// Notes the epoch for which planning waits until the user gives its order, or that it waits
+    /// for none.
     pub(crate) fn lack(&self, epoch: Option<u64>) {
         self.lacking.store(epoch.map_or(0, |epoch| epoch + 1), Ordering::Release);
     }
@@ -93,7 +94,8 @@ impl PlanQueue {
         self.lock().push_back(Arc::new(planned));
     }
 
-    /// Tranches at the end of which no reader has begun the last block; without blocks, those behind step `claim`.
+    /// Tranches at the end of which no reader has begun the last block; without blocks, those
+    /// behind step `claim`.
     pub(crate) fn ahead_of(&self, begun: u64, claim: Option<u64>) -> usize {
         let list = self.lock();
         let ahead = list.iter().rev().take_while(|planned| match planned.last_sequence() {
@@ -128,7 +130,8 @@ impl PlanQueue {
         self.lacking.load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// Whether all blocks before block `place` of `planned` that lie in the same memory, or have the same word, are filled.
+    /// Whether all blocks before block `place` of `planned` that lie in the same memory, or have
+    /// the same word, are filled.
     ///
     /// A segment that was forgotten had all its blocks filled.
     pub(crate) fn is_free(
@@ -162,7 +165,8 @@ impl PlanQueue {
         )
     }
 
-    /// The segment that holds the first block at or behind `sequence` that belongs to `reader` of `readers`, and its place.
+    /// The segment that holds the first block at or behind `sequence` that belongs to `reader` of
+    /// `readers`, and its place.
     pub(crate) fn next_block(
         &self,
         sequence: u64,

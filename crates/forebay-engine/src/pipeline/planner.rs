@@ -1,8 +1,8 @@
 //! The planner: turns the order into plans, a little ahead of the readers.
 //!
-//! One thread per process. All processes of a node compute the same segments with the same block sequences; each keeps
-//! a segment until its own rank has gathered its last step and all its blocks are filled (by whomever), so that a
-//! reader that moves to this process finds what is left to do.
+//! One thread per process. All processes of a node compute the same segments with the same block
+//! sequences; each keeps a segment until its own rank has gathered its last step and all its blocks
+//! are filled (by whomever), so that a reader that moves to this process finds what is left to do.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,8 @@ use crate::shm::position::{AWAY, BlockSeq, Position};
 
 /// Tranches planned ahead of the readers: one they can begin at once, one behind it.
 const AHEAD: usize = 2;
-/// Runs the planner of a session until it is stopped. `host_readers` is called often: what this process is to read may change.
+/// Runs the planner of a session until it is stopped. `host_readers` is called often: what this
+/// process is to read may change.
 pub(crate) fn run(session: &Session, host_readers: &dyn Fn()) {
     if let Err(error) = plan_all(session, host_readers) {
         session.fail(error);
@@ -96,7 +97,8 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
     }
 }
 
-/// Whether a segment should be planned now: the gatherers need it, or the readers are about to run out.
+/// Whether a segment should be planned now: the gatherers need it, or the readers are about to run
+/// out.
 fn is_wanted(session: &Session, segment: &Segment) -> bool {
     if segment.first_step >= wanted_end(session) {
         return false;
@@ -121,7 +123,8 @@ fn is_wanted(session: &Session, segment: &Segment) -> bool {
     session.plans.ahead_of(begun, claim) < AHEAD
 }
 
-/// First step that no rank of the node will ask for, as far as that was said: none of it is located or read.
+/// First step that no rank of the node will ask for, as far as that was said: none of it is located
+/// or read.
 pub(crate) fn wanted_end(session: &Session) -> u64 {
     let reached =
         session.context.active().map(|(_, slot)| Position::from_word(slot.reached.load(Ordering::Acquire)));
@@ -129,10 +132,11 @@ pub(crate) fn wanted_end(session: &Session) -> u64 {
     session.context.wanted_end(reached.unwrap_or(0))
 }
 
-/// First step that is not read ahead: the end of the epoch behind the one in which the last rank is.
+/// First step that is not read ahead: the end of the epoch behind the one in which the last rank
+/// is.
 ///
-/// Without this a data set that fits the staging ring many times would be read many times ahead. Nothing is read ahead
-/// while all ranks are away.
+/// Without this a data set that fits the staging ring many times would be read many times ahead.
+/// Nothing is read ahead while all ranks are away.
 fn read_ahead_end(session: &Session) -> u64 {
     let steps = session.context.order.steps_per_epoch().max(1);
     let positions =
@@ -144,7 +148,8 @@ fn read_ahead_end(session: &Session) -> u64 {
     last.map_or(0, |step| (step / steps + 2) * steps)
 }
 
-/// Drops segments from the front that nobody here needs any more, and keeps their memory for later ones.
+/// Drops segments from the front that nobody here needs any more, and keeps their memory for later
+/// ones.
 fn forget_done(session: &Session, spare: &mut Vec<(Located, Plan)>) {
     let region = &session.context.region;
     let position = Position::from_word(session.context.slot().position.load(Ordering::Acquire));
@@ -152,7 +157,8 @@ fn forget_done(session: &Session, spare: &mut Vec<(Located, Plan)>) {
     let filled =
         |sequence: u64| block_passed(region.block_word(sequence), session.number, BlockSeq(sequence));
     let forgotten = session.plans.forget_while(|planned| {
-        // Blocks of a segment are begun in order by each reader; the last ones decide, the others are looked at to be sure.
+        // Blocks of a segment are begun in order by each reader; the last ones decide, the others
+        // are looked at to be sure.
         planned.segment.last_step < gathered
             && planned.plan.blocks.iter().rev().all(|block| filled(block.sequence))
     });

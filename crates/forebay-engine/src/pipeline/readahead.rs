@@ -1,9 +1,9 @@
-//! Announcing large reads: the kernel has all the requests of a block under way at once, and those of the blocks behind it,
-//! so that the storage goes on while a block is copied.
+//! Announcing large reads: the kernel has all the requests of a block under way at once, and those
+//! of the blocks behind it, so that the storage goes on while a block is copied.
 //!
-//! Each block is announced once on its node, one after the other in the order of the plan, and is read when that is done.
-//! Two threads that fill the page cache side by side send their requests by turns, and in one place they take its pages by turns:
-//! disks seek for either.
+//! Each block is announced once on its node, one after the other in the order of the plan, and is
+//! read when that is done. Two threads that fill the page cache side by side send their requests by
+//! turns, and in one place they take its pages by turns: disks seek for either.
 
 use std::time::Duration;
 
@@ -14,15 +14,18 @@ use crate::pipeline::plan_queue::PlannedSegment;
 use crate::pipeline::session::Session;
 use crate::shm::position::BlockSeq;
 
-/// What is announced ahead of a block at least \[bytes\]: more than any storage delivers within its latency.
+/// What is announced ahead of a block at least \[bytes\]: more than any storage delivers within its
+/// latency.
 const AHEAD_BYTES: u64 = 8 << 20;
 /// The most blocks that are announced ahead for that.
 const AHEAD_BLOCKS: u64 = 16;
-/// How long a reader waits for another one that announces its block; longer only where that one is stopped, or its process gone.
+/// How long a reader waits for another one that announces its block; longer only where that one is
+/// stopped, or its process gone.
 const WAKEUP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Announces `block`, which is read next, with the blocks around it, as far as no reader has: those before it, whose readers come later,
-/// and after it at least as many blocks as are read at once, more where they are small. Waits until the block itself is announced.
+/// Announces `block`, which is read next, with the blocks around it, as far as no reader has: those
+/// before it, whose readers come later, and after it at least as many blocks as are read at once,
+/// more where they are small. Waits until the block itself is announced.
 pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Block, width: u64) {
     let context = &session.context;
     if context.settings.read_ahead != ReadAhead::Announced {
@@ -62,7 +65,8 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
     }
 }
 
-/// The first block that one of `readers` may still have to read when the next one of a reader is `sequence`.
+/// The first block that one of `readers` may still have to read when the next one of a reader is
+/// `sequence`.
 fn earliest(sequence: u64, readers: u64) -> u64 {
     sequence.saturating_sub(readers.saturating_sub(1))
 }

@@ -1,9 +1,11 @@
 //! A reader: fills the blocks of the plan whose sequence falls to it.
 //!
-//! Reader k takes the blocks q with q mod R = k, in order. It tells what it is about to overwrite, waits until every
-//! rank is behind that and the blocks that were there are filled, looks whether the bytes are resident in the page cache (then there is nothing to read), reads,
-//! decodes what is coded, and publishes the block. A read that failed after all attempts is published as such: a rank that needs a sample of
-//! the block tries once to read that sample itself, and meets the error, with file and offset, itself.
+//! Reader k takes the blocks q with q mod R = k, in order. It tells what it is about to overwrite,
+//! waits until every rank is behind that and the blocks that were there are filled, looks whether
+//! the bytes are resident in the page cache (then there is nothing to read), reads, decodes what is
+//! coded, and publishes the block. A read that failed after all attempts is published as such: a
+//! rank that needs a sample of the block tries once to read that sample itself, and meets the
+//! error, with file and offset, itself.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +28,8 @@ use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, coun
 use crate::shm::position::{BlockSeq, Position};
 use crate::shm::stall::Doing;
 
-/// How long a reader waits for an order that this rank was not given and others were, before it goes on elsewhere.
+/// How long a reader waits for an order that this rank was not given and others were, before it
+/// goes on elsewhere.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// Runs reader `number` of a session until the session is stopped.
@@ -162,7 +165,8 @@ fn note_refusals(context: &Context, reader: &mut Reader) {
 
 /// Waits until every rank of the node is behind `step`; false when the session was stopped.
 ///
-/// A rank that is leaving counts as long as one of its threads may still copy from staging memory (protocol.rs, rule 5).
+/// A rank that is leaving counts as long as one of its threads may still copy from staging memory
+/// (block_state.rs, rule 5).
 fn wait_for_room(session: &Session, number: usize, step: u64, token: &mut ReadToken<'_>) -> bool {
     let ready = || session.context.present().all(|(_, slot)| is_behind(&slot.position, session.number, step));
     while !ready() {
@@ -176,10 +180,11 @@ fn wait_for_room(session: &Session, number: usize, step: u64, token: &mut ReadTo
     true
 }
 
-/// Waits until the blocks that had the block's memory before are filled; false when the session was stopped.
+/// Waits until the blocks that had the block's memory before are filled; false when the session was
+/// stopped.
 ///
-/// A block that only ranks needed which went away is waited for by nobody, while its reader, stalled or just moved to
-/// another process, still means to write there.
+/// A block that only ranks needed which went away is waited for by nobody, while its reader,
+/// stalled or just moved to another process, still means to write there.
 fn wait_for_filled(
     session: &Session,
     number: usize,
@@ -227,9 +232,10 @@ fn fill(
         count_level(context.slot(), Level::PageCache, counts);
         return Filled::Mapped;
     }
-    // SAFETY: this reader is the only one for the block's sequence, every rank is behind the step up to which the bytes
-    // were needed before (`wait_for_room`), and no other reader still fills them (`wait_for_filled`), be it one of a rank
-    // that closed (`Context::host`); a rank that was away and comes back keeps off (protocol.rs, rules 2 and 4).
+    // SAFETY: this reader is the only one for the block's sequence, every rank is behind the step
+    // up to which the bytes were needed before (`wait_for_room`), and no other reader still fills
+    // them (`wait_for_filled`), be it one of a rank that closed (`Context::host`); a rank that was
+    // away and comes back keeps off (block_state.rs, rules 2 and 4).
     let memory = unsafe { context.region.staging_mut(block.ring_offset, block.length) };
     if block.decodes == 0 {
         return reading(session, number, || fetch(session, reader, reads, memory));
@@ -277,8 +283,8 @@ fn fetch(session: &Session, reader: &mut Reader, reads: &[Read], memory: &mut [u
     }
 }
 
-/// Copies from the mappings, so that missing pages are faults of this thread alone; false where the file has shrunk or a page was
-/// lost.
+/// Copies from the mappings, so that missing pages are faults of this thread alone; false where the
+/// file has shrunk or a page was lost.
 fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
     guard::keep();
     let faults = guard::faults();

@@ -1,15 +1,18 @@
 //! Bad samples that are skipped: what stands in for one, and the list of them.
 //!
-//! In place of a sample that cannot be read or decoded stands the nearest good one before it in the order of the epoch: the
-//! slot before, at slot 0 the last one of the rank before, at rank 0 the last one of the step before; where there is none,
-//! the nearest behind it. A sample that the rank has met as a bad one stands in for none. So every rank keeps its number of steps, and all of them know what stands where without a word.
+//! In place of a sample that cannot be read or decoded stands the nearest good one before it in the
+//! order of the epoch: the slot before, at slot 0 the last one of the rank before, at rank 0 the
+//! last one of the step before; where there is none, the nearest behind it. A sample that the rank
+//! has met as a bad one stands in for none. So every rank keeps its number of steps, and all of
+//! them know what stands where without a word.
 
 use forebay_types::{Rank, SampleId};
 
 use crate::error::{Error, ErrorDetails};
 use crate::pipeline::context::Context;
 
-/// Where so many samples that follow each other cannot be read, it is the storage that is bad, not they.
+/// Where so many samples that follow each other cannot be read, it is the storage that is bad, not
+/// they.
 const MAX_CONSECUTIVE: usize = 64;
 
 /// Whether an error is about one sample, so that another one may stand in.

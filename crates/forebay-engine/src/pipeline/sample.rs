@@ -1,9 +1,9 @@
 //! One sample into its place in a batch: where its bytes come from, and how they get there.
 //!
-//! A column's bytes are in the staging ring, in a mapping of the file where the reader found them resident, or, for
-//! large samples and whenever the plan gave them no room, in the file. Raw columns are copied (or read) straight to
-//! their place; others are handed to the schema, which writes the fields. What lies in several places is put together
-//! first.
+//! A column's bytes are in the staging ring, in a mapping of the file where the reader found them
+//! resident, or, for large samples and whenever the plan gave them no room, in the file. Raw
+//! columns are copied (or read) straight to their place; others are handed to the schema, which
+//! writes the fields. What lies in several places is put together first.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -28,7 +28,8 @@ use crate::shm::counters::{Counter, LevelCounts, count, monotonic_ns};
 use crate::shm::position::BlockSeq;
 use crate::shm::stall::Waiting;
 
-/// Bytes of a header in front of a value, or of a checksum behind it, at most (an LMDB page header has 24).
+/// Bytes of a header in front of a value, or of a checksum behind it, at most (an LMDB page header
+/// has 24).
 const MAX_HEAD: usize = 64;
 
 /// Samples that are found before the first of them is copied.
@@ -87,7 +88,8 @@ impl Scratch {
 enum Column<'a> {
     /// In memory: the whole unit, of which the value is a part.
     Memory { bytes: &'a [u8], value: Range<usize>, extent: Extent, unit: u32 },
-    /// In the file: `head` bytes of header from the start of the extent, then the value. `failed`: a reader tried in vain.
+    /// In the file: `head` bytes of header from the start of the extent, then the value. `failed`:
+    /// a reader tried in vain.
     File { extent: Extent, head: usize, unit: u32, failed: bool },
     /// In several places.
     Scattered,
@@ -108,7 +110,8 @@ pub(crate) struct Step<'a> {
     pub(crate) claim: &'a Claim,
     /// Time spent waiting, which is not gathering.
     pub(crate) idle: Cell<Duration>,
-    /// What was copied from the mapping outside blocks; counted once per step, as threads would contend for the words.
+    /// What was copied from the mapping outside blocks; counted once per step, as threads would
+    /// contend for the words.
     pub(crate) mapped: Cell<LevelCounts>,
     /// Whether what is missing of the step was announced to the kernel.
     pub(crate) announced: Cell<bool>,
@@ -149,7 +152,8 @@ impl<'a> Step<'a> {
         found
     }
 
-    /// Asks storage for bytes, outside the claim; `None` once the claim is void, whatever the answer.
+    /// Asks storage for bytes, outside the claim; `None` once the claim is void, whatever the
+    /// answer.
     pub(crate) fn ask_storage<T>(
         &self,
         extent: Extent,
@@ -181,8 +185,8 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Copies or decodes the samples of the step, in slot order; false when the claim became void. A failure comes with the
-    /// place in `picks` of the sample that it is about.
+    /// Copies or decodes the samples of the step, in slot order; false when the claim became void.
+    /// A failure comes with the place in `picks` of the sample that it is about.
     pub(crate) fn samples(
         &self,
         batch: &mut Batch,
@@ -226,7 +230,8 @@ impl<'a> Step<'a> {
             }
             return Ok(true);
         }
-        // Finding several samples before the first is looked at lets their first cache misses overlap.
+        // Finding several samples before the first is looked at lets their first cache misses
+        // overlap.
         let mut found: Vec<Column<'a>> = Vec::with_capacity(LOOK_AHEAD * columns);
         for (number, together) in picks.chunks(LOOK_AHEAD).enumerate() {
             found.clear();
@@ -361,7 +366,8 @@ impl<'a> Step<'a> {
         Ok(true)
     }
 
-    /// Finds the bytes of one column of a sample, without looking at them; `None` when the claim became void while waiting for them.
+    /// Finds the bytes of one column of a sample, without looking at them; `None` when the claim
+    /// became void while waiting for them.
     fn column(&self, pick: Pick<'a>, column: usize) -> Option<Column<'a>> {
         let located = &pick.planned.located;
         let [slice] = located.slices(pick.need, column) else { return Some(Column::Scattered) };
@@ -390,7 +396,8 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// Finds a coded unit, which stands at `extent` in the file, where a reader decodes it; `None` when the claim became void.
+    /// Finds a coded unit, which stands at `extent` in the file, where a reader decodes it; `None`
+    /// when the claim became void.
     pub(crate) fn decoded(
         &self,
         planned: &'a PlannedSegment,
@@ -403,7 +410,8 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Finds the bytes of one part, which are those of `extent` in the file; `None` when the claim became void.
+    /// Finds the bytes of one part, which are those of `extent` in the file; `None` when the claim
+    /// became void.
     pub(crate) fn part(&self, planned: &'a PlannedSegment, part: Part, extent: Extent) -> Option<Bytes<'a>> {
         let context = self.shared();
         if part.is_in_place() {
@@ -423,7 +431,8 @@ impl<'a> Step<'a> {
         Some(match state() {
             Some(Filled::Landed) => {
                 let offset = block.ring_offset + part.offset;
-                // SAFETY: the block's word was seen, and this rank's position gives the bytes up only after this step.
+                // SAFETY: the block's word was seen, and this rank's position gives the bytes up
+                // only after this step.
                 Bytes::There(unsafe { context.region.staging(offset, part.length) })
             }
             Some(Filled::Mapped) => context
@@ -457,8 +466,8 @@ impl<'a> Step<'a> {
         bytes
     }
 
-    /// Reads a value, with what the format keeps around it to check it by, straight from the file; false when the claim became
-    /// void.
+    /// Reads a value, with what the format keeps around it to check it by, straight from the file;
+    /// false when the claim became void.
     fn read(
         &self,
         located: &Located,
@@ -490,8 +499,8 @@ impl<'a> Step<'a> {
         Ok(true)
     }
 
-    /// Checks a unit by what the format keeps around the value: always what tells that it is the right place, on request
-    /// the checksum of the data.
+    /// Checks a unit by what the format keeps around the value: always what tells that it is the
+    /// right place, on request the checksum of the data.
     pub(crate) fn check(
         &self,
         located: &Located,
@@ -522,13 +531,15 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Asks for the first cache lines of a record, long before they are used: records lie a page or more apart, where the
-/// processor cannot guess the next one. Its own prefetcher goes on from there.
+/// Asks for the first cache lines of a record, long before they are used: records lie a page or
+/// more apart, where the processor cannot guess the next one. Its own prefetcher goes on from
+/// there.
 fn prefetch(bytes: &[u8]) {
     const LINE: usize = 64;
     for line in bytes.chunks(LINE).take(4) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: SSE is part of x86-64; a prefetch never faults, and the address is that of a byte of the slice.
+        // SAFETY: SSE is part of x86-64; a prefetch never faults, and the address is that of a byte
+        // of the slice.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
@@ -562,7 +573,8 @@ fn bad_length(context: &Context, pick: Pick<'_>, expected: u64, found: u64) -> E
     }
 }
 
-/// Asks the kernel to fetch what is missing of the samples, all of it at once, before the first of it is waited for.
+/// Asks the kernel to fetch what is missing of the samples, all of it at once, before the first of
+/// it is waited for.
 fn announce(context: &Context, located: &Located) {
     let Some(mappings) = context.mappings.as_ref().filter(|_| !context.settings.direct) else { return };
     for piece in located.pieces() {

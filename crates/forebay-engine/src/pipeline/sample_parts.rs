@@ -1,7 +1,8 @@
-//! Columns in several pieces: put together from wherever their bytes are, decoded where they have to be.
+//! Columns in several pieces: put together from wherever their bytes are, decoded where they have
+//! to be.
 //!
-//! Most columns are one stored extent, which `sample` copies at once. The others come here: records of several parts, rows
-//! that are spread over chunks, and coded units that no reader decoded.
+//! Most columns are one stored extent, which `sample` copies at once. The others come here: records
+//! of several parts, rows that are spread over chunks, and coded units that no reader decoded.
 
 use forebay_format::CodecError;
 use forebay_types::{CodecChain, Extent, Piece};
@@ -13,7 +14,8 @@ use crate::pipeline::sample::{Bytes, Pick, Scratch, Step};
 use crate::shm::counters::{Counter, count};
 
 impl<'a> Step<'a> {
-    /// Puts a column together that lies in several places, or has to be decoded; false when the claim became void.
+    /// Puts a column together that lies in several places, or has to be decoded; false when the
+    /// claim became void.
     pub(crate) fn assemble(
         &self,
         pick: Pick<'a>,
@@ -67,8 +69,8 @@ impl<'a> Step<'a> {
         Ok(true)
     }
 
-    /// Appends the bytes of a unit as they stand in its file; false when the claim became void. `failed`: the reader that
-    /// should have decoded it could not read it.
+    /// Appends the bytes of a unit as they stand in its file; false when the claim became void.
+    /// `failed`: the reader that should have decoded it could not read it.
     fn collect(
         &self,
         planned: &'a PlannedSegment,

@@ -1,9 +1,11 @@
-//! A session: what the threads of one process share while the node walks a stretch of steps without a jump.
+//! A session: what the threads of one process share while the node walks a stretch of steps without
+//! a jump.
 //!
-//! `crew.rs` starts the threads. They stop together, when the loader is closed or when all ranks of the node want the
-//! next pass; until then a rank that wants to jump goes on reading for the others. A thread that storage keeps is left
-//! behind (`threads.rs`), and what others may only do when nothing of the session touches shared memory any more is put off
-//! until it returns ([`Session::when_out`], [`Session::go_away`]).
+//! `threads.rs` starts the threads. They stop together, when the loader is closed or when all ranks
+//! of the node want the next pass; until then a rank that wants to jump goes on reading for the
+//! others. A thread that storage keeps is left behind (`thread_group.rs`), and what others may only
+//! do when nothing of the session touches shared memory any more is put off until it returns
+//! ([`Session::when_out`], [`Session::go_away`]).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,12 +23,13 @@ use crate::pipeline::thread_group::{Kind, Threads, WhenOut};
 use crate::shm::block_state::publish_position;
 use crate::shm::position::{AWAY, Position, SessionId};
 
-/// How long a thread of the engine sleeps at most before it looks around: what it waits for is rung, so this is for what cannot ring, and
-/// often enough for that.
+/// How long a thread of the engine sleeps at most before it looks around: what it waits for is
+/// rung, so this is for what cannot ring, and often enough for that.
 pub(crate) const WAKEUP_INTERVAL: Duration = Duration::from_secs(1);
 /// The same for the thread of the user, who may press Ctrl-C, and who is told of failures.
 pub(crate) const ATTENTION: Duration = Duration::from_millis(200);
-/// How long a rank that goes away waits for its gather threads while storage keeps one of them: what the others do takes less.
+/// How long a rank that goes away waits for its gather threads while storage keeps one of them:
+/// what the others do takes less.
 const BRIEFLY: Duration = Duration::from_millis(50);
 /// The same while storage keeps none: they end by themselves, as soon as they get a processor.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -37,7 +40,8 @@ pub(crate) struct Session {
     pub(crate) number: SessionId,
     pub(crate) start: u64,
     pub(crate) plans: PlanQueue,
-    /// The locator of this rank, where it gets its samples alone and the index does not locate them.
+    /// The locator of this rank, where it gets its samples alone and the index does not locate
+    /// them.
     pub(crate) rank_locator: Option<Mutex<Locator>>,
     /// Steps before this one must not rely on staging bytes (`gather::reattach`).
     pub(crate) first_safe: AtomicU64,
@@ -81,7 +85,8 @@ impl Session {
         let session = Arc::clone(self);
         let run = move || {
             guard::unblock();
-            // A panic has printed where; without this the consumer would wait for a batch that never comes.
+            // A panic has printed where; without this the consumer would wait for a batch that
+            // never comes.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&session))).is_err() {
                 session.fail(Error::Panicked);
             }
@@ -93,12 +98,14 @@ impl Session {
         self.threads.spawn(name, kind, run).map_err(Error::threads(format_args!("engine thread \"{name}\"")))
     }
 
-    /// Notes that a reader runs here from now on; false when this process does not host it, or it runs here already.
+    /// Notes that a reader runs here from now on; false when this process does not host it, or it
+    /// runs here already.
     pub(crate) fn adopt_reader(&self, number: usize) -> bool {
         self.context.host(number, self.number) == self.context.me() && self.hosted().insert(number)
     }
 
-    /// Gives a reader to the next rank; called by the thread that runs it, as the last thing it does.
+    /// Gives a reader to the next rank; called by the thread that runs it, as the last thing it
+    /// does.
     pub(crate) fn hand_over(&self, number: usize) {
         self.hosted().remove(&number);
         let word = &self.context.region.readers()[number].moves;
@@ -147,8 +154,8 @@ impl Session {
         self.context.slot().position.fetch_max(position, Ordering::SeqCst);
     }
 
-    /// Says that the rank needs nothing more, so that its staging bytes may be overwritten: now, or when the last gather
-    /// thread has come out of its void claim. The ring must be paused.
+    /// Says that the rank needs nothing more, so that its staging bytes may be overwritten: now, or
+    /// when the last gather thread has come out of its void claim. The ring must be paused.
     pub(crate) fn go_away(&self) {
         *self.goes_away() = true;
         // Threads that wait for blocks look up.
@@ -164,7 +171,8 @@ impl Session {
         self.look_away();
     }
 
-    /// Takes back what [`Session::go_away`] put off; false where a gather thread is still in a void claim.
+    /// Takes back what [`Session::go_away`] put off; false where a gather thread is still in a void
+    /// claim.
     pub(crate) fn comes_back(&self) -> bool {
         let mut goes_away = self.goes_away();
         let settled = self.context.buffers.ring.settle(Duration::ZERO);
@@ -192,8 +200,8 @@ impl Session {
         self.goes_away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `act` once no thread of the session, which was ended, touches shared memory: now, or when the last one is out. It
-    /// takes the place of what was to be done before.
+    /// Does `act` once no thread of the session, which was ended, touches shared memory: now, or
+    /// when the last one is out. It takes the place of what was to be done before.
     pub(crate) fn when_out(&self, act: WhenOut) {
         self.threads.when_out(act);
         self.look_out();

@@ -1,16 +1,19 @@
-//! The threads of a session: started one by one, ended together, and left behind where storage keeps them.
+//! The threads of a session: started one by one, ended together, and left behind where storage
+//! keeps them.
 //!
-//! A thread inside a system call or a page fault cannot be made to return: a parallel file system answers when it answers.
-//! So ending a session waits for its threads only as long as they can be expected to end by themselves:
+//! A thread inside a system call or a page fault cannot be made to return: a parallel file system
+//! answers when it answers. So ending a session waits for its threads only as long as they can be
+//! expected to end by themselves:
 //!
 //! 1. a thread that asks storage for something notes since when ([`in_storage`]);
-//! 2. [`Threads::end`] waits for all threads, but not for one that storage has kept for [`STUCK`], nor then for the others
-//!    that are in storage;
-//! 3. what is left behind keeps all that it may touch, because every thread holds its session, and with it the region, the
-//!    files and the batch buffers: nothing is unmapped or closed under it.
+//! 2. [`Threads::end`] waits for all threads, but not for one that storage has kept for [`STUCK`],
+//!    nor then for the others that are in storage;
+//! 3. what is left behind keeps all that it may touch, because every thread holds its session, and
+//!    with it the region, the files and the batch buffers: nothing is unmapped or closed under it.
 //!
-//! Others must not use the memory that such a thread may still write to, so the process says that it is at rest, or gone,
-//! only when none is left that shares memory with them (`Session::when_out`).
+//! Others must not use the memory that such a thread may still write to, so the process says that
+//! it is at rest, or gone, only when none is left that shares memory with them
+//! (`Session::when_out`).
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,11 +23,13 @@ use std::time::{Duration, Instant};
 
 use crate::shm::counters::monotonic_ns;
 
-/// A thread that storage has kept for so long is not waited for: healthy storage answers a block in a tenth of it.
+/// A thread that storage has kept for so long is not waited for: healthy storage answers a block in
+/// a tenth of it.
 pub(crate) const STUCK: Duration = Duration::from_secs(1);
 /// What an answer of healthy storage takes, where other threads have shown that it does not answer.
 const BRIEFLY: Duration = Duration::from_millis(50);
-/// How long a thread that is not in storage is waited for: it ends by itself, as soon as it gets a processor.
+/// How long a thread that is not in storage is waited for: it ends by itself, as soon as it gets a
+/// processor.
 const LONGEST: Duration = Duration::from_secs(5);
 /// How often threads are looked at that do not tell when they become stuck.
 const LOOK: Duration = Duration::from_millis(20);
@@ -34,7 +39,8 @@ thread_local! {
     static STORAGE_SINCE: RefCell<Option<Arc<AtomicU64>>> = const { RefCell::new(None) };
 }
 
-/// Runs a call that asks storage for something, and notes meanwhile that it does. Calls may be nested.
+/// Runs a call that asks storage for something, and notes meanwhile that it does. Calls may be
+/// nested.
 pub(crate) fn in_storage<T>(call: impl FnOnce() -> T) -> T {
     struct Noted(Option<Arc<AtomicU64>>);
     impl Drop for Noted {
@@ -67,7 +73,7 @@ pub(crate) fn out_of_storage<T>(call: impl FnOnce() -> T) -> T {
 pub(crate) enum Kind {
     /// Touches it at any time: readers, roots, planners.
     Shares,
-    /// Touches it while it is inside a claim of the ring (`ring.rs`).
+    /// Touches it while it is inside a claim of the ring (`buffer_pool.rs`).
     Gathers,
 }
 
@@ -112,7 +118,8 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts a thread that runs `run` and drops what that holds before it counts as ended; none once the threads were ended.
+    /// Starts a thread that runs `run` and drops what that holds before it counts as ended; none
+    /// once the threads were ended.
     ///
     /// A thread of [`Kind::Shares`] calls [`Threads::shares_no_more`] before it ends.
     pub(crate) fn spawn(
@@ -170,12 +177,14 @@ impl Threads {
         self.lock().sharers -= 1;
     }
 
-    /// What is to be done once no thread shares memory any more; takes the place of what was to be done before.
+    /// What is to be done once no thread shares memory any more; takes the place of what was to be
+    /// done before.
     pub(crate) fn when_out(&self, act: WhenOut) {
         self.lock().when_out = Some(act);
     }
 
-    /// What is to be done now, if no thread shares memory any more: no sharer is left and the ring `is_settled`.
+    /// What is to be done now, if no thread shares memory any more: no sharer is left and the ring
+    /// `is_settled`.
     pub(crate) fn take_when_out(&self, is_settled: impl FnOnce() -> bool) -> Option<WhenOut> {
         let mut state = self.lock();
         if state.sharers > 0 || !is_settled() {
@@ -189,7 +198,8 @@ impl Threads {
         self.lock().threads.iter().any(|one| one.is_kept(STUCK))
     }
 
-    /// Joins the threads, which were told to end, and leaves behind those that storage keeps; returns whether all have ended.
+    /// Joins the threads, which were told to end, and leaves behind those that storage keeps;
+    /// returns whether all have ended.
     pub(crate) fn end(&self) -> bool {
         let begun = Instant::now();
         let mut state = self.lock();

@@ -1,5 +1,6 @@
-//! The threads of a session: one planner, the readers and roots that this process hosts, and gather threads. Where every
-//! rank gets its samples alone there is nothing to plan or to read for others, and the gather threads do it all.
+//! The threads of a session: one planner, the readers and roots that this process hosts, and gather
+//! threads. Where every rank gets its samples alone there is nothing to plan or to read for others,
+//! and the gather threads do it all.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,10 +17,12 @@ use crate::pipeline::{gather, planner, reader, root};
 use crate::shm::block_state::publish_position;
 use crate::shm::position::SessionId;
 
-/// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are shared by its ranks.
+/// Gather threads of a rank: copying 3 KB samples needs more than one, and the cores of a node are
+/// shared by its ranks.
 const GATHER_THREADS: usize = 4;
 
-/// Begins pass `number` at an absolute step of the epoch that ends at step `end`; the ring must be paused and every rank at rest.
+/// Begins pass `number` at an absolute step of the epoch that ends at step `end`; the ring must be
+/// paused and every rank at rest.
 pub(crate) fn begin(
     context: Arc<Context>,
     number: SessionId,
@@ -79,7 +82,8 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
     Ok(())
 }
 
-/// Starts the readers that this process hosts now and that do not run here yet, each with its root where roots locate samples.
+/// Starts the readers that this process hosts now and that do not run here yet, each with its root
+/// where roots locate samples.
 fn host_readers(session: &Arc<Session>) {
     for number in 0..session.context.region.layout().readers {
         if session.adopt_reader(number) {
@@ -97,10 +101,12 @@ fn host_readers(session: &Arc<Session>) {
     }
 }
 
-/// Touches the staging ring ahead of the readers of this process: reading into untouched shared memory costs seven times the copy.
+/// Touches the staging ring ahead of the readers of this process: reading into untouched shared
+/// memory costs seven times the copy.
 ///
-/// Every process has page tables of its own, but those that only copy from the ring come to a part of it, and a fault that reads
-/// maps sixteen pages at once: touching all of it in all of sixteen ranks was a third of their start on two cores.
+/// Every process has page tables of its own, but those that only copy from the ring come to a part
+/// of it, and a fault that reads maps sixteen pages at once: touching all of it in all of sixteen
+/// ranks was a third of their start on two cores.
 fn touch_staging(session: &Session) {
     let region = &session.context.region;
     // Untouched pages are slower, not wrong.

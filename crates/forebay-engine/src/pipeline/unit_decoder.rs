@@ -1,8 +1,9 @@
 //! Decoding units: for the whole node in a reader, or for one sample where no reader did.
 //!
-//! Readers decode what they fetched for a block of coded units straight into the block, once for all ranks. Who finds no
-//! such block, because the ring had no room, the reader met an error, or the rank was away, reads the unit and decodes it
-//! himself, and keeps the last one of each column: samples that follow each other often share it.
+//! Readers decode what they fetched for a block of coded units straight into the block, once for
+//! all ranks. Who finds no such block, because the ring had no room, the reader met an error, or
+//! the rank was away, reads the unit and decodes it himself, and keeps the last one of each column:
+//! samples that follow each other often share it.
 
 use std::time::Instant;
 

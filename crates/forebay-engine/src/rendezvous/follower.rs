@@ -15,8 +15,9 @@ use super::spec::NodeSpec;
 /// Pause between two attempts to connect: at first, and at most (it doubles).
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
-/// How long a connection may stay without a welcome: it could be one to a dead leader whose socket a forked child of it
-/// still holds open. A living leader that was merely busy finds the next attempt.
+/// How long a connection may stay without a welcome: it could be one to a dead leader whose socket
+/// a forked child of it still holds open. A living leader that was merely busy finds the next
+/// attempt.
 const WELCOME_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) fn join(
@@ -126,7 +127,8 @@ impl Follower<'_> {
         self.receive_roster(polling)?;
         let (refused, bytes, fds) = self.receive_outcome(polling)?;
         self.send(Kind::Received, &[], None, polling)?;
-        // From here on others may have what they need and end in peace: only the leader's word or end counts.
+        // From here on others may have what they need and end in peace: only the leader's word or
+        // end counts.
         let message = self.receive(false, polling)?;
         if message.kind != Kind::Go {
             return Err(message.unexpected());
@@ -228,7 +230,8 @@ impl Follower<'_> {
         }
     }
 
-    /// Waits for the next message, as long as the leader lives, and with `all` as long as everybody lives.
+    /// Waits for the next message, as long as the leader lives, and with `all` as long as everybody
+    /// lives.
     ///
     /// What was sent counts before who died.
     fn receive(&self, all: bool, polling: &mut PollLoop<'_>) -> Result<Message, RendezvousError> {

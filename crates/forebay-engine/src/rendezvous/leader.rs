@@ -28,7 +28,8 @@ struct Follower {
     received: bool,
 }
 
-/// The socket that followers connect to, and the lock that says it is not stale; both go when it is dropped.
+/// The socket that followers connect to, and the lock that says it is not stale; both go when it is
+/// dropped.
 struct Door {
     listener: PacketListener,
     _lock: SocketLock,
@@ -199,7 +200,8 @@ impl Leader<'_> {
         Ok(())
     }
 
-    /// Takes the hello of a connection, if it is there already. One that goes without a hello is forgotten.
+    /// Takes the hello of a connection, if it is there already. One that goes without a hello is
+    /// forgotten.
     fn meet(&mut self, connection: Connection) -> Result<(), RendezvousError> {
         let mut message = match connection.try_receive()? {
             Received::Message(message) => message,

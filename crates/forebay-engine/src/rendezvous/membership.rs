@@ -1,7 +1,7 @@
 //! The processes of one loader on this node, and which of them died.
 //!
-//! A process is known by its pidfd, which it made and sent itself. A rank that said goodbye is taken off the list by
-//! [`Membership::forget`]: its process may end or live on.
+//! A process is known by its pidfd, which it made and sent itself. A rank that said goodbye is
+//! taken off the list by [`Membership::forget`]: its process may end or live on.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,8 @@ pub struct Peer {
     pub rank: u32,
     /// Its rank on the node.
     pub local_rank: u32,
-    /// Its process id as the leader sees it (its own where pid namespaces differ); for messages only.
+    /// Its process id as the leader sees it (its own where pid namespaces differ); for messages
+    /// only.
     pub pid: i32,
 }
 

@@ -1,8 +1,9 @@
 //! Messages between the leader of a node and its followers, and waiting for them.
 //!
-//! A message is one packet of a `SOCK_SEQPACKET` socket: `"FB"`, the protocol's version, its kind (one byte each), a body,
-//! and descriptors. Small bodies are JSON; long byte strings go as many [`Kind::Part`]s, because a packet must fit into the
-//! socket's send buffer. Sockets never block: `poll_loop.rs` waits.
+//! A message is one packet of a `SOCK_SEQPACKET` socket: `"FB"`, the protocol's version, its kind
+//! (one byte each), a body, and descriptors. Small bodies are JSON; long byte strings go as many
+//! [`Kind::Part`]s, because a packet must fit into the socket's send buffer. Sockets never block:
+//! `poll_loop.rs` waits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

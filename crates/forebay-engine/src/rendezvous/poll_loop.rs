@@ -1,6 +1,7 @@
 //! Waiting for the other ranks of a node, with an ear for the caller.
 //!
-//! Every wait is a `poll` of at most [`SLICE`]; between two of them the caller is asked whether to go on.
+//! Every wait is a `poll` of at most [`SLICE`]; between two of them the caller is asked whether to
+//! go on.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -56,8 +57,8 @@ impl<'a> PollLoop<'a> {
         Self { caller, checked: Instant::now(), warned: false, siblings: None, looked_for: false }
     }
 
-    /// Looks what has become of the local ranks that are `needed` since a wait `begun`. Tells the user, once, when it has lasted,
-    /// which of them are `missing`.
+    /// Looks what has become of the local ranks that are `needed` since a wait `begun`. Tells the
+    /// user, once, when it has lasted, which of them are `missing`.
     ///
     /// # Errors
     /// One of them has ended.
@@ -123,7 +124,8 @@ impl<'a> PollLoop<'a> {
         Ok(())
     }
 
-    /// Waits until something is ready or one slice (or `limit`, if shorter) is over; says whether something is ready.
+    /// Waits until something is ready or one slice (or `limit`, if shorter) is over; says whether
+    /// something is ready.
     pub(super) fn poll(
         &mut self,
         polled: &mut [PollFd<'_>],
@@ -148,7 +150,8 @@ impl<'a> PollLoop<'a> {
         self.poll(&mut [], limit).map(|_| ())
     }
 
-    /// Sends, waiting for room. False when the other side is gone: its socket closed, or `pidfd` says so.
+    /// Sends, waiting for room. False when the other side is gone: its socket closed, or `pidfd`
+    /// says so.
     pub(super) fn send(
         &mut self,
         to: &Connection,
@@ -172,7 +175,8 @@ impl<'a> PollLoop<'a> {
         }
     }
 
-    /// Waits a little until `pidfd` says that its process ended: a dying process closes its sockets first.
+    /// Waits a little until `pidfd` says that its process ended: a dying process closes its sockets
+    /// first.
     pub(super) fn is_dead_soon(&mut self, pidfd: &OwnedFd) -> Result<bool, RendezvousError> {
         const ENOUGH: Duration = Duration::from_secs(1);
         let begun = Instant::now();

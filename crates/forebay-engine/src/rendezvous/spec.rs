@@ -14,7 +14,8 @@ pub(super) const GREETING_BYTES: usize = 64 << 20;
 /// Who this process is, and whom it is to meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSpec {
-    /// Name of the job; the same for all its ranks, different for all other jobs of the user at the same time.
+    /// Name of the job; the same for all its ranks, different for all other jobs of the user at the
+    /// same time.
     pub job: String,
     /// Name of the node; tells nodes apart that share a file system or are emulated on one machine.
     pub node: String,
@@ -26,8 +27,9 @@ pub struct NodeSpec {
     pub local_rank: u32,
     /// Ranks in the job of all ranks on the node, by local rank.
     pub local_ranks: Vec<u32>,
-    /// Variable of the environment in which a launcher gave this process its rank, to find the other ones by; empty where the
-    /// ranks are children of one process; `None` where their processes are not to be looked for.
+    /// Variable of the environment in which a launcher gave this process its rank, to find the
+    /// other ones by; empty where the ranks are children of one process; `None` where their
+    /// processes are not to be looked for.
     pub launcher: Option<String>,
     /// How long ranks wait for each other to come.
     pub deadline: Duration,

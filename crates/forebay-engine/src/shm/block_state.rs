@@ -1,28 +1,34 @@
 //! Who may touch which staging bytes when: the words in shared memory and the rules around them.
 //!
-//! A *block* is a stretch of the staging ring that one reader fills. All processes of a node compute the same plan, so
-//! all know which block lies where, who fills it, and after which step its memory may be filled again. What they tell
-//! each other is little:
+//! A *block* is a stretch of the staging ring that one reader fills. All processes of a node
+//! compute the same plan, so all know which block lies where, who fills it, and after which step
+//! its memory may be filled again. What they tell each other is little:
 //!
-//! 1. every rank publishes a *position*: all steps before it are gathered, their staging bytes are no longer needed;
-//! 2. a reader that is about to fill a block first publishes up to which step the data it overwrites was needed
-//!    ([`Overwritten`]), then waits until every rank's position is behind that step and until the blocks that had
-//!    the memory before are filled: one that nobody needs any more may still have its reader before it;
-//! 3. when the bytes are there it publishes the block's word; gatherers read the bytes only after they saw the word.
+//! 1. every rank publishes a *position*: all steps before it are gathered, their staging bytes are
+//!    no longer needed;
+//! 2. a reader that is about to fill a block first publishes up to which step the data it
+//!    overwrites was needed ([`Overwritten`]), then waits until every rank's position is behind
+//!    that step and until the blocks that had the memory before are filled: one that nobody needs
+//!    any more may still have its reader before it;
+//! 3. when the bytes are there it publishes the block's word; gatherers read the bytes only after
+//!    they saw the word.
 //!
-//! A rank that went away (`break`, `close`) publishes a position behind everything, so nobody waits for it. When it
-//! comes back it publishes its position first and reads [`Overwritten`] afterwards: steps up to that value may have
-//! lost their staging bytes and are read from the files instead. Both sides store, pass a sequentially consistent
-//! fence, and load; so at least one of them sees the other.
+//! A rank that went away (`break`, `close`) publishes a position behind everything, so nobody waits
+//! for it. When it comes back it publishes its position first and reads [`Overwritten`] afterwards:
+//! steps up to that value may have lost their staging bytes and are read from the files instead.
+//! Both sides store, pass a sequentially consistent fence, and load; so at least one of them sees
+//! the other.
 //!
-//! A reader cannot leave a read that storage does not answer: its thread stays in the system call, and the kernel writes
-//! into its block whenever the answer comes. Hence:
+//! A reader cannot leave a read that storage does not answer: its thread stays in the system call,
+//! and the kernel writes into its block whenever the answer comes. Hence:
 //!
-//! 4. a rank that closes is *leaving* ([`Presence`]) as long as one of its threads may touch shared memory, and *gone*
-//!    when the last of them has returned, which that thread publishes itself, or when the process has ended. Only the
-//!    readers of a rank that is gone move to the next rank, so a block never has two writers;
-//! 5. a rank publishes that it is at rest, after which staging memory is used anew from its start, under the same
-//!    condition; and that it is away only when no gather thread can still copy staging bytes (`ring.rs`).
+//! 4. a rank that closes is *leaving* ([`Presence`]) as long as one of its threads may touch shared
+//!    memory, and *gone* when the last of them has returned, which that thread publishes itself, or
+//!    when the process has ended. Only the readers of a rank that is gone move to the next rank, so
+//!    a block never has two writers;
+//! 5. a rank publishes that it is at rest, after which staging memory is used anew from its start,
+//!    under the same condition; and that it is away only when no gather thread can still copy
+//!    staging bytes (`buffer_pool.rs`).
 //!
 //! The loom tests (`tests/loom_protocol.rs`, `tests/loom_ring.rs`) check these rules.
 
@@ -36,7 +42,8 @@ pub use crate::shm::position::{BlockSeq, SessionId};
 pub enum Presence {
     /// It takes part.
     Here,
-    /// It said goodbye, and waits for nothing any more; but a thread that storage keeps may still touch shared memory.
+    /// It said goodbye, and waits for nothing any more; but a thread that storage keeps may still
+    /// touch shared memory.
     Leaving,
     /// None of its threads touches shared memory.
     Gone,
@@ -44,8 +51,8 @@ pub enum Presence {
 
 /// Rule 4: publishes where a rank is on its way out.
 pub fn publish_presence(word: &AtomicU32, presence: Presence) {
-    // SYNC: presence (release) pairs with the acquire in `presence`: who sees that a rank is gone sees all that its
-    // threads wrote.
+    // SYNC: presence (release) pairs with the acquire in `presence`: who sees that a rank is gone
+    // sees all that its threads wrote.
     word.fetch_max(presence as u32, Ordering::Release);
 }
 
@@ -66,11 +73,11 @@ pub enum Filled {
     Landed,
     /// Its bytes are resident in the page cache: copy them from a mapping of the file.
     Mapped,
-    /// Reading failed after all attempts: a rank that needs a sample of it tries to read the sample once, and meets the error
-    /// itself.
+    /// Reading failed after all attempts: a rank that needs a sample of it tries to read the sample
+    /// once, and meets the error itself.
     Failed,
-    /// It is left to the ranks that need it, though no read was tried in vain: a unit that cannot be decoded, or a
-    /// mapping whose file has shrunk.
+    /// It is left to the ranks that need it, though no read was tried in vain: a unit that cannot
+    /// be decoded, or a mapping whose file has shrunk.
     Left,
 }
 
@@ -95,8 +102,8 @@ pub fn publish_block(word: &AtomicU64, session: SessionId, sequence: BlockSeq, f
 
 /// Whether block `sequence` of `pass` is there, and how. `None`: not yet.
 ///
-/// A word of a later block in the same place also answers `None`; by rule 2 a rank that published its position never
-/// asks for a block that was given up.
+/// A word of a later block in the same place also answers `None`; by rule 2 a rank that published
+/// its position never asks for a block that was given up.
 pub fn block_state(word: &AtomicU64, session: SessionId, sequence: BlockSeq) -> Option<Filled> {
     // SYNC: block-filled (acquire) pairs with the release in `publish_block`.
     let value = word.load(Ordering::Acquire);
@@ -125,20 +132,24 @@ pub fn publish_position(word: &AtomicU64, session: SessionId, step: u64) {
     fence(Ordering::SeqCst);
 }
 
-/// Whether a rank's position is behind `step` of `pass`, so that it needs none of the bytes of that step any more.
+/// Whether a rank's position is behind `step` of `pass`, so that it needs none of the bytes of that
+/// step any more.
 pub fn is_behind(word: &AtomicU64, session: SessionId, step: u64) -> bool {
     // SYNC: position (acquire) pairs with the release in `publish_position`.
     Position::from_word(word.load(Ordering::Acquire)) > Position::new(session, step)
 }
 
-/// Rule 2: tells that bytes needed up to `step` are about to be overwritten. Only grows within a session.
+/// Rule 2: tells that bytes needed up to `step` are about to be overwritten. Only grows within a
+/// session.
 pub fn publish_overwritten(word: &AtomicU64, session: SessionId, step: u64) {
     word.fetch_max(Position::new(session, step + 1).word(), Ordering::AcqRel);
-    // SYNC: coming back: before this fence what is overwritten, after it the positions (`is_behind`).
+    // SYNC: coming back: before this fence what is overwritten, after it the positions
+    // (`is_behind`).
     fence(Ordering::SeqCst);
 }
 
-/// First step of `pass` whose staging bytes no reader has begun to overwrite; read after publishing a position.
+/// First step of `pass` whose staging bytes no reader has begun to overwrite; read after publishing
+/// a position.
 pub fn first_safe_step(word: &AtomicU64, session: SessionId) -> u64 {
     let overwritten = Position::from_word(word.load(Ordering::Acquire));
     match overwritten.session().cmp(&session) {

@@ -1,7 +1,7 @@
 //! Counters of a rank, in shared memory so that each rank can sum those of its node.
 //!
-//! A slot has [`COUNTER_WORDS`] words: the named counters from the front, and a row of columns for each storage level
-//! from the back. docs/metrics.md says what adds up to what.
+//! A slot has [`COUNTER_WORDS`] words: the named counters from the front, and a row of columns for
+//! each storage level from the back. docs/metrics.md says what adds up to what.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -62,7 +62,8 @@ counters! {
     SkewNs = "skew_ns",
     /// Bad samples in whose place another one stands.
     ReplacedSamples = "replaced_samples",
-    /// Batches in private memory, because the user kept all buffers or a batch was too large for one.
+    /// Batches in private memory, because the user kept all buffers or a batch was too large for
+    /// one.
     HeapBatches = "heap_batches",
     /// Messages to other nodes, which the leader of a node sends for all its ranks.
     MessagesSent = "messages_sent",
@@ -92,8 +93,9 @@ pub enum Level {
 /// The levels and the names they have in `stats()`.
 pub const LEVEL_NAMES: [(Level, &str); 2] = [(Level::PageCache, "page_cache"), (Level::Source, "source")];
 
-/// The columns of a level in `stats()`: requests that it answered, their bytes, system calls that were made for them,
-/// and requests that it could not answer, so that the next level was asked or the read failed.
+/// The columns of a level in `stats()`: requests that it answered, their bytes, system calls that
+/// were made for them, and requests that it could not answer, so that the next level was asked or
+/// the read failed.
 pub const LEVEL_COLUMNS: [&str; 4] = ["hits", "bytes", "operations", "skipped"];
 
 /// First word of the columns: there is room for two levels more.
@@ -185,7 +187,8 @@ pub(crate) fn record_delivery(slots: &[RankSlot], me: usize) {
     }
 }
 
-/// Bytes and requests by epoch, of one process's readers: read-ahead belongs to the epoch it is for.
+/// Bytes and requests by epoch, of one process's readers: read-ahead belongs to the epoch it is
+/// for.
 #[derive(Debug, Default)]
 pub(crate) struct EpochReads {
     cells: [(AtomicU64, AtomicU64); EPOCHS],

@@ -1,9 +1,9 @@
 //! Positions in a run: (pass, step) in one word.
 //!
-//! A *pass* is a stretch of steps that all ranks of a node walk together without a jump; it flows from one epoch into
-//! the next. A jump (another epoch than the next one, a restored state) begins a new session. Steps are absolute:
-//! epoch · steps per epoch + step. One 64-bit word holds both, so that a position in shared memory only ever grows and
-//! is read whole.
+//! A *pass* is a stretch of steps that all ranks of a node walk together without a jump; it flows
+//! from one epoch into the next. A jump (another epoch than the next one, a restored state) begins
+//! a new session. Steps are absolute: epoch · steps per epoch + step. One 64-bit word holds both,
+//! so that a position in shared memory only ever grows and is read whole.
 
 /// Bits of the step; the session has the rest (2^20 jumps of 2^44 steps).
 const STEP_BITS: u32 = 44;
@@ -11,7 +11,8 @@ const STEP_BITS: u32 = 44;
 /// The largest step, which stands for "needs nothing more of this session".
 pub(crate) const AWAY: u64 = (1 << STEP_BITS) - 1;
 
-/// Number of a session, counted from 1 since the loader was made; the words of shared memory compare it first.
+/// Number of a session, counted from 1 since the loader was made; the words of shared memory
+/// compare it first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 

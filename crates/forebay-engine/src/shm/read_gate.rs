@@ -2,14 +2,17 @@
 //!
 //! Words in shared memory, and the rules around them:
 //!
-//! 1. a reader that wants to read counts itself among the *asking* and rings; once the gate is *open* it counts itself
-//!    *inside*, looks at the gate again, and is in only if it is open still;
-//! 2. it stays inside as long as it has something to read, a segment at most; then it closes the gate for all, and goes out;
+//! 1. a reader that wants to read counts itself among the *asking* and rings; once the gate is
+//!    *open* it counts itself *inside*, looks at the gate again, and is in only if it is open
+//!    still;
+//! 2. it stays inside as long as it has something to read, a segment at most; then it closes the
+//!    gate for all, and goes out;
 //! 3. whoever opened the gate gives the token on when it is closed and nobody is inside.
 //!
-//! The count comes before the look, and the closing before the look at the count, with a full fence between them on both
-//! sides: so nobody reads without the token. `tests/loom_gate.rs` checks it. A gate that is *free* lets everybody pass: where no arbiter
-//! decides for the node, and where the process that ran it has left.
+//! The count comes before the look, and the closing before the look at the count, with a full fence
+//! between them on both sides: so nobody reads without the token. `tests/loom_gate.rs` checks it. A
+//! gate that is *free* lets everybody pass: where no arbiter decides for the node, and where the
+//! process that ran it has left.
 
 use std::time::Duration;
 
@@ -39,7 +42,8 @@ pub struct ReadGate {
     read_bytes: AtomicU64,
     /// Groups of nodes that read in turn, as far as this node knows; 0: not told yet.
     pub(crate) groups: AtomicU64,
-    /// What a rank of this node wants that number to be, plus 1 (1: to be measured), and 0 once that was passed on.
+    /// What a rank of this node wants that number to be, plus 1 (1: to be measured), and 0 once
+    /// that was passed on.
     pub(crate) wanted_groups: AtomicU64,
     /// Rung when anything of it changes.
     pub(crate) changes: EventCount,
@@ -109,7 +113,8 @@ impl ReadGate {
         self.asking.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the gate is closed and nobody is inside; a gate that nobody asks for any more is closed here.
+    /// Whether the gate is closed and nobody is inside; a gate that nobody asks for any more is
+    /// closed here.
     pub fn is_left(&self) -> bool {
         if self.is_open() && self.inside.load(Ordering::SeqCst) == 0 && !self.is_asked() {
             self.open.store(0, Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! Which blocks of a node the kernel was told of: one after the other, each by one reader (`announce.rs`).
+//! Which blocks of a node the kernel was told of: one after the other, each by one reader
+//! (`readahead.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

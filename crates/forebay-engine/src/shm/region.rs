@@ -1,11 +1,13 @@
 //! The shared region of a node: one sealed memfd, laid out the same way in every process.
 //!
 //! ```text
-//! header (bells) | a slot per rank | a slot per reader | a word per block | sample locations | staging ring | batch buffers per rank
+//! header (event counts) | a slot per rank | a slot per reader | a word per block
+//! | sample locations | staging ring | batch buffers per rank
 //! ```
 //!
-//! All of it begins as zeros. The control part holds atomics only; staging bytes and batch buffers are plain memory
-//! whose owner at any time follows from the protocol (`protocol.rs`) and from the batch ring (`batch.rs`).
+//! The region begins as zeros. The control part holds atomics only; staging bytes and batch buffers
+//! are plain memory. The protocol (`block_state.rs`) and the pool of batch buffers
+//! (`batch/buffer_pool.rs`) decide which thread may use them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,7 +21,8 @@ use crate::shm::location_ring::LocationRing;
 use crate::shm::read_gate::ReadGate;
 use crate::shm::readahead_cursor::ReadaheadCursor;
 
-/// Alignment of everything that is read into or handed out \[bytes\]: a page, which `O_DIRECT` needs.
+/// Alignment of everything that is read into or handed out \[bytes\]: a page, which `O_DIRECT`
+/// needs.
 pub const ALIGN: u64 = 4096;
 /// Words for counters per rank; `counters.rs` names them.
 pub const COUNTER_WORDS: usize = 64;
@@ -31,7 +34,8 @@ struct Header {
     /// Rung when a block is filled or a plan grows: gatherers wait here.
     filled: EventCount,
     _apart: [u8; 56],
-    /// Rung when a position grows, a plan grows, a rank leaves or wants another session: readers wait here.
+    /// Rung when a position grows, a plan grows, a rank leaves or wants another session: readers
+    /// wait here.
     gathered: EventCount,
     _far_apart: [u8; 56],
     /// Rung when a reader begins another segment or a gatherer lacks one: planners wait here.
@@ -89,21 +93,25 @@ pub struct RankSlot {
     pub alive: AtomicU64,
     /// [`crate::shm::stall::Doing`] word: what the rank waits for first.
     pub doing: AtomicU64,
-    /// [`crate::shm::position::Position`] word of the session that the rank wants, and where it starts.
+    /// [`crate::shm::position::Position`] word of the session that the rank wants, and where it
+    /// starts.
     pub want: AtomicU64,
-    /// Position word of the session the rank is in and the first step behind the epoch it started last.
+    /// Position word of the session the rank is in and the first step behind the epoch it started
+    /// last.
     pub reached: AtomicU64,
     /// The session up to which this process's threads are at rest.
     pub quiet: AtomicU64,
-    /// Position word (`protocol.rs`).
+    /// Position word (`block_state.rs`).
     pub position: AtomicU64,
-    /// Position word: this process's planner has taken the locations of all steps before it (`location_ring.rs`).
+    /// Position word: this process's planner has taken the locations of all steps before it
+    /// (`location_ring.rs`).
     pub taken: AtomicU64,
     /// Steps handed to the user since the loader was made; index of `arrivals`.
     pub handed_out: AtomicU64,
-    /// Digests of the orders given for the last two epochs, by parity: (epoch + 1) in the upper half, digest in the lower.
+    /// Digests of the orders given for the last two epochs, by parity: (epoch + 1) in the upper
+    /// half, digest in the lower.
     pub given: [AtomicU64; 2],
-    /// Counters (`stats.rs`).
+    /// Counters (`counters.rs`).
     pub counters: [AtomicU64; COUNTER_WORDS],
     /// When the last steps were handed out [ns of the monotonic clock].
     pub arrivals: [AtomicU64; DELIVERY_TIMES],
@@ -132,7 +140,8 @@ pub struct ReaderSlot {
     pub begun: AtomicU64,
     /// Position word of (pass, how often the reader was handed on to the next rank).
     pub moves: AtomicU64,
-    /// Position word: the root of this number has located all samples of its steps before it (`location_ring.rs`).
+    /// Position word: the root of this number has located all samples of its steps before it
+    /// (`location_ring.rs`).
     pub found: AtomicU64,
     /// [`crate::shm::stall::Doing`] word of the reader.
     pub doing: AtomicU64,
@@ -209,12 +218,14 @@ impl Region {
 
     fn pointer<T>(&self, offset: usize) -> *const T {
         debug_assert!(offset + size_of::<T>() <= self.map.len());
-        // SAFETY: `offset` lies inside the mapping: all callers compute it from the layout whose total is the mapping's length.
+        // SAFETY: `offset` lies inside the mapping: all callers compute it from the layout whose
+        // total is the mapping's length.
         unsafe { self.map.as_ptr().add(offset).cast::<T>() }
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the header is at the start of the page-aligned mapping; it is made of atomics for which zeros are valid.
+        // SAFETY: the header is at the start of the page-aligned mapping; it is made of atomics for
+        // which zeros are valid.
         unsafe { &*self.pointer::<Header>(0) }
     }
 
@@ -264,8 +275,9 @@ impl Region {
 
     /// All ranks' slots, by local rank.
     pub fn ranks(&self) -> &[RankSlot] {
-        // SAFETY: the slots lie inside the mapping at a multiple of their alignment (the header is 128-aligned and a
-        // multiple of 128 long); they are made of atomics for which zeros are valid.
+        // SAFETY: the slots lie inside the mapping at a multiple of their alignment (the header is
+        // 128-aligned and a multiple of 128 long); they are made of atomics for which zeros are
+        // valid.
         unsafe { std::slice::from_raw_parts(self.pointer(self.at.ranks), self.layout.ranks) }
     }
 
@@ -278,13 +290,15 @@ impl Region {
     /// The word of the block with this sequence number.
     pub fn block_word(&self, sequence: u64) -> &AtomicU64 {
         let slot = (sequence % self.layout.blocks as u64) as usize;
-        // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of 128).
+        // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of
+        // 128).
         unsafe { &*self.pointer::<AtomicU64>(self.at.words + slot * 8) }
     }
 
     /// Where samples lie, as roots tell the planners of the node.
     pub fn locations(&self) -> LocationRing<'_> {
-        // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of 8).
+        // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of
+        // 8).
         let words = unsafe {
             std::slice::from_raw_parts(self.pointer(self.at.locations), location_words(&self.layout))
         };
@@ -316,8 +330,8 @@ impl Region {
 
     /// Landing bytes, to read.
     ///
-    /// # Safety
-    /// The caller saw a block word that covers these bytes and has not yet published a position that gives them up.
+    /// # Safety The caller saw a block word that covers these bytes and has not yet published a
+    /// position that gives them up.
     pub unsafe fn staging(&self, offset: u64, length: u64) -> &[u8] {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.staging_bytes));
         // SAFETY: inside the mapping by the assertion; nobody writes them by the caller's promise.
@@ -328,8 +342,8 @@ impl Region {
 
     /// Landing bytes, to fill.
     ///
-    /// # Safety
-    /// The caller is the one reader of the block that owns these bytes, and every rank is behind the block's `after_step`.
+    /// # Safety The caller is the one reader of the block that owns these bytes, and every rank is
+    /// behind the block's `after_step`.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn staging_mut(&self, offset: u64, length: u64) -> &mut [u8] {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.staging_bytes));

@@ -1,16 +1,20 @@
-//! Why a rank gets no batch: found out from what ranks, readers and roots of the node publish, and worded for the user.
+//! Why a rank gets no batch: found out from what ranks, readers and roots of the node publish, and
+//! worded for the user.
 //!
-//! Each of them says in a word of shared memory what it does ([`Doing`]); planners also say that their process runs
-//! (`RankSlot::alive`), at least every second and whenever somebody rings for it. A rank that waits follows those words
-//! from its own wait on: the block that it lacks has a reader; that reader is inside a read, or waits for room that a
-//! rank holds; that rank computes, or waits for a block of its own, and so on ([`Node::fault_of`]). The answer is one of:
+//! Each of them says in a word of shared memory what it does ([`Doing`]); planners also say that
+//! their process runs (`RankSlot::alive`), at least every second and whenever somebody rings for
+//! it. A rank that waits follows those words from its own wait on: the block that it lacks has a
+//! reader; that reader is inside a read, or waits for room that a rank holds; that rank computes,
+//! or waits for a block of its own, and so on ([`Node::fault_of`]). The answer is one of:
 //!
-//! - storage: a read is under way, in a process that runs. Only this time counts towards `timeout=` (`waited.rs`), and that
-//!   in which nothing explains the wait;
-//! - a rank: it takes no further batch, or its process does not run. It is named in a warning, never in an error;
+//! - storage: a read is under way, in a process that runs. Only this time counts towards `timeout=`
+//!   (`wait_clock.rs`), and that in which nothing explains the wait;
+//! - a rank: it takes no further batch, or its process does not run. It is named in a warning,
+//!   never in an error;
 //! - other nodes: their readers may read now, or the cursor is theirs.
 //!
-//! Words are read one by one while all goes on, so an answer may be wrong for a moment. It is asked again all the time.
+//! Words are read one by one while all goes on, so an answer may be wrong for a moment. It is asked
+//! again all the time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +25,8 @@ use forebay_types::Extent;
 use crate::shm::block_state::Presence;
 use crate::shm::position::{Position, SessionId};
 
-/// A process that has not said for so long that it runs does not run: three times what a sleeping planner takes.
+/// A process that has not said for so long that it runs does not run: three times what a sleeping
+/// planner takes.
 const SILENT: Duration = Duration::from_secs(3);
 /// What a rank, a reader or a root does that others may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,19 +100,21 @@ pub(crate) enum Who {
 /// What holds a batch up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A read that began then is under way, and was known to be until then [ns of the monotonic clock].
+    /// A read that began then is under way, and was known to be until then [ns of the monotonic
+    /// clock].
     Storage { who: Who, since_ns: u64, until_ns: u64 },
     /// A rank, by local rank: its process runs and takes no further batch, or it does not run.
     Rank { local: usize, runs: bool },
     /// Other nodes read now.
     OtherNodes,
-    /// Nothing that is published explains it; the process that it is up to was last known to run then [ns].
+    /// Nothing that is published explains it; the process that it is up to was last known to run
+    /// then [ns].
     Unknown { until_ns: u64 },
 }
 
 impl Fault {
-    /// Of several faults that hold something up together the first is told: one that must not become an error goes before
-    /// storage.
+    /// Of several faults that hold something up together the first is told: one that must not
+    /// become an error goes before storage.
     fn urgency(self) -> u8 {
         match self {
             Self::Rank { runs: false, .. } => 4,
@@ -229,8 +236,8 @@ impl Node {
             Doing::Reading(since_ns) => self.storage(who, since_ns, reader.host),
             Doing::Room(step) => self.fault_of_room(step, |rank| rank.gathered, seen),
             Doing::OtherNodes => Fault::OtherNodes,
-            // It has nothing to read: its planner lacks what roots find, or plans no further than two epochs ahead of the last
-            // rank.
+            // It has nothing to read: its planner lacks what roots find, or plans no further than
+            // two epochs ahead of the last rank.
             _ => {
                 let of_plan = self.fault_of_plan(0, seen);
                 let own = self.ranks[self.me].gathered;
@@ -270,7 +277,8 @@ impl Node {
         self.first(self.me, late.into_iter().map(|local| self.fault_of(local, seen)).collect())
     }
 
-    /// What keeps a step from being planned: the roots that have not found it, or any of them for step 0.
+    /// What keeps a step from being planned: the roots that have not found it, or any of them for
+    /// step 0.
     fn fault_of_plan(&self, step: u64, seen: &mut [bool]) -> Fault {
         let late: Vec<usize> = (0..self.roots.min(self.readers.len()))
             .filter(|root| step == 0 || self.readers[*root].found <= Position::new(self.session, step))
@@ -292,7 +300,8 @@ impl Node {
         self.first(self.me, faults)
     }
 
-    /// The most urgent of several faults; where none explains anything, it is up to the process `host`.
+    /// The most urgent of several faults; where none explains anything, it is up to the process
+    /// `host`.
     fn first(&self, host: usize, faults: Vec<Fault>) -> Fault {
         let mut first = self.unknown(host);
         for fault in faults {
@@ -369,7 +378,8 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const NOW: u64 = 1000 * SECOND;
 
-    /// Four ranks that all have gathered up to step 10 of session 1, and two readers, in ranks 0 and 2.
+    /// Four ranks that all have gathered up to step 10 of session 1, and two readers, in ranks 0
+    /// and 2.
     fn node() -> Node {
         let rank = RankFacts {
             presence: Presence::Here,

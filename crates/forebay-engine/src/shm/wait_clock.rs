@@ -21,10 +21,12 @@ impl WaitClock {
         Self { counted: Duration::ZERO, until_ns: now_ns }
     }
 
-    /// Counts the time since the last look where the fault is storage, or unknown; returns what has been counted so far.
+    /// Counts the time since the last look where the fault is storage, or unknown; returns what has
+    /// been counted so far.
     pub(crate) fn count(&mut self, now_ns: u64, fault: Fault) -> Duration {
         let (from, to) = match fault {
-            // A process that does not run may have its answer already: only as long as it was known to run.
+            // A process that does not run may have its answer already: only as long as it was known
+            // to run.
             Fault::Storage { since_ns, until_ns, .. } => (since_ns.max(self.until_ns), until_ns.min(now_ns)),
             Fault::Unknown { until_ns } => (self.until_ns, until_ns.min(now_ns)),
             Fault::Rank { .. } | Fault::OtherNodes => (now_ns, now_ns),
@@ -49,7 +51,8 @@ mod tests {
 
     #[test]
     fn only_stalled_storage_and_the_unexplained_count() {
-        // One look after the other, 200 ms apart: what it finds, given the time, and what is counted in the end [ms].
+        // One look after the other, 200 ms apart: what it finds, given the time, and what is
+        // counted in the end [ms].
         type Case = (&'static str, fn(u64) -> Fault, u64);
         let read = |since, until| storage(Who::Reader(0), since, until);
         let cases: [Case; 6] = [

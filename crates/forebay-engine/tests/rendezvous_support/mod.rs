@@ -1,7 +1,9 @@
-//! Ranks as real processes: the test binary runs itself again, once per rank, and talks to its children by lines.
+//! Ranks as real processes: the test binary runs itself again, once per rank, and talks to its
+//! children by lines.
 //!
-//! A test file that uses this has a test named `child_process` that calls [`child_process`]; it does nothing in the
-//! parent. Every wait of the parent has a watchdog, and a dropped [`Rank`] is killed.
+//! A test file that uses this has a test named `child_process` that calls [`child_process`]; it
+//! does nothing in the parent. Every wait of the parent has a watchdog, and a dropped [`Rank`] is
+//! killed.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 #![allow(dead_code)] // each test file uses its own part
@@ -39,7 +41,8 @@ pub struct Script {
     pub rounds: u32,
     /// Interrupts itself as soon as this file exists.
     pub interrupt: Option<PathBuf>,
-    /// Forks a child that keeps all descriptors, as soon as this file exists, and says "forked" with its process id.
+    /// Forks a child that keeps all descriptors, as soon as this file exists, and says "forked"
+    /// with its process id.
     pub fork: Option<PathBuf>,
 }
 
@@ -134,7 +137,8 @@ impl Rank {
         self.child.id().cast_signed()
     }
 
-    /// Waits for a line "@@word rest" and returns the rest; any other such line (but "started") fails the test.
+    /// Waits for a line "@@word rest" and returns the rest; any other such line (but "started")
+    /// fails the test.
     pub fn expect(&mut self, word: &str) -> String {
         let mut heard = Vec::new();
         loop {
@@ -228,7 +232,8 @@ pub fn sockets_of(rank: &Rank) -> usize {
     targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Pidfds that a process has open: a leader that waits has its own, and one per follower that said hello.
+/// Pidfds that a process has open: a leader that waits has its own, and one per follower that said
+/// hello.
 pub fn pidfds_of(rank: &Rank) -> usize {
     let Ok(fds) = std::fs::read_dir(format!("/proc/{}/fd", rank.pid())) else { return 0 };
     let targets = fds.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
@@ -387,7 +392,8 @@ fn meet(script: &Script, membership: &Membership) -> Map {
     }
     let map = Map::shared(&membership.fds[0], size_of::<Board>()).unwrap();
     #[allow(clippy::cast_ptr_alignment)] // mappings begin at a page
-    // SAFETY: the mapping is as large as a board, page-aligned, and began as zeros, which are valid for atomics.
+    // SAFETY: the mapping is as large as a board, page-aligned, and began as zeros, which are valid
+    // for atomics.
     let board = unsafe { &*map.as_ptr().cast::<Board>() };
     let all = script.local_ranks.len() as u32;
     board.arrived.fetch_add(1, Ordering::AcqRel);

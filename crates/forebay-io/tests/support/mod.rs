@@ -98,7 +98,8 @@ impl Aligned {
     }
 }
 
-/// Writes a file's pages back and drops them from the page cache; `false` where the file system keeps them.
+/// Writes a file's pages back and drops them from the page cache; `false` where the file system
+/// keeps them.
 pub fn drop_from_cache(path: &Path) -> bool {
     let file = File::open(path).expect("the file is there");
     file.sync_all().expect("written back");

@@ -1,4 +1,5 @@
-//! What the decisions follow from: the options that bear on reading, and facts that somebody with a file system gathers.
+//! What the decisions follow from: the options that bear on reading, and facts that somebody with a
+//! file system gathers.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessChoice {
-    /// From the mapping where the bytes are resident in the page cache of a local file, else by reads.
+    /// From the mapping where the bytes are resident in the page cache of a local file, else by
+    /// reads.
     Auto,
     /// From the mapping only: missing pages are page faults.
     Mmap,
@@ -36,7 +38,8 @@ pub enum Locate {
     /// By the index.
     #[default]
     Index,
-    /// By walking the container from record to record: the roots of the node for all its ranks, or every rank for itself.
+    /// By walking the container from record to record: the roots of the node for all its ranks, or
+    /// every rank for itself.
     Cursor,
     /// By walking, too, but one root of the job at a time, which hands its cursor to the next one.
     Handoff,

@@ -8,25 +8,28 @@ use crate::order::Kind;
 
 /// Most readers of a node.
 pub const MAX_READERS: u32 = 64;
-/// Readers per node of announced blocks. Blocks are requested in the order of the plan, however many readers wait for them; two
-/// threads copy too slowly out of the page cache.
+/// Readers per node of announced blocks. Blocks are requested in the order of the plan, however
+/// many readers wait for them; two threads copy too slowly out of the page cache.
 const ANNOUNCING_READERS: usize = 4;
-/// The same where each reader requests its own blocks, which more readers would send out of order: around the page cache, or by
-/// page faults.
+/// The same where each reader requests its own blocks, which more readers would send out of order:
+/// around the page cache, or by page faults.
 const LARGE_READ_READERS: usize = 2;
-/// Ranks of a node that one root serves (Pumma et al.: one root per node, two on nodes with more ranks than this).
+/// Ranks of a node that one root serves (Pumma et al.: one root per node, two on nodes with more
+/// ranks than this).
 const RANKS_PER_ROOT: usize = 16;
-/// Size of a read \[bytes\]: below 64 KiB the rate halves, above 1 MiB nothing is gained (buffered).
+/// Size of a read \[bytes\]: below 64 KiB the rate halves, above 1 MiB nothing is gained
+/// (buffered).
 const READ_BYTES: u64 = MIB;
 /// The same around the page cache, where every request pays the full latency.
 const DIRECT_READ_BYTES: u64 = 4 * MIB;
-/// The same where as many steps are read at once as fit: the kernel cuts it into requests that are under way side
-/// by side, on all servers that hold a part. A multiple of all usual stripes.
+/// The same where as many steps are read at once as fit: the kernel cuts it into requests that are
+/// under way side by side, on all servers that hold a part. A multiple of all usual stripes.
 const COALESCED_READ_BYTES: u64 = 8 * MIB;
-/// Gap for roots, which should read the pages of the records and little else: the rest of a record's last page, and the one
-/// page of the tree that comes with every hundred or so records.
+/// Gap for roots, which should read the pages of the records and little else: the rest of a
+/// record's last page, and the one page of the tree that comes with every hundred or so records.
 const ROOT_GAP_BYTES: u64 = 8 * KIB;
-/// Bytes of one segment of a step-wise order: larger ones coalesce better and cover longer stalls of the storage.
+/// Bytes of one segment of a step-wise order: larger ones coalesce better and cover longer stalls
+/// of the storage.
 const SEGMENT_BYTES: u64 = 16 * MIB;
 /// The least that one is where the user gives its steps.
 const MIN_SEGMENT_BYTES: u64 = 4 * MIB;
@@ -46,14 +49,14 @@ pub struct LevelTraits {
     pub contiguous_segment_bytes: u64,
     /// The same where all ranks walk through the file together.
     pub sequential_segment_bytes: u64,
-    /// Whether what lies in one piece is read in one go, announced in the order of the plan: a disk that serves other nodes in
-    /// between pays for every return, once per go.
+    /// Whether what lies in one piece is read in one go, announced in the order of the plan: a disk
+    /// that serves other nodes in between pays for every return, once per go.
     pub reads_in_pieces: bool,
-    /// Whether reads end at multiples of their size: stripes are a power of two from 64 KiB on, nearly always of 1 MiB or more, and
-    /// so are reads.
+    /// Whether reads end at multiples of their size: stripes are a power of two from 64 KiB on,
+    /// nearly always of 1 MiB or more, and so are reads.
     pub has_stripes: bool,
-    /// Whether a large sample in a file of its own may be read straight into its batch: readers wait for many of them side
-    /// by side, a batch would for one at a time.
+    /// Whether a large sample in a file of its own may be read straight into its batch: readers
+    /// wait for many of them side by side, a batch would for one at a time.
     pub reads_sample_files_in_place: bool,
 }
 
@@ -67,10 +70,12 @@ impl Level {
             Self::LocalDisk => LevelTraits {
                 // 100 us at 1.6 GB/s.
                 gap_bytes: 128 * KIB,
-                // One fills storage up to 0.8 GB/s, two give 1.5 times that on warm data (facts: readers).
+                // One fills storage up to 0.8 GB/s, two give 1.5 times that on warm data (facts:
+                // readers).
                 readers: 2,
                 sample_file_readers: 2,
-                // Smaller ones stay in the processor's cache, and cost fewer page faults at the start.
+                // Smaller ones stay in the processor's cache, and cost fewer page faults at the
+                // start.
                 contiguous_segment_bytes: 4 * MIB,
                 sequential_segment_bytes: 4 * MIB,
                 reads_in_pieces: false,
@@ -80,12 +85,13 @@ impl Level {
             Self::Network => LevelTraits {
                 // 0.5 ms at 1 GB/s.
                 gap_bytes: 512 * KIB,
-                // Only requests side by side hide the latency: as many as a Lustre client has under way per server. They sleep
-                // nearly all the time.
+                // Only requests side by side hide the latency: as many as a Lustre client has under
+                // way per server. They sleep nearly all the time.
                 readers: 8,
                 // A file takes a trip to be found, one to be opened and one to be read.
                 sample_file_readers: 32,
-                // The regions are far apart, and on disks every change from one to the other is a seek.
+                // The regions are far apart, and on disks every change from one to the other is a
+                // seek.
                 contiguous_segment_bytes: 64 * MIB,
                 sequential_segment_bytes: SEGMENT_BYTES,
                 reads_in_pieces: true,
@@ -100,7 +106,8 @@ impl Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IoMode {
-    /// Every rank copies its samples from a mapping of resident files; nothing is planned or read for others.
+    /// Every rank copies its samples from a mapping of resident files; nothing is planned or read
+    /// for others.
     Mapped,
     /// Readers execute a plan for all ranks of the node.
     Planned {
@@ -109,7 +116,8 @@ pub enum IoMode {
     },
     /// Samples are found by walking from record to record with a cursor through a mapping.
     CursorWalk {
-        /// Whether the node's roots walk for all its ranks, which then plan; else every rank walks for itself.
+        /// Whether the node's roots walk for all its ranks, which then plan; else every rank walks
+        /// for itself.
         roots: bool,
     },
 }
@@ -174,7 +182,8 @@ fn exceeds_page_cache(data: &DataFacts, memory_bytes: u64) -> bool {
     data.file_bytes > memory_bytes / 2
 }
 
-/// Whether what is read lies in pieces on other nodes, and readers may announce their blocks to the kernel.
+/// Whether what is read lies in pieces on other nodes, and readers may announce their blocks to the
+/// kernel.
 fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Kind) -> bool {
     // Steps of a forward walk and groups are pieces of a file, unless every sample is a file.
     let in_pieces =
@@ -190,8 +199,9 @@ fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Ki
 
 /// Whether reads should go around the page cache, where the file system does that.
 ///
-/// Announced blocks go through it even where the files exceed it: the kernel requests them in the order of the file, and readers drop
-/// them when they are read. Requests of several readers around the page cache leave that order, which costs seeks.
+/// Announced blocks go through it even where the files exceed it: the kernel requests them in the
+/// order of the file, and readers drop them when they are read. Requests of several readers around
+/// the page cache leave that order, which costs seeks.
 #[must_use]
 pub fn wants_direct(
     options: &ReadOptions,
@@ -226,7 +236,8 @@ impl IoChoice {
             AccessChoice::Auto if direct && storage.direct == DirectIo::IoUring => AccessChoice::IoUring,
             choice => choice,
         };
-        // With a cursor, readers are only asked for where they are to be roots; else every rank walks for itself.
+        // With a cursor, readers are only asked for where they are to be roots; else every rank
+        // walks for itself.
         let roots =
             options.roots || options.locate == Locate::Handoff || (walks && options.readers.is_some());
         let mode = if walks {

@@ -57,7 +57,8 @@ pub struct Budget {
     pub is_default: bool,
     /// What other loaders and kept data hold of it \[bytes\].
     pub held_bytes: u64,
-    /// What a loader may take on loan where nothing that works is left: all but what nobody gives up \[bytes\].
+    /// What a loader may take on loan where nothing that works is left: all but what nobody gives
+    /// up \[bytes\].
     pub lendable_bytes: u64,
     /// What bounds it; `memory=` could ask for no more.
     pub bound: MemoryBound,

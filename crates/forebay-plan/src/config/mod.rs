@@ -1,8 +1,9 @@
 //! What is decided when a loader is made, so that all processes of a node compute the same plan.
 //!
-//! Every decision is a pure function of the options, facts of the data set and facts of the storage ([`decide`]). Somebody
-//! else gathers the facts (`facts`), and words what was decided. Nothing here changes which samples are delivered: that is
-//! the order's alone. `memory` is what a loader may use, `io_mode` how its node touches storage, `sizing` what that takes.
+//! Every decision is a pure function of the options, facts of the data set and facts of the storage
+//! ([`decide`]). Somebody else gathers the facts (`facts`), and words what was decided. Nothing
+//! here changes which samples are delivered: that is the order's alone. `memory` is what a loader
+//! may use, `io_mode` how its node touches storage, `sizing` what that takes.
 
 mod facts;
 mod io_mode;
@@ -29,8 +30,8 @@ const ALIGN: u64 = 4096;
 const READS_PER_BLOCK: u32 = 64;
 /// Requests under way per `io_uring` reader.
 const DEPTH: u32 = 16;
-/// A sample at least this large is read straight into its batch where nothing else shares the read: from here on the
-/// second copy costs more than the lost coalescing.
+/// A sample at least this large is read straight into its batch where nothing else shares the read:
+/// from here on the second copy costs more than the lost coalescing.
 const IN_PLACE_BYTES: u64 = 64 * KIB;
 
 /// The decisions, the same in all processes of a node.
@@ -94,7 +95,8 @@ pub fn decide(
     control_bytes: &dyn Fn(&RegionSizes) -> u64,
 ) -> Result<Settings, BudgetTooSmall> {
     let mean_bytes = data.mean_record_bytes();
-    // What one sample costs in the staging ring: its record with the padding that lies between records.
+    // What one sample costs in the staging ring: its record with the padding that lies between
+    // records.
     let staged_bytes = mean_bytes
         .max((data.file_bytes as f64 / data.samples.max(1) as f64).min(mean_bytes + 2.0 * ALIGN as f64));
     let step_samples = order.spec().batch * options.node_ranks as u64;

@@ -9,17 +9,20 @@ use super::io_mode::IoChoice;
 use super::memory::Budget;
 use crate::order::{Kind, Order};
 
-/// Batch buffers per rank: one in the user's hands, one held while the next is asked for, two being filled.
+/// Batch buffers per rank: one in the user's hands, one held while the next is asked for, two being
+/// filled.
 const BUFFERS: usize = 4;
 /// The same where they are small, so that short delays of a busy core are not felt.
 const SMALL_BUFFERS: usize = 8;
 /// Size up to which a batch buffer is small \[bytes\].
 const SMALL_BUFFER_BYTES: u64 = 2 * MIB;
-/// Segments by which the roots locate samples ahead of the slowest planner: as many as are planned ahead of the readers, and two more.
+/// Segments by which the roots locate samples ahead of the slowest planner: as many as are planned
+/// ahead of the readers, and two more.
 const LOCATE_AHEAD_SEGMENTS: u64 = 4;
 /// Bytes of the first segment: the first batches should be there soon.
 const FIRST_SEGMENT_BYTES: u64 = 4 * MIB;
-/// Segments that the staging ring holds at once: gathered, filled, being planned, and one for the ring's seam.
+/// Segments that the staging ring holds at once: gathered, filled, being planned, and one for the
+/// ring's seam.
 const SEGMENTS: u64 = 4;
 /// The staging ring is a multiple of this \[bytes\]; as many blocks of this size are alive at most.
 const STAGING_STEP_BYTES: u64 = 64 * 1024;
@@ -86,8 +89,8 @@ pub struct BudgetTooSmall {
     pub staging_bytes: u64,
 }
 
-/// Room for the values of ragged fields \[bytes\]: what a batch holds on average and a quarter more. `expansion` are
-/// their bytes for each byte of a record.
+/// Room for the values of ragged fields \[bytes\]: what a batch holds on average and a quarter
+/// more. `expansion` are their bytes for each byte of a record.
 #[must_use]
 pub fn ragged_bytes(
     fields: &[Field],
@@ -210,7 +213,8 @@ impl Load<'_> {
         self.options.prefetch_windows.map_or(SEGMENTS, u64::from)
     }
 
-    /// A size of the staging ring: in whole steps, and no more than the data set twice (this epoch and the next).
+    /// A size of the staging ring: in whole steps, and no more than the data set twice (this epoch
+    /// and the next).
     fn rounded(&self, bytes: u64) -> u64 {
         let whole = (2.0 * self.staged_bytes * self.data.samples as f64) as u64 + 2 * self.choice.read_bytes;
         bytes.min(whole).next_multiple_of(STAGING_STEP_BYTES)

@@ -1,11 +1,11 @@
 //! Lanes: how many an order has, and among how many ranks they divide.
 
-/// Lanes that a group order has at least where the batch allows: every power of two up to 8 ranks gets the same stream,
-/// and samples of one group are spread over eight times as many batches.
+/// Lanes that a group order has at least where the batch allows: every power of two up to 8 ranks
+/// gets the same stream, and samples of one group are spread over eight times as many batches.
 const LEAST_LANES: u64 = 8;
 
-/// The lanes of a group order: those that were asked for, else the smallest multiple of W that divides G and is at least 8, else
-/// the largest.
+/// The lanes of a group order: those that were asked for, else the smallest multiple of W that
+/// divides G and is at least 8, else the largest.
 ///
 /// # Errors
 /// The numbers that would work, where the one that was asked for does not.

@@ -1,24 +1,28 @@
 //! Orders: which sample stands at which position of an epoch.
 //!
-//! An [`Order`] is a pure function of (seed, epoch, step, rank) that keeps no array of the data set's size and starts at
-//! any position. Letters, as in docs/design.md: N samples, B batch per rank and step, W ranks, G = W·B global batch,
-//! T steps per epoch, L lanes. In step s of an epoch, slot j of rank r holds:
+//! An [`Order`] is a pure function of (seed, epoch, step, rank) that keeps no array of the data
+//! set's size and starts at any position. Letters, as in docs/design.md: N samples, B batch per
+//! rank and step, W ranks, G = W·B global batch, T steps per epoch, L lanes. In step s of an epoch,
+//! slot j of rank r holds:
 //!
 //! - `sequential`: position p = s·G + r·B + j; the sample is p.
 //! - `shuffle`: the same position; the sample is π(p), π keyed by (seed, epoch).
 //! - `given`: the same position; the sample is entry p of the ids given for the epoch.
-//! - `contiguous`: rank r walks its own region [⌊r·N/W⌋, ⌊(r+1)·N/W⌋): position s·B + j of the region.
-//! - `group`: rank r serves the lanes [r·L/W, (r+1)·L/W), one after the other in the batch, and takes the next G/L positions
-//!   of each; what a lane holds is defined in `group`.
+//! - `contiguous`: rank r walks its own region [⌊r·N/W⌋, ⌊(r+1)·N/W⌋): position s·B + j of the
+//!   region.
+//! - `group`: rank r serves the lanes [r·L/W, (r+1)·L/W), one after the other in the batch, and
+//!   takes the next G/L positions of each; what a lane holds is defined in `group`.
 //!
-//! The end of an epoch ([`Last`]): with `drop` T = ⌊N/G⌋ and what does not fill a step is left out; otherwise T = ⌈N/G⌉.
-//! `wrap` fills the last step from the start of the same epoch (a region's or lane's own start), `short` takes what is left,
-//! a rank's part may be empty; `carry` (sequential only) takes position (e·T + s)·G + r·B + j modulo N, so that epoch e starts
-//! where epoch e − 1 ended: the circular database of the papers. As regions and lanes are equal to ± 1,
-//! ⌊⌊N/L⌋ / (G/L)⌋ = ⌊N/G⌋ and ⌈⌈N/L⌉ / (G/L)⌉ = ⌈N/G⌉: they never change T.
+//! The end of an epoch ([`Last`]): with `drop` T = ⌊N/G⌋ and what does not fill a step is left out;
+//! otherwise T = ⌈N/G⌉. `wrap` fills the last step from the start of the same epoch (a region's or
+//! lane's own start), `short` takes what is left, a rank's part may be empty; `carry` (sequential
+//! only) takes position (e·T + s)·G + r·B + j modulo N, so that epoch e starts where epoch e − 1
+//! ended: the circular database of the papers. As regions and lanes are equal to ± 1, ⌊⌊N/L⌋ /
+//! (G/L)⌋ = ⌊N/G⌋ and ⌈⌈N/L⌉ / (G/L)⌉ = ⌈N/G⌉: they never change T.
 //!
-//! Promises: every sample exactly once per epoch (`drop` leaves out at most G − 1, `wrap` and `carry` repeat at most
-//! G − 1); every rank has T steps; the global batch of a step does not depend on W, except for `contiguous`.
+//! Promises: every sample exactly once per epoch (`drop` leaves out at most G − 1, `wrap` and
+//! `carry` repeat at most G − 1); every rank has T steps; the global batch of a step does not
+//! depend on W, except for `contiguous`.
 
 mod error;
 mod lanes;
@@ -131,7 +135,8 @@ pub struct OrderSpec {
     pub batch: u64,
     /// W, ranks.
     pub ranks: u64,
-    /// L, lanes of a group order; chosen where it is `None`. Other kinds take only what [`Order::lanes`] gives.
+    /// L, lanes of a group order; chosen where it is `None`. Other kinds take only what
+    /// [`Order::lanes`] gives.
     pub lanes: Option<u64>,
 }
 
@@ -151,8 +156,8 @@ pub struct Order {
 impl Order {
     /// Validates a definition.
     ///
-    /// # Errors
-    /// Each names the numbers that contradict each other and, where there are any, those that would work.
+    /// # Errors Each names the numbers that contradict each other and, where there are any, those
+    /// that would work.
     pub fn new(spec: OrderSpec) -> Result<Self, OrderError> {
         let kind = spec.kind.name();
         let number = |what, found, expected| Err(OrderError::Number { kind, what, found, expected });
@@ -239,8 +244,8 @@ impl Order {
 
     /// L, sample streams that the ranks share out between them.
     ///
-    /// A group order has as many as were asked for, or chosen. In `sequential`, `shuffle` and `given` every slot of the
-    /// global batch is a lane of its own; in `contiguous` every rank is.
+    /// A group order has as many as were asked for, or chosen. In `sequential`, `shuffle` and
+    /// `given` every slot of the global batch is a lane of its own; in `contiguous` every rank is.
     #[must_use]
     pub fn lanes(&self) -> u64 {
         self.lanes
@@ -271,11 +276,13 @@ impl Order {
         }
     }
 
-    /// Staging bytes with which `node_ranks` ranks of a node never wait for room, at `mean_sample_bytes` per sample.
+    /// Staging bytes with which `node_ranks` ranks of a node never wait for room, at
+    /// `mean_sample_bytes` per sample.
     ///
-    /// For a group order: (lanes of the node + windows that end inside one step + 1)·w·S·mean, where the 1 is a window that is
-    /// read meanwhile. Thanks to the staggered edges at most ⌈G / (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the
-    /// last step repeats comes on top. Other orders: one step of the node. Before padding and alignment.
+    /// For a group order: (lanes of the node + windows that end inside one step + 1)·w·S·mean,
+    /// where the 1 is a window that is read meanwhile. Thanks to the staggered edges at most ⌈G /
+    /// (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the last step repeats comes
+    /// on top. Other orders: one step of the node. Before padding and alignment.
     #[must_use]
     pub fn least_staging_bytes(&self, mean_sample_bytes: f64, node_ranks: usize) -> u64 {
         let node_ranks = node_ranks as u64;
@@ -294,10 +301,11 @@ impl Order {
         (samples as f64 * mean_sample_bytes).ceil() as u64
     }
 
-    /// The samples of `rank` in `step` of `epoch`, by slot. THE definition: everything faster must give the same.
+    /// The samples of `rank` in `step` of `epoch`, by slot. THE definition: everything faster must
+    /// give the same.
     ///
-    /// Clears `out` first. `given` are the sample ids of the epoch for [`Kind::Given`], checked by [`Order::check_given`];
-    /// other kinds do not look at them.
+    /// Clears `out` first. `given` are the sample ids of the epoch for [`Kind::Given`], checked by
+    /// [`Order::check_given`]; other kinds do not look at them.
     ///
     /// # Panics
     /// Where the step or the rank does not exist, or [`Kind::Given`] gets no ids or too few.
@@ -351,8 +359,8 @@ impl Order {
 
     /// Checks the sample ids given for an epoch, every sample once, and gives them back as such.
     ///
-    /// # Errors
-    /// Names the length, the first id that no sample has, or the first that stands there for the second time.
+    /// # Errors Names the length, the first id that no sample has, or the first that stands there
+    /// for the second time.
     pub fn check_given(&self, epoch: u64, ids: &[i64]) -> Result<Vec<u64>, OrderError> {
         let samples = self.spec.samples;
         if ids.len() as u64 != samples {
@@ -413,7 +421,8 @@ impl Order {
     }
 }
 
-/// Positions of one rank in one step: `base + (first + slot) mod modulus` for every slot below `count`.
+/// Positions of one rank in one step: `base + (first + slot) mod modulus` for every slot below
+/// `count`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) base: u64,

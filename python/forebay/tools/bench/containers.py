@@ -1,11 +1,12 @@
 """Writers of the containers that training data comes in: LMDB, HDF5, TFRecord, npz.
 
-Each takes blocks of samples and makes the files of one data set, with the format's own library where there is one. A TFRecord
-file is a chain of (length, masked CRC32C of the length, data, masked CRC32C of the data); its records are `tf.train.Example`
-messages, written by hand as three levels of protobuf maps, so that TensorFlow is not needed.
+Each takes blocks of samples and makes the files of one data set, with the format's own library
+where there is one. A TFRecord file is a chain of (length, masked CRC32C of the length, data, masked
+CRC32C of the data); its records are `tf.train.Example` messages, written by hand as three levels of
+protobuf maps, so that TensorFlow is not needed.
 
-Everything is flushed to the disk: pages that are still to be written cannot be dropped from a page cache, and a cold run
-would find them.
+Everything is flushed to the disk: pages that are still to be written cannot be dropped from a page
+cache, and a cold run would find them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ LABELS = 1000
 _PAGE_BYTES = 4096
 _PAGE_HEADER_BYTES = 16
 _NODE_HEADER_BYTES = 8
-# A larger node goes to pages of its own: half a page, even, less its offset in the page (lmdb, `me_nodemax`).
+# A larger node goes to pages of its own: half a page, even, less its offset in the page (lmdb,
+# `me_nodemax`).
 _NODE_MOST_BYTES = ((_PAGE_BYTES - _PAGE_HEADER_BYTES) // 2 & ~1) - 2
 _COMMIT_EVERY = 1000
 """Samples per transaction: what Caffe's `convert_imageset` does."""
@@ -183,7 +185,8 @@ def minimum_bytes(container: str, sample: Sample, samples: int, files: int) -> i
     """Estimate what the files take on a disk: an upper bound for samples of the mean size."""
     if container == "lmdb":
         return _lmdb_bytes(sample, samples)
-    # Per sample: framing, names, label. Per file: superblock and object headers of HDF5, directory of npz, the last block.
+    # Per sample: framing, names, label. Per file: superblock and object headers of HDF5, directory
+    # of npz, the last block.
     extra = 32 * len(sample.fields) + 96
     return samples * (sample.bytes + extra) + files * (16 << 10)
 
@@ -193,7 +196,8 @@ def _lmdb_bytes(sample: Sample, samples: int) -> int:
     node = _NODE_HEADER_BYTES + 12 + value
     if node > _NODE_MOST_BYTES:
         pages = -(-(value + _PAGE_HEADER_BYTES) // _PAGE_BYTES)
-        # Half a page more where sizes vary: what the last page wastes is that on average. Leaves hold page numbers only.
+        # Half a page more where sizes vary: what the last page wastes is that on average. Leaves
+        # hold page numbers only.
         return int(samples * (_PAGE_BYTES * (pages + 0.5 * bool(sample.deviation_bytes)) + 40)) + (1 << 20)
     return int(samples * node * 1.1) + (1 << 20)
 

@@ -1,7 +1,8 @@
 """What is known about a data set before it is read: format, samples, sizes.
 
-The engine looks at what it reads. Of HDF5 files that it does not read as they are, such as those with values of variable
-length or with columns of several lengths, as much is found out as the baselines need.
+The engine looks at what it reads. Of HDF5 files that it does not read as they are, such as those
+with values of variable length or with columns of several lengths, as much is found out as the
+baselines need.
 """
 
 from __future__ import annotations

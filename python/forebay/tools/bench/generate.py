@@ -1,13 +1,14 @@
 """Generated data sets: seeded noise of a workload's measure in any of its containers, made once.
 
-How, in order: a `Recipe` says all that decides the bytes. Under a lock, a data set with the same recipe, whole by its manifest,
-is used again. Otherwise it is written beside its place, under a name that ends in ``.partial``: samples block by block, the
-manifest last; then it is renamed. What an interrupted run leaves behind is a ``.partial``, which the next run removes.
+How, in order: a `Recipe` says all that decides the bytes. Under a lock, a data set with the same
+recipe, whole by its manifest, is used again. Otherwise it is written beside its place, under a name
+that ends in ``.partial``: samples block by block, the manifest last; then it is renamed. What an
+interrupted run leaves behind is a ``.partial``, which the next run removes.
 
-The content is the raw output of a random generator (SFC64, one stream per block of samples), so nothing compresses and no
-two samples are alike; 32-bit floats get an exponent of 0, to be numbers that one can compute with. The first eight bytes of
-a sample are its number, little-endian. Sizes that vary follow a normal distribution, cut off evenly on both sides, so that the
-mean stays.
+The content is the raw output of a random generator (SFC64, one stream per block of samples), so
+nothing compresses and no two samples are alike; 32-bit floats get an exponent of 0, to be numbers
+that one can compute with. The first eight bytes of a sample are its number, little-endian. Sizes
+that vary follow a normal distribution, cut off evenly on both sides, so that the mean stays.
 
 Nothing is written when the disk has too little room.
 """
@@ -136,7 +137,8 @@ def _block(recipe: Recipe, first: int, lengths: NDArray[np.int64]) -> Block:
     data: NDArray[np.uint8] = words.view(np.uint8)[:total]
     fixed = [field for field in recipe.sample.fields if field.shape is not None]
     if any(field.dtype == "float32" for field in fixed):
-        # Only samples of equal size hold floats: a field that varies is of uint8, and alone at the end.
+        # Only samples of equal size hold floats: a field that varies is of uint8, and alone at the
+        # end.
         table = data.reshape(len(lengths), -1) if not recipe.sample.deviation_bytes else None
         start = 0
         for field in fixed:

@@ -1,8 +1,9 @@
 """How much of the files must come from the storage at least: the pages that hold what a run handed out, each once.
 
-A cache, and a file system, give whole pages; LMDB puts small values between the entries of a tree page and large ones into
-pages of their own, so whoever delivers a record has to read the pages that it lies in. What is read beside them (other tree
-pages, read-ahead, a page again) is what a strategy costs the storage.
+A cache, and a file system, give whole pages; LMDB puts small values between the entries of a tree
+page and large ones into pages of their own, so whoever delivers a record has to read the pages that
+it lies in. What is read beside them (other tree pages, read-ahead, a page again) is what a strategy
+costs the storage.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 Three cases:
 
-- The data set lies on a mount of the emulator. Node 0 is that mount; further nodes get mounts of their own from the same
-  server, in a temporary directory, for as long as the bench runs.
+- The data set lies on a mount of the emulator. Node 0 is that mount; further nodes get mounts of
+  their own from the same server, in a temporary directory, for as long as the bench runs.
 - ``--pfs PRESET``: the data set's directory is mounted for the run, once per node.
 - Otherwise all nodes read the same path and share the page cache of this machine.
 
-Whatever was mounted here is unmounted at the end, found by the kernel's table and not by what this process remembers, so that
-nothing stays after an interruption either.
+Whatever was mounted here is unmounted at the end, found by the kernel's table and not by what this
+process remembers, so that nothing stays after an interruption either.
 """
 
 from __future__ import annotations
@@ -97,14 +97,16 @@ class EmulatedNodes(Nodes):
         self, facts: Facts, server: Any, mounts: list[Path], relative: tuple[str, ...], cache: Path
     ) -> None:
         super().__init__(facts, len(mounts))
-        # A sidecar is tied to a path, and those of the mounts that are made here will never come again.
+        # A sidecar is tied to a path, and those of the mounts that are made here will never come
+        # again.
         self.variables = {"FOREBAY_CACHE_DIR": str(cache)}
         self.paths = tuple(tuple(str(mount / one) for one in relative) for mount in mounts)
         self._server, self.mounts = server, mounts
         backing = Path(os.path.realpath(server.backing))
         own = Path(os.path.realpath(mounts[0]))
         inside = [Path(os.path.realpath(file)) for file in self._files]
-        # The files as the engine named them lie below the mount where it was there already, else below the backing directory.
+        # The files as the engine named them lie below the mount where it was there already, else
+        # below the backing directory.
         base = own if inside[0].is_relative_to(own) else backing
         self._limit_files = [mounts[0] / file.relative_to(base) for file in inside]
         self.time_scale = float(server.time_scale)

@@ -1,9 +1,10 @@
 """Runs a bench: rows interleaved and repeated, each run in new processes, so that none inherits another's memory or mappings.
 
-In order: the nodes (`nodes`); the index, if the engine runs; the storage's own limit; for every row a verification run, which
-also warms up what is not the file system's business; then, repetition after repetition, every row once. A row whose processes
-die is reported with the end of their output and left out from then on; the others go on. Interrupted, it ends the ranks,
-unmounts and removes what it made.
+In order: the nodes (`nodes`); the index, if the engine runs; the storage's own limit; for every row
+a verification run, which also warms up what is not the file system's business; then, repetition
+after repetition, every row once. A row whose processes die is reported with the end of their output
+and left out from then on; the others go on. Interrupted, it ends the ranks, unmounts and removes
+what it made.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Rows: what ``--strategies a,b@order,…`` asks for.
 
-A row is ``strategy@order``. A strategy is a preset of the engine, whatever ``forebay.Loader(strategy=)`` takes, or a baseline,
-which has one order and no other. A comma also stands inside ``forebay:access=pread,readers=2`` and
-``group:samples=512,window=4``: a part that begins with ``name=`` belongs to the one before it. ``ladder`` stands for the rows
-of the paper on LMDBIO, each of which removes one cost of the one before, with the default last.
+A row is ``strategy@order``. A strategy is a preset of the engine, whatever
+``forebay.Loader(strategy=)`` takes, or a baseline, which has one order and no other. A comma also
+stands inside ``forebay:access=pread,readers=2`` and ``group:samples=512,window=4``: a part that
+begins with ``name=`` belongs to the one before it. ``ladder`` stands for the rows of the paper on
+LMDBIO, each of which removes one cost of the one before, with the default last.
 """
 
 from __future__ import annotations
@@ -77,15 +78,16 @@ def parse(text: str, order: str, baselines: Mapping[str, Baseline]) -> tuple[Row
     text
         ``strategy[@order],…``
     order
-        Order of the engine's rows that name none; one that walks with a cursor takes ``sequential`` where this is none that a
-        cursor can take.
+        Order of the engine's rows that name none; one that walks with a cursor takes ``sequential``
+        where this is none that a cursor can take.
     baselines
         All there are, by name.
 
     Raises
     ------
     OptionError
-        If a strategy or an order is not known, or a row stands there twice; the message names those that there are.
+        If a strategy or an order is not known, or a row stands there twice; the message names those
+        that there are.
     """
     rows: list[Row] = []
     for part in _parts(text):

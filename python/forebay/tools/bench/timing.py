@@ -1,7 +1,7 @@
 """From the ranks' time stamps to the numbers of a repetition; docs/metrics.md defines them.
 
-All times come out in model time: real time over the emulator's time scale, which is 1 where there is no emulator. Time of the
-processor and counts stay as they are.
+All times come out in model time: real time over the emulator's time scale, which is 1 where there
+is no emulator. Time of the processor and counts stay as they are.
 """
 
 from __future__ import annotations
@@ -166,8 +166,9 @@ def _compute(rank: Rank) -> npt.NDArray[np.int64]:
 def _utilisation(ranks: Sequence[Rank]) -> float | None:
     """Accelerator utilisation as DLIO's `statscounter.py` has it, which MLPerf Storage reports.
 
-    Per epoch and rank: the compute of all steps but the first, over the epoch's time less the wait and the compute of the first
-    step. Mean over the ranks, then over the epochs. None where an epoch has one step only.
+    Per epoch and rank: the compute of all steps but the first, over the epoch's time less the wait
+    and the compute of the first step. Mean over the ranks, then over the epochs. None where an
+    epoch has one step only.
     """
     epochs = [*ranks[0].arrays["epochs"], ranks[0].steps]
     found = []

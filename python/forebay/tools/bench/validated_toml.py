@@ -1,6 +1,7 @@
 """Reading TOML with checks: a table that knows its file, and which of its keys were asked for.
 
-Every error names the file, the key with the tables it lies in, what was expected and what was found.
+Every error names the file, the key with the tables it lies in, what was expected and what was
+found.
 """
 
 from __future__ import annotations

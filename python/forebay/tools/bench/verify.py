@@ -1,13 +1,15 @@
 """Whether all rows handed out the same samples: digests, and what they are compared with.
 
-A rank's verification run keeps, for each sample it was handed, the id and a digest of 128 bits of (id, bytes). The runner
-joins the ranks of a row. Two things come of it:
+A rank's verification run keeps, for each sample it was handed, the id and a digest of 128 bits of
+(id, bytes). The runner joins the ranks of a row. Two things come of it:
 
-- `digest_steps`: of the ids and digests of every step, rank by rank and slot by slot. Rows of one order must agree in it, and
-  in the digest of each single step, so that the first step that differs can be named.
-- `digest_epoch`: the sum, modulo 2^128, of the digests of all different samples of an epoch: it does not depend on their order.
-  All rows of a data set must agree in it. Where the last step is filled up from the start a sample comes twice; it counts
-  once, and must have the same digest both times. An epoch that was cut short has none.
+- `digest_steps`: of the ids and digests of every step, rank by rank and slot by slot. Rows of one
+  order must agree in it, and in the digest of each single step, so that the first step that differs
+  can be named.
+- `digest_epoch`: the sum, modulo 2^128, of the digests of all different samples of an epoch: it
+  does not depend on their order. All rows of a data set must agree in it. Where the last step is
+  filled up from the start a sample comes twice; it counts once, and must have the same digest both
+  times. An epoch that was cut short has none.
 """
 
 from __future__ import annotations

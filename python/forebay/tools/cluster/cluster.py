@@ -61,8 +61,8 @@ class Cluster:
     nodes : int
         How many.
     mounts : sequence of sequences of path, optional
-        For each node, the mounts of the emulated file system that it is to see; of others it sees none. They must be there
-        already, and must be unmounted only after the cluster's end.
+        For each node, the mounts of the emulated file system that it is to see; of others it sees
+        none. They must be there already, and must be unmounted only after the cluster's end.
 
     Attributes
     ----------
@@ -147,7 +147,8 @@ class Cluster:
     ) -> None:
         self.close()
 
-    # --- running programs ----------------------------------------------------------------------------------------------
+    # --- running programs
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def shell(self) -> str:
@@ -159,15 +160,16 @@ class Cluster:
         target = str(self._init.pid)
         namespaces = ["--net", "--uts", "--ipc", "--mount", f"--pid=/proc/{target}/ns/pid_for_children"]
         user = ["--user", "--preserve-credentials"] if self._user else []
-        # The working directory is looked up anew, so that it is the hub's own and not the machine's.
+        # The working directory is looked up anew, so that it is the hub's own and not the
+        # machine's.
         inside = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', str(Path.cwd()), *program]
         return ["nsenter", "--target", target, *user, *namespaces, "--", *inside]
 
     def on(self, node: int, program: Sequence[str]) -> list[str]:
         """Give the command that runs a program on a node.
 
-        Signals sent to that command do not reach the program: end it by `clear`, or by ``kill`` run on the node, where its
-        process has the number that it sees itself.
+        Signals sent to that command do not reach the program: end it by `clear`, or by ``kill`` run
+        on the node, where its process has the number that it sees itself.
         """
         return self.in_hub([str(PLACE / "on"), self.names[node], *program])
 
@@ -211,7 +213,8 @@ class Cluster:
             )
         return done.stdout
 
-    # --- the end -------------------------------------------------------------------------------------------------------
+    # --- the end
+    # -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End all processes of the cluster and take it away; nothing of it is left when this returns."""

@@ -1,8 +1,8 @@
 """What is converted: samples in order, a batch at a time.
 
-Everything comes through :func:`forebay.open` and a sequential :class:`forebay.Loader`, except for the two kinds of numpy files
-that have to be rewritten before Forebay reads them in place: arrays in Fortran order and deflated members of archives. Those
-are read by numpy.
+Everything comes through :func:`forebay.open` and a sequential :class:`forebay.Loader`, except for
+the two kinds of numpy files that have to be rewritten before Forebay reads them in place: arrays in
+Fortran order and deflated members of archives. Those are read by numpy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetSource", "NumpySource", "Source", "open_source", "with_lengths"]
 
-# A batch is about as large as this [bytes], so that any number of samples is converted in bounded memory.
+# A batch is about as large as this [bytes], so that any number of samples is converted in bounded
+# memory.
 BATCH_BYTES = 8 << 20
 MOST_BATCH_SAMPLES = 4096
 
@@ -59,8 +60,9 @@ class DatasetSource:
     dataset : Dataset
         What is read.
     bad_samples : {"raise", "skip"}
-        What a sample does that cannot be read or decoded, or has a wrong checksum. ``raise``: an error that names it. ``skip``:
-        it is left out; all samples are read once before, to know which ones are left.
+        What a sample does that cannot be read or decoded, or has a wrong checksum. ``raise``: an
+        error that names it. ``skip``: it is left out; all samples are read once before, to know
+        which ones are left.
     progress : function
         Told (what, done, all) while checksums and samples are read beforehand.
 

@@ -82,7 +82,8 @@ def convert(
 ) -> Converted:
     """Write all samples of a source into a new file (for LMDB and folders, a directory).
 
-    Nothing is there under the name of the target before all is written, nor afterwards if something goes wrong.
+    Nothing is there under the name of the target before all is written, nor afterwards if something
+    goes wrong.
 
     Parameters
     ----------

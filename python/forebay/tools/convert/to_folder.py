@@ -1,7 +1,8 @@
 """A folder: a file for each sample, in a directory for each class where the samples have labels.
 
-Files are named by the number of the sample, directories by that of the class, with zeros in front, so that the order of the
-names is that of the numbers. The ending is that of the kind of file whose first bytes the sample has.
+Files are named by the number of the sample, directories by that of the class, with zeros in front,
+so that the order of the names is that of the numbers. The ending is that of the kind of file whose
+first bytes the sample has.
 """
 
 from __future__ import annotations

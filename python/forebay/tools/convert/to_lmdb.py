@@ -1,6 +1,7 @@
 """LMDB, written by py-lmdb: records as they are, or Caffe's ``Datum`` messages, under the keys 00000000, 00000001, ...
 
-A dataset of one field of bytes becomes values of these bytes; one of an image and a label becomes messages.
+A dataset of one field of bytes becomes values of these bytes; one of an image and a label becomes
+messages.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from forebay.tools.demo import datum
 
 __all__ = ["check", "write"]
 
-# An environment has a largest size, up to which its file grows; it is doubled when it is reached [bytes].
+# An environment has a largest size, up to which its file grows; it is doubled when it is reached
+# [bytes].
 FIRST_MAP_BYTES = 64 << 20
 
 

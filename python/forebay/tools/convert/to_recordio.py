@@ -1,7 +1,8 @@
 """MXNet's RecordIO: records as they are, framed as dmlc-core does.
 
-Its own library, mxnet, is not maintained any more and needs a numpy of 2022, so the framing is written here; the tests compare
-it with files that mxnet wrote. A record is cut where the magic number stands at a multiple of four, and the magic is left out.
+Its own library, mxnet, is not maintained any more and needs a numpy of 2022, so the framing is
+written here; the tests compare it with files that mxnet wrote. A record is cut where the magic
+number stands at a multiple of four, and the magic is left out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """tar, as WebDataset has it: a member for each field of a sample, `<number>.<field>`.
 
-Fields of bytes are members as they are; any other becomes an npy file, which WebDataset reads by its name.
+Fields of bytes are members as they are; any other becomes an npy file, which WebDataset reads by
+its name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TFRecord, written by the package ``tfrecord``: records as they are, or ``tf.train.Example`` messages.
 
-A dataset of one field ``data`` of bytes becomes records of these bytes; anything else becomes messages, in which a field is a
-list of bytes, of float32 or of int64.
+A dataset of one field ``data`` of bytes becomes records of these bytes; anything else becomes
+messages, in which a field is a list of bytes, of float32 or of int64.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """The demo's data set: scikit-learn's digits as a Caffe-style LMDB.
 
-How, in order: the 1,797 digits (8x8, shipped inside scikit-learn, nothing is downloaded) are parted into
-training and held-out images, class by class, *before* anything is multiplied, so that no variation of a
-held-out image is ever trained on. Each training sample is one training image, enlarged to 32x32, shifted,
-coloured and made noisy; the image is drawn at random, so the classes are mixed in file order, as in the sets
-that Caffe's own tools shuffle. Every sample is a `Datum` under the key ``%08d``, put in order, one
-transaction per 1,000 samples, which is what Caffe's converter does.
+How, in order: the 1,797 digits (8x8, shipped inside scikit-learn, nothing is downloaded) are parted
+into training and held-out images, class by class, *before* anything is multiplied, so that no
+variation of a held-out image is ever trained on. Each training sample is one training image,
+enlarged to 32x32, shifted, coloured and made noisy; the image is drawn at random, so the classes
+are mixed in file order, as in the sets that Caffe's own tools shuffle. Every sample is a `Datum`
+under the key ``%08d``, put in order, one transaction per 1,000 samples, which is what Caffe's
+converter does.
 
-The directory appears under its name only when it is complete (it is written beside it and renamed), and
-carries `demo.json`, which says what is inside; a directory that holds the same set is used again.
+The directory appears under its name only when it is complete (it is written beside it and renamed),
+and carries `demo.json`, which says what is inside; a directory that holds the same set is used
+again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Caffe's ``Datum`` message, written and read by hand.
 
-A `Datum` is a protobuf message of seven fields (caffe.proto); the demo needs five of them: 1 `channels`, 2
-`height`, 3 `width` (varints), 4 `data` (bytes, channel-major) and 5 `label` (varint). The writer emits them
-in that order, as Caffe does. The reader is what a py-lmdb training script would contain: it takes the fields
-in any order, skips what it does not know by wire type, lets the last duplicate win, and defaults an absent
-label to 0. Forebay has its own decoder in Rust; that the two agree on every step of a training run is what
-the demo shows.
+A `Datum` is a protobuf message of seven fields (caffe.proto); the demo needs five of them: 1
+`channels`, 2 `height`, 3 `width` (varints), 4 `data` (bytes, channel-major) and 5 `label` (varint).
+The writer emits them in that order, as Caffe does. The reader is what a py-lmdb training script
+would contain: it takes the fields in any order, skips what it does not know by wire type, lets the
+last duplicate win, and defaults an absent label to 0. Forebay has its own decoder in Rust; that the
+two agree on every step of a training run is what the demo shows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A small real model in numpy: two layers, trained by data-parallel SGD with momentum.
 
-The image is brought to 16x16 grey values in integers, standardised, and goes through 64 rectified units and a
-softmax. Weights, gradient and velocity are one flat array each, the gradient with the loss behind it, so that
-one all-reduce per step is enough. Everything lives in arrays that are made once and aligned alike: two runs
-that get the same batches compute the same bits, which is what lets the demo compare losses with ``==``.
+The image is brought to 16x16 grey values in integers, standardised, and goes through 64 rectified
+units and a softmax. Weights, gradient and velocity are one flat array each, the gradient with the
+loss behind it, so that one all-reduce per step is enough. Everything lives in arrays that are made
+once and aligned alike: two runs that get the same batches compute the same bits, which is what lets
+the demo compare losses with ``==``.
 """
 
 from __future__ import annotations

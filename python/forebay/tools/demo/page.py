@@ -1,9 +1,9 @@
 """The demo's page: one HTML file, styles and pictures inside, nothing fetched from anywhere.
 
-`page.html` beside this module holds the words and the styles with ``$names``; the pictures are SVG drawn
-here: stacked bars of where the wall time of each epoch went, bars of the counters, loss curves. Words that depend on
-what the ranks read from, an emulated file system or a disk, are here. Colours are CSS variables, so the page follows
-the reader's choice of light or dark.
+`page.html` beside this module holds the words and the styles with ``$names``; the pictures are SVG
+drawn here: stacked bars of where the wall time of each epoch went, bars of the counters, loss
+curves. Words that depend on what the ranks read from, an emulated file system or a disk, are here.
+Colours are CSS variables, so the page follows the reader's choice of light or dark.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """What the demo measured, and how it is said: one registry of figures for the table, the page and the JSON.
 
-Times are means over the ranks, per epoch; counters are sums over the ranks and all epochs. A counter covers
-what the process did from opening the data set to the end of the last epoch, less what its main thread did
-while it computed and passed messages (faults, switches, processor time) — so the loader's own threads are in,
-the training is out. On an emulated file system its own counters stand beside them: what has really reached it,
-page faults of mappings included, from the start of a run to its end.
+Times are means over the ranks, per epoch; counters are sums over the ranks and all epochs. A
+counter covers what the process did from opening the data set to the end of the last epoch, less
+what its main thread did while it computed and passed messages (faults, switches, processor time) —
+so the loader's own threads are in, the training is out. On an emulated file system its own counters
+stand beside them: what has really reached it, page faults of mappings included, from the start of a
+run to its end.
 """
 
 from __future__ import annotations

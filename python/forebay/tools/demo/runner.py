@@ -70,7 +70,8 @@ def main(
     data
         Directory of the data set.
     preset
-        File system to emulate; by default `storage.PRESET` where FUSE is there, else the local disk is read.
+        File system to emulate; by default `storage.PRESET` where FUSE is there, else the local disk
+        is read.
     emulate
         False: read the local disk.
 

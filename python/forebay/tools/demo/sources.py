@@ -1,9 +1,9 @@
 """Where the batches of a training run come from: py-lmdb as Caffe reads, or Forebay.
 
-Both hand out, for each step of an epoch, images uint8 [batch_size, 3, 32, 32] and labels int64 [batch_size]
-of this rank. `PyLmdb` is the pattern that LMDBIO (Pumma et al.) found in Caffe: every rank opens the
-database, walks one cursor over all records, keeps its own share of each step and skips the others'. LMDB maps
-the file, so a record is read when the pages under it are touched.
+Both hand out, for each step of an epoch, images uint8 [batch_size, 3, 32, 32] and labels int64
+[batch_size] of this rank. `PyLmdb` is the pattern that LMDBIO (Pumma et al.) found in Caffe: every
+rank opens the database, walks one cursor over all records, keeps its own share of each step and
+skips the others'. LMDB maps the file, so a record is read when the pages under it are touched.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Where the training runs read from: an emulated file system in front of the data set, or the local disk.
 
-How, in order: `choose` decides before anything is made, and removes what a demo that was killed left mounted. `opened`
-mounts the data set's directory through the emulator, as one node, in a temporary directory that is locked for as long
-as this process lives, and unmounts it at the end, whatever the end is. Between runs `cool` empties the node's page
-cache and sets the counters to zero; `counted` tells what has reached the file system since, page faults included.
+How, in order: `choose` decides before anything is made, and removes what a demo that was killed
+left mounted. `opened` mounts the data set's directory through the emulator, as one node, in a
+temporary directory that is locked for as long as this process lives, and unmounts it at the end,
+whatever the end is. Between runs `cool` empties the node's page cache and sets the counters to
+zero; `counted` tells what has reached the file system since, page faults included.
 
 Without FUSE, or when told so, the runs read the local disk, and the reason is part of the result.
 """
@@ -188,7 +189,8 @@ class Emulated:
         Raises
         ------
         StorageError
-            Nothing has reached the file system, so that the node was not cold; or the emulator is gone.
+            Nothing has reached the file system, so that the node was not cold; or the emulator is
+            gone.
         """
         stats = self.server.stats()
         (node,) = (one for one in stats["nodes"] if Path(one["mount"]) == self.directory)

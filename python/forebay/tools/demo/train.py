@@ -1,14 +1,15 @@
 """One rank of one training run: ``python -m mpi4py -m forebay.tools.demo.train`` under `mpiexec`.
 
-Each step gets a batch, computes a gradient, sums it over the ranks, moves the weights; the wall time of a
-step is split there into exposed (waiting for data), compute, skew (waiting for ranks that are behind) and
-communication. Skew needs all ranks' times of arrival at the all-reduce, which one node's monotonic clock
-makes comparable; it is worked out at the end. The first batch of a run carries the start-up (opening, index,
-first reads) and is told apart. Rank 0 collects what all ranks measured and writes one JSON file.
+Each step gets a batch, computes a gradient, sums it over the ranks, moves the weights; the wall
+time of a step is split there into exposed (waiting for data), compute, skew (waiting for ranks that
+are behind) and communication. Skew needs all ranks' times of arrival at the all-reduce, which one
+node's monotonic clock makes comparable; it is worked out at the end. The first batch of a run
+carries the start-up (opening, index, first reads) and is told apart. Rank 0 collects what all ranks
+measured and writes one JSON file.
 
-Waiting ranks sleep rather than spin (there may be more ranks than cores), and no wait is for ever: a rank
-that stays away longer than the deadline ends the job with a message. An exception in any rank ends the whole
-job, which `python -m mpi4py` sees to.
+Waiting ranks sleep rather than spin (there may be more ranks than cores), and no wait is for ever:
+a rank that stays away longer than the deadline ends the job with a message. An exception in any
+rank ends the whole job, which `python -m mpi4py` sees to.
 """
 
 from __future__ import annotations

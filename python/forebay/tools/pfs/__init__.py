@@ -7,8 +7,8 @@
     print(server.stats()["nodes"][0]["read_bytes"])
     server.end()
 
-Each mount is one node with a page cache of its own; all mounts of a directory share the modelled servers. What is modelled,
-and what the kernel's FUSE client cannot imitate, is told in docs/pfs.md.
+Each mount is one node with a page cache of its own; all mounts of a directory share the modelled
+servers. What is modelled, and what the kernel's FUSE client cannot imitate, is told in docs/pfs.md.
 """
 
 from __future__ import annotations

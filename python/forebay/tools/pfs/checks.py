@@ -1,7 +1,7 @@
 """What must hold before something is mounted, each with a message of its own.
 
-A mistake in the arguments is an :class:`forebay.OptionError`; what the machine does not offer, or what is in the way, is a
-:class:`forebay.StorageError`. Nothing is changed here.
+A mistake in the arguments is an :class:`forebay.OptionError`; what the machine does not offer, or
+what is in the way, is a :class:`forebay.StorageError`. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def check_points(backing: Path, points: Iterable[str | os.PathLike[str]]) -> lis
     Raises
     ------
     OptionError
-        If one is given twice or is nested with the backing directory, another mount point or an emulator's mount.
+        If one is given twice or is nested with the backing directory, another mount point or an
+        emulator's mount.
     StorageError
         If one is not there, no directory, not empty, or a mount already.
     """
@@ -155,7 +156,8 @@ def check_fuse() -> None:
     Raises
     ------
     StorageError
-        If the device is missing or closed to the user, or if mounting needs root or fusermount3 and neither is there.
+        If the device is missing or closed to the user, or if mounting needs root or fusermount3 and
+        neither is there.
     """
     attempt = "mount with FUSE"
     try:

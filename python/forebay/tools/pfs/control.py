@@ -1,6 +1,7 @@
 """The control socket of a server: one line of JSON there, one line of JSON back.
 
-A connection is made for each request, so that a forked process, or one that comes back after hours, never finds half an answer.
+A connection is made for each request, so that a forked process, or one that comes back after hours,
+never finds half an answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from forebay._core import StorageError, StorageTimeout
 
 __all__ = ["GoneError", "ask"]
 
-# How long a server may take to answer [s]: dropping the page cache of a large node takes seconds, nothing else does.
+# How long a server may take to answer [s]: dropping the page cache of a large node takes seconds,
+# nothing else does.
 ANSWER_WITHIN_S = 60.0
 
 _PIECE_BYTES = 1 << 16

@@ -1,8 +1,9 @@
 """Where servers of the emulator put their sockets: a directory of the user's own.
 
-``$FOREBAY_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/forebay`` where that place exists and is ours, else ``/tmp/forebay-UID``:
-the same directory in which the ranks of a node meet. It is made with mode 0700; one that is there must be a real directory,
-ours, and closed to everybody else. Names here begin with ``pfs-``, which those of the ranks never do.
+``$FOREBAY_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/forebay`` where that place exists and is ours,
+else ``/tmp/forebay-UID``: the same directory in which the ranks of a node meet. It is made with
+mode 0700; one that is there must be a real directory, ours, and closed to everybody else. Names
+here begin with ``pfs-``, which those of the ranks never do.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ __all__ = ["forget", "is_ours", "locked", "log_of", "runtime_directory", "socket
 
 VARIABLE = "FOREBAY_RUNTIME_DIR"
 
-# Longest path of a socket [bytes]: `sun_path` has 108, one of them for the NUL at the end (unix(7)).
+# Longest path of a socket [bytes]: `sun_path` has 108, one of them for the NUL at the end
+# (unix(7)).
 _SOCKET_PATH_BYTES = 107
 
 

@@ -1,9 +1,10 @@
 """Mounts of the emulator: which there are, which one a path lies on, which are stale.
 
-How: the kernel's table, ``/proc/self/mountinfo``, is the only register. A mount of the emulator has the type
-``fuse.forebay-pfs`` and the source ``forebay-pfs:SOCKET``, where SOCKET is the control socket of its server. A mount is
-stale where nobody listens on that socket *and* the kernel answers ENOTCONN for it: a server that has just begun, or one
-that somebody else runs, is never taken for dead. Nothing here waits for a server that does not answer.
+How: the kernel's table, ``/proc/self/mountinfo``, is the only register. A mount of the emulator has
+the type ``fuse.forebay-pfs`` and the source ``forebay-pfs:SOCKET``, where SOCKET is the control
+socket of its server. A mount is stale where nobody listens on that socket *and* the kernel answers
+ENOTCONN for it: a server that has just begun, or one that somebody else runs, is never taken for
+dead. Nothing here waits for a server that does not answer.
 
 Source: proc_pid_mountinfo(5); the behaviour of dead mounts is measured in the tests.
 """
@@ -142,7 +143,8 @@ def _listens(path: Path) -> bool:
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             return False
         except OSError as error:
-            # A full queue (EAGAIN) and a missing permission are signs of life; a path too long for a socket is none.
+            # A full queue (EAGAIN) and a missing permission are signs of life; a path too long for
+            # a socket is none.
             return str(error) != "AF_UNIX path too long"
     return True
 

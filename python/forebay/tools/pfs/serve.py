@@ -1,9 +1,10 @@
 """The process of a server: ``python -m forebay.tools.pfs.serve DESCRIPTOR``, started by ``start`` and by nobody else.
 
-The configuration comes on standard input. The process forks, so that whoever started it has no child to wait for; the child
-leaves the session, the terminal and the working directory, and serves until it is told to end or SIGTERM comes. DESCRIPTOR is
-the end of a pipe that stays open as long as it lives. What it has to say goes to its standard error, a file beside the socket,
-which is removed in the end if nothing is in it.
+The configuration comes on standard input. The process forks, so that whoever started it has no
+child to wait for; the child leaves the session, the terminal and the working directory, and serves
+until it is told to end or SIGTERM comes. DESCRIPTOR is the end of a pipe that stays open as long as
+it lives. What it has to say goes to its standard error, a file beside the socket, which is removed
+in the end if nothing is in it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def serve(configuration: str) -> None:
     from forebay import _native
     from forebay.tools.pfs.directory import log_of
 
-    # The kernel has applied the mask of whoever makes a file before it asks us; ours must not come on top.
+    # The kernel has applied the mask of whoever makes a file before it asks us; ours must not come
+    # on top.
     os.umask(0)
     _native.pfs_serve(configuration)
     log = log_of(Path(json.loads(configuration)["socket"]))

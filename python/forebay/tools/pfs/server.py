@@ -1,7 +1,7 @@
 """A running emulator, seen from outside: started, joined, asked, ended.
 
-A server is one process that holds the model of one backing directory and all its mounts. It outlives whoever started it, and
-ends with its last mount.
+A server is one process that holds the model of one backing directory and all its mounts. It
+outlives whoever started it, and ends with its last mount.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class Server:
         OptionError
             If an argument is wrong, or differs from what the running server has.
         StorageError
-            If FUSE, the backing directory or a mount point cannot be used, or the server did not come up.
+            If FUSE, the backing directory or a mount point cannot be used, or the server did not
+            come up.
         """
         wanted = start.Wanted(
             preset=preset,

@@ -1,9 +1,10 @@
 """Starting a server, or joining the one that runs.
 
-In order: stale mounts are removed; all arguments are checked; under the lock of the runtime directory the server of this
-backing directory is looked for. If one runs and has the same numbers, it mounts the new points. Otherwise a process is started
-that leaves our session (see ``serve``), and we wait until it answers and all its mounts are in the kernel's table. If it ends
-before that, the error shows the end of what it had to say.
+In order: stale mounts are removed; all arguments are checked; under the lock of the runtime
+directory the server of this backing directory is looked for. If one runs and has the same numbers,
+it mounts the new points. Otherwise a process is started that leaves our session (see ``serve``),
+and we wait until it answers and all its mounts are in the kernel's table. If it ends before that,
+the error shows the end of what it had to say.
 """
 
 from __future__ import annotations
@@ -174,7 +175,8 @@ def _examine(backing: str | os.PathLike[str], points: list[Any]) -> tuple[list[P
 def _running(directory: Path, backing: Path) -> tuple[Path, dict[str, Any] | None]:
     """Return the socket of the server of a backing directory, and its facts if it runs.
 
-    The mounts are asked too: a server may have been started where the runtime directory was another one.
+    The mounts are asked too: a server may have been started where the runtime directory was another
+    one.
     """
     ours = socket_of(directory, backing)
     for socket in dict.fromkeys([ours, *(mount.socket for mount in list_mounts() if is_ours(mount.socket))]):

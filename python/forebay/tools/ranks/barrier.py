@@ -1,10 +1,12 @@
 """Where the ranks of a run wait for each other: an all-reduce of MPI, or a socket of the process that started them.
 
-A training job's ranks sum gradients after each step. The demo does that with MPI; the bench only needs that nobody goes on
-before all have come, and takes MPI where the ranks were started by its launcher, else `SocketBarrier`.
+A training job's ranks sum gradients after each step. The demo does that with MPI; the bench only
+needs that nobody goes on before all have come, and takes MPI where the ranks were started by its
+launcher, else `SocketBarrier`.
 
-Waiting ranks sleep rather than spin, since there may be more ranks than cores, and no wait is for ever: a rank that stays away
-longer than a deadline is an error that says at what. Whoever starts the ranks ends them all when one of them fails.
+Waiting ranks sleep rather than spin, since there may be more ranks than cores, and no wait is for
+ever: a rank that stays away longer than a deadline is an error that says at what. Whoever starts
+the ranks ends them all when one of them fails.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
-# Pauses between two looks at an MPI request [s]: short at first, and never so long that they show beside a step.
+# Pauses between two looks at an MPI request [s]: short at first, and never so long that they show
+# beside a step.
 _FIRST_PAUSE_S = 20e-6
 _LONGEST_PAUSE_S = 1e-4
 

@@ -1,13 +1,14 @@
 """Starts ranks under the MPI that the Python environment carries, and never leaves one behind.
 
-`mpiexec` is taken from this interpreter's own `bin` (the PyPI wheels of Open MPI and MPICH put it there),
-never from PATH: the launcher of another MPI would start N worlds of one rank. The ranks run in a session of
-their own; on Ctrl-C, a deadline or an error the launcher is asked to end (it takes its ranks along), and
-whatever is left of the session is killed. Output is captured; lines that begin with `PROGRESS_MARK` report
-progress.
+`mpiexec` is taken from this interpreter's own `bin` (the PyPI wheels of Open MPI and MPICH put it
+there), never from PATH: the launcher of another MPI would start N worlds of one rank. The ranks run
+in a session of their own; on Ctrl-C, a deadline or an error the launcher is asked to end (it takes
+its ranks along), and whatever is left of the session is killed. Output is captured; lines that
+begin with `PROGRESS_MARK` report progress.
 
-On an emulated cluster the launcher runs in the hub and starts its ranks on the nodes through the cluster's stand-in for ssh; a
-rank that outlives a launcher that was killed ends with `Cluster.clear`, or with the cluster.
+On an emulated cluster the launcher runs in the hub and starts its ranks on the nodes through the
+cluster's stand-in for ssh; a rank that outlives a launcher that was killed ends with
+`Cluster.clear`, or with the cluster.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def command(
     return whole
 
 
-# More ranks than cores is the normal case here; ob1 with shared memory starts 1 s faster than the defaults.
+# More ranks than cores is the normal case here; ob1 with shared memory starts 1 s faster than the
+# defaults.
 _OPEN_MPI_FLAGS = [
     "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp",
 ]  # fmt: skip
@@ -101,7 +103,8 @@ def _places(hydra: bool, shell: str, hosts: str) -> list[str]:
     """Give the launcher's flags for a cluster: how to reach a node, and how many ranks each takes."""
     if hydra:
         return ["-launcher", "ssh", "-launcher-exec", shell, "-hosts", hosts]
-    # Open MPI looks for this program on every node; the shell is there, the stand-in only in the hub.
+    # Open MPI looks for this program on every node; the shell is there, the stand-in only in the
+    # hub.
     return ["--prtemca", "plm_ssh_agent", f"/bin/sh {shell}", "--host", hosts]
 
 
@@ -191,8 +194,8 @@ def run(
 def held_interrupts() -> Iterator[list[int]]:
     """Note Ctrl-C in a list and raise it when the block is left.
 
-    At any other moment it could come between the start of a process, or the making of a directory, and our
-    knowing it, or into the ending of it.
+    At any other moment it could come between the start of a process, or the making of a directory,
+    and our knowing it, or into the ending of it.
     """
     held: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -246,7 +249,8 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_GRACE_S)
-    # The session's first process is the launcher, so its id is the group's; gone already is what we want.
+    # The session's first process is the launcher, so its id is the group's; gone already is what we
+    # want.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if process.poll() is None:

@@ -1,8 +1,9 @@
 """The page cache of a file: emptying it, and looking whether that worked.
 
-`drop` asks the kernel to forget clean pages that nobody has mapped (posix_fadvise(2)); it is advice, and pages that another
-process holds stay. `resident_share` looks at single pages with reads that do not wait (preadv2(2), RWF_NOWAIT), which fetch
-nothing; on file systems that do not know such reads it says None.
+`drop` asks the kernel to forget clean pages that nobody has mapped (posix_fadvise(2)); it is
+advice, and pages that another process holds stay. `resident_share` looks at single pages with reads
+that do not wait (preadv2(2), RWF_NOWAIT), which fetch nothing; on file systems that do not know
+such reads it says None.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What one process did, from the kernel's own counters.
 
-Two views are joined: the process (`getrusage(RUSAGE_SELF)`, `/proc/self/io`), which includes the reader
-threads of a loader, and the main thread (`RUSAGE_THREAD`) while it trains. What the process did less what its
-main thread did while training is what getting the data cost; the message-passing library and the arithmetic
-are out of that figure.
+Two views are joined: the process (`getrusage(RUSAGE_SELF)`, `/proc/self/io`), which includes the
+reader threads of a loader, and the main thread (`RUSAGE_THREAD`) while it trains. What the process
+did less what its main thread did while training is what getting the data cost; the message-passing
+library and the arithmetic are out of that figure.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def thread_usage() -> Usage:
 
 
 def _usage(who: int, cpu_seconds: float) -> Usage:
-    # The processor time comes from the clocks: getrusage brings it up to date only at ticks and switches,
-    # which would book the time of short waits to whatever came after them.
+    # The processor time comes from the clocks: getrusage brings it up to date only at ticks and
+    # switches, which would book the time of short waits to whatever came after them.
     usage = resource.getrusage(who)
     return Usage(cpu_seconds, usage.ru_minflt, usage.ru_majflt, usage.ru_nvcsw, usage.ru_nivcsw)
 

@@ -1,7 +1,8 @@
 """Every number of the table of rows: its words, its unit, what it means, where it comes from.
 
-A value is taken from the row's `median` where the bench put it there. What a median lacks is made from the repetitions:
-seconds are means over the ranks, counts are sums over them, and of the repetitions the median is taken.
+A value is taken from the row's `median` where the bench put it there. What a median lacks is made
+from the repetitions: seconds are means over the ranks, counts are sums over them, and of the
+repetitions the median is taken.
 """
 
 from __future__ import annotations

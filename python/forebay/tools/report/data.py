@@ -1,11 +1,11 @@
 """What figures draw from: a bench result or an event log, checked and with the same access to both.
 
-A bench result has rows; each was repeated, and its pictures show the repetition whose total time is the median. An event
-log of the emulator becomes a result of one row, whose request sizes are counted from all events, while the picture over
-time shows an evenly thinned part of them.
+A bench result has rows; each was repeated, and its pictures show the repetition whose total time is
+the median. An event log of the emulator becomes a result of one row, whose request sizes are
+counted from all events, while the picture over time shows an evenly thinned part of them.
 
-What is missing or null is empty here, and the figure says so; what is there and of another type than docs/metrics.md says
-is an error that names the key.
+What is missing or null is empty here, and the figure says so; what is there and of another type
+than docs/metrics.md says is an error that names the key.
 """
 
 from __future__ import annotations

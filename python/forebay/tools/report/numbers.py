@@ -51,7 +51,8 @@ def choose(kind: str, values: Iterable[float]) -> Unit:
     Parameters
     ----------
     kind
-        `seconds`, `bytes`, `rate` (given in MiB/s), `samples` (per second), `share` (of 1), `ratio` or `count`.
+        `seconds`, `bytes`, `rate` (given in MiB/s), `samples` (per second), `share` (of 1), `ratio`
+        or `count`.
     values
         What stands side by side.
     """

@@ -1,9 +1,10 @@
 """Whether reading keeps up with computing, by how much it does not, and what would close the gap.
 
-Everything comes from the repetition that pictures show. Computing is the time in which a rank needs no data, the
-communication of its step included; waiting is what it was exposed to, of the rank that waited longest. Reading is the time
-that finding, reading and unpacking took each reader, start-up included, of the rank that it took longest. What would help
-follows from what was measured, in this order:
+Everything comes from the repetition that pictures show. Computing is the time in which a rank needs
+no data, the communication of its step included; waiting is what it was exposed to, of the rank that
+waited longest. Reading is the time that finding, reading and unpacking took each reader, start-up
+included, of the rank that it took longest. What would help follows from what was measured, in this
+order:
 
 1. The storage gives what it can: only a faster level before it, or fewer bytes, help.
 2. Reading fits behind computing and ranks wait all the same: it does not run far enough ahead.

@@ -1,7 +1,7 @@
 """The page around the figures: headline, warnings, table, what was run.
 
-`page.html` beside this module holds the styles and the frame with ``$names``. A content security policy in it forbids every
-fetch, so that a page that would need the network shows that at once.
+`page.html` beside this module holds the styles and the frame with ``$names``. A content security
+policy in it forbids every fetch, so that a page that would need the network shows that at once.
 """
 
 from __future__ import annotations

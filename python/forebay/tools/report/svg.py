@@ -1,7 +1,8 @@
 """Pictures as SVG text: shapes with tooltips, axes, legends.
 
-Colours are CSS variables of the page, so that pictures follow the reader's choice of light or dark. Sizes are those of the view
-box: the browser scales a picture to the room it has. Every text is escaped here and nowhere else.
+Colours are CSS variables of the page, so that pictures follow the reader's choice of light or dark.
+Sizes are those of the view box: the browser scales a picture to the room it has. Every text is
+escaped here and nowhere else.
 """
 
 from __future__ import annotations

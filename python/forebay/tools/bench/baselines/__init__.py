@@ -1,12 +1,13 @@
 """Baselines: real programs around unmodified libraries, the way people use them. One small file each.
 
-To add one, write a module with a tuple `BASELINES` of `Baseline` objects, here or in a file of your own that is passed with
-``forebay bench --baseline FILE`` (docs/bench.md has a whole example). `Baseline.open` is called once in each rank and returns
-a `Source`: something that walks an epoch and hands out, per step, the sample ids and the records, copied out of the library's
-own memory, as a training script needs them. Everything else (ranks, times, counters, digests) is done around it.
+To add one, write a module with a tuple `BASELINES` of `Baseline` objects, here or in a file of your
+own that is passed with ``forebay bench --baseline FILE`` (docs/bench.md has a whole example).
+`Baseline.open` is called once in each rank and returns a `Source`: something that walks an epoch
+and hands out, per step, the sample ids and the records, copied out of the library's own memory, as
+a training script needs them. Everything else (ranks, times, counters, digests) is done around it.
 
-A baseline imports its library inside `open`, and names it in `modules`: most installations lack most of the libraries. A row
-whose library or format is not there is reported as skipped.
+A baseline imports its library inside `open`, and names it in `modules`: most installations lack
+most of the libraries. A row whose library or format is not there is reported as skipped.
 """
 
 from __future__ import annotations

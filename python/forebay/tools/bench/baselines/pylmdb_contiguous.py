@@ -1,7 +1,8 @@
 """py-lmdb with a region of the file for every rank: the remedy that the study of FEFS tried against skipping.
 
-A rank sets its cursor once to the first record of its region, by stepping over the keys before it as LMDB has no other way to
-find the n-th record, and from then on reads neighbours. At the end of the region it goes back to its start.
+A rank sets its cursor once to the first record of its region, by stepping over the keys before it
+as LMDB has no other way to find the n-th record, and from then on reads neighbours. At the end of
+the region it goes back to its start.
 """
 
 from __future__ import annotations

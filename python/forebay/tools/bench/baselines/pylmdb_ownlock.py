@@ -1,7 +1,7 @@
 """py-lmdb skipping, with a lock file of its own for every rank: the trick of the study of FEFS.
 
-Each process opens a directory of its own that holds a symbolic link to the shared data file; LMDB puts the lock file beside the
-link, so that processes share the data and no lock.
+Each process opens a directory of its own that holds a symbolic link to the shared data file; LMDB
+puts the lock file beside the link, so that processes share the data and no lock.
 """
 
 from __future__ import annotations

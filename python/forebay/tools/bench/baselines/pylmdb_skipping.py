@@ -1,9 +1,10 @@
 """py-lmdb as Caffe reads: every rank walks one cursor over all records, keeps its own share of a step, skips the others'.
 
-This is the pattern that LMDBIO (Pumma et al.) and the study of FEFS found in Caffe and MPI-Caffe. The environment is opened
-as py-lmdb's documentation shows, with the lock file beside the data that all processes share. LMDB maps the file, so a record
-is read when the pages under it are touched; the kernel's read-ahead on the mapping is py-lmdb's default, and `-noreadahead`
-turns it off (MDB_NORDAHEAD).
+This is the pattern that LMDBIO (Pumma et al.) and the study of FEFS found in Caffe and MPI-Caffe.
+The environment is opened as py-lmdb's documentation shows, with the lock file beside the data that
+all processes share. LMDB maps the file, so a record is read when the pages under it are touched;
+the kernel's read-ahead on the mapping is py-lmdb's default, and `-noreadahead` turns it off
+(MDB_NORDAHEAD).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def open_environment(path: str, readahead: bool) -> Any:
     """Open an LMDB environment, directory or file, for reading."""
     import lmdb
 
-    # The lock file is part of the usual use; where it cannot be made py-lmdb has to be told to do without.
+    # The lock file is part of the usual use; where it cannot be made py-lmdb has to be told to do
+    # without.
     directory = Path(path) if Path(path).is_dir() else Path(path).parent
     return lmdb.open(
         path,
@@ -37,8 +39,8 @@ def open_environment(path: str, readahead: bool) -> Any:
 class Walk:
     """Which records one rank keeps: the engine's order ``sequential``.
 
-    Position ``(step * ranks + rank) * batch_size + slot`` of an epoch is the record of that number; the last step is filled up
-    from the start, and every epoch starts at the first record.
+    Position ``(step * ranks + rank) * batch_size + slot`` of an epoch is the record of that number;
+    the last step is filled up from the start, and every epoch starts at the first record.
     """
 
     samples: int

@@ -1,7 +1,7 @@
 """tf.data over TFRecord files: enumerated, sharded by record, batched, prefetched, as TensorFlow's guide to tf.data has it.
 
-Every rank reads all files and keeps every W-th record, which is what `shard` behind `TFRecordDataset` does. The last step is
-filled up from the start of the rank's own records.
+Every rank reads all files and keeps every W-th record, which is what `shard` behind
+`TFRecordDataset` does. The last step is filled up from the start of the rank's own records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A torch `DataLoader` over py-lmdb: a map-style dataset, a `DistributedSampler` that shuffles, two workers per rank.
 
-The environment is opened in each worker, since py-lmdb's cannot be carried over a fork. The keys are listed once per rank.
+The environment is opened in each worker, since py-lmdb's cannot be carried over a fork. The keys
+are listed once per rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The figures of a report.
 
-To add one: write a module with a function from `Result` to `Drawing` or `Missing`, and put a `Figure` into the list below.
-Figures share nothing but the result, and know nothing of the page.
+To add one: write a module with a function from `Result` to `Drawing` or `Missing`, and put a
+`Figure` into the list below. Figures share nothing but the result, and know nothing of the page.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """File offset over time: the figure of the study on access patterns.
 
-Each request is a stroke from its first to its last byte at the time it reached the file system, in the colour of its node.
-Several files stand one above the other, in the order of their names.
+Each request is a stroke from its first to its last byte at the time it reached the file system, in
+the colour of its node. Several files stand one above the other, in the order of their names.
 """
 
 from __future__ import annotations

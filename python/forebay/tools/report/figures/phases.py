@@ -1,7 +1,8 @@
 """Where the wall time of a rank goes: waiting for data, computing, communicating, waiting for others.
 
-Two figures: one stacked bar per row (mean of its ranks), all on one scale, to compare rows; and one bar per rank, to see
-whether some wait for others. Start-up is drawn behind the wall, because it is told apart from it.
+Two figures: one stacked bar per row (mean of its ranks), all on one scale, to compare rows; and one
+bar per rank, to see whether some wait for others. Start-up is drawn behind the wall, because it is
+told apart from it.
 """
 
 from __future__ import annotations
