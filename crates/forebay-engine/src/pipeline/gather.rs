@@ -263,7 +263,7 @@ fn planned_alone(context: &Context, step: u64, ids: &[SampleId], located: Locate
 }
 
 /// Publishes where a rank that was away goes on, and reads what it may rely on from there
-/// (block_state.rs).
+/// (`block_state.rs`).
 pub(crate) fn reattach(session: &Session, step: u64) {
     let context = &session.context;
     publish_position(&context.slot().position, session.number, step);

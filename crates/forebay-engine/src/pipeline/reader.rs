@@ -166,7 +166,7 @@ fn note_refusals(context: &Context, reader: &mut Reader) {
 /// Waits until every rank of the node is behind `step`; false when the session was stopped.
 ///
 /// A rank that is leaving counts as long as one of its threads may still copy from staging memory
-/// (block_state.rs, rule 5).
+/// (`block_state.rs`, rule 5).
 fn wait_for_room(session: &Session, number: usize, step: u64, token: &mut ReadToken<'_>) -> bool {
     let ready = || session.context.present().all(|(_, slot)| is_behind(&slot.position, session.number, step));
     while !ready() {
@@ -235,7 +235,7 @@ fn fill(
     // SAFETY: this reader is the only one for the block's sequence, every rank is behind the step
     // up to which the bytes were needed before (`wait_for_room`), and no other reader still fills
     // them (`wait_for_filled`), be it one of a rank that closed (`Context::host`); a rank that was
-    // away and comes back keeps off (block_state.rs, rules 2 and 4).
+    // away and comes back keeps off (`block_state.rs`, rules 2 and 4).
     let memory = unsafe { context.region.staging_mut(block.ring_offset, block.length) };
     if block.decodes == 0 {
         return reading(session, number, || fetch(session, reader, reads, memory));
