@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     print("|---|---|---|---|---|---|---|---|")
     for argument in arguments or CASES:
         case, _, samples = argument.partition("=")
-        command = ["cargo", "bench", "-q", "-p", "forebay-format", "--bench", "provenance", "--", case]
+        command = ["cargo", "bench", "-q", "-p", "forebay-recipe", "--bench", "provenance", "--", case]
         done = subprocess.run(
             command + ([samples] if samples else []), cwd=ROOT, capture_output=True, text=True, check=True
         )

@@ -64,7 +64,7 @@ class History:
                 first += count
         return path
 
-    def state(self, directory: Path) -> Path:
+    def declare(self, directory: Path) -> Path:
         """Write the recipe, with its lists beside it."""
         lines = [f"append = {str(self.append).lower()}"]
         if self.pattern:
@@ -84,7 +84,7 @@ class History:
 
 
 def lengths(path: Path, values: list[int]) -> str:
-    """State lengths: one number, or a file of them."""
+    """Declare lengths: one number, or a file of them."""
     if len(set(values)) == 1:
         return str(values[0])
     path.write_text("".join(f"{value}\n" for value in values))

@@ -51,6 +51,7 @@ def test_dependencies_between_crates_run_one_way():
         "forebay-format",
         "forebay-plan",
         "forebay-lmdbio",
+        "forebay-recipe",
         "forebay-engine",
         "forebay-py",
     ]
@@ -61,6 +62,8 @@ def test_dependencies_between_crates_run_one_way():
     # the bindings use it.
     assert not allowed["forebay-pfs"] & {"forebay-format", "forebay-engine", "forebay-py"}
     assert [crate for crate in allowed if "forebay-pfs" in allowed[crate]] == ["forebay-py"]
+    # The engine gets what recipes compute through a trait; the bindings plug it in.
+    assert [crate for crate in allowed if "forebay-recipe" in allowed[crate]] == ["forebay-py"]
     assert "forebay-format" not in allowed["forebay-plan"]
     assert "forebay-plan" not in allowed["forebay-format"]
     # The strategies of LMDBIO are plugged in from outside.
@@ -80,6 +83,7 @@ WITHOUT_CIRCLES = [
     "forebay-lmdbio",
     "forebay-plan",
     "forebay-py",
+    "forebay-recipe",
     "forebay-types",
 ]
 

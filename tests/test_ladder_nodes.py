@@ -69,7 +69,7 @@ def steps_of(ranks):
 
 def record(path):
     """Look for the recipe of a database, and keep that alone: places are computed or not known."""
-    found = forebay.open(path).native.build_recorded()
+    found = forebay.open(path).native.build_with_recipe()
     assert found["recipe"]["verified"]
     Path(found["sidecar"]).unlink()
     return Path(found["recipe"]["path"])

@@ -12,6 +12,7 @@ import sys
 import venv
 from pathlib import Path
 
+import h5py
 import pytest
 
 import forebay
@@ -32,18 +33,18 @@ def open_raw(path, history):
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_a_stated_recipe_of_an_insertion_gives_every_offset(tmp_path, group):
+def test_a_declared_recipe_of_an_insertion_gives_every_offset(tmp_path, group):
     for seed in range(group * GROUP, (group + 1) * GROUP):
         history = histories.generate(seed)
         path = history.write(tmp_path / f"{seed}.lmdb")
         dataset = open_raw(path, history)
-        found = dataset.native.state_recipe(str(history.state(tmp_path)))
+        found = dataset.native.declare_recipe(str(history.declare(tmp_path)))
         assert found["samples"] == len(history.keys), history.name
         assert found["recipe"]["verified"] is False
-        # The digest of a walk over all records settles it.
-        settled = open_raw(path, history).native.verify()
-        assert settled["no_recipe"] is None, history.name
-        assert settled["recipe"]["verified"] is True
+        # The digest of a scan of all records verifies it.
+        verified = open_raw(path, history).native.verify()
+        assert verified["no_recipe"] is None, history.name
+        assert verified["recipe"]["verified"] is True
         shutil.rmtree(path)
 
 
@@ -52,7 +53,7 @@ def test_the_recipe_of_an_insertion_is_found(tmp_path, group):
     for seed in range(group * GROUP, (group + 1) * GROUP, 3):
         history = histories.generate(seed)
         path = history.write(tmp_path / f"{seed}.lmdb")
-        found = open_raw(path, history).native.build_recorded()
+        found = open_raw(path, history).native.build_with_recipe()
         if history.rhythm is not None:
             assert found["recipe"] is not None, (history.name, found["no_recipe"])
         if (recipe := found["recipe"]) is not None:
@@ -128,18 +129,18 @@ def test_any_other_history_is_refused_and_never_wrong(tmp_path, kind):
         write_other(history, path, kind, rng)
         dataset = open_raw(path, history)
         with pytest.raises(forebay.FormatError, match=path.name):
-            stated_and_settled(dataset, history, tmp_path)
+            declare_and_verify(dataset, history, tmp_path)
         refused += 1
-        recorded = open_raw(path, history).native.build_recorded()
+        derived = open_raw(path, history).native.build_with_recipe()
         # A recipe is found only where all offsets were compared.
-        assert recorded["recipe"] is None or recorded["recipe"]["verified"], history.name
+        assert derived["recipe"] is None or derived["recipe"]["verified"], history.name
         shutil.rmtree(path)
     assert refused == 24
 
 
-def stated_and_settled(dataset, history, directory):
-    """State the recipe; one that gets by sixteen leaves is held against all records, as one with a recorded digest is."""
-    dataset.native.state_recipe(str(history.state(directory)))
+def declare_and_verify(dataset, history, directory):
+    """Declare the recipe; one that passes sixteen leaves is compared with all records, as a derived one is."""
+    dataset.native.declare_recipe(str(history.declare(directory)))
     found = dataset.native.verify()
     if found["no_recipe"]:
         raise forebay.FormatError(found["no_recipe"])
@@ -178,7 +179,7 @@ def forget_sidecar(found):
 
 def test_samples_come_from_computed_places(written):
     history, path = written
-    forget_sidecar(forebay.open(str(path), schema="raw").native.build_recorded())
+    forget_sidecar(forebay.open(str(path), schema="raw").native.build_with_recipe())
     data, config = read_all(path, "lmm-dio-prov")
     assert data == history.values()
     assert config.index.source == "recipe"
@@ -189,9 +190,9 @@ def test_samples_come_from_computed_places(written):
     assert config.index.source == "recipe"
 
 
-def test_a_stated_recipe_serves_where_it_is_asked_for(written, tmp_path):
+def test_a_declared_recipe_serves_where_it_is_asked_for(written, tmp_path):
     history, path = written
-    forebay.open(str(path), schema="raw").native.state_recipe(str(history.state(tmp_path)))
+    forebay.open(str(path), schema="raw").native.declare_recipe(str(history.declare(tmp_path)))
     data, config = read_all(path, "lmm-dio-prov")
     assert data == history.values()
     assert (config.index.source, config.index.verified) == ("recipe", False)
@@ -215,14 +216,13 @@ def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
     written, field, tmp_path, snapshot
 ):
     history, path = written
-    found = forebay.open(str(path), schema="raw").native.build_recorded()
+    found = forebay.open(str(path), schema="raw").native.build_with_recipe()
     forget_sidecar(found)
     data = path / "data.mdb"
     times = os.stat(data)  # noqa: PTH116
     if field == "leaf":
-        # The same file by its metas, size and time, with another key: what a careless copy leaves.
-        # A pattern knows it.
-        forebay.open(str(path), schema="raw").native.state_recipe(str(history.state(tmp_path)))
+        # The same file by its metas, size and time, with another key: what a careless copy leaves. A pattern knows it.
+        forebay.open(str(path), schema="raw").native.declare_recipe(str(history.declare(tmp_path)))
         data.write_bytes(data.read_bytes().replace(b"00000000", b"0000000/"))
         os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
     else:
@@ -251,7 +251,7 @@ def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
 
 def test_a_damaged_recipe_is_passed_over_with_a_warning(written, says):
     _, path = written
-    found = forebay.open(str(path), schema="raw").native.build_recorded()
+    found = forebay.open(str(path), schema="raw").native.build_with_recipe()
     kept = Path(found["recipe"]["path"])
     content = bytearray(kept.read_bytes())
     content[60] ^= 1
@@ -294,12 +294,22 @@ def test_index_provenance_says_why_there_is_none(capsys, tmp_path):
     assert "no history of insertions in the order of the keys leads to this layout" in out
 
 
-def test_a_stated_recipe_is_unverified_until_verify_settles_it(capsys, written, tmp_path):
+def test_a_data_set_of_another_format_gets_an_index_and_no_recipe(tmp_path):
+    path = tmp_path / "arrays.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = range(4)
+    found = forebay.open(str(path)).native.build_with_recipe()
+    assert (found["samples"], found["recipe"]) == (4, None)
+    assert found["no_recipe"]
+    assert Path(found["sidecar"]).exists()
+
+
+def test_a_declared_recipe_is_unverified_until_forebay_verify_has_run(capsys, written, tmp_path):
     history, path = written
-    recipe = history.state(tmp_path)
+    recipe = history.declare(tmp_path)
     status, out, _ = command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe)
     assert status == 0
-    assert "unverified: `forebay verify` settles it)" in out
+    assert "unverified: run `forebay verify`)" in out
     status, out, _ = command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe, "--json")
     found = json.loads(out)
     # The metas, sixteen leaves and what the schema looks at; never the tree.
@@ -312,19 +322,18 @@ def test_a_stated_recipe_is_unverified_until_verify_settles_it(capsys, written, 
     assert json.loads(out)["recipe"]["verified"] is True
 
 
-def test_a_wrong_statement_is_refused_with_what_differs(capsys, written, tmp_path):
+def test_a_wrong_declaration_is_refused_with_what_differs(capsys, written, tmp_path):
     history, path = written
     history.rhythm = 101
-    recipe = history.state(tmp_path)
+    recipe = history.declare(tmp_path)
     status, out, err = command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe)
     assert (status, out) == (1, "")
     assert re.search(r"data\.mdb: the recipe does not lead to this file: .*: expected .*, found ", err)
     assert "hint: the ordinary index serves instead" in err
 
 
-def test_a_statement_that_only_a_digest_finds_wrong_is_told_by_verify(capsys, tmp_path):
-    # Two neighbours of other lengths that take as many pages, far from the leaves that are looked
-    # at.
+def test_a_wrong_declaration_that_only_a_digest_finds_is_reported_by_verify(capsys, tmp_path):
+    # Two neighbours of other lengths that take as many pages, far from the leaves that are looked at.
     rng = random.Random(5)
     count = 30_000
     history = History(
@@ -336,7 +345,7 @@ def test_a_statement_that_only_a_digest_finds_wrong_is_told_by_verify(capsys, tm
     )
     path = history.write(tmp_path / "long.lmdb")
     history.sizes[1300], history.sizes[1301] = 3001, 3002
-    recipe = history.state(tmp_path)
+    recipe = history.declare(tmp_path)
     assert command(capsys, "index", path, "--schema", "raw", "--provenance-from", recipe)[0] == 0
     status, out, err = command(capsys, "verify", path, "--schema", "raw")
     assert status == 1
@@ -389,15 +398,15 @@ def test_records_that_are_no_samples_are_left_out(tmp_path):
     history.rhythm = None
     history.pattern = None
     path = history.write(tmp_path / "counted.lmdb")
-    found = open_raw(path, history).native.build_recorded()
+    found = open_raw(path, history).native.build_with_recipe()
     assert (found["samples"], found["excluded"]) == (300, {"__len__": 1})
     assert found["recipe"] is not None
     forget_sidecar(found)
     assert len(open_raw(path, history)) == 300
-    recipe = history.state(tmp_path)
+    recipe = history.declare(tmp_path)
     recipe.write_text(recipe.read_text() + "[not_samples]\n__len__ = 300\n")
-    stated = open_raw(path, history).native.state_recipe(str(recipe))
-    assert (stated["samples"], stated["excluded"]) == (300, {"__len__": 1})
+    declared = open_raw(path, history).native.declare_recipe(str(recipe))
+    assert (declared["samples"], declared["excluded"]) == (300, {"__len__": 1})
 
 
 def test_several_files_have_a_recipe_each(tmp_path):
@@ -406,7 +415,7 @@ def test_several_files_have_a_recipe_each(tmp_path):
         history = other_history(seed)
         history.new_library = False
         paths.append(str(history.write(tmp_path / f"{seed}.lmdb")))
-    found = forebay.open(paths, schema="raw").native.build_recorded()
+    found = forebay.open(paths, schema="raw").native.build_with_recipe()
     assert len(found["recipe"]["recipes"]) == 2
     forget_sidecar(found)
     plain = forebay.open(paths, schema="raw")
@@ -435,9 +444,9 @@ def test_other_releases_of_the_library_put_records_in_the_same_places(tmp_path, 
     for seed in seeds:
         history = histories.generate(seed)
         dataset = open_raw(tmp_path / f"{seed}.lmdb", history)
-        dataset.native.state_recipe(str(history.state(tmp_path)))
-        settled = dataset.native.verify()
-        assert settled["no_recipe"] is None, (version, history.name)
+        dataset.native.declare_recipe(str(history.declare(tmp_path)))
+        verified = dataset.native.verify()
+        assert verified["no_recipe"] is None, (version, history.name)
 
 
 @pytest.fixture(scope="module")
@@ -501,8 +510,8 @@ def test_pages_of_another_size_follow_the_same_rules(tmp_path, writers, library,
             f"commit_every = {every}\nappend = {str(bool(append)).lower()}\npage_bytes = {page_bytes}\n"
         )
         dataset = forebay.open(str(path), schema="raw")
-        dataset.native.state_recipe(str(recipe))
-        settled = dataset.native.verify()
-        assert settled["no_recipe"] is None, (command, size[:5])
-        recorded = forebay.open(str(path), schema="raw").native.build_recorded()
-        assert recorded["recipe"] is not None, command
+        dataset.native.declare_recipe(str(recipe))
+        verified = dataset.native.verify()
+        assert verified["no_recipe"] is None, (command, size[:5])
+        derived = forebay.open(str(path), schema="raw").native.build_with_recipe()
+        assert derived["recipe"] is not None, command

@@ -1,7 +1,7 @@
 //! Any bytes as a recipe, as a list of lengths, or as a recipe file with its checksum in order; small ones are carried out.
 #![no_main]
 
-use forebay_format::recipe::{Recipe, RecipeFile};
+use forebay_recipe::{Recipe, RecipeFile};
 use libfuzzer_sys::fuzz_target;
 
 /// First bytes of a recipe file, its version and one shard of the dataset with fingerprint 0.

@@ -107,7 +107,7 @@ def _verdict(quality: ShuffleQuality) -> str:
 def _index(config: Config) -> Iterator[str]:
     index = config.index
     if index.source == "recipe":
-        word = "recorded" if index.verified else "stated, unverified"
+        word = "verified" if index.verified else "unverified"
         yield f"index: computed from a recipe of {index.recipe_bytes} bytes ({word}), {index.path}"
     elif index.source == "scan":
         yield f"index: {_SCANNED[index.scanning_node or 'this']}"

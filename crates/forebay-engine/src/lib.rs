@@ -49,7 +49,7 @@ pub use {
     config::options::{AccessChoice, Locate, Options, OrderChoice},
     config::strategies::Strategies,
     dataset::shuffle_quality::{GroupSize, ShuffleQuality},
-    dataset::{IndexedDataset, Loaded, RecipeReport},
+    dataset::{Built, INDEX_THREADS, IndexedDataset, Loaded},
     error::{Error, ErrorDetails},
     host::offload::offload,
     host::{Host, NoHost},

@@ -1,7 +1,7 @@
 //! What can go wrong with a file, and what the user can do about it.
 //!
 //! Four kinds stay apart: wrong use by the caller ([`Error::Usage`]), data that is not what it claims to be
-//! ([`Error::Corrupt`], [`Error::Schema`], [`Error::Sidecar`], [`Error::Recipe`], [`Error::Unsupported`]), storage
+//! ([`Error::Corrupt`], [`Error::Schema`], [`Error::Sidecar`], [`Error::Unsupported`]), storage
 //! ([`Error::Read`], [`Error::Io`], and [`Error::Modified`] for a file that has changed), and broken invariants, which panic.
 
 use std::io;
@@ -74,18 +74,6 @@ pub enum Error {
         /// What is wrong.
         source: Box<SidecarError>,
     },
-    /// A recipe does not lead to the file.
-    #[error("{}: the recipe does not lead to this file: {what}: expected {expected}, found {found}", path.display())]
-    Recipe {
-        /// The data file.
-        path: PathBuf,
-        /// Which thing differs.
-        what: String,
-        /// What follows from the recipe.
-        expected: String,
-        /// What the file has.
-        found: String,
-    },
     /// A writer changed the file while it was in use.
     #[error("{}: the file was modified while it was open: {what}: expected {expected}, found {found}", path.display())]
     Modified {
@@ -126,7 +114,6 @@ impl Error {
             | Self::Unsupported { path, .. }
             | Self::Schema { path, .. }
             | Self::Sidecar { path, .. }
-            | Self::Recipe { path, .. }
             | Self::Modified { path, .. } => Some(path),
             Self::Usage { .. } | Self::Interrupted => None,
         }
@@ -139,7 +126,6 @@ impl Error {
             Self::Read(error) => error.hint(),
             Self::Unsupported { hint, .. } | Self::Usage { hint, .. } if !hint.is_empty() => Some(hint),
             Self::Schema { .. } => Some("read the records as they are with schema=\"raw\""),
-            Self::Recipe { .. } => Some("the ordinary index serves instead: build it with `forebay index`"),
             Self::Sidecar { .. } => Some("build it again with `forebay index`"),
             Self::Corrupt { .. } => Some("the file may be truncated or damaged; copy or rebuild it"),
             Self::Io { source, .. } if is_out_of_files(source) => Some(
@@ -248,7 +234,8 @@ pub enum SidecarError {
 
 impl SidecarError {
     #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
-    pub(crate) fn damaged(
+    /// [`Self::Damaged`], with numbers or strings.
+    pub fn damaged(
         offset: usize,
         what: impl Into<String>,
         expected: impl ToString,

@@ -18,21 +18,20 @@ pub mod file;
 mod format;
 mod index;
 mod options;
-/// Layouts computed from recipes: public for tests, fuzz targets and tools, not a stable interface.
-#[doc(hidden)]
-pub mod recipe;
 mod schema;
 mod summary;
 mod threads;
-mod varint;
+/// Integers of variable length: public for recipes, not a stable interface.
+#[doc(hidden)]
+pub mod varint;
 
 pub use codec::{Codec, CodecError};
 /// The formats below the datasets: public for fuzz targets, tests and tools, not a stable interface.
 #[doc(hidden)]
-pub use container::{hdf5, lmdb, npy, recordio, tar, tfrecord};
+pub use container::{ScanSummary, hdf5, lmdb, npy, recordio, tar, tfrecord};
 pub use dataset::{
-    BadSample, BuiltIndex, CachePolicy, Dataset, Found, IndexReport, Lookup, Place, Progress, SampleCursor,
-    Shard, ShardBytes, ValueSink, Verification,
+    BadSample, BuiltIndex, CachePolicy, Computation, ComputeIndex, ComputedIndex, Dataset, Found,
+    IndexReport, Lookup, Place, Progress, SampleCursor, Shard, ShardBytes, ValueSink, Verification,
 };
 pub use error::{Error, SchemaError, SidecarError};
 pub use format::Format;
@@ -42,7 +41,6 @@ pub use index::Index;
 pub use index::sidecar;
 pub use index::sidecar::{Meta, ShardInfo, ShardState};
 pub use options::{OpenOptions, RawLayout, SampleAxis, SchemaChoice};
-pub use recipe::{DerivedRecipe, FoundRecipe, RecipeLookup};
 pub use schema::{
     DatumSchema, ExampleSchema, Feature, FeatureKind, FieldOut, ImageRecordSchema, Labels, Pixels, Schema,
     Values,

@@ -6,7 +6,7 @@
 const LONGEST: usize = 10;
 
 /// Appends `value`, seven bits per byte, least significant first.
-pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
+pub fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -16,7 +16,7 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
 
 /// The number at the start of `bytes`, and its length \[bytes\]. Bits that have no room are dropped, as protobuf does.
 #[inline]
-pub(crate) fn decode(bytes: &[u8]) -> Option<(u64, usize)> {
+pub fn decode(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
     for (index, byte) in bytes.iter().take(LONGEST).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * index);
@@ -28,22 +28,22 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(u64, usize)> {
 }
 
 /// Maps small numbers of either sign to small unsigned ones.
-pub(crate) fn zigzag(value: i64) -> u64 {
+pub fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
 /// The inverse of [`zigzag`].
-pub(crate) fn unzigzag(value: u64) -> i64 {
+pub fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
 /// Number of bytes that hold `value`; 0 for 0.
-pub(crate) fn width(value: u64) -> usize {
+pub fn width(value: u64) -> usize {
     (64 - value.leading_zeros() as usize).div_ceil(8)
 }
 
 /// Appends the bytes of all `values` plane by plane: first the lowest byte of each, then the next.
-pub(crate) fn put_planes(out: &mut Vec<u8>, values: &[u64], width: usize) {
+pub fn put_planes(out: &mut Vec<u8>, values: &[u64], width: usize) {
     for plane in 0..width {
         out.extend(values.iter().map(|value| (value >> (8 * plane)) as u8));
     }
@@ -51,32 +51,32 @@ pub(crate) fn put_planes(out: &mut Vec<u8>, values: &[u64], width: usize) {
 
 /// Reads from untrusted bytes.
 #[derive(Clone)]
-pub(crate) struct Bytes<'a> {
+pub struct Bytes<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Bytes<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+    pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
     /// Number of bytes that are left.
-    pub(crate) fn left(&self) -> usize {
+    pub fn left(&self) -> usize {
         self.rest.len()
     }
 
     /// The next `length` bytes.
-    pub(crate) fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+    pub fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
         Some(taken)
     }
 
-    pub(crate) fn byte(&mut self) -> Option<u8> {
+    pub fn byte(&mut self) -> Option<u8> {
         self.take(1).map(|taken| taken[0])
     }
 
-    pub(crate) fn varint(&mut self) -> Option<u64> {
+    pub fn varint(&mut self) -> Option<u64> {
         let (value, length) = decode(self.rest)?;
         let read = self.take(length)?;
         // Of the tenth byte one bit has room.
@@ -84,13 +84,13 @@ impl<'a> Bytes<'a> {
     }
 
     /// The next byte, which stays.
-    pub(crate) fn peek(&self) -> Option<u8> {
+    pub fn peek(&self) -> Option<u8> {
         self.rest.first().copied()
     }
 }
 
 /// Hands what [`put_planes`] wrote for `count` values to `each`, with the index of each value.
-pub(crate) fn for_planes(planes: &[u8], count: usize, width: usize, mut each: impl FnMut(usize, u64)) {
+pub fn for_planes(planes: &[u8], count: usize, width: usize, mut each: impl FnMut(usize, u64)) {
     match width {
         0 => {}
         1 => (0..count).for_each(|index| each(index, u64::from(planes[index]))),

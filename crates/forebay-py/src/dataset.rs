@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_engine::{Error, Host, IndexedDataset, Loaded, RecipeReport, offload};
+use forebay_engine::{Error, Host, IndexedDataset, Loaded, offload};
 use forebay_format::{Format, OpenOptions, Place, SampleAxis, Schema};
 use forebay_types::{Dtype, Field, Layout};
 use pyo3::exceptions::PyIndexError;
@@ -14,7 +14,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::batch::{dtype_of, field_shape};
 use crate::caller::detached;
 use crate::errors::{raise, wrong_option};
-use crate::log;
+use crate::{log, recipe};
 
 /// See `python/forebay/_native.pyi`.
 #[pyclass(frozen, module = "forebay._native")]
@@ -63,17 +63,6 @@ pub(crate) fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyRes
     py.import("json")?.call_method1("loads", (text,))
 }
 
-/// Adds a recipe, or why there is none; nothing of either where it was not asked for.
-fn recipe_into(value: &mut serde_json::Value, recipe: Option<Result<RecipeReport, String>>) {
-    let (recipe, reason) = match recipe {
-        Some(Ok(recipe)) => (Some(recipe), None),
-        Some(Err(reason)) => (None, Some(reason)),
-        None => (None, None),
-    };
-    value["recipe"] = serde_json::to_value(recipe).expect("a report can be written as JSON");
-    value["no_recipe"] = reason.into();
-}
-
 #[pymethods]
 impl Dataset {
     #[new]
@@ -107,7 +96,10 @@ impl Dataset {
                 other => return Err(wrong_option(py, format!("there is no sample axis {other:?}"), "")),
             },
         };
-        let open = move |_: &dyn Host| IndexedDataset::open(&paths, &options);
+        let open = move |_: &dyn Host| {
+            let computer = Arc::new(forebay_recipe::KeptRecipes);
+            Ok(IndexedDataset::open(&paths, &options)?.computing_with(computer))
+        };
         let source = detached(py, None, |caller| offload(caller, "a data set is opened", UNLIMITED_S, open))?;
         Ok(Self { source: Arc::new(source) })
     }
@@ -143,30 +135,29 @@ impl Dataset {
         let built = self.ask(py, progress, BUILT, move |source, caller| source.build(Some(place), caller))?;
         let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
         value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
-        recipe_into(&mut value, None);
+        recipe::put(&mut value, None);
         json(py, &value)
     }
 
     #[pyo3(signature = (*, beside = false, progress = None))]
-    fn build_recorded<'py>(
+    fn build_with_recipe<'py>(
         &self,
         py: Python<'py>,
         beside: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = if beside { Place::Beside } else { Place::Cache };
-        let recorded =
-            self.ask(py, progress, BUILT, move |source, caller| source.build_recorded(place, caller))?;
-        let mut value =
-            serde_json::to_value(&recorded.built.report).expect("a report can be written as JSON");
-        value["sidecar"] = recorded.built.path.map(|path| path.display().to_string()).into();
-        recipe_into(&mut value, Some(recorded.recipe));
+        let (built, recipe) =
+            self.ask(py, progress, BUILT, move |source, caller| recipe::build(source, place, caller))?;
+        let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
+        value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
+        recipe::put(&mut value, Some(recipe));
         json(py, &value)
     }
 
     #[pyo3(signature = (path, *, beside = false, progress = None))]
     #[allow(clippy::needless_pass_by_value)] // the binding hands paths over by value
-    fn state_recipe<'py>(
+    fn declare_recipe<'py>(
         &self,
         py: Python<'py>,
         path: PathBuf,
@@ -174,12 +165,12 @@ impl Dataset {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = if beside { Place::Beside } else { Place::Cache };
-        let (report, recipe) = self.ask(py, progress, "a recipe is compared", move |source, caller| {
-            source.state_recipe(&path, place, caller)
+        let (report, declared) = self.ask(py, progress, "a recipe is compared", move |source, caller| {
+            recipe::declare(source, &path, place, caller)
         })?;
         let mut value = serde_json::to_value(&report).expect("a report can be written as JSON");
         value["sidecar"] = serde_json::Value::Null;
-        recipe_into(&mut value, Some(Ok(recipe)));
+        recipe::put(&mut value, Some(Ok(declared)));
         json(py, &value)
     }
 
@@ -238,7 +229,11 @@ impl Dataset {
     }
 
     fn inspect<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let value = self.ask(py, None, "a data set is inspected", |source, caller| source.inspect(caller))?;
+        let value = self.ask(py, None, "a data set is inspected", |source, caller| {
+            let mut value = source.inspect(caller)?;
+            value["recipe"] = serde_json::to_value(recipe::find(source)).unwrap_or_default();
+            Ok(value)
+        })?;
         json(py, &value)
     }
 
@@ -272,12 +267,11 @@ impl Dataset {
         if threads == 0 {
             return Err(wrong_option(py, "threads is 0", "use at least one thread"));
         }
-        let found = self.ask(py, progress, "a data set is verified", move |source, caller| {
-            source.verify(threads, listed, caller)
+        let (found, recipe) = self.ask(py, progress, "a data set is verified", move |source, caller| {
+            Ok((source.verify(threads, listed, caller)?, recipe::verify(source, threads, caller)?))
         })?;
-        let mut value =
-            serde_json::to_value(&found.verification).expect("a verification can be written as JSON");
-        recipe_into(&mut value, found.recipe);
+        let mut value = serde_json::to_value(&found).expect("a verification can be written as JSON");
+        recipe::put(&mut value, recipe);
         json(py, &value)
     }
 }

@@ -12,6 +12,7 @@ mod limit;
 mod listener;
 mod log;
 mod pfs;
+mod recipe;
 mod siblings;
 mod state;
 mod watchdog;

@@ -57,9 +57,9 @@ def command(
     native = opening().native
     with progress() as report:
         if provenance_from:
-            found = native.state_recipe(str(provenance_from), beside=sidecar_in_dataset, progress=report)
+            found = native.declare_recipe(str(provenance_from), beside=sidecar_in_dataset, progress=report)
         elif provenance:
-            found = native.build_recorded(beside=sidecar_in_dataset, progress=report)
+            found = native.build_with_recipe(beside=sidecar_in_dataset, progress=report)
         else:
             found = native.build_index(beside=sidecar_in_dataset, progress=report)
     if as_json:
@@ -91,5 +91,5 @@ def recipe_pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
     size = bytes_text(recipe["recipe_bytes"])
     if recipe["list_bytes"]:
         size += f" and lists of {bytes_text(recipe['list_bytes'])}"
-    state = "verified" if recipe["verified"] else "unverified: `forebay verify` settles it"
+    state = "verified" if recipe["verified"] else "unverified: run `forebay verify`"
     return [("recipe", text) for text in recipe["recipes"]] + [("", f"{recipe['path']} ({size}; {state})")]

@@ -1,4 +1,4 @@
-//! A data set with its index: found as a sidecar, computed from a recipe, or built, once.
+//! A data set with its index: found as a sidecar, computed, or built, once.
 //!
 //! The index is always used from the bytes of its sidecar, so that the leader of a node can share
 //! those bytes in a sealed memfd and no process expands more of them than it needs.
@@ -9,13 +9,12 @@ pub(crate) mod retained_values;
 pub(crate) mod shuffle_quality;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use forebay_format::recipe::RecipeFile;
 use forebay_format::{
-    CachePolicy, Dataset, FieldOut, FoundRecipe, Index, IndexReport, OpenOptions, Place, Progress,
-    Verification,
+    CachePolicy, ComputeIndex, ComputedIndex, Dataset, FieldOut, Index, IndexReport, OpenOptions, Place,
+    Progress, Verification,
 };
 use forebay_io::file_system_at;
 use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
@@ -28,9 +27,8 @@ use crate::dataset::shuffle_quality::ShuffleQuality;
 use crate::error::{Error, ErrorDetails};
 use crate::host::Host;
 
-/// Threads that walk a file to build its index: reads are independent and small, latency is what
-/// counts.
-const INDEX_THREADS: usize = 8;
+/// Threads that walk a file to build its index: reads are independent and small, latency is what counts.
+pub const INDEX_THREADS: usize = 8;
 /// Bad samples that `verify` lists unless it is told otherwise; it counts all of them.
 const BAD_LISTED: usize = 100;
 
@@ -38,6 +36,8 @@ const BAD_LISTED: usize = 100;
 pub struct IndexedDataset {
     dataset: Arc<Dataset>,
     index: OnceLock<Loaded>,
+    /// How to compute an index without a scan, where there is a way.
+    computer: Option<Arc<dyn ComputeIndex>>,
     /// The index that was computed, where a loader asked for that.
     computed: OnceLock<Loaded>,
     loading: Mutex<()>,
@@ -96,38 +96,6 @@ pub enum ScanningNode {
     Each,
 }
 
-/// What is kept of how a data set was written.
-#[derive(Clone, Debug, Serialize)]
-pub struct RecipeReport {
-    /// Whether it was compared with all records of the data set.
-    pub verified: bool,
-    /// The recipe of each shard in one line.
-    pub recipes: Vec<String>,
-    /// Length of the recipes \[bytes\].
-    pub recipe_bytes: u64,
-    /// Length of the lists of lengths that they name \[bytes\].
-    pub list_bytes: u64,
-    /// The file.
-    pub path: PathBuf,
-}
-
-/// An index that was just built, and how the data set was written.
-pub struct BuiltRecorded {
-    /// The index.
-    pub built: Built,
-    /// The recipe, or why there is none.
-    pub recipe: Result<RecipeReport, String>,
-}
-
-/// What a verification found.
-#[derive(Debug)]
-pub struct Verified {
-    /// What was read.
-    pub verification: Verification,
-    /// What became of a stated recipe: the recipe, or what differed. `None` where there was none.
-    pub recipe: Option<Result<RecipeReport, String>>,
-}
-
 /// An index that was just built.
 pub struct Built {
     /// Its sidecar.
@@ -144,10 +112,17 @@ impl IndexedDataset {
         Ok(Self {
             dataset: Arc::new(Dataset::open(paths, options)?),
             index: OnceLock::new(),
+            computer: None,
             computed: OnceLock::new(),
             loading: Mutex::new(()),
             local: OnceLock::new(),
         })
+    }
+
+    /// The same data set; indexes that are not kept are computed by `computer` where it can.
+    #[must_use]
+    pub fn computing_with(self, computer: Arc<dyn ComputeIndex>) -> Self {
+        Self { computer: Some(computer), ..self }
     }
 
     /// The fingerprint of the data set as users see it, and as states keep it.
@@ -189,7 +164,7 @@ impl IndexedDataset {
         let bytes = if let Some(found) = lookup.found {
             origin = IndexOrigin::Sidecar;
             found.bytes
-        } else if let Some((bytes, computed)) = self.recorded(&mut fallbacks, caller)? {
+        } else if let Some((bytes, computed)) = self.compute(false, &mut fallbacks, caller)? {
             origin = computed;
             bytes
         } else if let Some(keeping) = self.keeping(budget_bytes) {
@@ -207,120 +182,46 @@ impl IndexedDataset {
         Ok(self.index.get_or_init(|| Loaded { index, bytes, kept, origin, fallbacks }).clone())
     }
 
-    /// The index, computed from the recipe that is kept of this data set, be it recorded or stated.
-    /// Where there is none, or it does not lead to these files, the ordinary index serves, and a
-    /// fallback says why.
-    pub fn index_by_provenance(&self, budget_bytes: u64, caller: &dyn Host) -> Result<Loaded, Error> {
+    /// The index, computed without a scan where the data set was given a way to do that and it succeeds. Else the
+    /// ordinary index, and a fallback says why.
+    pub fn index_computed(&self, budget_bytes: u64, caller: &dyn Host) -> Result<Loaded, Error> {
         if let Some(loaded) = self.computed.get() {
             return Ok(loaded.clone());
         }
-        let lookup = self.dataset.find_recipe(&CachePolicy::from_environment());
-        for warning in &lookup.warnings {
-            caller.warn(warning);
+        let mut fallbacks = Vec::new();
+        if let Some((bytes, origin)) = self.compute(true, &mut fallbacks, caller)? {
+            let bytes = Arc::new(bytes);
+            let index = Arc::new(self.dataset.index(bytes.clone())?);
+            let loaded = Loaded { index, bytes, kept: None, origin, fallbacks };
+            return Ok(self.computed.get_or_init(|| loaded).clone());
         }
-        let why = match lookup.found {
-            None => "no recipe of this data set is kept (`forebay index --provenance` makes one, with the same --schema and \
-                     --database)"
-                .to_owned(),
-            Some(found) => match self.compute(&found, caller) {
-                Ok(bytes) => {
-                    let bytes = Arc::new(bytes);
-                    let index = Arc::new(self.dataset.index(bytes.clone())?);
-                    let (origin, fallbacks) = (computed_from(&found), Vec::new());
-                    let loaded = Loaded { index, bytes, kept: None, origin, fallbacks };
-                    return Ok(self.computed.get_or_init(|| loaded).clone());
-                }
-                Err(error @ forebay_format::Error::Recipe { .. }) => error.to_string(),
-                Err(error) => return Err(error.into()),
-            },
-        };
         let mut loaded = self.index_keeping(budget_bytes, caller)?;
-        record(&mut loaded.fallbacks, Fallback::new(Wanted::Recipe, why));
+        for fallback in fallbacks {
+            record(&mut loaded.fallbacks, fallback);
+        }
         Ok(loaded)
     }
 
-    /// The index from a recorded recipe, if one is kept and leads to these files.
-    fn recorded(
+    /// The sidecar, computed without a scan, if that is possible.
+    fn compute(
         &self,
+        allow_unverified: bool,
         fallbacks: &mut Vec<Fallback>,
         caller: &dyn Host,
     ) -> Result<Option<(Vec<u8>, IndexOrigin)>, Error> {
-        let lookup = self.dataset.find_recipe(&CachePolicy::from_environment());
-        for warning in &lookup.warnings {
+        let Some(computer) = &self.computer else { return Ok(None) };
+        let progress = |progress| tell(caller, progress);
+        let found = computer.compute_index(&self.dataset, allow_unverified, &progress)?;
+        for warning in &found.warnings {
             caller.warn(warning);
         }
-        // A user's word alone is used where he asks for it.
-        let Some(found) = lookup.found.filter(|found| found.recipe.is_verified()) else { return Ok(None) };
-        match self.compute(&found, caller) {
-            Ok(bytes) => Ok(Some((bytes, computed_from(&found)))),
-            Err(error @ forebay_format::Error::Recipe { .. }) => {
-                fallbacks.push(Fallback::new(Wanted::Recipe, error.to_string()));
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
+        if let Some(obstacle) = found.obstacle {
+            record(fallbacks, Fallback::new(Wanted::Recipe, obstacle));
         }
-    }
-
-    fn compute(&self, found: &FoundRecipe, caller: &dyn Host) -> Result<Vec<u8>, forebay_format::Error> {
-        Ok(self.dataset.compute_index(&found.recipe, &|progress| tell(caller, progress))?.bytes)
-    }
-
-    /// Builds the index by a walk, looks for a recipe that leads to the files, and writes both.
-    pub fn build_recorded(&self, place: Place, caller: &dyn Host) -> Result<BuiltRecorded, Error> {
-        let recorded = self.dataset.build_with_recipe(INDEX_THREADS, &|progress| tell(caller, progress))?;
-        let policy = CachePolicy::from_environment();
-        let path = self.dataset.write_sidecar(&recorded.index.bytes, place, &policy)?;
-        let recipe = match recorded.recipe {
-            Ok(recipe) => Ok(self.keep_recipe(&recipe, place)?),
-            Err(reason) => Err(reason),
-        };
-        let index = recorded.index;
-        Ok(BuiltRecorded {
-            built: Built { bytes: index.bytes, report: index.report, path: Some(path) },
-            recipe,
-        })
-    }
-
-    /// Takes a user's word for how the data set was written: holds it against meta pages and
-    /// leaves, and keeps it.
-    pub fn state_recipe(
-        &self,
-        stated: &Path,
-        place: Place,
-        caller: &dyn Host,
-    ) -> Result<(IndexReport, RecipeReport), Error> {
-        let recipe = self.dataset.declare_recipe(stated)?;
-        let computed = self.dataset.compute_index(&recipe, &|progress| tell(caller, progress))?;
-        Ok((computed.report, self.keep_recipe(&recipe, place)?))
-    }
-
-    fn keep_recipe(&self, recipe: &RecipeFile, place: Place) -> Result<RecipeReport, Error> {
-        let path = self.dataset.write_recipe(recipe, place, &CachePolicy::from_environment())?;
-        Ok(report_of(recipe, path))
-    }
-
-    /// Compares a stated recipe, if one is kept, with all records. One that holds is kept as
-    /// verified, another is not used any more.
-    fn settle(
-        &self,
-        threads: usize,
-        caller: &dyn Host,
-    ) -> Result<Option<Result<RecipeReport, String>>, Error> {
-        let policy = CachePolicy::from_environment();
-        let Some(found) = self.dataset.find_recipe(&policy).found else { return Ok(None) };
-        if found.recipe.is_verified() {
-            let checked = self.dataset.compute_index(&found.recipe, &|progress| tell(caller, progress));
-            return match checked {
-                Ok(_) => Ok(Some(Ok(report_of(&found.recipe, found.path)))),
-                Err(error @ forebay_format::Error::Recipe { .. }) => Ok(Some(Err(error.to_string()))),
-                Err(error) => Err(error.into()),
-            };
-        }
-        match self.dataset.verify_recipe(&found.recipe, threads, &|progress| tell(caller, progress)) {
-            Ok(settled) => Ok(Some(Ok(self.keep_recipe(&settled, found.place)?))),
-            Err(error @ forebay_format::Error::Recipe { .. }) => Ok(Some(Err(error.to_string()))),
-            Err(error) => Err(error.into()),
-        }
+        Ok(found.index.map(|ComputedIndex { bytes, verified, recipe_bytes, path }| {
+            let path = path.display().to_string();
+            (bytes, IndexOrigin::Recipe { verified, recipe_bytes, path })
+        }))
     }
 
     /// Whether all files are known to lie on file systems of this node; asked once.
@@ -481,9 +382,6 @@ impl IndexedDataset {
         let loaded = self.index(caller)?;
         let mut value = self.dataset.inspect(Some(&loaded.index), &CachePolicy::from_environment());
         let files = open_indexed(&self.dataset, &loaded.index, false)?;
-        let found = self.dataset.find_recipe(&CachePolicy::from_environment()).found;
-        let report = found.map(|found| report_of(&found.recipe, found.path));
-        value["recipe"] = serde_json::to_value(report).unwrap_or_default();
         value["file_system"] = files.file_system_name().into();
         value["file_system_is_local"] = files.is_local().into();
         Ok(value)
@@ -521,38 +419,18 @@ impl IndexedDataset {
         Ok(self.dataset.check_sums(&|progress| tell(caller, progress))?)
     }
 
-    /// Reads and decodes every sample, compares all checksums, and a recipe that is kept with all
-    /// records. Of the bad samples, `listed` are named.
+    /// Reads and decodes every sample and compares all checksums. Of the bad samples, `listed` are named.
     pub fn verify(
         &self,
         threads: usize,
         listed: Option<usize>,
         caller: &dyn Host,
-    ) -> Result<Verified, Error> {
+    ) -> Result<Verification, Error> {
         self.check_sums(caller)?;
         let index = self.index(caller)?.index;
         let progress = |progress| tell(caller, progress);
         let listed = listed.unwrap_or(BAD_LISTED);
-        let verification = self.dataset.verify(&index, threads, &progress, listed)?;
-        Ok(Verified { verification, recipe: self.settle(threads, caller)? })
-    }
-}
-
-fn computed_from(found: &FoundRecipe) -> IndexOrigin {
-    IndexOrigin::Recipe {
-        verified: found.recipe.is_verified(),
-        recipe_bytes: found.recipe.recipe_bytes(),
-        path: found.path.display().to_string(),
-    }
-}
-
-fn report_of(recipe: &RecipeFile, path: PathBuf) -> RecipeReport {
-    RecipeReport {
-        verified: recipe.is_verified(),
-        recipes: recipe.shards.iter().map(|shard| shard.recipe.describe()).collect(),
-        recipe_bytes: recipe.recipe_bytes(),
-        list_bytes: recipe.list_bytes(),
-        path,
+        Ok(self.dataset.verify(&index, threads, &progress, listed)?)
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) fn lead(
     let begun = Instant::now();
     let Loaded { index, bytes, kept, origin, mut fallbacks } = match &strategies.scanner {
         Some(scanner) => scanned_index(source, &**scanner, options, links, caller)?,
-        None if options.locate == Locate::Provenance => source.index_by_provenance(keep_bytes, caller)?,
+        None if options.locate == Locate::Provenance => source.index_computed(keep_bytes, caller)?,
         None => source.index_keeping(keep_bytes, caller)?,
     };
     let seek = begun.elapsed();

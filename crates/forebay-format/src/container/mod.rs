@@ -193,23 +193,23 @@ pub(crate) fn index_alone(file: &dyn Container) -> Result<Vec<u8>, Error> {
 
 /// What a scan of a file found besides samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ScanSummary {
+pub struct ScanSummary {
     /// Records that are not samples, by name.
-    pub(crate) excluded: BTreeMap<String, u64>,
+    pub excluded: BTreeMap<String, u64>,
     /// What the user should know though all goes on.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
     /// Size of all data \[bytes\], where that of the input says nothing.
-    pub(crate) bytes: Option<u64>,
+    pub bytes: Option<u64>,
     /// Names of the samples' files, where they have files of their own.
     pub(crate) names: Option<NameTable>,
     /// Number of databases with names of their own among the records (LMDB).
-    pub(crate) named_databases: u64,
+    pub named_databases: u64,
     /// The first of their names.
-    pub(crate) database_names: Vec<String>,
+    pub database_names: Vec<String>,
     /// Reads that [`Container::input`] did not count.
-    pub(crate) reads: u64,
+    pub reads: u64,
     /// Bytes of those reads.
-    pub(crate) read_bytes: u64,
+    pub read_bytes: u64,
 }
 
 /// The state of a file that is known by its headers.

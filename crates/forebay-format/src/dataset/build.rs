@@ -49,10 +49,6 @@ pub struct IndexReport {
     pub warnings: Vec<String>,
 }
 
-/// Adds the samples of shard `number` to the writer and reports how far it is.
-pub(crate) type AddShard<'a> =
-    dyn FnMut(usize, &mut Writer, &dyn Fn(u64) -> bool) -> Result<ScanSummary, Error> + 'a;
-
 impl Dataset {
     /// Scans the files, one after the other, and makes an index of them, with up to `threads` reads at
     /// the same time if the format can.
@@ -63,17 +59,18 @@ impl Dataset {
         threads: usize,
         progress: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<BuiltIndex, Error> {
-        self.build_with(progress, &mut |shard, writer, progress| {
+        self.build_index_with(progress, |shard, writer, progress| {
             self.files[shard].add_to(writer, threads, progress)
         })
     }
 
-    /// The same, with samples that `add` adds.
-    pub(crate) fn build_with(
+    /// Makes an index of the samples that `add` adds to the writer, shard by shard. `add` gets the number
+    /// of the shard and reports how much of it is done.
+    pub fn build_index_with<E: From<Error>>(
         &self,
         progress: &dyn Fn(Progress) -> bool,
-        add: &mut AddShard<'_>,
-    ) -> Result<BuiltIndex, Error> {
+        mut add: impl FnMut(usize, &mut Writer, &dyn Fn(u64) -> bool) -> Result<ScanSummary, E>,
+    ) -> Result<BuiltIndex, E> {
         let mut builder = IndexBuilder::new(self)?;
         let (what, _) = self.files[0].progress_unit();
         let totals: Option<Vec<u64>> = self.files.iter().map(|file| file.progress_unit().1).collect();
@@ -88,7 +85,7 @@ impl Dataset {
         }
         let total = if totals.is_some() { total } else { builder.writer.samples() };
         progress(Progress { what, done: total, total });
-        builder.finish()
+        Ok(builder.finish()?)
     }
 
     /// The files whose structure another library has to find before an index is built, by number.
@@ -111,7 +108,7 @@ impl Dataset {
 }
 
 /// An index in the making: takes the samples of one shard after the other.
-pub(crate) struct IndexBuilder<'a> {
+pub(super) struct IndexBuilder<'a> {
     dataset: &'a Dataset,
     started: Instant,
     columns: Vec<Column>,

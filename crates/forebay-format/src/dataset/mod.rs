@@ -1,17 +1,18 @@
 //! A dataset: one or more container files whose samples are counted through.
 //!
-//! [`Dataset::open`] reads headers only. [`build`] scans the containers and makes an index, [`store`]
-//! keeps and finds indexes, [`value_sink`] hands on what a scan reads, [`cursor`] finds samples without
-//! an index. [`modified`] notices files that change, [`sample_axis`] says what counts the samples of a
+//! [`Dataset::open`] reads headers only. [`build`] scans the containers and makes an index, [`compute`]
+//! is how another crate makes one without a scan. [`store`] keeps and finds indexes, [`value_sink`] hands
+//! on what a scan reads, [`cursor`] finds samples without an index. [`modified`] notices files that change, [`sample_axis`] says what counts the samples of a
 //! file of arrays. [`read`] reads single samples, [`verify`] all of them, [`inspect`] describes a dataset.
 
-pub(crate) mod build;
+mod build;
+mod compute;
 mod cursor;
 mod inspect;
 mod modified;
 mod read;
 mod sample_axis;
-pub(crate) mod store;
+mod store;
 mod value_sink;
 mod verify;
 
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use build::{BuiltIndex, IndexReport};
+pub use compute::{Computation, ComputeIndex, ComputedIndex};
 pub use cursor::{SampleCursor, ShardBytes};
 pub use store::{CachePolicy, Found, Lookup, Place};
 pub use value_sink::ValueSink;
@@ -100,7 +102,7 @@ impl Dataset {
     }
 
     /// The databases of LMDB files; `what` needs them, and is [`Error::Usage`] for other formats.
-    pub(crate) fn databases(&self, what: &str) -> Result<Vec<&Database>, Error> {
+    pub fn databases(&self, what: &str) -> Result<Vec<&Database>, Error> {
         (0..self.files.len()).map(|shard| self.database(shard, what)).collect()
     }
 

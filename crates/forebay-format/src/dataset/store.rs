@@ -1,4 +1,4 @@
-//! Where sidecars and recipes are kept, and which ones are trusted (owner, mode, no symbolic link).
+//! Where sidecars, and other small files about a dataset, are kept, and which ones are trusted (owner, mode, no symbolic link).
 //!
 //! Two places are looked at: beside the data (`data.mdb.forebay`, written on request only, used if it belongs to the
 //! owner of the data, to root or to the user), and the user's cache directory (ours, closed to others, or not used at
@@ -29,9 +29,6 @@ use crate::{Error, Format, OpenOptions, SidecarError};
 
 /// Ending of the names of sidecars.
 const SIDECAR_ENDING: &str = "forebay";
-
-/// Ending of the names of recipes.
-pub(crate) const RECIPE_ENDING: &str = "forebay-recipe";
 
 /// Largest sidecar that is read, for a dataset of so many records \[bytes\]. Sidecars take 20 bytes per record at worst.
 const fn most_bytes(records: u64) -> u64 {
@@ -178,7 +175,7 @@ impl Dataset {
 
     /// The first file of this dataset with an ending that `check` accepts, and why others were skipped; `what` it is, for
     /// messages.
-    pub(crate) fn find_kept<T, E: fmt::Display>(
+    pub fn find_kept<T, E: fmt::Display>(
         &self,
         cache: &CachePolicy,
         ending: &str,
@@ -215,7 +212,7 @@ impl Dataset {
     }
 
     /// Writes what is kept of this dataset under an ending.
-    pub(crate) fn write_kept(
+    pub fn write_kept(
         &self,
         bytes: &[u8],
         place: Place,
@@ -252,7 +249,7 @@ impl Dataset {
         }
     }
 
-    /// Where a sidecar of this dataset, or its recipe, is kept; `None` without a cache directory.
+    /// Where the file of this dataset with an ending is kept; `None` without a cache directory.
     fn kept_path(&self, place: Place, cache: &CachePolicy, ending: &str) -> Result<Option<PathBuf>, Error> {
         let mut key = self.options.key(self.format);
         key.push(0);

@@ -13,7 +13,7 @@ use crate::{Error, SchemaChoice};
 ///
 /// `num-samples`: scene-text sets; the others: tensorpack and its imitators. Excluded by exact name
 /// only, since a pattern would drop samples silently.
-pub(crate) const NOT_SAMPLES: [&str; 4] = ["num-samples", "__keys__", "__len__", "__classnum__"];
+pub const NOT_SAMPLES: [&str; 4] = ["num-samples", "__keys__", "__len__", "__classnum__"];
 
 /// The number of this key in [`NOT_SAMPLES`], if its record is not a sample.
 pub(crate) fn excluded(key: &[u8]) -> Option<u8> {
@@ -75,7 +75,7 @@ impl Database {
 
     /// Adds the next record to an index in the making; `excluded` is the number of its key in
     /// [`NOT_SAMPLES`], if it is no sample.
-    pub(crate) fn add_record(&self, writer: &mut Writer, value: Value, excluded: Option<u8>) {
+    pub fn add_record(&self, writer: &mut Writer, value: Value, excluded: Option<u8>) {
         match excluded.and_then(|name| NOT_SAMPLES.get(usize::from(name))) {
             Some(name) => writer.exclude(name),
             None => writer.push([value.entry(self)]),
@@ -84,7 +84,7 @@ impl Database {
 
     /// [`Container::add_to`], which also hands every record to `observe`, with the number of its key in
     /// [`NOT_SAMPLES`], if it is no sample.
-    pub(crate) fn add_observed(
+    pub fn add_observed(
         &self,
         writer: &mut Writer,
         threads: usize,

@@ -151,7 +151,7 @@ impl Dialect {
     }
 
     /// Length of one word \[bytes\].
-    pub(crate) const fn word_bytes(self) -> usize {
+    pub const fn word_bytes(self) -> usize {
         match self.word {
             Word::Bits32 => 4,
             Word::Bits64 => 8,
@@ -177,7 +177,7 @@ impl Dialect {
     }
 
     /// Length of what a leaf node holds in place of a big value \[bytes\].
-    pub(crate) const fn big_payload_bytes(self) -> usize {
+    pub const fn big_payload_bytes(self) -> usize {
         match self.version {
             Version::V0_9 => self.word_bytes(),
             Version::V1_0 => 3 * self.word_bytes(),
@@ -185,7 +185,7 @@ impl Dialect {
     }
 
     /// Largest page that the library makes \[bytes\].
-    pub(crate) const fn largest_page_bytes(self) -> u32 {
+    pub const fn largest_page_bytes(self) -> u32 {
         match self.version {
             Version::V0_9 => 32768,
             Version::V1_0 => 65536,

@@ -33,7 +33,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use crate::file::ReadAt;
-pub(crate) use container::{NOT_SAMPLES, excluded};
+pub use container::NOT_SAMPLES;
+pub(crate) use container::excluded;
 pub use cursor::{Cursor, Pages, PortableCursor};
 pub use dialect::{ByteOrder, Dialect, Version, Word};
 pub use identity::{Identity, TreeRecord};
@@ -212,12 +213,12 @@ impl Database {
     }
 
     /// Announces that a page is read soon.
-    pub(crate) fn announce_page(&self, page: u64) {
+    pub fn announce_page(&self, page: u64) {
         self.input.will_need(self.layout.offset(page), u64::from(self.layout.page_bytes));
     }
 
     /// Reads one page as a leaf of the tree: the keys and values of its nodes, in key order.
-    pub(crate) fn leaf(&self, page: u64) -> Result<Vec<(Vec<u8>, Value)>, Error> {
+    pub fn leaf(&self, page: u64) -> Result<Vec<(Vec<u8>, Value)>, Error> {
         self.leaf_nodes(page).map_err(|error| error.at(self.path()))
     }
 

@@ -17,7 +17,7 @@ pub(crate) const ZSTD: u8 = 1;
 pub(crate) const LARGEST_BODY_BYTES: usize = 1 << 22;
 
 /// Compresses, for [`unpack`].
-pub(crate) fn pack(bytes: &[u8], level: i32) -> Vec<u8> {
+pub fn pack(bytes: &[u8], level: i32) -> Vec<u8> {
     zstd::bulk::compress(bytes, level).expect("compressing from memory into memory cannot fail")
 }
 
@@ -27,7 +27,7 @@ thread_local! {
 }
 
 /// Decompresses exactly `length` bytes, or says what was found instead.
-pub(crate) fn unpack(stored: &[u8], length: usize) -> Result<Vec<u8>, String> {
+pub fn unpack(stored: &[u8], length: usize) -> Result<Vec<u8>, String> {
     let bytes = DECOMPRESSOR.with_borrow_mut(|held| {
         let decompressor = match held {
             Some(decompressor) => decompressor,

@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 
-use super::facts::{KeyPattern, NamedDatabase, Recipe, RecipeError, SplitClass, Transactions};
-use super::lengths::{LengthList, Lengths, MOST_RUNS};
-use crate::container::lmdb::Dialect;
-use crate::varint::{Bytes, put};
+use forebay_format::lmdb::Dialect;
+use forebay_format::varint::{Bytes, put};
+
+use crate::facts::{KeyPattern, NamedDatabase, Recipe, RecipeError, SplitClass, Transactions};
+use crate::lengths::{LengthList, Lengths, MAX_RUNS};
 
 /// First byte of an encoded recipe.
 const VERSION: u8 = 1;
@@ -16,7 +17,7 @@ const VERSION: u8 = 1;
 const LONGEST_TEXT_BYTES: u64 = 1 << 11;
 
 /// Most runs of transactions and most records that are no samples.
-const MOST_ITEMS: u64 = 1 << 20;
+const MAX_ITEMS: u64 = 1 << 20;
 
 impl Recipe {
     /// The recipe as bytes, without the lists that it names.
@@ -149,7 +150,7 @@ fn put_pairs(out: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = (u64, u64)>
 
 fn take_pairs(bytes: &mut Bytes<'_>) -> Result<Vec<(u64, u64)>, RecipeError> {
     // A pair takes two bytes or more.
-    let most = MOST_ITEMS.min(bytes.left() as u64 / 2);
+    let most = MAX_ITEMS.min(bytes.left() as u64 / 2);
     let pairs = bytes.varint().filter(|count| *count <= most).and_then(|count| {
         (0..count).map(|_| Some((bytes.varint()?, bytes.varint()?))).collect::<Option<Vec<_>>>()
     });
@@ -187,8 +188,8 @@ fn take_lengths(
         },
         Some(1) => {
             let pairs = take_pairs(bytes)?;
-            if pairs.len() > MOST_RUNS {
-                return wrong(format!("{} runs of lengths, at most {MOST_RUNS} are written", pairs.len()));
+            if pairs.len() > MAX_RUNS {
+                return wrong(format!("{} runs of lengths, at most {MAX_RUNS} are written", pairs.len()));
             }
             let runs = pairs.into_iter().map(|(bytes, count)| Ok((length(bytes)?, count)));
             Ok(Lengths::Runs(runs.collect::<Result<_, RecipeError>>()?))
@@ -211,8 +212,8 @@ fn take_lengths(
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::facts::tests::{full, recipe};
     use super::*;
+    use crate::facts::tests::{full, recipe};
 
     #[test]
     fn a_recipe_of_uniform_data_takes_at_most_200_bytes() {

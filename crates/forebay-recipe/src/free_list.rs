@@ -10,11 +10,11 @@
 //!
 //! Not followed: readers that are alive while a writer commits. They keep pages from being used again; no file says so.
 
-use super::pages::PageRules;
+use crate::pages::PageRules;
 
 /// The list of free pages does not stay within one page: not the work of a history that only inserts in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outgrown;
+pub(crate) struct Outgrown;
 
 /// A record of the free list: pages that a transaction freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ struct FreeRecord {
 
 /// The pages of the file as the writer sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Allocator {
+pub(crate) struct Allocator {
     rules: PageRules,
     /// The transaction that is being written.
     transaction: u64,
@@ -49,7 +49,7 @@ pub(super) struct Allocator {
 
 impl Allocator {
     /// An empty file, before its first transaction.
-    pub(super) fn new(rules: PageRules) -> Self {
+    pub(crate) fn new(rules: PageRules) -> Self {
         Self {
             rules,
             transaction: 1,
@@ -65,17 +65,17 @@ impl Allocator {
     }
 
     /// The transaction that is being written.
-    pub(super) fn transaction(&self) -> u64 {
+    pub(crate) fn transaction(&self) -> u64 {
         self.transaction
     }
 
     /// The last page in use.
-    pub(super) fn last_page(&self) -> u64 {
+    pub(crate) fn last_page(&self) -> u64 {
         self.next_page - 1
     }
 
     /// Takes `count` pages that follow each other and returns the first.
-    pub(super) fn take(&mut self, count: u64) -> u64 {
+    pub(crate) fn take(&mut self, count: u64) -> u64 {
         loop {
             if let Some(pages) = &mut self.reclaimed
                 && pages.len() as u64 >= count
@@ -114,7 +114,7 @@ impl Allocator {
 
     /// Makes the page at `page`, last written by transaction `written`, writable: another page, unless this
     /// transaction has written it already.
-    pub(super) fn touch(&mut self, page: &mut u64, written: &mut u64) {
+    pub(crate) fn touch(&mut self, page: &mut u64, written: &mut u64) {
         if *written != self.transaction {
             let taken = self.take(1);
             self.freed.push(*page);
@@ -123,7 +123,7 @@ impl Allocator {
     }
 
     /// Writes the free list and ends the transaction.
-    pub(super) fn commit(&mut self) -> Result<(), Outgrown> {
+    pub(crate) fn commit(&mut self) -> Result<(), Outgrown> {
         self.save()?;
         self.transaction += 1;
         self.freed.clear();
@@ -237,8 +237,8 @@ impl Allocator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::container::lmdb::{ByteOrder, Dialect, Version, Word};
-    use crate::recipe::facts::SplitClass;
+    use crate::facts::SplitClass;
+    use forebay_format::lmdb::{ByteOrder, Dialect, Version, Word};
 
     fn allocator() -> Allocator {
         let dialect = Dialect { version: Version::V0_9, word: Word::Bits64, byte_order: ByteOrder::Little };

@@ -3,20 +3,21 @@
 //! The meta pages tell root, last page, last transaction, depth and counts of pages and records; a wrong rhythm of
 //! commits often leaves all of them right. A leaf names where its records lie, some hundred at a time, so sixteen of them
 //! find what a look at sixteen records would miss: the first, the last, and others spread over the file, by preference
-//! those during which the writer committed. What they miss, the digest of a recorded recipe finds.
+//! those during which the writer committed. The digest of a derived recipe finds the rest.
 
-use super::facts::{KeyPattern, Recipe};
-use super::insertion::{LeafPage, Outcome, Placed};
-use super::layout::Finished;
-use crate::Error;
-use crate::container::lmdb::{Database, Identity, Value};
+use forebay_format::lmdb::{Database, Identity, Value};
+
+use crate::error::Error;
+use crate::facts::{KeyPattern, Recipe};
+use crate::insertion::{LeafPage, Outcome, Placed};
+use crate::layout::Finished;
 
 /// Leaves that are read.
 pub(crate) const CHECKED_LEAVES: u64 = 16;
 
 /// What a recipe predicts and the file does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// Which thing differs.
     pub what: String,
     /// What follows from the recipe.
@@ -37,7 +38,7 @@ impl Difference {
     /// The difference as an error about a file.
     pub(crate) fn at(self, database: &Database) -> Error {
         let Self { what, expected, found } = self;
-        Error::Recipe { path: database.path().to_owned(), what, expected, found }
+        Error::Mismatch { path: database.path().to_owned(), what, expected, found }
     }
 }
 
@@ -58,8 +59,8 @@ pub(crate) fn compare_facts(recipe: &Recipe, identity: &Identity) -> Result<(), 
     differ("length of a page", recipe.page_bytes.to_string(), identity.page_bytes.to_string())?;
     differ("length of a checksum", recipe.checksum_bytes.to_string(), identity.checksum_bytes.to_string())?;
     let name = |name: Option<&str>| name.map_or("the main one".to_owned(), |name| format!("{name:?}"));
-    let stated = recipe.database.as_ref().map(|named| named.name.as_str());
-    differ("database", name(stated), name(identity.database.as_deref()))?;
+    let declared = recipe.database.as_ref().map(|named| named.name.as_str());
+    differ("database", name(declared), name(identity.database.as_deref()))?;
     differ("records", recipe.records.to_string(), identity.tree.entries.to_string())?;
     if identity.tree.flags != 0 {
         return Err(Difference::new(
@@ -119,17 +120,17 @@ pub(crate) struct LeafPicker {
     seen: u64,
     picked: Vec<PickedLeaf>,
     /// Whether the last one picked is one during which the writer committed, or the first of all.
-    settled: bool,
+    at_boundary: bool,
 }
 
 impl LeafPicker {
     /// A picker for a file of so many leaves.
     pub(crate) fn new(leaves: u64) -> Self {
-        Self { leaves, seen: 0, picked: Vec::new(), settled: true }
+        Self { leaves, seen: 0, picked: Vec::new(), at_boundary: true }
     }
 
     /// Looks at the next leaf.
-    pub(crate) fn see(&mut self, leaf: &Finished<'_>) {
+    pub(crate) fn add(&mut self, leaf: &Finished<'_>) {
         let (number, boundary) = (self.seen, leaf.page.begun != leaf.page.transaction);
         self.seen += 1;
         let spread = u128::from(self.leaves) * self.picked.len() as u128 / u128::from(CHECKED_LEAVES);
@@ -137,13 +138,13 @@ impl LeafPicker {
         let is_last = number + 1 == self.leaves;
         if is_due || is_last {
             self.picked.push(PickedLeaf { page: leaf.page.clone(), first: leaf.first });
-            self.settled = boundary || number == 0;
-        } else if !self.settled
+            self.at_boundary = boundary || number == 0;
+        } else if !self.at_boundary
             && boundary
             && let Some(last) = self.picked.last_mut()
         {
             *last = PickedLeaf { page: leaf.page.clone(), first: leaf.first };
-            self.settled = true;
+            self.at_boundary = true;
         }
     }
 
@@ -154,8 +155,8 @@ impl LeafPicker {
 }
 
 impl PickedLeaf {
-    /// Tells the storage that the leaf is read soon, so that all that were picked are under way at once.
-    pub(crate) fn announce(&self, database: &Database) {
+    /// Prefetches the leaf, so that the reads of all picked leaves overlap.
+    pub(crate) fn prefetch(&self, database: &Database) {
         database.announce_page(self.page.page);
     }
 
@@ -167,8 +168,10 @@ impl PickedLeaf {
         };
         let nodes = match database.leaf(number) {
             Ok(nodes) => nodes,
-            Err(Error::Corrupt { what, expected, found, .. }) => return differ(what, expected, found),
-            Err(error) => return Err(error),
+            Err(forebay_format::Error::Corrupt { what, expected, found, .. }) => {
+                return differ(what, expected, found);
+            }
+            Err(error) => return Err(error.into()),
         };
         if nodes.len() != self.page.records.len() {
             return differ(

@@ -4,11 +4,11 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::facts::Recipe;
-use super::free_list::Outgrown;
-use super::insertion::{Insertion, LeafPage, Outcome, Placed};
-use super::lengths::LengthReader;
-use super::pages::PageRules;
+use crate::facts::Recipe;
+use crate::free_list::Outgrown;
+use crate::insertion::{Insertion, LeafPage, Outcome, Placed};
+use crate::lengths::LengthReader;
+use crate::pages::PageRules;
 
 /// A leaf that will not change any more.
 pub(crate) struct Finished<'a> {
@@ -22,8 +22,8 @@ pub(crate) struct Finished<'a> {
 
 /// A writer on its way through the records of a recipe.
 #[derive(Clone)]
-pub(super) struct Writing<'a> {
-    pub(super) insertion: Insertion,
+pub(crate) struct Writing<'a> {
+    pub(crate) insertion: Insertion,
     keys: LengthReader<'a>,
     values: LengthReader<'a>,
     longest_key_bytes: u64,
@@ -33,7 +33,7 @@ pub(super) struct Writing<'a> {
 
 impl<'a> Writing<'a> {
     /// The file in front of the first record.
-    pub(super) fn begin(recipe: &'a Recipe) -> Result<Self, String> {
+    pub(crate) fn begin(recipe: &'a Recipe) -> Result<Self, String> {
         recipe.check()?;
         let Recipe { dialect, page_bytes, checksum_bytes, split_class, .. } = *recipe;
         let rules = PageRules::new(dialect, page_bytes, checksum_bytes, split_class)?;
@@ -55,7 +55,7 @@ impl<'a> Writing<'a> {
 
     /// Puts the next record. Returns the leaf that this finished, if it did.
     #[inline]
-    pub(super) fn put(&mut self) -> Result<Option<Finished<'_>>, String> {
+    pub(crate) fn put(&mut self) -> Result<Option<Finished<'_>>, String> {
         let (key_bytes, value_bytes) = (self.keys.next()?, self.values.next()?);
         if key_bytes == 0 || u64::from(key_bytes) > self.longest_key_bytes {
             let longest = self.longest_key_bytes;
@@ -71,12 +71,12 @@ impl<'a> Writing<'a> {
     }
 
     /// Ends the transaction.
-    pub(super) fn commit(&mut self) -> Result<(), String> {
+    pub(crate) fn commit(&mut self) -> Result<(), String> {
         self.insertion.commit().map_err(outgrown)
     }
 
     /// Ends the last transaction. The last leaf is final now.
-    pub(super) fn finish(&mut self) -> Result<(Outcome, Finished<'_>), String> {
+    pub(crate) fn finish(&mut self) -> Result<(Outcome, Finished<'_>), String> {
         let outcome = self.insertion.finish().map_err(outgrown)?;
         let last = Finished { first: self.first, page: self.insertion.leaf(), last_page: outcome.last_page };
         Ok((outcome, last))
@@ -182,10 +182,10 @@ impl Offsets {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::facts::{NamedDatabase, SplitClass, Transactions};
-    use super::super::lengths::Lengths;
     use super::*;
-    use crate::container::lmdb::{Dialect, Version};
+    use crate::facts::{NamedDatabase, SplitClass, Transactions};
+    use crate::lengths::Lengths;
+    use forebay_format::lmdb::{Dialect, Version};
 
     fn recipe(records: u64, values: Lengths, transactions: Transactions) -> Recipe {
         Recipe {

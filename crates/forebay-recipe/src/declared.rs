@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use forebay_format::Error;
+use forebay_format::lmdb::{Identity, NOT_SAMPLES};
 use serde::Deserialize;
 
-use super::facts::{KeyPattern, NamedDatabase, Recipe, SplitClass, Transactions};
-use super::lengths::{Lengths, MOST_RUNS};
-use crate::Error;
-use crate::container::lmdb::{Identity, NOT_SAMPLES};
+use crate::facts::{KeyPattern, NamedDatabase, Recipe, SplitClass, Transactions};
+use crate::lengths::{Lengths, MAX_RUNS};
 
 /// Largest file of a user that is read \[bytes\]: 100 million lengths as text.
 const LARGEST_FILE_BYTES: u64 = 1 << 30;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stated {
-    keys: StatedLengths,
-    values: StatedLengths,
+struct Declared {
+    keys: DeclaredLengths,
+    values: DeclaredLengths,
     #[serde(default)]
     key_start: u64,
     records: Option<u64>,
@@ -26,7 +26,7 @@ struct Stated {
     append: bool,
     commit_every: Option<u64>,
     #[serde(default)]
-    first_commits: Vec<StatedCommits>,
+    first_commits: Vec<DeclaredCommits>,
     #[serde(default = "yes")]
     database_own_transaction: bool,
     library: Option<String>,
@@ -45,7 +45,7 @@ fn yes() -> bool {
     expecting = "expected a length from 0 to 4294967295, [[length, count], ...], {lengths = \"a file with a length per line\"}, \
                  or, of keys, a pattern such as \"%08d\""
 )]
-enum StatedLengths {
+enum DeclaredLengths {
     Constant(u32),
     Pattern(String),
     Runs(Vec<(u32, u64)>),
@@ -54,25 +54,25 @@ enum StatedLengths {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected the records of a commit, or [records, how many such commits]")]
-enum StatedCommits {
+enum DeclaredCommits {
     One(u64),
     Times(u64, u64),
 }
 
 impl Recipe {
     /// Reads a recipe that a user states for the file of this identity. Lists lie beside the recipe.
-    pub fn from_toml(path: &Path, identity: &Identity) -> Result<Self, Error> {
+    pub(crate) fn from_toml(path: &Path, identity: &Identity) -> Result<Self, Error> {
         let usage = |what: String| Error::Usage {
             message: format!("{}: not a recipe: {what}", path.display()),
             hint: "docs/provenance.md has an example of each key".to_owned(),
         };
         let text = read_text(path)?;
-        let stated: Stated = toml::from_str(&text).map_err(|error| usage(error.to_string()))?;
+        let declared: Declared = toml::from_str(&text).map_err(|error| usage(error.to_string()))?;
         let directory = path.parent().unwrap_or(Path::new(""));
-        let records = stated.records.unwrap_or(identity.tree.entries);
-        let (keys, key_pattern) = match stated.keys {
-            StatedLengths::Pattern(text) => {
-                let pattern = KeyPattern::parse(&text, stated.key_start).map_err(usage)?;
+        let records = declared.records.unwrap_or(identity.tree.entries);
+        let (keys, key_pattern) = match declared.keys {
+            DeclaredLengths::Pattern(text) => {
+                let pattern = KeyPattern::parse(&text, declared.key_start).map_err(usage)?;
                 let bytes = pattern.key_bytes(records).ok_or_else(|| {
                     usage(format!(
                         "keys {text:?} have too few digits for {records} records in the order of their keys"
@@ -82,11 +82,11 @@ impl Recipe {
             }
             other => (other.lengths(directory)?, None),
         };
-        let values = match stated.values {
-            StatedLengths::Pattern(text) => return Err(usage(format!("values is {text:?}, not a length"))),
+        let values = match declared.values {
+            DeclaredLengths::Pattern(text) => return Err(usage(format!("values is {text:?}, not a length"))),
             other => other.lengths(directory)?,
         };
-        let split_class = match stated.library.as_deref() {
+        let split_class = match declared.library.as_deref() {
             None | Some("0.9" | "0.9.11" | "1.0") => SplitClass::Modern,
             Some("0.9.9") => SplitClass::V0_9_9,
             Some(other) => {
@@ -94,7 +94,7 @@ impl Recipe {
             }
         };
         let mut excluded = Vec::new();
-        for (name, record) in &stated.not_samples {
+        for (name, record) in &declared.not_samples {
             let Some(number) = NOT_SAMPLES.iter().position(|known| known == name) else {
                 let known = NOT_SAMPLES.join(", ");
                 return Err(usage(format!("not_samples has {name:?}; the index leaves out {known}")));
@@ -102,25 +102,25 @@ impl Recipe {
             excluded.push((number as u8, *record));
         }
         excluded.sort_unstable_by_key(|(_, record)| *record);
-        let first = stated.first_commits.iter().map(|commits| match commits {
-            StatedCommits::One(records) => (*records, 1),
-            StatedCommits::Times(records, times) => (*records, *times),
+        let first = declared.first_commits.iter().map(|commits| match commits {
+            DeclaredCommits::One(records) => (*records, 1),
+            DeclaredCommits::Times(records, times) => (*records, *times),
         });
         let recipe = Self {
             dialect: identity.dialect,
-            page_bytes: stated.page_bytes.unwrap_or(identity.page_bytes),
+            page_bytes: declared.page_bytes.unwrap_or(identity.page_bytes),
             checksum_bytes: identity.checksum_bytes,
             split_class,
-            append: stated.append,
+            append: declared.append,
             database: identity
                 .database
                 .clone()
-                .map(|name| NamedDatabase { name, own_transaction: stated.database_own_transaction }),
+                .map(|name| NamedDatabase { name, own_transaction: declared.database_own_transaction }),
             records,
             keys,
             key_pattern,
             values,
-            transactions: Transactions { first: first.collect(), then: stated.commit_every },
+            transactions: Transactions { first: first.collect(), then: declared.commit_every },
             excluded,
         };
         recipe.check().map_err(usage)?;
@@ -128,11 +128,11 @@ impl Recipe {
     }
 }
 
-impl StatedLengths {
+impl DeclaredLengths {
     fn lengths(self, directory: &Path) -> Result<Lengths, Error> {
         match self {
             Self::Constant(bytes) => Ok(Lengths::Constant(bytes)),
-            Self::Runs(runs) if runs.len() <= MOST_RUNS => Ok(Lengths::Runs(runs)),
+            Self::Runs(runs) if runs.len() <= MAX_RUNS => Ok(Lengths::Runs(runs)),
             Self::Runs(runs) => {
                 let repeat = |(bytes, count)| std::iter::repeat_n(bytes, count as usize);
                 Ok(runs.into_iter().flat_map(repeat).collect())
@@ -186,7 +186,7 @@ fn read_text(path: &Path) -> Result<String, Error> {
 
 impl KeyPattern {
     /// Reads a pattern of `printf` with one `%0Nd`.
-    pub(super) fn parse(text: &str, start: u64) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, start: u64) -> Result<Self, String> {
         let wrong = || format!("keys {text:?}: expected one %0Nd with N from 1 to 20, for example \"%08d\"");
         let (prefix, rest) = text.split_once('%').ok_or_else(wrong)?;
         let (digits, suffix) = rest.split_once('d').ok_or_else(wrong)?;

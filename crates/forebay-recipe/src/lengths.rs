@@ -6,10 +6,9 @@
 
 use std::sync::Arc;
 
+use forebay_format::sidecar::{pack, unpack};
+use forebay_format::varint::{Bytes, for_planes, put, put_planes, width};
 use xxhash_rust::xxh3::xxh3_128;
-
-use crate::index::sidecar::{pack, unpack};
-use crate::varint::{Bytes, for_planes, put, put_planes, width};
 
 /// Numbers of a list that are compressed together: 16 KiB, a good stretch for zstd.
 const STRETCH: usize = 4096;
@@ -18,7 +17,7 @@ const STRETCH: usize = 4096;
 const LEVEL: i32 = 9;
 
 /// Most runs that stand in a recipe itself.
-pub(super) const MOST_RUNS: usize = 16;
+pub(crate) const MAX_RUNS: usize = 16;
 
 /// Lengths of all keys or all values, in key order \[bytes\].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,12 +39,12 @@ pub struct LengthList {
 
 impl LengthList {
     /// The list as bytes that a file or another process can be given.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// The list in these bytes; its stretches are looked at when they are read.
-    pub(super) fn from_bytes(bytes: Vec<u8>) -> Result<Self, String> {
+    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Result<Self, String> {
         let count = Bytes::new(&bytes).varint().ok_or("a list of lengths without a count")?;
         // A stretch takes two bytes or more, so the count is bounded by what is there.
         if count.div_ceil(STRETCH as u64) > bytes.len() as u64 {
@@ -55,14 +54,14 @@ impl LengthList {
     }
 
     /// What tells this list from others.
-    pub(super) fn digest(&self) -> u128 {
+    pub(crate) fn digest(&self) -> u128 {
         xxh3_128(&self.bytes)
     }
 }
 
 impl Lengths {
     /// How many there are, if this says so.
-    pub(super) fn count(&self) -> Option<u64> {
+    pub(crate) fn count(&self) -> Option<u64> {
         match self {
             Self::Constant(_) => None,
             Self::Runs(runs) => runs.iter().try_fold(0_u64, |sum, (_, count)| sum.checked_add(*count)),
@@ -71,7 +70,7 @@ impl Lengths {
     }
 
     /// Reads from the first one on.
-    pub(super) fn reader(&self) -> LengthReader<'_> {
+    pub(crate) fn reader(&self) -> LengthReader<'_> {
         let (value, left) = if let Self::Constant(value) = self { (*value, u64::MAX) } else { (0, 0) };
         let rest = match self {
             Self::List(list) => {
@@ -88,7 +87,7 @@ impl Lengths {
 
 /// Reads lengths from front to back.
 #[derive(Clone)]
-pub(super) struct LengthReader<'a> {
+pub(crate) struct LengthReader<'a> {
     value: u32,
     left: u64,
     rest: Rest<'a>,
@@ -103,7 +102,7 @@ enum Rest<'a> {
 impl LengthReader<'_> {
     /// The next length.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<u32, String> {
+    pub(crate) fn next(&mut self) -> Result<u32, String> {
         if self.left > 0 {
             self.left -= 1;
             return Ok(self.value);
@@ -156,7 +155,7 @@ fn unpack_stretch(bytes: &mut Bytes<'_>, numbers: usize, stretch: &mut Vec<u32>)
 
 /// Takes lengths one by one and finds the shortest way to write them.
 #[derive(Debug, Default)]
-pub(super) struct LengthsBuilder {
+pub(crate) struct LengthsBuilder {
     /// While there are few.
     runs: Vec<(u32, u64)>,
     /// Packed stretches, from the moment there were too many runs.
@@ -167,14 +166,14 @@ pub(super) struct LengthsBuilder {
 
 impl LengthsBuilder {
     /// Takes the next length.
-    pub(super) fn push(&mut self, value: u32) {
+    pub(crate) fn push(&mut self, value: u32) {
         self.count += 1;
         if self.packed.is_none() {
             match self.runs.last_mut() {
                 Some((last, count)) if *last == value => *count += 1,
                 _ => self.runs.push((value, 1)),
             }
-            if self.runs.len() > MOST_RUNS {
+            if self.runs.len() > MAX_RUNS {
                 self.packed = Some(Vec::new());
                 for (value, count) in std::mem::take(&mut self.runs) {
                     for _ in 0..count {
@@ -207,7 +206,7 @@ impl LengthsBuilder {
     }
 
     /// The lengths.
-    pub(super) fn finish(mut self) -> Lengths {
+    pub(crate) fn finish(mut self) -> Lengths {
         if self.packed.is_none() {
             return match self.runs[..] {
                 [(value, _)] => Lengths::Constant(value),

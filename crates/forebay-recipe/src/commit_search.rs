@@ -4,14 +4,14 @@
 //! that lead to the same state of the writer are one choice, which keeps the search narrow: mostly there is one. Work is
 //! counted in records put, and bounded.
 
-use super::candidate::{Candidate, Truth};
-use super::facts::Recipe;
+use crate::candidate::{Candidate, Truth};
+use crate::facts::Recipe;
 
 /// Most commits that are looked for within one leaf.
-const MOST_COMMITS: usize = 2;
+const MAX_COMMITS: usize = 2;
 
 /// A search.
-pub(super) struct CommitSearch<'a> {
+pub(crate) struct CommitSearch<'a> {
     truth: &'a Truth<'a>,
     recipe: &'a Recipe,
     /// Transactions of the file.
@@ -38,17 +38,17 @@ enum Outcome {
 }
 
 impl<'a> CommitSearch<'a> {
-    pub(super) fn new(truth: &'a Truth<'a>, recipe: &'a Recipe, transactions: u64, budget: u64) -> Self {
+    pub(crate) fn new(truth: &'a Truth<'a>, recipe: &'a Recipe, transactions: u64, budget: u64) -> Self {
         Self { truth, recipe, transactions, budget, bytes: Vec::new() }
     }
 
     /// Looks for commits that lead from `start` to the file, and returns behind how many records they are.
-    pub(super) fn run(&mut self, start: Candidate<'a>) -> Result<Option<Vec<u64>>, String> {
+    pub(crate) fn run(&mut self, start: Candidate<'a>) -> Result<Option<Vec<u64>>, String> {
         // Commits made, each with the one before it.
         let mut trail: Vec<(Option<usize>, u64)> = Vec::new();
         let mut choices = vec![Choice { candidate: start, commits: None }];
         while let Some(choice) = choices.pop() {
-            for most in 0..=MOST_COMMITS {
+            for most in 0..=MAX_COMMITS {
                 let mut found = Vec::new();
                 let mut places = Vec::new();
                 let end = self.leaf(&choice.candidate, most, &mut places, &mut found)?;

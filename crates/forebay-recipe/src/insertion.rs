@@ -9,8 +9,8 @@
 //! Only the right edge changes: one leaf with its records, and one page per level above it. A leaf that something is put
 //! behind is final, and is handed out.
 
-use super::free_list::{Allocator, Outgrown};
-use super::pages::PageRules;
+use crate::free_list::{Allocator, Outgrown};
+use crate::pages::PageRules;
 
 /// Length of the first node of a branch with its pointer: its key is implied \[bytes\].
 const FIRST_BRANCH_NODE_BYTES: u64 = 10;
@@ -97,7 +97,7 @@ pub(crate) struct Insertion {
 
 impl Insertion {
     /// An empty file.
-    pub(super) fn new(rules: PageRules, append: bool) -> Self {
+    pub(crate) fn new(rules: PageRules, append: bool) -> Self {
         Self {
             rules,
             append,
@@ -123,7 +123,7 @@ impl Insertion {
     }
 
     /// Makes a database with a name in the main tree, which holds nothing else.
-    pub(super) fn make_database(&mut self) {
+    pub(crate) fn make_database(&mut self) {
         let page = self.pages.take(1);
         self.main = Some((page, self.pages.transaction()));
         self.written = true;

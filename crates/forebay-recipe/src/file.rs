@@ -1,14 +1,15 @@
 //! The recipe file: what is kept beside a sidecar.
 //!
-//! A header with the fingerprint of the dataset, for each shard its recipe, whether it was recorded from the file or
-//! stated by a user, the digest of the layout where it was recorded, the lists that it names, and a checksum. All
+//! A header with the fingerprint of the dataset, for each shard its recipe, whether it was derived from the file or
+//! declared by a user, the digest of the layout where there is one, the lists that it names, and a checksum. All
 //! integers are little-endian; to the byte in `docs/provenance.md`.
 
 use std::sync::Arc;
 
-use super::facts::Recipe;
-use super::lengths::LengthList;
-use crate::SidecarError;
+use forebay_format::SidecarError;
+
+use crate::facts::Recipe;
+use crate::lengths::LengthList;
 
 /// First bytes of every recipe file.
 const MAGIC: [u8; 8] = *b"\x8fFORERCP";
@@ -17,7 +18,7 @@ const MAGIC: [u8; 8] = *b"\x8fFORERCP";
 const VERSION: u32 = 1;
 
 /// Most lists of one recipe.
-const MOST_LISTS: u8 = 2;
+const MAX_LISTS: u8 = 2;
 
 /// A recipe, and how far it is to be believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,8 +151,8 @@ impl<'a> Reader<'a> {
         let at = self.at;
         let head = self.take(2, "kind of a recipe")?;
         let (kind, lists) = (head[0], head[1]);
-        if kind > 1 || lists > MOST_LISTS {
-            let expected = format!("kind 0 or 1, 0 to {MOST_LISTS} lists");
+        if kind > 1 || lists > MAX_LISTS {
+            let expected = format!("kind 0 or 1, 0 to {MAX_LISTS} lists");
             return Err(SidecarError::damaged(at, "kind of a recipe", expected, format!("{kind}, {lists}")));
         }
         let digest = Some(self.u128("digest")?).filter(|_| kind == 1);

@@ -8,22 +8,22 @@
 //!    committed first.
 //! 2. Every rhythm that begins there and has as many transactions as the meta page says is tried; a wrong one differs
 //!    soon, so that all of them together cost little more than the right one.
-//! 3. Where none holds, commits are looked for leaf by leaf ([`irregular`]): none in this leaf, else one at each place,
+//! 3. Where none holds, commits are looked for leaf by leaf ([`commit_search`](crate::commit_search)): none in this leaf, else one at each place,
 //!    going back where that leads nowhere, until the work exceeds a bound.
 //!
 //! What comes out is compared in full with what the walk saw, so it is right or there is none.
 
+use forebay_format::lmdb::{Identity, Record, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::candidate::{Candidate, ObservedLeaf, PLACE_BYTES, Truth, put_place};
-use super::check::compare_facts;
-use super::commit_search::CommitSearch;
-use super::facts::{NamedDatabase, Recipe, SplitClass, Transactions};
-use super::layout::{Offsets, PlaceDigest, Writing};
-use super::lengths::LengthsBuilder;
-use crate::container::lmdb::{Identity, Record, Value};
+use crate::candidate::{Candidate, ObservedLeaf, PLACE_BYTES, Truth, put_place};
+use crate::check::compare_facts;
+use crate::commit_search::CommitSearch;
+use crate::facts::{NamedDatabase, Recipe, SplitClass, Transactions};
+use crate::layout::{Offsets, PlaceDigest, Writing};
+use crate::lengths::LengthsBuilder;
 
-/// Records that are put again in the search for irregular commits, besides a multiple of those in the file: a second's
+/// Records that are put again in the search for commits without a rhythm, besides a multiple of those in the file: a second's
 /// work.
 const SEARCH_RECORDS: u64 = 20_000_000;
 
@@ -69,7 +69,7 @@ impl Observed {
     }
 
     /// Takes the next record of the walk; `excluded` is the number of a record's name that is no sample.
-    pub(crate) fn see(&mut self, record: &Record<'_>, excluded: Option<u8>) {
+    pub(crate) fn add(&mut self, record: &Record<'_>, excluded: Option<u8>) {
         if record.leaf != self.pending_leaf {
             self.end_leaf();
             self.pending_leaf = record.leaf;

@@ -2,8 +2,9 @@
 //!
 //! Source: `docs/formats/lmdb.md`; the limits were checked one byte either side against real libraries.
 
-use super::facts::SplitClass;
-use crate::container::lmdb::{Dialect, Version};
+use forebay_format::lmdb::{Dialect, Version};
+
+use crate::facts::SplitClass;
 
 /// Length of a node's header \[bytes\].
 const NODE_HEADER_BYTES: u64 = 8;
@@ -13,15 +14,15 @@ const POINTER_BYTES: u64 = 2;
 
 /// What one library does on pages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PageRules {
+pub(crate) struct PageRules {
     /// Length of a page \[bytes\].
-    pub(super) page_bytes: u64,
+    pub(crate) page_bytes: u64,
     /// Length of a page header \[bytes\].
-    pub(super) header_bytes: u64,
+    pub(crate) header_bytes: u64,
     /// First byte behind the nodes of a page \[bytes\].
-    pub(super) end: u64,
+    pub(crate) end: u64,
     /// Length of a page number \[bytes\].
-    pub(super) word_bytes: u64,
+    pub(crate) word_bytes: u64,
     /// Largest node whose value stays on the leaf \[bytes\].
     inline_limit_bytes: u64,
     /// Length of what stands for a value that has pages of its own \[bytes\].
@@ -32,20 +33,20 @@ pub(super) struct PageRules {
 
 /// A node of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LeafNode {
+pub(crate) struct LeafNode {
     /// Length without its pointer \[bytes\].
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Room that the library wants for it and its pointer before it is put on a leaf \[bytes\].
-    pub(super) wanted_bytes: u64,
+    pub(crate) wanted_bytes: u64,
     /// From the start of the node to its value, or to what stands for it \[bytes\].
-    pub(super) value_at: u64,
+    pub(crate) value_at: u64,
     /// Pages of the value's own; 0 for a value on the leaf.
-    pub(super) overflow_pages: u64,
+    pub(crate) overflow_pages: u64,
 }
 
 impl PageRules {
     /// The rules, or why there are none.
-    pub(super) fn new(
+    pub(crate) fn new(
         dialect: Dialect,
         page_bytes: u32,
         checksum_bytes: u32,
@@ -80,7 +81,7 @@ impl PageRules {
     }
 
     /// The node of a record.
-    pub(super) fn leaf_node(&self, key_bytes: u64, value_bytes: u64) -> LeafNode {
+    pub(crate) fn leaf_node(&self, key_bytes: u64, value_bytes: u64) -> LeafNode {
         let value_at = NODE_HEADER_BYTES + if self.pads_keys { even(key_bytes) } else { key_bytes };
         if value_at + value_bytes <= self.inline_limit_bytes {
             let bytes = even(value_at + value_bytes);
@@ -95,7 +96,7 @@ impl PageRules {
     }
 
     /// Longest key that is believed: two nodes fit on a page, whatever is in them \[bytes\].
-    pub(super) fn longest_key_bytes(&self) -> u64 {
+    pub(crate) fn longest_key_bytes(&self) -> u64 {
         // The record of a database is the largest thing that must stay on a leaf.
         let record_bytes = 8 + 5 * self.word_bytes;
         self.inline_limit_bytes.saturating_sub(NODE_HEADER_BYTES + 1 + record_bytes).min(u64::from(u16::MAX))
@@ -103,17 +104,17 @@ impl PageRules {
 
     /// Length of a branch node with its pointer \[bytes\].
     #[allow(clippy::unused_self, reason = "it stands beside leaf_node, which needs them")]
-    pub(super) fn branch_node_bytes(&self, key_bytes: u64) -> u64 {
+    pub(crate) fn branch_node_bytes(&self, key_bytes: u64) -> u64 {
         even(NODE_HEADER_BYTES + key_bytes) + POINTER_BYTES
     }
 
     /// Room for nodes and their pointers on an empty page \[bytes\].
-    pub(super) fn space_bytes(&self) -> u64 {
+    pub(crate) fn space_bytes(&self) -> u64 {
         self.end - self.header_bytes
     }
 
     /// Room that is left behind `count` pointers and in front of `floor`, where the last node starts \[bytes\].
-    pub(super) fn room_bytes(&self, floor: u64, count: usize) -> u64 {
+    pub(crate) fn room_bytes(&self, floor: u64, count: usize) -> u64 {
         floor - self.header_bytes - POINTER_BYTES * count as u64
     }
 }
@@ -125,7 +126,7 @@ fn even(length: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::container::lmdb::{ByteOrder, Word};
+    use forebay_format::lmdb::{ByteOrder, Word};
 
     const OLD: Dialect =
         Dialect { version: Version::V0_9, word: Word::Bits64, byte_order: ByteOrder::Little };

@@ -2,7 +2,7 @@
 
 use forebay_format::SidecarError;
 use forebay_format::lmdb::Dialect;
-use forebay_format::recipe::{
+use forebay_recipe::{
     KeyPattern, Lengths, NamedDatabase, Recipe, RecipeFile, ShardRecipe, SplitClass, Transactions,
 };
 use proptest::prelude::*;
@@ -92,7 +92,7 @@ fn the_bytes_of_a_recipe_are_those_of_the_page() {
     assert_eq!(
         plain.encode(),
         [1, 0, 12, 0, 0xac, 2, 0, 8, 0, 0x81, 0x18, 0, 100, 0],
-        "raise VERSION in provenance/recipe.rs and describe the new bytes in docs/provenance.md"
+        "raise VERSION in forebay-recipe/src/encoding.rs and describe the new bytes in docs/provenance.md"
     );
 }
 

@@ -1,16 +1,14 @@
 //! What provenance costs: bytes of a recipe, time and memory for all offsets, and for the sidecar made of them.
 //!
-//! `cargo bench -p forebay-format --bench provenance -- CASE [SAMPLES]` measures one case and prints it as JSON; a process
+//! `cargo bench -p forebay-recipe --bench provenance -- CASE [SAMPLES]` measures one case and prints it as JSON; a process
 //! measures one case, so that its peak memory is that case's. `benches/provenance.py` makes the table.
 
 use std::fs;
 use std::time::Instant;
 
 use forebay_format::lmdb::Dialect;
-use forebay_format::recipe::{
-    Lengths, NamedDatabase, Recipe, RecipeFile, ShardRecipe, SplitClass, Transactions,
-};
 use forebay_format::sidecar::{Entry, RecordClass, StoredIn, Writer};
+use forebay_recipe::{Lengths, NamedDatabase, Recipe, RecipeFile, ShardRecipe, SplitClass, Transactions};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|text| !text.starts_with('-')).collect();

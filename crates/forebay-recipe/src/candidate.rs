@@ -1,53 +1,53 @@
 //! A history that may have led to the file: a writer that repeats it, held against the file leaf by leaf.
 
+use forebay_format::lmdb::Identity;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::check::compare_metas;
-use super::insertion::{LeafPage, Outcome};
-use super::layout::{Offsets, Writing};
-use crate::container::lmdb::Identity;
+use crate::check::compare_metas;
+use crate::insertion::{LeafPage, Outcome};
+use crate::layout::{Offsets, Writing};
 
 /// Bytes per place that are hashed.
-pub(super) const PLACE_BYTES: usize = 16;
+pub(crate) const PLACE_BYTES: usize = 16;
 
-pub(super) fn put_place(out: &mut Vec<u8>, offset: u64, length: u64) {
+pub(crate) fn put_place(out: &mut Vec<u8>, offset: u64, length: u64) {
     out.extend_from_slice(&offset.to_le_bytes());
     out.extend_from_slice(&length.to_le_bytes());
 }
 
 /// A leaf as a walk found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ObservedLeaf {
-    pub(super) page: u64,
-    pub(super) hash: u64,
-    pub(super) records: u32,
+pub(crate) struct ObservedLeaf {
+    pub(crate) page: u64,
+    pub(crate) hash: u64,
+    pub(crate) records: u32,
 }
 
 /// The file, as far as a candidate is held against it.
-pub(super) struct Truth<'a> {
-    pub(super) leaves: &'a [ObservedLeaf],
-    pub(super) offsets: Offsets,
-    pub(super) identity: &'a Identity,
+pub(crate) struct Truth<'a> {
+    pub(crate) leaves: &'a [ObservedLeaf],
+    pub(crate) offsets: Offsets,
+    pub(crate) identity: &'a Identity,
 }
 
 /// A writer with all leaves right so far.
 #[derive(Clone)]
-pub(super) struct Candidate<'a> {
-    pub(super) writing: Writing<'a>,
+pub(crate) struct Candidate<'a> {
+    pub(crate) writing: Writing<'a>,
     /// Leaves that are finished.
-    pub(super) leaves: usize,
+    pub(crate) leaves: usize,
 }
 
 impl Candidate<'_> {
     /// Whether what either does next is the same.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.writing.insertion == other.writing.insertion
     }
 }
 
 impl Truth<'_> {
     /// Whether the file has this leaf.
-    pub(super) fn is_right(&self, number: usize, leaf: &LeafPage, bytes: &mut Vec<u8>) -> bool {
+    pub(crate) fn is_right(&self, number: usize, leaf: &LeafPage, bytes: &mut Vec<u8>) -> bool {
         let Some(observed) = self.leaves.get(number) else { return false };
         if observed.page != leaf.page || observed.records as usize != leaf.records.len() {
             return false;
@@ -64,7 +64,7 @@ impl Truth<'_> {
     }
 
     /// Ends the last transaction; whether that leads to the file.
-    pub(super) fn ends_well(
+    pub(crate) fn ends_well(
         &self,
         candidate: &mut Candidate<'_>,
         bytes: &mut Vec<u8>,

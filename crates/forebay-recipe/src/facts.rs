@@ -2,13 +2,14 @@
 //!
 //! It says what was inserted and when the writer committed, for histories that only insert, in the order of the keys. As
 //! bytes it takes 20 to 60 for data of one size (`encoding.rs`); lists of lengths stand beside it and are named by their
-//! digest. As TOML a user states it ([`super::stated`]). A recipe says nothing about a file before its layout was held
+//! digest. Users declare it as TOML (`declared.rs`). A recipe says nothing about a file before its layout was held
 //! against that file.
 
 use std::sync::Arc;
 
-use super::lengths::{LengthList, Lengths};
-use crate::container::lmdb::{Dialect, Version};
+use forebay_format::lmdb::{Dialect, Version};
+
+use crate::lengths::{LengthList, Lengths};
 
 /// Which libraries put records in the same places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ impl Transactions {
     }
 
     /// Sizes of the transactions, without an end where the last ones repeat.
-    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
         let first = self.first.iter().flat_map(|(records, times)| {
             std::iter::repeat_n(*records, usize::try_from(*times).unwrap_or(usize::MAX))
         });
@@ -76,7 +77,7 @@ impl KeyPattern {
     }
 
     /// Length of all keys; `None` where the numbers of so many records need more digits.
-    pub(super) fn key_bytes(&self, records: u64) -> Option<u32> {
+    pub(crate) fn key_bytes(&self, records: u64) -> Option<u32> {
         let last = self.start.checked_add(records.saturating_sub(1))?;
         (last.to_string().len() <= self.digits as usize)
             .then_some(self.prefix.len() as u32 + self.digits + self.suffix.len() as u32)
@@ -123,7 +124,7 @@ pub struct Recipe {
 
 impl Recipe {
     /// Says what cannot be.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         if self.records == 0 {
             return Err("no records".to_owned());
         }
@@ -155,7 +156,7 @@ impl Recipe {
     }
 
     /// The lists that the recipe names.
-    pub(super) fn lists(&self) -> impl Iterator<Item = &Arc<LengthList>> {
+    pub(crate) fn lists(&self) -> impl Iterator<Item = &Arc<LengthList>> {
         [&self.keys, &self.values].into_iter().filter_map(|lengths| match lengths {
             Lengths::List(list) => Some(list),
             _ => None,
@@ -201,14 +202,14 @@ impl Recipe {
 /// Bytes that are no recipe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no recipe: {0}")]
-pub struct RecipeError(pub(super) String);
+pub struct RecipeError(pub(crate) String);
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::container::lmdb::{ByteOrder, Word};
+    use forebay_format::lmdb::{ByteOrder, Word};
 
-    pub(in super::super) fn recipe() -> Recipe {
+    pub(crate) fn recipe() -> Recipe {
         Recipe {
             dialect: Dialect { version: Version::V0_9, word: Word::Bits64, byte_order: ByteOrder::Little },
             page_bytes: 4096,
@@ -225,7 +226,7 @@ pub(super) mod tests {
         }
     }
 
-    pub(in super::super) fn full() -> Recipe {
+    pub(crate) fn full() -> Recipe {
         let pattern = KeyPattern {
             prefix: b"train/image-".to_vec(),
             digits: 9,
