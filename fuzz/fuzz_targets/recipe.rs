@@ -8,10 +8,10 @@ use libfuzzer_sys::fuzz_target;
 const HEAD: &[u8] = b"\x8fFORERCP\x01\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 /// Records that are put at most: a file would bound them.
-const MOST_RECORDS: u64 = 20_000;
+const MAX_RECORDS: u64 = 20_000;
 
 fn carry_out(recipe: &Recipe) {
-    if recipe.records <= MOST_RECORDS {
+    if recipe.records <= MAX_RECORDS {
         let mut records = 0;
         if recipe.places(|_, _, _| records += 1).is_ok() {
             assert_eq!(records, recipe.records);

@@ -3,7 +3,7 @@
 //! Reading never trusts a length: every function returns `None` where the bytes end or a number does not fit.
 
 /// Longest varint of 64 bits \[bytes\].
-const LONGEST: usize = 10;
+const MAX_VARINT_BYTES: usize = 10;
 
 /// Appends `value`, seven bits per byte, least significant first.
 pub fn put(out: &mut Vec<u8>, mut value: u64) {
@@ -18,7 +18,7 @@ pub fn put(out: &mut Vec<u8>, mut value: u64) {
 #[inline]
 pub fn decode(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
-    for (index, byte) in bytes.iter().take(LONGEST).enumerate() {
+    for (index, byte) in bytes.iter().take(MAX_VARINT_BYTES).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * index);
         if byte & 0x80 == 0 {
             return Some((value, index + 1));
@@ -80,7 +80,7 @@ impl<'a> Bytes<'a> {
         let (value, length) = decode(self.rest)?;
         let read = self.take(length)?;
         // Of the tenth byte one bit has room.
-        (length < LONGEST || read[LONGEST - 1] <= 1).then_some(value)
+        (length < MAX_VARINT_BYTES || read[MAX_VARINT_BYTES - 1] <= 1).then_some(value)
     }
 
     /// The next byte, which stays.

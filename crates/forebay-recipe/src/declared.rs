@@ -12,7 +12,7 @@ use crate::facts::{KeyPattern, NamedDatabase, Recipe, SplitClass, Transactions};
 use crate::lengths::{Lengths, MAX_RUNS};
 
 /// Largest file of a user that is read \[bytes\]: 100 million lengths as text.
-const LARGEST_FILE_BYTES: u64 = 1 << 30;
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -175,7 +175,7 @@ fn read_text(path: &Path) -> Result<String, Error> {
         });
     }
     let bytes = found.len();
-    if bytes > LARGEST_FILE_BYTES {
+    if bytes > MAX_FILE_BYTES {
         return Err(Error::Usage {
             message: format!("{}: {bytes} bytes are too many for a recipe", path.display()),
             hint: String::new(),

@@ -28,7 +28,7 @@ use crate::lengths::LengthsBuilder;
 const SEARCH_RECORDS: u64 = 20_000_000;
 
 /// Rhythms that may have several commits during one leaf: no leaf holds more records \[records\].
-const LONGEST_SHORT_RHYTHM: u64 = 6000;
+const MAX_SHORT_RHYTHM: u64 = 6000;
 
 /// The multiple.
 const SEARCH_PASSES: u64 = 40;
@@ -192,7 +192,7 @@ impl Truth<'_> {
             }
         }
         // With many commits per leaf, one may end on the page that it would have had without.
-        if longest <= LONGEST_SHORT_RHYTHM {
+        if longest <= MAX_SHORT_RHYTHM {
             for every in shortest..=longest {
                 let start = Candidate { writing: Writing::begin(recipe)?, leaves: 0 };
                 if self.holds(recipe, start, every, &mut bytes)? {
@@ -200,7 +200,7 @@ impl Truth<'_> {
                 }
             }
         }
-        let right = if longest <= LONGEST_SHORT_RHYTHM {
+        let right = if longest <= MAX_SHORT_RHYTHM {
             Candidate { writing: Writing::begin(recipe)?, leaves: 0 }
         } else {
             right

@@ -14,7 +14,7 @@ use crate::lengths::{LengthList, Lengths, MAX_RUNS};
 const VERSION: u8 = 1;
 
 /// Longest name of a database, and longest text of a key pattern \[bytes\].
-const LONGEST_TEXT_BYTES: u64 = 1 << 11;
+const MAX_TEXT_BYTES: u64 = 1 << 11;
 
 /// Most runs of transactions and most records that are no samples.
 const MAX_ITEMS: u64 = 1 << 20;
@@ -135,7 +135,7 @@ fn put_text(out: &mut Vec<u8>, text: &[u8]) {
 }
 
 fn take_text(bytes: &mut Bytes<'_>) -> Result<Vec<u8>, RecipeError> {
-    let length = bytes.varint().filter(|length| *length <= LONGEST_TEXT_BYTES);
+    let length = bytes.varint().filter(|length| *length <= MAX_TEXT_BYTES);
     let text = length.and_then(|length| bytes.take(length as usize));
     text.map(<[u8]>::to_vec).ok_or_else(|| RecipeError("a text that is cut short or too long".to_owned()))
 }

@@ -24,19 +24,19 @@ use std::cell::RefCell;
 use serde::{Deserialize, Serialize};
 
 /// Longest chain. HDF5 allows 32 filters; nobody has been seen to use more than four.
-const LONGEST_CHAIN: usize = 8;
+const MAX_CHAIN: usize = 8;
 
 /// Largest element that is shuffled \[bytes\]; HDF5's compound types are far smaller.
-const LARGEST_ITEM_BYTES: u32 = 1 << 16;
+const MAX_ITEM_BYTES: u32 = 1 << 16;
 
 /// Largest block of elements that is bitshuffled \[bytes\].
-const LARGEST_BLOCK_BYTES: u64 = 1 << 30;
+const MAX_BLOCK_BYTES: u64 = 1 << 30;
 
 /// Longest fill value \[bytes\].
-const LONGEST_FILL_BYTES: usize = 1 << 16;
+const MAX_FILL_BYTES: usize = 1 << 16;
 
 /// What one encoded byte can become at most: zstd makes 128 KiB of a block of four bytes.
-const MOST_EXPANSION: u64 = 1 << 16;
+const MAX_EXPANSION: u64 = 1 << 16;
 
 /// How one filter is undone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -136,14 +136,14 @@ impl Codec {
     /// Says what is wrong with a codec that a file claims.
     pub(crate) fn check(&self) -> Result<(), String> {
         let sound = match self {
-            Self::Shuffle { item_bytes } => (1..=LARGEST_ITEM_BYTES).contains(item_bytes),
+            Self::Shuffle { item_bytes } => (1..=MAX_ITEM_BYTES).contains(item_bytes),
             Self::Bitshuffle { item_bytes, block_items, blocks: _ } => {
-                (1..=LARGEST_ITEM_BYTES).contains(item_bytes)
+                (1..=MAX_ITEM_BYTES).contains(item_bytes)
                     && *block_items > 0
                     && block_items.is_multiple_of(bitshuffle::GROUP as u32)
-                    && u64::from(*block_items) * u64::from(*item_bytes) <= LARGEST_BLOCK_BYTES
+                    && u64::from(*block_items) * u64::from(*item_bytes) <= MAX_BLOCK_BYTES
             }
-            Self::Fill { value } => (1..=LONGEST_FILL_BYTES).contains(&value.len()),
+            Self::Fill { value } => (1..=MAX_FILL_BYTES).contains(&value.len()),
             Self::Deflate | Self::Zstd | Self::Lzf | Self::Lz4 | Self::Fletcher32 => true,
         };
         if sound { Ok(()) } else { Err(format!("codec {self:?}")) }
@@ -193,7 +193,7 @@ impl Codec {
 /// Every codec of a chain has to know how many bytes come out of it. All but the compressors keep the length, or nearly so;
 /// where there is one compressor, what goes in and what comes out at the ends of the chain tells all lengths between.
 pub(crate) fn check_chain(chain: &[Codec]) -> Result<(), String> {
-    if chain.len() > LONGEST_CHAIN {
+    if chain.len() > MAX_CHAIN {
         return Err(format!("a chain of {} codecs", chain.len()));
     }
     chain.iter().try_for_each(Codec::check)?;
@@ -213,7 +213,7 @@ pub(crate) fn is_plausible(chain: &[Codec], encoded_bytes: u64, decoded_bytes: u
     }
     let is_compressed = chain.iter().any(|codec| codec.encoded_bytes(0).is_none());
     if is_compressed {
-        decoded_bytes <= encoded_bytes.saturating_mul(MOST_EXPANSION)
+        decoded_bytes <= encoded_bytes.saturating_mul(MAX_EXPANSION)
     } else {
         chain.iter().try_fold(encoded_bytes, |bytes, codec| codec.decoded_bytes(bytes)) == Some(decoded_bytes)
     }

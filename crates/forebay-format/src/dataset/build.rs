@@ -12,7 +12,7 @@ use super::read::OpenFiles;
 use super::verify::{Units, single_extent};
 use super::{Dataset, Progress, Shard};
 use crate::container::{self, Column, Container, ScanSummary};
-use crate::index::sidecar::{MOST_CLASSES, ShardInfo, Writer};
+use crate::index::sidecar::{MAX_CLASSES, ShardInfo, Writer};
 use crate::schema::Schema;
 use crate::schema::infer::{ProbedRecord, SchemaInference, of_fields};
 use crate::{Error, Index, SchemaError};
@@ -277,14 +277,14 @@ fn merge_columns(files: &[Arc<dyn Container>]) -> Result<(Vec<Column>, Vec<Vec<u
         for (column, found) in columns.iter_mut().zip(found) {
             let count = found.classes.len();
             first.push(column.add_classes(found.classes) as u8);
-            if column.classes.len() > MOST_CLASSES {
+            if column.classes.len() > MAX_CLASSES {
                 return Err(Error::Usage {
                     message: format!(
                         "{}: its records lie as in none of {} kinds of files before it (page size, LMDB version)",
                         file.input().path().display(),
                         column.classes.len() / count - 1
                     ),
-                    hint: format!("a dataset mixes at most {}; rewrite some of them", MOST_CLASSES / count),
+                    hint: format!("a dataset mixes at most {}; rewrite some of them", MAX_CLASSES / count),
                 });
             }
         }

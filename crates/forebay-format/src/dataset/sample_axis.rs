@@ -12,10 +12,10 @@ use super::Dataset;
 use crate::{Error, Format, Index, SampleAxis};
 
 /// Fewest files that are doubted: two files of equal shape may well be two shards.
-const LEAST_FILES: usize = 3;
+const MIN_FILES: usize = 3;
 
 /// Largest first extent that is doubted: larger ones are no axis of one sample.
-const MOST_DOUBTED: u64 = 1 << 14;
+const MAX_DOUBTED: u64 = 1 << 14;
 
 /// How much longer than the longest other axis the first one may be to be taken for an axis of the
 /// same sample.
@@ -40,8 +40,8 @@ struct SampleShape {
 /// but the first axis in common (a label per row).
 fn is_doubtful(rows: &[u64], fields: &[SampleShape]) -> bool {
     let Some(first) = rows.first() else { return false };
-    let is_uniform = rows.len() >= LEAST_FILES && rows.iter().all(|other| other == first);
-    if !is_uniform || !(2..=MOST_DOUBTED).contains(first) || fields.iter().any(|field| !field.is_number) {
+    let is_uniform = rows.len() >= MIN_FILES && rows.iter().all(|other| other == first);
+    if !is_uniform || !(2..=MAX_DOUBTED).contains(first) || fields.iter().any(|field| !field.is_number) {
         return false;
     }
     match fields {

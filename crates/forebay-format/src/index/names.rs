@@ -19,7 +19,7 @@ use crate::{Error, Format, SidecarError};
 const NAMES_BYTES: u64 = 16 << 20;
 
 /// Memory that the directories of a data set may take \[bytes\]; a million of them take half of it.
-const MOST_DIRECTORY_BYTES: usize = 256 << 20;
+const MAX_DIRECTORY_BYTES: usize = 256 << 20;
 
 /// The names of a sidecar.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ impl Names {
                 let at = |fault| contents.block_fault(block, fault);
                 let body = sidecar::unpack_block(stored).map_err(at)?;
                 held_bytes += body.len() + left * size_of::<Directory>();
-                if held_bytes > MOST_DIRECTORY_BYTES {
+                if held_bytes > MAX_DIRECTORY_BYTES {
                     return Err(at(BlockError::new(
                         "directories",
-                        format!("{MOST_DIRECTORY_BYTES} bytes at most"),
+                        format!("{MAX_DIRECTORY_BYTES} bytes at most"),
                         held_bytes,
                     )));
                 }

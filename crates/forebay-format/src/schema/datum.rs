@@ -16,7 +16,7 @@ use super::{FieldOut, Misfit};
 use crate::SchemaError;
 
 /// Most elements of an image.
-const MOST_ELEMENTS: u64 = 1 << 32;
+const MAX_ELEMENTS: u64 = 1 << 32;
 
 /// What all records of a dataset of `Datum` messages have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -96,12 +96,12 @@ impl Datum {
         let [channels, height, width] = self.shape;
         let elements = channels.checked_mul(height).and_then(|plane| plane.checked_mul(width));
         let elements =
-            elements.filter(|elements| (1..=MOST_ELEMENTS).contains(elements)).ok_or_else(|| {
+            elements.filter(|elements| (1..=MAX_ELEMENTS).contains(elements)).ok_or_else(|| {
                 let found = format!("{channels} x {height} x {width}");
                 SchemaError::new(
                     "Datum: shape",
                     0,
-                    format!("channels x height x width of 1 to {MOST_ELEMENTS}"),
+                    format!("channels x height x width of 1 to {MAX_ELEMENTS}"),
                     found,
                 )
             })?;

@@ -10,7 +10,7 @@ use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
 
 use super::wire::ReadRecord;
-use super::{FieldOut, LEAST_ARRAY_BYTES, Misfit};
+use super::{FieldOut, MIN_ARRAY_BYTES, Misfit};
 use crate::{Error, SchemaError};
 
 /// Length of the header \[bytes\].
@@ -20,7 +20,7 @@ const HEADER_BYTES: usize = 24;
 const SECOND_ID_AT: u64 = 16;
 
 /// Most labels that a guess believes in: boxes of a hundred objects are a few thousand numbers.
-const MOST_LABELS: u32 = 1 << 16;
+const MAX_LABELS: u32 = 1 << 16;
 
 /// What all image records of a dataset have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -188,7 +188,7 @@ impl Inference {
             Ok(head_bytes) => bytes - head_bytes,
             Err(error) => return Ok(Err(Misfit::Other(error))),
         };
-        let likely = header.flag <= MOST_LABELS
+        let likely = header.flag <= MAX_LABELS
             && header.label.is_finite()
             && (header.flag == 0 || header.label == 0.0);
         if doubt && !likely {
@@ -220,7 +220,7 @@ impl Inference {
             _ => Labels::Varying,
         };
         // Images that are files differ in length.
-        let equal = shortest == longest && longest >= LEAST_ARRAY_BYTES;
+        let equal = shortest == longest && longest >= MIN_ARRAY_BYTES;
         Some(ImageRecordSchema { labels, image_bytes: equal.then_some(longest) })
     }
 }

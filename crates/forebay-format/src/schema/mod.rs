@@ -24,7 +24,7 @@ use crate::{SchemaChoice, SchemaError, Summary};
 ///
 /// Names and paths are shorter and of equal length by accident; images that are files differ in length. What is not
 /// taken for an array is a ragged field, which is never wrong.
-const LEAST_ARRAY_BYTES: u64 = 256;
+const MIN_ARRAY_BYTES: u64 = 256;
 
 /// How the bytes of a record become fields.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

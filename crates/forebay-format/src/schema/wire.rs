@@ -9,14 +9,14 @@ use std::cell::RefCell;
 use crate::{SchemaError, varint};
 
 /// Most bytes that a tag and a number after it take \[bytes\].
-pub(super) const LONGEST_HEAD_BYTES: usize = 20;
+pub(super) const MAX_HEAD_BYTES: usize = 20;
 
 /// A message whose bytes are looked at only where fields begin.
 pub(super) trait Message {
     /// Length of the message \[bytes\].
     fn bytes(&self) -> u64;
 
-    /// The bytes from `at` on: [`LONGEST_HEAD_BYTES`], or as many as the message has.
+    /// The bytes from `at` on: [`MAX_HEAD_BYTES`], or as many as the message has.
     fn window(&mut self, at: u64) -> Result<&[u8], SchemaError>;
 }
 
@@ -209,7 +209,7 @@ pub(crate) type ReadRecord<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(),
 const WINDOW_BYTES: u64 = 256;
 
 /// Most bytes per read \[bytes\]: thousands of unpacked floats have their tags one behind the other.
-const LARGEST_WINDOW_BYTES: u64 = 1 << 20;
+const MAX_WINDOW_BYTES: u64 = 1 << 20;
 
 /// A message that is read piece by piece, only where fields begin.
 pub(super) struct Windowed<'a> {
@@ -234,11 +234,11 @@ impl Message for Windowed<'_> {
     }
 
     fn window(&mut self, at: u64) -> Result<&[u8], SchemaError> {
-        let wanted_end = self.bytes.min(at + LONGEST_HEAD_BYTES as u64);
+        let wanted_end = self.bytes.min(at + MAX_HEAD_BYTES as u64);
         let window_end = self.window_at + self.window.len() as u64;
         if at < self.window_at || wanted_end > window_end {
             let adjacent = (self.window_at..=window_end).contains(&at);
-            let twice = (2 * self.window.len() as u64).clamp(WINDOW_BYTES, LARGEST_WINDOW_BYTES);
+            let twice = (2 * self.window.len() as u64).clamp(WINDOW_BYTES, MAX_WINDOW_BYTES);
             let bytes = if adjacent { twice } else { WINDOW_BYTES };
             self.window.resize((self.bytes - at).min(bytes) as usize, 0);
             self.window_at = at;

@@ -18,7 +18,7 @@ const ENTRIES_BYTES: usize = 64 << 10;
 const THREADS: usize = 16;
 
 /// Fewer than so many requests per thread are not worth one.
-const LEAST_REQUESTS: usize = 64;
+const MIN_REQUESTS: usize = 64;
 
 /// Requests that a thread takes at once.
 const REQUESTS_AT_ONCE: usize = 32;
@@ -134,7 +134,7 @@ pub(super) fn file_bytes(directory: &OwnedFd, name: &[u8]) -> io::Result<Option<
 
 /// Answers `ask` for every number below `count`, from several threads at once, as far as the system allows.
 pub(super) fn ask_all<T: Send>(count: usize, ask: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
-    let threads = (count / LEAST_REQUESTS).clamp(1, THREADS);
+    let threads = (count / MIN_REQUESTS).clamp(1, THREADS);
     if threads == 1 {
         return (0..count).map(ask).collect();
     }

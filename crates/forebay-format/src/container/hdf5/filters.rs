@@ -7,7 +7,7 @@ use crate::codec::{BlockCodec, Codec};
 /// Elements of a bitshuffled block where the file does not say it: 8 KiB of them, at least 128 (bitshuffle's
 /// `bshuf_default_block_size`, which "needs to be absolutely stable between versions").
 const DEFAULT_BLOCK_BYTES: u32 = 8192;
-const LEAST_DEFAULT_BLOCK_ITEMS: u32 = 128;
+const MIN_DEFAULT_BLOCK_ITEMS: u32 = 128;
 
 /// One filter of a dataset's pipeline, as the file states it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ fn codec(filter: &Filter) -> Result<Codec, String> {
         32004 => Ok(Codec::Lz4),
         32008 => {
             let item_bytes = value(2).ok_or_else(parameters)?;
-            let default = (DEFAULT_BLOCK_BYTES / item_bytes / 8 * 8).max(LEAST_DEFAULT_BLOCK_ITEMS);
+            let default = (DEFAULT_BLOCK_BYTES / item_bytes / 8 * 8).max(MIN_DEFAULT_BLOCK_ITEMS);
             let block_items = value(3).unwrap_or(default);
             let blocks = match value(4) {
                 None => BlockCodec::Stored,

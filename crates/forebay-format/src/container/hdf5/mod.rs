@@ -27,7 +27,7 @@ use crate::index::sidecar::{Entry, Part, PartPiece, RecordClass, ShardState, Wri
 use crate::{Error, OpenOptions};
 
 /// Chains of codecs that the chunks of one column may have, over all files: pipelines, and chunks that skipped a filter.
-const MOST_CHAINS: usize = 8;
+const MAX_CHAINS: usize = 8;
 
 /// Samples or chunks between two reports of progress.
 const TELL_EVERY: u64 = 1 << 16;
@@ -94,7 +94,7 @@ impl Hdf5File {
     /// The class of chunks with this chain in a tiled column.
     fn class(&self, column: usize, chain: &[Codec], writer: &mut Writer) -> Result<u8, Error> {
         writer.chunk_class(column, chain).ok_or_else(|| {
-            let found = format!("more than {MOST_CHAINS} different ones in a column");
+            let found = format!("more than {MAX_CHAINS} different ones in a column");
             let hint = "rewrite some of the files, so that all are filtered alike";
             self.input.unsupported("filter pipelines", found, hint)
         })
@@ -150,7 +150,7 @@ impl Container for Hdf5File {
 
     fn columns(&self) -> Result<Vec<Column>, Error> {
         // As many classes as a tiled column may need; which of them have which chain is found on the way.
-        let classes = vec![RecordClass::tight("data"); MOST_CHAINS];
+        let classes = vec![RecordClass::tight("data"); MAX_CHAINS];
         let column = |dataset: &Dataset| Column { field: dataset.field.clone(), classes: classes.clone() };
         Ok(self.structure()?.datasets.iter().map(column).collect())
     }

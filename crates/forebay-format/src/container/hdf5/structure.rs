@@ -11,17 +11,17 @@ use super::filters::{Filter, chain};
 use crate::Error;
 use crate::codec::{self, Codec};
 use crate::file::Input;
-use crate::index::sidecar::tiles::{Grid, MOST_RUNS};
+use crate::index::sidecar::tiles::{Grid, MAX_RUNS};
 
 /// An entry of the table of chunks: number in C order of the grid, offset and length in the file [bytes], u64 each, and a mask of
 /// the filters that were skipped, u32, all little-endian.
 const CHUNK_BYTES: usize = 28;
 
 /// Most chunks, or rows, that were never written: they take no room in the file, so nothing else bounds them.
-const MOST_MISSING: u64 = 1 << 24;
+const MAX_MISSING: u64 = 1 << 24;
 
 /// Most dimensions of a dataset.
-const MOST_DIMENSIONS: usize = 32;
+const MAX_DIMENSIONS: usize = 32;
 
 /// What h5py says of a file.
 #[derive(Debug, Deserialize)]
@@ -153,7 +153,7 @@ pub(crate) fn read(input: &Input, bytes: &[u8]) -> Result<Structure, Error> {
     let samples = samples.ok_or_else(|| broken("no dataset with a first dimension".to_owned()))?;
     let mut datasets = Vec::with_capacity(found.len());
     for dataset in found {
-        if dataset.shape.first() != Some(&samples) || dataset.shape.len() > MOST_DIMENSIONS {
+        if dataset.shape.first() != Some(&samples) || dataset.shape.len() > MAX_DIMENSIONS {
             return Err(broken(format!("dataset {:?} of shape {:?}", dataset.name, dataset.shape)));
         }
         datasets.push(read_dataset(input, dataset, samples, &mut tables)?);
@@ -196,10 +196,10 @@ fn read_dataset(
         return Err(input.unsupported(format!("dataset {name:?}, whose samples are empty,"), found, hint));
     }
     let refuse_missing = |missing: u64, what: &str| {
-        if missing <= MOST_MISSING {
+        if missing <= MAX_MISSING {
             return Ok(());
         }
-        let found = format!("{missing} of them, more than {MOST_MISSING}");
+        let found = format!("{missing} of them, more than {MAX_MISSING}");
         let hint = "leave the dataset out with fields=, or write it";
         Err(input.unsupported(format!("dataset {name:?} with {what} that were never written"), found, hint))
     };
@@ -228,7 +228,7 @@ fn read_dataset(
             DataLayout::Missing
         }
         LayoutDescription::Chunked { shape, filters, chunks } => {
-            let grid = Grid::new(item_bytes, &sample, &shape, MOST_RUNS).map_err(|found| {
+            let grid = Grid::new(item_bytes, &sample, &shape, MAX_RUNS).map_err(|found| {
                 let hint = "rewrite the dataset with chunks whose last axes are whole (h5repack -l CHUNK=…), or without chunks (-l CONTI)";
                 input.unsupported(format!("the chunks of dataset {name:?}"), found, hint)
             })?;

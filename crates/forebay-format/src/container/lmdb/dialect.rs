@@ -19,7 +19,7 @@ pub(super) const MAGIC: u32 = 0xBEEF_C0DE;
 const DEVELOPMENT_VERSION: u32 = 999;
 
 /// Smallest page that LMDB makes \[bytes\].
-pub(super) const SMALLEST_PAGE_BYTES: u32 = 256;
+pub(super) const MIN_PAGE_BYTES: u32 = 256;
 
 /// Generation of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -23,7 +23,7 @@ use crate::threads::start_up_to;
 ///
 /// Large enough that the cost of a request does not show against its transfer on any storage, small enough that the
 /// leaves of an inline database are shared evenly among the threads.
-const LONGEST_READ_BYTES: u64 = 1 << 20;
+const MAX_READ_BYTES: u64 = 1 << 20;
 
 /// Time after which a caller that waits is asked whether it still wants to; Ctrl-C should feel immediate.
 const WAITING: Duration = Duration::from_millis(100);
@@ -201,7 +201,7 @@ impl Fetch<'_> {
         for &index in &sorted {
             let offset = self.layout.offset(numbers[index as usize]);
             match spans.last_mut() {
-                Some((start, length)) if *start + *length == offset && *length < LONGEST_READ_BYTES => {
+                Some((start, length)) if *start + *length == offset && *length < MAX_READ_BYTES => {
                     *length += page_bytes;
                 }
                 _ => spans.push((offset, page_bytes)),

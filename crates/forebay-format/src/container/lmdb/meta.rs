@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::dialect::{Dialect, MAGIC, SMALLEST_PAGE_BYTES, Version};
+use super::dialect::{Dialect, MAGIC, MIN_PAGE_BYTES, Version};
 use super::identity::TreeRecord;
 use super::page_error::{PageError, WalkError, hex16};
 use super::page_reads::{read_all, read_most};
@@ -22,7 +22,7 @@ const PAGE_IS_META: u16 = 8;
 const ENVIRONMENT_IS_ENCRYPTED: u16 = 0x2000;
 
 /// Longest checksum that is believed \[bytes\].
-const LONGEST_CHECKSUM_BYTES: u16 = 256;
+const MAX_CHECKSUM_BYTES: u16 = 256;
 
 /// Deepest tree that LMDB makes.
 const DEEPEST_TREE: u16 = 32;
@@ -265,7 +265,7 @@ impl Metas {
             Version::V0_9 => 0,
             Version::V1_0 => dialect.u16(&tail, 0),
         };
-        let most = LONGEST_CHECKSUM_BYTES.min((page_bytes / 2) as u16);
+        let most = MAX_CHECKSUM_BYTES.min((page_bytes / 2) as u16);
         if checksum_bytes > most {
             let expected = format!("at most {most} bytes");
             return Err(PageError::new(at as u64, "LMDB checksum length", expected, checksum_bytes).into());
@@ -313,11 +313,9 @@ fn decode(dialect: Dialect, page: &[u8], number: u64, offset: u64) -> Result<Met
     }
     let at = page_bytes_at(dialect);
     let page_bytes = dialect.u32(page, at);
-    if !page_bytes.is_power_of_two()
-        || !(SMALLEST_PAGE_BYTES..=dialect.largest_page_bytes()).contains(&page_bytes)
+    if !page_bytes.is_power_of_two() || !(MIN_PAGE_BYTES..=dialect.largest_page_bytes()).contains(&page_bytes)
     {
-        let expected =
-            format!("a power of two from {SMALLEST_PAGE_BYTES} to {}", dialect.largest_page_bytes());
+        let expected = format!("a power of two from {MIN_PAGE_BYTES} to {}", dialect.largest_page_bytes());
         return fault(at, "page length", &expected, &page_bytes);
     }
     let environment_flags = dialect.u16(page, at + 4);

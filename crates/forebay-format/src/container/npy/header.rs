@@ -17,10 +17,10 @@ pub(crate) const MAGIC: [u8; 6] = *b"\x93NUMPY";
 const HEAD_BYTES: u64 = 10;
 
 /// Longest header \[bytes\]: a structured type of 4,000 fields takes 92 KB.
-const LONGEST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Most axes, as numpy has them.
-const MOST_AXES: usize = 64;
+const MAX_AXES: usize = 64;
 
 /// An array: where its elements are, and what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Header<'_> {
         if bytes[7] != 0 {
             return Err(self.corrupt(7, "minor version", 0, bytes[7]));
         }
-        let most = LONGEST_BYTES.min(room - head_bytes);
+        let most = MAX_BYTES.min(room - head_bytes);
         if length > most {
             return Err(self.corrupt(8, "length of the header", format!("{most} bytes at most"), length));
         }
@@ -216,8 +216,8 @@ fn three_keys(literal: &Literal) -> Result<(&Literal, bool, Vec<u64>), String> {
         return Err("a 'fortran_order' that is neither True nor False".to_owned());
     };
     let extents = match shape {
-        Literal::Tuple(extents) if extents.len() <= MOST_AXES => extents,
-        _ => return Err(format!("a 'shape' that is no tuple of up to {MOST_AXES} integers")),
+        Literal::Tuple(extents) if extents.len() <= MAX_AXES => extents,
+        _ => return Err(format!("a 'shape' that is no tuple of up to {MAX_AXES} integers")),
     };
     let shape = extents.iter().map(|extent| match extent {
         Literal::Integer(extent) => Ok(*extent),

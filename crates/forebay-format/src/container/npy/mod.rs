@@ -26,7 +26,7 @@ use zip::Member;
 const DATA: &str = "data";
 
 /// Most fields of a sample.
-const MOST_FIELDS: usize = 1024;
+const MAX_FIELDS: usize = 1024;
 
 /// Samples between two reports of progress.
 const TELL_EVERY: u64 = 1 << 16;
@@ -243,8 +243,8 @@ fn choose(input: &Input, members: Vec<Member>, fields: &[String]) -> Result<Vec<
         ));
     }
     if fields.is_empty() {
-        if members.len() > MOST_FIELDS {
-            let what = format!("an archive of more than {MOST_FIELDS} arrays");
+        if members.len() > MAX_FIELDS {
+            let what = format!("an archive of more than {MAX_FIELDS} arrays");
             return Err(input.unsupported(what, members.len().to_string(), "choose some with fields="));
         }
         return Ok(members);

@@ -26,10 +26,10 @@ const END64_BYTES: usize = 56;
 const LOCATOR64_BYTES: usize = 20;
 
 /// Longest comment behind the end record \[bytes\].
-const LONGEST_COMMENT_BYTES: u64 = 0xffff;
+const MAX_COMMENT_BYTES: u64 = 0xffff;
 
 /// Longest central directory \[bytes\]: half a million arrays.
-const LONGEST_DIRECTORY_BYTES: u64 = 1 << 26;
+const MAX_DIRECTORY_BYTES: u64 = 1 << 26;
 
 /// Bytes that are read at once to compute a checksum \[bytes\].
 const PIECE_BYTES: u64 = 1 << 20;
@@ -60,7 +60,7 @@ pub(super) struct Member {
 pub(super) fn members(input: &Input) -> Result<(Vec<Member>, Vec<u8>), Error> {
     let archive = Archive { input, bytes: input.bytes() };
     let end = archive.end()?;
-    let directory = archive.read(end.directory.clone(), LONGEST_DIRECTORY_BYTES, "central directory")?;
+    let directory = archive.read(end.directory.clone(), MAX_DIRECTORY_BYTES, "central directory")?;
     let mut looked_at = directory.clone();
     let mut members = Vec::new();
     let mut names = BTreeSet::new();
@@ -140,7 +140,7 @@ impl Archive<'_> {
 
     /// Finds the end record, and that of Zip64 where there is one.
     fn end(&self) -> Result<End, Error> {
-        let tail_bytes = self.bytes.min(END_BYTES as u64 + LONGEST_COMMENT_BYTES);
+        let tail_bytes = self.bytes.min(END_BYTES as u64 + MAX_COMMENT_BYTES);
         let start = self.bytes - tail_bytes;
         let tail = self.read(start..self.bytes, tail_bytes, "end record")?;
         let found = (0..(tail.len() + 1).saturating_sub(END_BYTES)).rev().find(|at| {

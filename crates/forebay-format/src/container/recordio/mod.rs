@@ -30,7 +30,7 @@ const STEP_BYTES: u32 = 4;
 ///
 /// Data without design hold the magic number once in 16 GiB. The bound keeps the description of a record below a
 /// thousand bytes, so that a block of such ones does not grow beyond what readers of sidecars accept.
-pub const MOST_PARTS: usize = 64;
+pub const MAX_PARTS: usize = 64;
 
 /// What a part is of its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,9 +96,9 @@ pub fn walk(
             if !matches!(kind, Kind::Middle | Kind::Last) {
                 return Err(out_of_order(input, at, "a middle or last part", kind));
             }
-            if pieces.len() == MOST_PARTS {
+            if pieces.len() == MAX_PARTS {
                 return Err(input.unsupported(
-                    format!("a record of more than {MOST_PARTS} parts"),
+                    format!("a record of more than {MAX_PARTS} parts"),
                     format!("the record at offset {start} goes on at offset {at}"),
                     "the magic number of RecordIO stands in its data again and again; store it compressed",
                 ));
@@ -274,10 +274,10 @@ mod tests {
     fn a_record_of_very_many_parts_is_refused() {
         let parts = |middle| [part(1, b""), part(2, b"").repeat(middle), part(3, b"end")].concat();
         assert_eq!(
-            records(&parts(MOST_PARTS - 2)).expect("as many as allowed")[0].len(),
-            4 * (MOST_PARTS - 1) + 3
+            records(&parts(MAX_PARTS - 2)).expect("as many as allowed")[0].len(),
+            4 * (MAX_PARTS - 1) + 3
         );
-        let error = records(&parts(MOST_PARTS - 1)).expect_err("too many");
+        let error = records(&parts(MAX_PARTS - 1)).expect_err("too many");
         assert!(error.contains("a record of more than 64 parts"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::file::Input;
 
 /// Largest extended header \[bytes\]: names have at most 4,096.
-const LARGEST_EXTENDED_BYTES: u64 = 1 << 20;
+const MAX_EXTENDED_BYTES: u64 = 1 << 20;
 
 /// Bytes behind the end that are looked at \[bytes\]: writers pad to 10,240, and with `tar -b` to 1 MiB and more.
 const LOOK_BEHIND_BYTES: u64 = 1 << 20;
@@ -156,8 +156,8 @@ impl<'a> Members<'a> {
 
     /// Reads an extended header.
     fn extended(&mut self, data: u64, size: u64) -> Result<Vec<u8>, Error> {
-        if size > LARGEST_EXTENDED_BYTES {
-            let expected = format!("at most {LARGEST_EXTENDED_BYTES} bytes");
+        if size > MAX_EXTENDED_BYTES {
+            let expected = format!("at most {MAX_EXTENDED_BYTES} bytes");
             return Err(self.input.corrupt(data - BLOCK_BYTES, "tar extended header", expected, size));
         }
         let left = self.input.bytes().saturating_sub(data);

@@ -28,7 +28,7 @@ use header::{BLOCK_BYTES, Header};
 use members::{Member, Members, Next};
 
 /// Most members of one sample.
-const MOST_FIELDS: usize = 1024;
+const MAX_FIELDS: usize = 1024;
 
 /// Names that `WebDataset` keeps for itself.
 const RESERVED: [&str; 3] = ["__key__", "__url__", "__local_path__"];
@@ -79,9 +79,9 @@ impl TarFile {
             seen.extend_from_slice(&member.name);
             seen.extend(member.start.to_le_bytes());
             seen.extend(member.length.to_le_bytes());
-            if names.len() == MOST_FIELDS {
+            if names.len() == MAX_FIELDS {
                 let found = format!("sample {:?} has more", String::from_utf8_lossy(key));
-                let what = format!("a tar file with more than {MOST_FIELDS} members per sample");
+                let what = format!("a tar file with more than {MAX_FIELDS} members per sample");
                 return Err(input.unsupported(what, found, "write one sample per base name"));
             }
             names.push(extension);

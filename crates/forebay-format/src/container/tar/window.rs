@@ -7,10 +7,10 @@ use crate::Error;
 use crate::file::Input;
 
 /// First and least read \[bytes\]: headers and small records that are neighbours.
-const LEAST_BYTES: usize = 4 << 10;
+const MIN_BYTES: usize = 4 << 10;
 
 /// Largest read \[bytes\]; more does not make any storage faster.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 /// Data up to this length are read to get at the header behind them \[bytes\]: a request of its own takes as long on
 /// shared storage (0.1 ms at 1 GB/s).
@@ -27,7 +27,7 @@ pub(super) struct Window<'a> {
 
 impl<'a> Window<'a> {
     pub(super) fn new(input: &'a Input) -> Self {
-        Self { input, start: 0, bytes: Vec::new(), next_bytes: LEAST_BYTES }
+        Self { input, start: 0, bytes: Vec::new(), next_bytes: MIN_BYTES }
     }
 
     /// Reads at `offset`; fewer bytes than asked for come at the end of the file only.
@@ -57,7 +57,7 @@ impl<'a> Window<'a> {
     fn fill(&mut self, at: u64, wanted: usize) -> Result<(), Error> {
         let end = self.start + self.bytes.len() as u64;
         let is_near = at >= end && at - end <= GAP_BYTES.min(self.next_bytes as u64);
-        self.next_bytes = if is_near { (self.next_bytes * 2).min(MOST_BYTES) } else { LEAST_BYTES };
+        self.next_bytes = if is_near { (self.next_bytes * 2).min(MAX_BYTES) } else { MIN_BYTES };
         let left = self.input.bytes().saturating_sub(at);
         let length = left.min(self.next_bytes.max(wanted) as u64) as usize;
         self.bytes.resize(length, 0);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::varint::{unzigzag, zigzag};
 
 /// Largest bytes around a record that a class may claim \[bytes\].
-const LARGEST_MARGIN_BYTES: u32 = 1 << 16;
+const MAX_MARGIN_BYTES: u32 = 1 << 16;
 
 /// How records of one kind lie in their file, one extent each, stored without a codec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ impl RecordClass {
         let powers = self.align_bytes.is_power_of_two()
             && self.step_bytes.is_power_of_two()
             && (self.page_bytes == 0 || self.page_bytes.is_power_of_two());
-        let margins = self.head_bytes.max(self.tail_bytes) <= LARGEST_MARGIN_BYTES;
+        let margins = self.head_bytes.max(self.tail_bytes) <= MAX_MARGIN_BYTES;
         let steps = self.step_bytes >= self.align_bytes;
         let pages = self.page_bytes == 0 || (self.align_bytes == 1 && self.page_tail_bytes < self.page_bytes);
         let plain =

@@ -13,13 +13,13 @@ pub(crate) const DIRECTORY_ENTRY_BYTES: usize = 8;
 
 /// Most records per block that a reader accepts: bounds the memory of one expanded block to 1 MiB, and the index of a
 /// record in its block to 16 bits.
-const MOST_BLOCK_RECORDS: u32 = 1 << 16;
+const MAX_BLOCK_RECORDS: u32 = 1 << 16;
 
 /// Largest meta part after decompression \[bytes\]: 100,000 shards take 50 MiB.
-const LARGEST_META_BYTES: u32 = 1 << 26;
+const MAX_META_BYTES: u32 = 1 << 26;
 
 /// Most columns.
-const MOST_COLUMNS: u32 = 1024;
+const MAX_COLUMNS: u32 = 1024;
 
 /// The first [`HEADER_BYTES`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,9 +108,9 @@ impl Header {
             return Err(SidecarError::damaged(40, "length of the file", header.file_bytes, file_bytes));
         }
         for (at, what, most, found) in [
-            (12, "columns", MOST_COLUMNS, header.columns),
-            (48, "records per block", MOST_BLOCK_RECORDS, header.block_records),
-            (60, "meta bytes", LARGEST_META_BYTES, header.meta_bytes),
+            (12, "columns", MAX_COLUMNS, header.columns),
+            (48, "records per block", MAX_BLOCK_RECORDS, header.block_records),
+            (60, "meta bytes", MAX_META_BYTES, header.meta_bytes),
         ] {
             if found == 0 || found > most {
                 return Err(SidecarError::damaged(at, what, format!("1 to {most}"), found));

@@ -15,10 +15,10 @@ use crate::container::lmdb::Identity;
 use crate::schema::Schema;
 
 /// Most classes per column.
-pub(crate) const MOST_CLASSES: usize = 16;
+pub(crate) const MAX_CLASSES: usize = 16;
 
 /// Most codec chains: chunks of one dataset that skip different filters, for some thousand datasets and files.
-const MOST_CHAINS: usize = 1 << 14;
+const MAX_CHAINS: usize = 1 << 14;
 
 /// What the dataset is, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,7 +100,7 @@ impl Meta {
             return Err(format!("{} columns", self.columns.len()));
         }
         for classes in &self.columns {
-            if classes.len() > MOST_CLASSES {
+            if classes.len() > MAX_CLASSES {
                 return Err(format!("{} classes", classes.len()));
             }
             classes.iter().try_for_each(RecordClass::check)?;
@@ -118,7 +118,7 @@ impl Meta {
         if self.codec_chains.first().is_none_or(|chain| !chain.is_empty()) {
             return Err("no codec chain 0 that is empty".to_owned());
         }
-        if self.codec_chains.len() > MOST_CHAINS {
+        if self.codec_chains.len() > MAX_CHAINS {
             return Err(format!("{} codec chains", self.codec_chains.len()));
         }
         self.codec_chains.iter().try_for_each(|chain| codec::check_chain(chain))?;

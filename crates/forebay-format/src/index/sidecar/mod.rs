@@ -28,7 +28,7 @@ pub(crate) use class::NUMBER_BYTES;
 pub use class::{RecordClass, StoredIn};
 pub(crate) use contents::Contents;
 pub(crate) use decode::decode;
-pub(crate) use meta::MOST_CLASSES;
+pub(crate) use meta::MAX_CLASSES;
 pub use meta::{Meta, ShardInfo, ShardState};
 pub(crate) use pack::unpack_block;
 pub use pack::{pack, unpack};

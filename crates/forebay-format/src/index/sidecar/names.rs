@@ -13,7 +13,7 @@ use crate::varint::{Bytes, put, unzigzag, zigzag};
 pub(crate) const RESTART: usize = 16;
 
 /// Longest name of a file or directory \[bytes\], as of every file system of Linux.
-const LONGEST_NAME_BYTES: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 /// A directory of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ fn next_name(bytes: &mut Bytes<'_>, directory: &mut u32, name: &mut Vec<u8>) -> 
 
 /// Refuses names that do not lead to an entry of their directory.
 fn check_name(name: &[u8]) -> Result<(), BlockError> {
-    let plain = !name.is_empty() && name.len() <= LONGEST_NAME_BYTES && name != b"." && name != b"..";
+    let plain = !name.is_empty() && name.len() <= MAX_NAME_BYTES && name != b"." && name != b"..";
     if plain && !name.contains(&b'/') && !name.contains(&0) {
         return Ok(());
     }

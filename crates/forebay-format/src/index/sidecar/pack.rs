@@ -14,7 +14,7 @@ pub(crate) const STORED: u8 = 0;
 pub(crate) const ZSTD: u8 = 1;
 
 /// Largest block body after decompression \[bytes\]: 65,536 records of 18 bytes, or thousands of exceptions.
-pub(crate) const LARGEST_BODY_BYTES: usize = 1 << 22;
+pub(crate) const MAX_BODY_BYTES: usize = 1 << 22;
 
 /// Compresses, for [`unpack`].
 pub fn pack(bytes: &[u8], level: i32) -> Vec<u8> {
@@ -46,8 +46,8 @@ pub(crate) fn unpack_block(stored: &[u8]) -> Result<Cow<'_, [u8]>, BlockError> {
         Some(STORED) => Ok(Cow::Borrowed(&stored[1..])),
         Some(ZSTD) => {
             let length = bytes.varint().ok_or_else(too_short)?;
-            if length > LARGEST_BODY_BYTES as u64 {
-                return Err(BlockError::new("body", format!("at most {LARGEST_BODY_BYTES} bytes"), length));
+            if length > MAX_BODY_BYTES as u64 {
+                return Err(BlockError::new("body", format!("at most {MAX_BODY_BYTES} bytes"), length));
             }
             let packed = bytes.take(bytes.left()).unwrap_or_default();
             let body = unpack(packed, length as usize);

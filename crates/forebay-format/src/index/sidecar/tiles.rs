@@ -11,10 +11,10 @@ use super::block::OFFSET_LIMIT;
 
 /// Most runs of bytes that a sample consists of, over all shapes of chunks of a column: with chunks of single elements the
 /// places would take more memory than the samples.
-pub(crate) const MOST_RUNS: u64 = 1 << 20;
+pub(crate) const MAX_RUNS: u64 = 1 << 20;
 
 /// Most dimensions of a sample; HDF5 has 32, with that of the samples.
-const MOST_DIMENSIONS: usize = 31;
+const MAX_DIMENSIONS: usize = 31;
 
 /// How the chunks of a column lie.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ impl Tiles {
 
     /// The grids of all shapes; says what is wrong with tiles that a file claims.
     pub(crate) fn grids(&self) -> Result<Vec<Grid>, String> {
-        let mut left = MOST_RUNS;
+        let mut left = MAX_RUNS;
         let grid = |shape: &Vec<u64>| {
             let grid = Grid::new(self.item_bytes, &self.sample, shape, left)?;
             left -= grid.runs.len() as u64;
@@ -86,7 +86,7 @@ impl Grid {
         let wrong = || format!("samples of shape {sample:?}, {item_bytes} bytes each, in chunks {chunk:?}");
         let Some((rows, chunk)) = chunk.split_first() else { return Err(wrong()) };
         if item_bytes == 0
-            || sample.len() > MOST_DIMENSIONS
+            || sample.len() > MAX_DIMENSIONS
             || chunk.len() != sample.len()
             || *rows == 0
             || chunk.contains(&0)
@@ -104,7 +104,7 @@ impl Grid {
         let cut = (0..sample.len()).rev().find(|axis| sample[*axis] != chunk[*axis]);
         let outer = cut.map_or(Ok(1), |cut| product(1, &sample[..cut]))?;
         let runs = product(outer, &[cut.map_or(1, |cut| counts[cut])])?;
-        if row_chunks > MOST_RUNS || runs > most_runs {
+        if row_chunks > MAX_RUNS || runs > most_runs {
             return Err(format!("{}: a sample is {runs} runs of bytes", wrong()));
         }
         let mut grid = Self { rows: *rows, row_chunks, row_bytes, chunk_bytes, runs: Vec::new() };
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     fn grid(sample: &[u64], chunk: &[u64]) -> Grid {
-        Grid::new(2, sample, chunk, MOST_RUNS).expect("a sound shape")
+        Grid::new(2, sample, chunk, MAX_RUNS).expect("a sound shape")
     }
 
     /// The bytes of the elements of a sample, taken from chunks in which every element is its own position.
@@ -246,17 +246,17 @@ mod tests {
         let refused = |sample: &[u64], chunk: &[u64], most| {
             assert!(Grid::new(4, sample, chunk, most).is_err(), "{sample:?} {chunk:?}");
         };
-        refused(&[4], &[], MOST_RUNS);
-        refused(&[4], &[1], MOST_RUNS);
-        refused(&[4], &[0, 4], MOST_RUNS);
-        refused(&[4], &[1, 0], MOST_RUNS);
-        refused(&[1 << 60], &[1, 1 << 60], MOST_RUNS);
-        refused(&[1 << 30, 1 << 30], &[1, 1, 1], MOST_RUNS);
-        refused(&[1 << 40], &[1, 1], MOST_RUNS);
-        refused(&[1 << 20, 2], &[1, 1 << 20, 1], MOST_RUNS);
+        refused(&[4], &[], MAX_RUNS);
+        refused(&[4], &[1], MAX_RUNS);
+        refused(&[4], &[0, 4], MAX_RUNS);
+        refused(&[4], &[1, 0], MAX_RUNS);
+        refused(&[1 << 60], &[1, 1 << 60], MAX_RUNS);
+        refused(&[1 << 30, 1 << 30], &[1, 1, 1], MAX_RUNS);
+        refused(&[1 << 40], &[1, 1], MAX_RUNS);
+        refused(&[1 << 20, 2], &[1, 1 << 20, 1], MAX_RUNS);
         refused(&[3], &[1, 1], 2);
-        refused(&[1 << 20, 2, 0], &[1 << 62, 1 << 20, 1, 1], MOST_RUNS);
-        refused(&vec![1; 32], &vec![1; 33], MOST_RUNS);
-        assert!(Grid::new(0, &[4], &[1, 4], MOST_RUNS).is_err());
+        refused(&[1 << 20, 2, 0], &[1 << 62, 1 << 20, 1, 1], MAX_RUNS);
+        refused(&vec![1; 32], &vec![1; 33], MAX_RUNS);
+        assert!(Grid::new(0, &[4], &[1, 4], MAX_RUNS).is_err());
     }
 }

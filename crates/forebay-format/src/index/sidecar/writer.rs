@@ -4,7 +4,7 @@ use super::block::Entry;
 use super::encode::encode;
 use super::header::{HEADER_BYTES, Header};
 use super::names::{Directory, encode_directories, encode_files};
-use super::pack::{LARGEST_BODY_BYTES, STORED, ZSTD, pack};
+use super::pack::{MAX_BODY_BYTES, STORED, ZSTD, pack};
 use super::{BLOCK_RECORDS, Meta, RecordClass, ShardInfo, Tiles};
 use crate::Format;
 use crate::Summary;
@@ -354,7 +354,7 @@ impl Blocks {
     /// Packs a body.
     fn push(&mut self, body: &[u8]) {
         assert!(
-            body.len() <= LARGEST_BODY_BYTES,
+            body.len() <= MAX_BODY_BYTES,
             "a block of {} bytes is larger than readers accept",
             body.len()
         );

@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::super::wire::{Message, ReadRecord, Unknown, Windowed};
-use super::super::{LEAST_ARRAY_BYTES, Misfit};
-use super::{ExampleSchema, Feature, FeatureKind, MOST_FEATURES, Run, Span, Values, entries, list_of, runs};
+use super::super::{MIN_ARRAY_BYTES, Misfit};
+use super::{ExampleSchema, Feature, FeatureKind, MAX_FEATURES, Run, Span, Values, entries, list_of, runs};
 use crate::{Error, SchemaError};
 
 /// What probing some records gave.
@@ -72,7 +72,7 @@ impl Seen {
         match self.kind {
             Some(FeatureKind::Float | FeatureKind::Int64) if fixed => Some(values),
             Some(FeatureKind::Float | FeatureKind::Int64) => Some(Values::Varying),
-            _ if fixed && equal && self.count.0 * self.value_bytes.0 >= LEAST_ARRAY_BYTES => Some(values),
+            _ if fixed && equal && self.count.0 * self.value_bytes.0 >= MIN_ARRAY_BYTES => Some(values),
             _ if self.count.1 <= 1 => Some(Values::Varying),
             // Several strings of no bytes have no array either.
             _ if fixed && equal && self.value_bytes.0 > 0 => Some(values),
@@ -110,8 +110,8 @@ impl Inference {
                 }
             }
         }
-        if self.features.len() > MOST_FEATURES {
-            let expected = format!("at most {MOST_FEATURES}");
+        if self.features.len() > MAX_FEATURES {
+            let expected = format!("at most {MAX_FEATURES}");
             return Err(SchemaError::new("Example: features", 0, expected, self.features.len()));
         }
         Ok(())

@@ -25,7 +25,7 @@ use super::wire::{self, Fields, Message, Piece, Unknown};
 use crate::SchemaError;
 
 /// Most features of a record; more are beyond what anybody trains on, and bound the description in a sidecar.
-const MOST_FEATURES: usize = 1024;
+const MAX_FEATURES: usize = 1024;
 
 /// The features that are read of the records of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -422,7 +422,7 @@ impl ExampleSchema {
     /// Says what is wrong with a schema that a file claims for records of at most so many bytes.
     pub(super) fn check(&self, longest_record_bytes: u64) -> Result<(), String> {
         let names: BTreeSet<&str> = self.features.iter().map(|feature| feature.name.as_str()).collect();
-        let number = (1..=MOST_FEATURES).contains(&self.features.len());
+        let number = (1..=MAX_FEATURES).contains(&self.features.len());
         if names.len() != self.features.len() || !number {
             return Err(format!("{} features of {} names", self.features.len(), names.len()));
         }
