@@ -1,8 +1,9 @@
-//! What can go wrong with a file, and what the user can do about it.
+//! Errors about files, with advice to the user.
 //!
-//! Four kinds stay apart: wrong use by the caller ([`Error::Usage`]), data that is not what it claims to be
-//! ([`Error::Corrupt`], [`Error::Schema`], [`Error::Sidecar`], [`Error::Unsupported`]), storage
-//! ([`Error::Read`], [`Error::Io`], and [`Error::Modified`] for a file that has changed), and broken invariants, which panic.
+//! Four kinds stay apart: wrong use by the caller ([`Error::Usage`]), bad data ([`Error::Corrupt`],
+//! [`Error::Schema`], [`Error::Sidecar`], [`Error::Unsupported`]), storage ([`Error::Read`],
+//! [`Error::Io`], and [`Error::Modified`] for a file that has changed), and broken invariants,
+//! which panic.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,12 +38,12 @@ pub enum Error {
         offset: u64,
         /// Which thing is wrong, for example `lmdb page 17: page number`.
         what: String,
-        /// What a sound file has there.
+        /// What a valid file has there.
         expected: String,
         /// What this file has there.
         found: String,
     },
-    /// The file is sound but of a kind that is not read.
+    /// The file is valid but of a kind that is not supported.
     #[error("{}: {what} is not supported: {found}", path.display())]
     Unsupported {
         /// The file.
@@ -51,7 +52,7 @@ pub enum Error {
         what: String,
         /// What was found.
         found: String,
-        /// The way out.
+        /// Advice to the user.
         hint: String,
     },
     /// A record does not fit the schema of its dataset.
@@ -86,12 +87,12 @@ pub enum Error {
         /// As it is now.
         found: String,
     },
-    /// The caller asked for something that cannot be.
+    /// The request of the caller cannot be met.
     #[error("{message}")]
     Usage {
-        /// What was asked and why it cannot be.
+        /// The request, and why it cannot be met.
         message: String,
-        /// The way out; may be empty.
+        /// Advice to the user; may be empty.
         hint: String,
     },
     /// The progress callback asked to stop.
@@ -140,7 +141,7 @@ impl Error {
 impl From<ReadError> for Error {
     fn from(error: ReadError) -> Self {
         match error {
-            // The file may be sound; it is the wrong one.
+            // The file may be valid, but the wrong one.
             ReadError::NoFile { path, found } => {
                 let hint = "name a data file, or the directory of an LMDB database".to_owned();
                 Self::Unsupported {
@@ -208,7 +209,7 @@ pub enum SidecarError {
         /// The sidecar's.
         found: u128,
     },
-    /// Something changed that the fingerprint does not tell.
+    /// A change that the fingerprint does not show.
     #[error("it is stale: {what}: expected {expected}, found {found}")]
     Outdated {
         /// What changed.
@@ -225,7 +226,7 @@ pub enum SidecarError {
         offset: u64,
         /// Which thing is wrong.
         what: String,
-        /// What a sound one has there.
+        /// What a valid sidecar has there.
         expected: String,
         /// What this one has there.
         found: String,

@@ -16,7 +16,7 @@ pub enum Format {
     Npy,
     /// Arrays of numpy in a zip archive.
     Npz,
-    /// Records of one size, one behind the other.
+    /// Records of one size, back to back.
     Raw,
     /// `MXNet`'s `RecordIO`.
     RecordIo,

@@ -1,9 +1,9 @@
 //! What is on disk: container formats, indexes, sidecars.
 //!
-//! [`Dataset::open`] looks at headers only. [`Dataset::build_index`] walks the container once and returns the bytes of
-//! a sidecar; [`Dataset::find_sidecar`] finds one that was kept. [`Index::from_bytes`] answers from those bytes where
-//! samples lie, and [`Schema::decode`] turns a record into fields. Nothing here keeps threads, caches data or knows
-//! about ranks.
+//! [`Dataset::open`] reads headers only. [`Dataset::build_index`] scans the container once and
+//! returns the bytes of a sidecar; [`Dataset::find_sidecar`] finds one that was kept.
+//! [`Index::from_bytes`] locates samples from those bytes, and [`Schema::decode`] decodes a record
+//! into fields. The crate keeps no threads, caches no data and knows nothing of ranks.
 #![forbid(unsafe_code)]
 
 /// Codecs of units: public for fuzz targets, tests and tools, not a stable interface.
@@ -26,7 +26,7 @@ mod threads;
 pub mod varint;
 
 pub use codec::{Codec, CodecError};
-/// The formats below the datasets: public for fuzz targets, tests and tools, not a stable interface.
+/// The container formats: public for fuzz targets, tests and tools, not a stable interface.
 #[doc(hidden)]
 pub use container::{ScanSummary, hdf5, lmdb, npy, recordio, tar, tfrecord};
 pub use dataset::{

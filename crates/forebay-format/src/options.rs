@@ -1,4 +1,4 @@
-//! What the caller says when a dataset is opened.
+//! Options of opening a dataset.
 
 use std::str::FromStr;
 
@@ -16,9 +16,9 @@ pub struct OpenOptions {
     pub schema: SchemaChoice,
     /// The container format; `None`: found from the contents.
     pub format: Option<Format>,
-    /// The fields that are wanted, in this order; empty: all.
+    /// The fields to read, in this order; empty: all.
     pub fields: Vec<String>,
-    /// What the records of a raw file are.
+    /// The layout of the records of a raw file.
     pub raw: Option<RawLayout>,
     /// What counts the samples of a file of arrays.
     #[serde(default)]
@@ -26,7 +26,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Text that differs between options that lead to different indexes of the same files.
+    /// A string that differs between options that lead to different indexes of the same files.
     pub(crate) fn key(&self, format: Format) -> Vec<u8> {
         let Self { database, schema, format: _, fields, raw, sample_axis } = self;
         let mut key = format!("{}\0{database:?}\0{}", format.name(), schema.name()).into_bytes();
@@ -40,7 +40,7 @@ impl OpenOptions {
     }
 }
 
-/// Which schema the caller wants.
+/// The schema that the caller chose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SchemaChoice {
@@ -92,14 +92,15 @@ impl FromStr for SchemaChoice {
     }
 }
 
-/// What a record of a raw file consists of.
+/// The layout of a record of a raw file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RawLayout {
     /// Size of a record \[bytes\].
     pub record_bytes: u64,
-    /// Bytes in front of the first record.
+    /// Bytes before the first record.
     pub header_bytes: u64,
-    /// The fields that are wanted and where each begins [bytes from the start of the record]; none: one field `data`.
+    /// The fields to read and where each begins [bytes from the start of the record]; empty: one
+    /// field `data`.
     pub fields: Vec<(Field, u64)>,
 }
 
@@ -107,10 +108,10 @@ pub struct RawLayout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SampleAxis {
-    /// The first axis, as nobody said anything else.
+    /// The first axis, by default.
     #[default]
     Auto,
-    /// The first axis, as the caller says.
+    /// The first axis, by the caller's choice.
     First,
     /// Nothing: a file is one sample.
     File,

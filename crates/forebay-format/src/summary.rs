@@ -17,6 +17,6 @@ pub struct Summary {
     pub excluded: BTreeMap<String, u64>,
     /// For each column, the number of records of each class.
     pub class_records: Vec<Vec<u64>>,
-    /// Records that lie in front of the one before: 0 for a file in order.
+    /// Records that lie before their predecessor in the file: 0 for a file in order.
     pub backward_records: u64,
 }

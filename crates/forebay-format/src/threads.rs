@@ -1,6 +1,7 @@
 //! Threads that help the caller: as many as the system gives.
 //!
-//! What they do is done by the caller, too, so a limit of threads (`ulimit -u`, `pids.max`) makes it slower and nothing else.
+//! The caller does the same work as these threads, so a limit of threads (`ulimit -u`, `pids.max`)
+//! only makes it slower.
 
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 

@@ -1,6 +1,7 @@
 //! Integers of variable length: little-endian base 128, zigzag for signed ones, and byte planes.
 //!
-//! Reading never trusts a length: every function returns `None` where the bytes end or a number does not fit.
+//! Lengths are untrusted: every function returns `None` where the bytes end or a number does not
+//! fit.
 
 /// Longest varint of 64 bits \[bytes\].
 const MAX_VARINT_BYTES: usize = 10;
@@ -14,7 +15,8 @@ pub fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// The number at the start of `bytes`, and its length \[bytes\]. Bits that have no room are dropped, as protobuf does.
+/// The number at the start of `bytes`, and its length \[bytes\]. Drops bits beyond the 64th, as
+/// protobuf does.
 #[inline]
 pub fn decode(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;

@@ -1,8 +1,10 @@
-//! Bitshuffle: the lowest bit of the first byte of every element of a block, then the next bit of all, and so on.
+//! Bitshuffle: the lowest bit of the first byte of every element of a block, then the next bit of
+//! all, and so on.
 //!
-//! A block is a multiple of eight elements. In a block of *n* elements, bit *j* of byte *b* of element *i* is bit *i* mod 8 of byte
-//! (8 *b* + *j*) *n*/8 + *i*/8. The last block holds what is left, down to a multiple of eight; the up to seven elements behind it
-//! stand at the end as they are. Compressed blocks come behind a header, as with lz4; it says how long a block is.
+//! A block is a multiple of eight elements. In a block of *n* elements, bit *j* of byte *b* of
+//! element *i* is bit *i* mod 8 of byte (8 *b* + *j*) *n*/8 + *i*/8. The last block holds the rest,
+//! down to a multiple of eight; the remaining up to seven elements follow unchanged. As with lz4,
+//! compressed blocks follow a header, which holds the length of a block.
 
 use std::cell::RefCell;
 
@@ -11,7 +13,7 @@ use super::{BlockCodec, CodecError, zstandard};
 
 pub(super) const NAME: &str = "bitshuffle";
 
-/// Blocks are a multiple of so many elements.
+/// Blocks are a multiple of this many elements.
 pub(super) const GROUP: usize = 8;
 
 thread_local! {

@@ -1,4 +1,4 @@
-//! Deflate: one zlib stream. What follows the stream is passed over, as by HDF5.
+//! Deflate: one zlib stream. Bytes after the stream are ignored, as by HDF5.
 
 use std::cell::RefCell;
 

@@ -1,7 +1,8 @@
-//! Fletcher32: four bytes behind the data, a sum of its 16-bit words and a sum of these sums.
+//! Fletcher32: four bytes after the data, a sum of its 16-bit words and a sum of these sums.
 //!
-//! Words are big-endian, an odd byte is the high half of a last one; both sums are folded to 16 bits, and the checksum is
-//! little-endian. HDF5 before 1.6.3 swapped the bytes of both halves; as HDF5 does, either is accepted.
+//! Words are big-endian, and an odd byte is the high half of a last word. Both sums are folded to
+//! 16 bits, and the checksum is little-endian. HDF5 before 1.6.3 swapped the bytes of both halves;
+//! both forms are accepted, as by HDF5.
 
 use super::CodecError;
 
@@ -13,7 +14,7 @@ pub(super) const CHECKSUM_BYTES: usize = 4;
 /// Words that are summed before folding: the sum of their sums stays below 2³².
 const WORDS_AT_ONCE: usize = 256;
 
-/// Copies exactly `into` and compares the checksum behind it.
+/// Copies exactly `into` and compares the checksum after it.
 pub(super) fn decode(encoded: &[u8], into: &mut [u8]) -> Result<(), CodecError> {
     let Some((data, stored)) = encoded.split_last_chunk::<CHECKSUM_BYTES>() else {
         return Err(CodecError::ends(NAME, "a checksum"));
@@ -37,7 +38,8 @@ fn checksum(data: &[u8]) -> u32 {
     let (words, odd) = data.as_chunks::<2>();
     for words in words.chunks(WORDS_AT_ONCE) {
         let count = words.len() as u32;
-        // Sums within the block: each word is in its own partial sum and in those of all words behind it.
+        // Sums within the block: each word is in its own partial sum and in those of all later
+        // words.
         let (mut block_sum, mut block_sums) = (0_u32, 0_u32);
         for (index, word) in words.iter().enumerate() {
             let word = u32::from(u16::from_be_bytes(*word));

@@ -1,5 +1,6 @@
-//! LZ4 as HDF5's filter 32004 frames it: total length (u64), block length (u32), then for each block its length (u32) and
-//! bytes, all big-endian. A block as long as its contents is stored. What follows the last block is passed over.
+//! LZ4 as HDF5's filter 32004 frames it: total length (u64), block length (u32), then for each
+//! block its length (u32) and bytes, all big-endian. A block as long as its contents is stored.
+//! Bytes after the last block are ignored.
 
 use super::CodecError;
 
@@ -27,7 +28,8 @@ pub(super) fn decode_block(codec: &'static str, encoded: &[u8], into: &mut [u8])
     if found == into.len() { Ok(()) } else { Err(CodecError::length(codec, into.len(), found)) }
 }
 
-/// Blocks behind a header, each behind its length: the framing that HDF5's lz4 and bitshuffle filters share.
+/// Blocks after a header, each with its length before it: the framing of HDF5's lz4 and bitshuffle
+/// filters.
 pub(super) struct Blocks<'a> {
     codec: &'static str,
     /// Length of a block after decoding, at least 1 \[bytes\].
@@ -68,7 +70,7 @@ impl<'a> Blocks<'a> {
         Ok(block)
     }
 
-    /// What is left behind the blocks.
+    /// The bytes after the blocks.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }

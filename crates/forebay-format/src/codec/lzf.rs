@@ -1,7 +1,8 @@
 //! LZF: runs of literal bytes and references to bytes before.
 //!
-//! A control byte below 32 is followed by so many literals and one more. Any other begins a reference: its upper three bits are
-//! the length less two (7: a further byte is added), its lower five bits and the next byte the distance less one.
+//! A control byte *c* below 32 is followed by *c* + 1 literals. Any other begins a reference: its
+//! upper three bits are the length less two (7: a further byte is added), its lower five bits and
+//! the next byte the distance less one.
 
 use super::CodecError;
 

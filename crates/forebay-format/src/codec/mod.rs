@@ -1,14 +1,15 @@
 //! Codecs: encoded bytes of a unit to decoded ones.
 //!
-//! A [`Codec`] undoes one filter; a chain of them is undone in order ([`decode`]). Every codec is a pure function of its
-//! input: it knows how many bytes have to come out, writes no more than that, takes no memory beyond it, and answers
-//! anything else with a [`CodecError`]. Which chain a unit has stands in the sidecar.
+//! A [`Codec`] reverses one filter; [`decode`] reverses a chain of them in order. Every codec is a
+//! pure function of its input. It knows the length of its output, writes no more than that and
+//! takes no other memory; other input is a [`CodecError`]. The sidecar holds the chain of each
+//! unit.
 //!
-//! What lies between two codecs of a chain goes through two buffers that each thread keeps; a chain of one codec, and the
-//! last one of every chain, writes straight to where the bytes are wanted.
+//! Intermediate results of a chain go through two buffers that each thread keeps. A chain of one
+//! codec, and the last codec of every chain, writes straight to the destination.
 //!
-//! Formats: zlib (RFC 1950), zstd (RFC 8878), LZ4 blocks; the framing around them, and the other codecs, are HDF5's filters
-//! of these names, to the byte in `docs/formats/hdf5.md`.
+//! Formats: zlib (RFC 1950), zstd (RFC 8878), LZ4 blocks; the framing around them, and the other
+//! codecs, are HDF5's filters of these names, to the byte in `docs/formats/hdf5.md`.
 
 mod bitshuffle;
 mod deflate;
@@ -23,7 +24,7 @@ use std::cell::RefCell;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest chain. HDF5 allows 32 filters; nobody has been seen to use more than four.
+/// Longest chain. HDF5 allows 32 filters; four are the most that were seen in use.
 const MAX_CHAIN: usize = 8;
 
 /// Largest element that is shuffled \[bytes\]; HDF5's compound types are far smaller.
@@ -49,23 +50,23 @@ pub enum Codec {
     Zstd,
     /// A raw LZF stream.
     Lzf,
-    /// LZ4 blocks behind HDF5's header.
+    /// LZ4 blocks after HDF5's header.
     Lz4,
     /// Byte planes of elements.
     Shuffle {
         /// Length of an element \[bytes\].
         item_bytes: u32,
     },
-    /// Bit planes of elements, block by block, each block compressed by itself or all stored.
+    /// Bit planes of elements, block by block, each block compressed alone or all stored.
     Bitshuffle {
         /// Length of an element \[bytes\].
         item_bytes: u32,
-        /// Elements per block, where the bytes themselves do not say it (stored blocks).
+        /// Elements per block, where the bytes do not hold it (stored blocks).
         block_items: u32,
         /// What each block is compressed with.
         blocks: BlockCodec,
     },
-    /// A checksum behind the bytes.
+    /// A checksum after the bytes.
     Fletcher32,
     /// No bytes at all: a value that is repeated.
     Fill {
@@ -86,7 +87,7 @@ pub enum BlockCodec {
     Zstd,
 }
 
-/// Bytes that are not what a codec would have written.
+/// Bytes that a codec would not have written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{codec}: {what}: expected {expected}, found {found}")]
 pub struct CodecError {
@@ -94,7 +95,7 @@ pub struct CodecError {
     pub codec: &'static str,
     /// Which thing is wrong.
     pub what: String,
-    /// What sound bytes have there.
+    /// What valid bytes have there.
     pub expected: String,
     /// What these have there.
     pub found: String,
@@ -111,7 +112,7 @@ impl CodecError {
         Self::new(codec, "encoded bytes", expected, "their end")
     }
 
-    /// More or fewer bytes come out than are wanted.
+    /// The output is longer or shorter than expected.
     fn length(codec: &'static str, expected: usize, found: impl ToString) -> Self {
         Self::new(codec, "length", format!("{expected} bytes"), found)
     }
@@ -133,7 +134,7 @@ impl Codec {
         }
     }
 
-    /// Says what is wrong with a codec that a file claims.
+    /// Checks a codec that a file claims.
     pub(crate) fn check(&self) -> Result<(), String> {
         let sound = match self {
             Self::Shuffle { item_bytes } => (1..=MAX_ITEM_BYTES).contains(item_bytes),
@@ -188,10 +189,11 @@ impl Codec {
     }
 }
 
-/// Says what is wrong with a chain that a file claims.
+/// Checks a chain that a file claims.
 ///
-/// Every codec of a chain has to know how many bytes come out of it. All but the compressors keep the length, or nearly so;
-/// where there is one compressor, what goes in and what comes out at the ends of the chain tells all lengths between.
+/// The output length of every codec in a chain must be known. All but the compressors keep the
+/// length, or nearly so. With one compressor, the lengths at both ends of the chain determine all
+/// lengths in between.
 pub(crate) fn check_chain(chain: &[Codec]) -> Result<(), String> {
     if chain.len() > MAX_CHAIN {
         return Err(format!("a chain of {} codecs", chain.len()));
@@ -206,7 +208,8 @@ pub(crate) fn check_chain(chain: &[Codec]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether so many encoded bytes can become so many decoded ones; bounds what is decoded by the size of the file.
+/// Whether this many encoded bytes can decode to this many bytes; bounds the decoded size by that
+/// of the file.
 pub(crate) fn is_plausible(chain: &[Codec], encoded_bytes: u64, decoded_bytes: u64) -> bool {
     if let [Codec::Fill { .. }] = chain {
         return encoded_bytes == 0;
@@ -219,7 +222,7 @@ pub(crate) fn is_plausible(chain: &[Codec], encoded_bytes: u64, decoded_bytes: u
     }
 }
 
-/// How many bytes lie behind the first `done` codecs of a chain.
+/// Length of the output of the first `done` codecs of a chain \[bytes\].
 fn bytes_between(chain: &[Codec], done: usize, encoded_bytes: u64, decoded_bytes: u64) -> Option<u64> {
     let (before, after) = chain.split_at(done);
     let forward = || before.iter().try_fold(encoded_bytes, |bytes, codec| codec.decoded_bytes(bytes));
@@ -253,7 +256,7 @@ pub fn decode(chain: &[Codec], encoded: &[u8], into: &mut [u8]) -> Result<(), Co
             let bytes = bytes_between(chain, place + 1, encoded_bytes, decoded_bytes)
                 .ok_or_else(|| CodecError::new(codec.name(), "chain", "one compressor", "several"))?
                 as usize;
-            // Buffers only grow: what is behind the bytes that count is never looked at.
+            // Buffers only grow; bytes after the current contents are never read.
             output.resize(output.len().max(bytes), 0);
             let source = if place == 0 { encoded } else { &input[..held] };
             codec.decode(source, &mut output[..bytes])?;

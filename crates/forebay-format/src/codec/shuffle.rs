@@ -1,5 +1,5 @@
-//! Shuffle: the first byte of every element, then the second of every element, and so on; what does not fill an element stands
-//! at the end as it is.
+//! Shuffle: the first byte of every element, then the second of every element, and so on; bytes
+//! that fill no element follow unchanged.
 
 use super::CodecError;
 

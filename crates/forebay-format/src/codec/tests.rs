@@ -1,4 +1,4 @@
-//! What a file may claim about chains, and lengths within them.
+//! Chains that a file may claim, and the lengths within them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Zstd: one frame, or several one behind the other.
+//! Zstd: one frame, or several back to back.
 
 use std::cell::RefCell;
 

@@ -22,7 +22,7 @@ use crate::{Error, Index, SchemaError};
 pub struct BuiltIndex {
     /// The sidecar.
     pub bytes: Vec<u8>,
-    /// What it cost and what was found.
+    /// Cost and findings of the build.
     pub report: IndexReport,
 }
 
@@ -45,13 +45,13 @@ pub struct IndexReport {
     pub seconds: f64,
     /// Size of the sidecar \[bytes\].
     pub sidecar_bytes: u64,
-    /// What the user should know though all went well.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
 impl Dataset {
-    /// Scans the files, one after the other, and makes an index of them, with up to `threads` reads at
-    /// the same time if the format can.
+    /// Scans the files, one after the other, and makes an index of them. Issues up to `threads`
+    /// reads at the same time if the format can.
     ///
     /// `progress` is called often; `false` ends the scan with [`Error::Interrupted`].
     pub fn build_index(
@@ -64,8 +64,8 @@ impl Dataset {
         })
     }
 
-    /// Makes an index of the samples that `add` adds to the writer, shard by shard. `add` gets the number
-    /// of the shard and reports how much of it is done.
+    /// Makes an index of the samples that `add` adds to the writer, shard by shard. `add` gets the
+    /// number of the shard and reports how much of it is done.
     pub fn build_index_with<E: From<Error>>(
         &self,
         progress: &dyn Fn(Progress) -> bool,
@@ -93,13 +93,12 @@ impl Dataset {
         (0..self.files.len()).filter(|shard| self.files[*shard].needs_structure()).collect()
     }
 
-    /// Takes the structure of a file from the library that found it: bytes that are checked like any
-    /// other input.
+    /// Takes the structure of a file from the library that found it, as untrusted input.
     pub fn set_structure(&self, shard: usize, structure: &[u8]) -> Result<(), Error> {
         self.files[shard].set_structure(structure)
     }
 
-    /// What a sidecar says of a shard; the number of samples is the writer's to fill in.
+    /// The sidecar's description of a shard; the writer fills in the number of samples.
     fn describe_shard(&self, number: usize) -> ShardInfo {
         let Shard { bytes, modified_ns, .. } = self.shards[number];
         let state = self.files[number].state();
@@ -131,7 +130,7 @@ impl<'a> IndexBuilder<'a> {
         Ok(Self { dataset, started, columns, first_classes, writer, summary, report })
     }
 
-    /// Begins a shard and returns what takes its samples.
+    /// Begins a shard and returns the writer for its samples.
     pub(crate) fn begin_shard(&mut self, shard: usize) -> &mut Writer {
         self.writer.first_classes(&self.first_classes[shard]);
         &mut self.writer
@@ -226,8 +225,8 @@ impl<'a> RecordReader<'a> {
         self.read_bytes.set(self.read_bytes.get() + bytes as u64);
     }
 
-    /// The record of a sample. What the format has no checksums of and stores in one piece is read as
-    /// far as it is asked for, anything else as a whole.
+    /// The record of a sample. Reads only the requested part if the format has no checksums of
+    /// records and stores the record in one piece, else the whole record.
     fn record(&self, sample: u64) -> Result<ProbedRecord<'_>, Error> {
         let mut located = Located::default();
         self.index.locate(&[SampleId(sample)], &mut located)?;
@@ -248,7 +247,7 @@ impl<'a> RecordReader<'a> {
 }
 
 impl Dataset {
-    /// The error of a sample that does not fit its schema, with the place that only the index knows.
+    /// The error of a sample that does not fit its schema, with the offset from the index.
     fn misplaced(&self, index: &Index, sample: u64, source: Box<SchemaError>) -> Error {
         let mut located = Located::default();
         if let Err(error) = index.locate(&[SampleId(sample)], &mut located) {

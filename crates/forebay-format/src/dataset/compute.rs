@@ -10,8 +10,8 @@ use crate::Error;
 pub trait ComputeIndex: fmt::Debug + Send + Sync {
     /// Computes the index of `dataset`, if it can.
     ///
-    /// With `allow_unverified` the recipe need not have been compared with all records of the files.
-    /// `progress` is called often; `false` ends the work with [`Error::Interrupted`].
+    /// With `allow_unverified` the recipe need not have been compared with all records of the
+    /// files. `progress` is called often; `false` ends the work with [`Error::Interrupted`].
     fn compute_index(
         &self,
         dataset: &Dataset,
@@ -27,7 +27,7 @@ pub struct Computation {
     pub index: Option<ComputedIndex>,
     /// Why there is none, unless the reason is that there is nothing to compute it from.
     pub obstacle: Option<String>,
-    /// What the user should know in any case.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 

@@ -7,7 +7,7 @@ use crate::Index;
 use crate::container::Container;
 
 impl Dataset {
-    /// Describes the dataset; with its index also what only that knows. Reads nothing but a sidecar's header.
+    /// Describes the dataset and, if there is one, its index. Reads only the header of a sidecar.
     ///
     /// Sizes are in bytes. Keys are those of `forebay inspect --json`.
     pub fn inspect(&self, index: Option<&Index>, cache: &CachePolicy) -> Value {

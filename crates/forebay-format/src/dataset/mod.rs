@@ -1,9 +1,10 @@
 //! A dataset: one or more container files whose samples are counted through.
 //!
-//! [`Dataset::open`] reads headers only. [`build`] scans the containers and makes an index, [`compute`]
-//! is how another crate makes one without a scan. [`store`] keeps and finds indexes, [`value_sink`] hands
-//! on what a scan reads, [`cursor`] finds samples without an index. [`modified`] notices files that change, [`sample_axis`] says what counts the samples of a
-//! file of arrays. [`read`] reads single samples, [`verify`] all of them, [`inspect`] describes a dataset.
+//! [`Dataset::open`] reads headers only. [`build`] scans the containers and makes an index,
+//! [`compute`] lets another crate make one without a scan. [`store`] keeps and finds indexes,
+//! [`value_sink`] passes on the bytes that a scan reads, [`cursor`] finds samples without an index.
+//! [`modified`] detects changed files, [`sample_axis`] decides what counts the samples of a file of
+//! arrays. [`read`] reads single samples, [`verify`] all of them, [`inspect`] describes a dataset.
 
 mod build;
 mod compute;
@@ -43,7 +44,7 @@ pub struct Progress {
     pub what: &'static str,
     /// Done so far.
     pub done: u64,
-    /// All there is to do; 0 as long as nobody knows.
+    /// Total amount of work; 0 while it is unknown.
     pub total: u64,
 }
 
@@ -120,7 +121,7 @@ impl Dataset {
         }
     }
 
-    /// Number of records, if the headers of all files tell; with those that are not samples.
+    /// Number of records, excluded ones included; `None` if the headers of a file do not say.
     fn entries(&self) -> Option<u64> {
         self.files.iter().map(|file| file.entries()).sum()
     }
@@ -140,10 +141,10 @@ impl Dataset {
         &self.shards
     }
 
-    /// Hash of all that tells this state of these files from another, and of the options.
+    /// Hash of everything that distinguishes this state of these files, and of the options.
     ///
-    /// Names and places of files are not in it, so that an index is found again when a dataset is moved or mounted
-    /// elsewhere with its times kept.
+    /// Names and places of files are left out, so the index is found again after a dataset is
+    /// moved, or mounted elsewhere with its times kept.
     pub fn fingerprint(&self) -> u128 {
         self.fingerprint
     }
@@ -154,7 +155,7 @@ impl Dataset {
             .map_err(|fault| Error::Sidecar { path: self.shards[0].path.clone(), source: Box::new(fault) })
     }
 
-    /// Reads a sidecar and holds what it says of the files against the files.
+    /// Reads a sidecar and compares it with the files.
     fn checked_index(&self, bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<Index, SidecarError> {
         let index = Index::read(bytes, self.fingerprint)?;
         let differs = |what: &str, expected: String, found: String| {
@@ -172,7 +173,7 @@ impl Dataset {
             );
         }
         for (number, (info, shard)) in index.shards().iter().zip(&self.shards).enumerate() {
-            // The bytes of a folder are those of its files, which only a walk finds.
+            // The size of a folder is that of its files, which only a scan finds.
             if info.bytes != shard.bytes && self.format != Format::Folder {
                 return differs("size of a file", shard.bytes.to_string(), info.bytes.to_string());
             }
@@ -186,8 +187,8 @@ impl Dataset {
     }
 }
 
-/// Refuses files whose headers say that none of them has a record. What other files hold, only a scan
-/// shows.
+/// Refuses files whose headers all say that they hold no record. Files without such a header are
+/// left to the scan.
 fn refuse_empty(files: &[Arc<dyn Container>], options: &OpenOptions) -> Result<(), Error> {
     if files.iter().any(|file| file.entries() != Some(0)) {
         return Ok(());

@@ -1,11 +1,13 @@
 //! Files that change while they are read.
 //!
-//! A loader holds its files open and asks at the end of every epoch, single samples are asked about when they were read.
-//! What is compared, in this order: what the format knows of its headers (and the size, but of LMDB, where one further
-//! transaction harms nothing) of the file that is open; then the file at the path, which may be another one by now. That
-//! other file is an error, unless size and last change are the same; the same file with another last change, whose size
-//! and headers are as they were, is a warning: it may be no more than a `touch`. A file that is gone from its path is not
-//! looked for: who holds it open reads what he opened. Files of a folder are compared when they are opened.
+//! A loader holds its files open and checks them at the end of every epoch; a single sample is
+//! checked after its read. The checks, in this order: the headers that the format keeps, of the
+//! open file, and its size (except LMDB, where one more transaction is harmless); then the file at
+//! the path, which may be another one by now. Another file is an error, unless size and
+//! modification time are equal. The same file with another modification time, but the same size and
+//! headers, is a warning, since a `touch` does that. A file that was removed from its path is
+//! accepted: the open descriptor still reads it. Files of a folder are compared when they are
+//! opened.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -18,8 +20,8 @@ use forebay_types::{Located, Piece, SampleId};
 use super::Dataset;
 use crate::{Error, Format, Index};
 
-/// The last change of a file [ns since 1970]. Times before that or unknown count as 1970: the state of the file tells files
-/// apart as well.
+/// The modification time of a file [ns since 1970]. Times that are earlier or unknown count as
+/// 1970; the state of the file also tells files apart.
 pub(super) fn modified_ns(status: &Metadata) -> i64 {
     let since = status.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since.map_or(0, |time| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX))
@@ -31,8 +33,8 @@ pub(super) fn inode(status: &Metadata) -> (u64, u64) {
 }
 
 impl Dataset {
-    /// Looks at all files again, and returns what the user should know of them. One that changed so far that what was opened
-    /// may be gone, or that is another one, is [`Error::Modified`].
+    /// Checks all files again and returns warnings for the user. [`Error::Modified`] if a file was
+    /// replaced, or changed so much that the opened data may be gone.
     pub fn check_unchanged(&self) -> Result<Vec<String>, Error> {
         self.check_shards(0..self.shards.len())
     }

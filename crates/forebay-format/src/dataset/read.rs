@@ -13,8 +13,8 @@ use crate::container::folder;
 use crate::file::Input;
 use crate::{Error, Index};
 
-/// The shards, which the dataset holds open, or the folders in which every sample has a file of its own, which is opened for every read.
-/// A folder is opened when it is first read, and stays open as long as this.
+/// The shards, which the dataset holds open, or folders whose samples are files. A folder is opened
+/// at its first read and stays open as long as this; each of its files is opened for every read.
 pub(super) struct OpenFiles<'a> {
     dataset: &'a Dataset,
     index: &'a Index,
@@ -45,7 +45,7 @@ impl<'a> OpenFiles<'a> {
         })
     }
 
-    /// The file that a number in extents stands for; for messages.
+    /// The file behind a shard number of extents; for messages.
     pub(super) fn path(&self, shard: ShardId) -> PathBuf {
         let path = self.dataset.path_of(self.index, shard);
         path.unwrap_or_else(|_| self.dataset.shards[0].path.clone())
@@ -61,8 +61,8 @@ impl<'a> OpenFiles<'a> {
         }
     }
 
-    /// Checks the first extent of a unit, which was read: all that the format keeps to check it by, which is more than
-    /// readers in the hot path look at.
+    /// Checks the first extent of a unit, which was read, in full. Readers on the hot path check
+    /// less.
     pub(super) fn check_unit(&self, unit: &Unit, extent: Extent, bytes: &[u8]) -> Result<(), Error> {
         self.index
             .check_unit(unit, extent, bytes)
@@ -90,7 +90,7 @@ impl<'a> OpenFiles<'a> {
     }
 }
 
-/// What a place holds, made now where it is empty.
+/// The value of a cell, made now if the cell is empty.
 fn once<T>(place: &OnceLock<T>, make: impl FnOnce() -> Result<T, Error>) -> Result<&T, Error> {
     match place.get() {
         Some(value) => Ok(value),
@@ -99,7 +99,7 @@ fn once<T>(place: &OnceLock<T>, make: impl FnOnce() -> Result<T, Error>) -> Resu
 }
 
 impl Dataset {
-    /// The file that a number in extents stands for.
+    /// The file behind a shard number of extents.
     pub fn path_of(&self, index: &Index, shard: ShardId) -> Result<PathBuf, Error> {
         if index.has_sample_files() {
             let file = index.sample_file(shard)?;
@@ -113,8 +113,8 @@ impl Dataset {
         }
     }
 
-    /// A shard, open for reading, where its path still leads to the file that was opened: a loader reads it through the same
-    /// descriptor. `None` also for the folders of samples.
+    /// A shard, open for reading, if its path still leads to the file that was opened: a loader
+    /// then reads through the same descriptor. `None` also for folders of samples.
     pub fn open_shard(&self, number: usize) -> Option<Arc<DataFile>> {
         let file = self.files.get(number)?.input().file()?;
         file.is_at_its_path().then(|| Arc::clone(file))

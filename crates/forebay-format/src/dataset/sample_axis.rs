@@ -1,10 +1,10 @@
 //! What counts the samples of a file of arrays: its first axis, or the file itself.
 //!
-//! HDF5, npy and npz hold arrays, and nothing in them says whether the first axis counts samples (a
-//! shard) or belongs to the one sample that the file is. The first axis counts unless the caller
-//! says otherwise ([`SampleAxis`]). Where that was not said and the shapes give no evidence for it,
-//! [`Dataset::sample_axis_doubt`] names both readings. The rule is [`is_doubtful`], a pure function
-//! of the shapes.
+//! HDF5, npy and npz hold arrays. Nothing in them says whether the first axis counts samples (the
+//! file is a shard) or belongs to a sample (the file is one sample). The first axis counts unless
+//! the caller chooses otherwise ([`SampleAxis`]). If the caller chose nothing and the shapes are no
+//! evidence, [`Dataset::sample_axis_doubt`] names both readings. The rule is [`is_doubtful`], a
+//! pure function of the shapes.
 
 use forebay_types::{Field, Layout};
 
@@ -33,7 +33,7 @@ struct SampleShape {
     is_number: bool,
 }
 
-/// Whether files with so many rows each, of fields of these shapes, may well be one sample each.
+/// Whether files of so many rows, with fields of these shapes, are likely one sample each.
 ///
 /// Evidence for shards: few files, files of different numbers of rows, one row or very many, a
 /// first axis much longer than all others, elements that are records, and fields that have nothing
@@ -104,8 +104,7 @@ impl Dataset {
         })
     }
 
-    /// Both readings of the files, where their shapes leave open whether each is one sample and the
-    /// caller did not say.
+    /// Both readings of the files, if their shapes leave them open and the caller did not choose.
     #[must_use]
     pub fn sample_axis_doubt(&self, index: &Index) -> Option<String> {
         if self.options.sample_axis != SampleAxis::Auto || !self.format.has_axes() {

@@ -1,12 +1,13 @@
-//! Where sidecars, and other small files about a dataset, are kept, and which ones are trusted (owner, mode, no symbolic link).
+//! Where sidecars, and other small files about a dataset, are kept, and which ones are trusted.
 //!
-//! Two places are looked at: beside the data (`data.mdb.forebay`, written on request only, used if it belongs to the
-//! owner of the data, to root or to the user), and the user's cache directory (ours, closed to others, or not used at
-//! all). No symbolic link is followed to a sidecar or to the cache directory. A sidecar that cannot be used is passed
-//! over with a reason; its contents are checked as input whoever wrote it.
+//! There are two places. Beside the data (`data.mdb.forebay`): written on request only, used if the
+//! file belongs to the owner of the data, to root or to the user. In the user's cache directory:
+//! used if the directory belongs to the user and is closed to others. Symbolic links to a sidecar
+//! or to the cache directory are not followed. A sidecar that cannot be used is skipped with a
+//! reason. Its contents are untrusted in any case.
 //!
-//! Sidecars are written to a temporary file in the same directory, synced and renamed: whoever looks meanwhile finds
-//! the old one or the new one.
+//! A sidecar is written to a temporary file in the same directory, synced and renamed, so a reader
+//! finds either the old one or the new one.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -30,7 +31,8 @@ use crate::{Error, Format, OpenOptions, SidecarError};
 /// Ending of the names of sidecars.
 const SIDECAR_ENDING: &str = "forebay";
 
-/// Largest sidecar that is read, for a dataset of so many records \[bytes\]. Sidecars take 20 bytes per record at worst.
+/// Largest sidecar that is read, for a dataset of this many records \[bytes\]. Sidecars take 20
+/// bytes per record at worst.
 const fn most_bytes(records: u64) -> u64 {
     records.saturating_mul(64).saturating_add(64 << 20)
 }
@@ -57,25 +59,25 @@ pub struct Found {
     pub path: PathBuf,
     /// Which place that is.
     pub place: Place,
-    /// Its contents, with a fingerprint that fits and sound checksums.
+    /// Its contents, with the right fingerprint and correct checksums.
     pub bytes: Vec<u8>,
 }
 
-/// What a search for a sidecar gave.
+/// Result of a search for a sidecar.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lookup {
     /// The sidecar, if there is one that can be used.
     pub found: Option<Found>,
-    /// Why others were passed over.
+    /// Why others were skipped.
     pub warnings: Vec<String>,
 }
 
 impl CachePolicy {
-    /// The user's directory: `FOREBAY_CACHE_DIR`, else `forebay` in `XDG_CACHE_HOME`, else in `~/.cache`; none if no
-    /// variable says where that is.
+    /// The user's directory: `FOREBAY_CACHE_DIR`, else `forebay` in `XDG_CACHE_HOME`, else in
+    /// `~/.cache`; none if no variable names one.
     pub fn from_environment() -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        // The specification of XDG_CACHE_HOME wants relative paths ignored.
+        // The specification of XDG_CACHE_HOME requires that relative paths are ignored.
         let xdg = variable("XDG_CACHE_HOME").filter(|path| path.is_absolute());
         let directory = variable("FOREBAY_CACHE_DIR")
             .or_else(|| xdg.map(|path| path.join("forebay")))
@@ -144,7 +146,8 @@ impl CachePolicy {
         if let Some(directory) = self.open()? {
             return Ok(directory);
         }
-        // Directories above are made closed to others as well; those that are there are left as they are.
+        // Missing parent directories are made closed to others as well; existing ones stay as they
+        // are.
         match DirBuilder::new().recursive(true).mode(0o700).create(path) {
             Ok(()) => {}
             Err(source) => {
@@ -165,16 +168,16 @@ fn failed(action: &str, path: &Path, errno: Errno) -> Error {
 }
 
 impl Dataset {
-    /// Looks for a sidecar beside the data and in the cache directory. Never fails: what cannot be used is skipped with a
-    /// warning.
+    /// Searches beside the data and in the cache directory. Never fails: what cannot be used is
+    /// skipped with a warning.
     pub fn find_sidecar(&self, cache: &CachePolicy) -> Lookup {
         let (found, warnings) =
             self.find_kept(cache, SIDECAR_ENDING, "sidecar", |bytes| self.checked_sidecar(bytes));
         Lookup { found: found.map(|(path, place, bytes)| Found { path, place, bytes }), warnings }
     }
 
-    /// The first file of this dataset with an ending that `check` accepts, and why others were skipped; `what` it is, for
-    /// messages.
+    /// Searches for the file of this dataset with this ending: the first one that `check` accepts,
+    /// and why others were skipped. `what` names the kind of file in messages.
     pub fn find_kept<T, E: fmt::Display>(
         &self,
         cache: &CachePolicy,
@@ -204,9 +207,9 @@ impl Dataset {
         (None, warnings)
     }
 
-    /// Writes a sidecar to its place, in one step for whoever looks at it, and returns the file.
+    /// Writes a sidecar to its place in one step, and returns the file.
     ///
-    /// A cache directory that belongs to somebody else or is open to others is [`Error::Usage`].
+    /// A cache directory that belongs to another user or is open to others is [`Error::Usage`].
     pub fn write_sidecar(&self, bytes: &[u8], place: Place, cache: &CachePolicy) -> Result<PathBuf, Error> {
         self.write_kept(bytes, place, cache, SIDECAR_ENDING)
     }
@@ -258,7 +261,8 @@ impl Dataset {
                 let file = self.shards[0].path.file_name().unwrap_or_default();
                 let mut name = OsString::from(file);
                 if self.shards.len() > 1 || self.options != OpenOptions::default() {
-                    // Several datasets begin with this file: the plain name belongs to the file alone.
+                    // Several datasets begin with this file: the plain name belongs to the file
+                    // alone.
                     for shard in &self.shards {
                         key.extend(shard.path.file_name().unwrap_or_default().as_bytes());
                         key.push(0);
@@ -293,7 +297,7 @@ impl Dataset {
         Ok(Arc::into_inner(bytes).expect("the index is gone"))
     }
 
-    /// Reads a file that was kept, from a place and of an owner that are believed; its contents are not looked at.
+    /// Reads a kept file, if its place and owner are trusted. Does not check the contents.
     fn read_kept(
         &self,
         place: Place,
@@ -326,7 +330,7 @@ impl Dataset {
         }
         self.check_owner(place, status.uid()).map_err(ignored)?;
         let records: u64 = self.entries().unwrap_or_else(|| match self.format {
-            // A folder's files are known by the sidecar only; there are no more than their numbers tell apart.
+            // Only the sidecar knows the files of a folder; their numbers have 32 bits.
             Format::Folder => u64::from(u32::MAX),
             // How many there are is not known: a sample takes a byte at least.
             _ => self.shards.iter().map(|shard| shard.bytes).sum(),
@@ -342,7 +346,7 @@ impl Dataset {
         Ok(Some(bytes))
     }
 
-    /// A sidecar beside the data must come from somebody who could change the data, or from the user.
+    /// A sidecar beside the data must belong to a user who could change the data, or to this user.
     fn check_owner(&self, place: Place, owner: u32) -> Result<(), String> {
         let user = rustix::process::geteuid().as_raw();
         let data_owner = match place {
@@ -390,7 +394,8 @@ fn write_whole(directory: &OwnedFd, path: &Path, mode: u32, bytes: &[u8]) -> io:
         let _ = rustix::fs::unlinkat(directory, &temporary, AtFlags::empty());
         return written;
     }
-    // A directory that cannot be synced (some network file systems) leaves the sidecar to the system's own time.
+    // If a directory cannot be synced (some network file systems), the system writes it when it
+    // likes.
     let _ = rustix::fs::fsync(directory);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Keeping what an index build reads.
 //!
-//! Where the values lie among the pages of the tree (small values, "inline"), the walk that finds them reads all of them:
-//! nothing but a leaf says how many records it holds and how long they are. Read a second time they would cost the storage
-//! twice, so whoever builds the index may have every byte handed on as it comes.
+//! Where values lie in the pages of the tree (small values, "inline"), the scan reads all of them,
+//! since only a leaf holds the number and lengths of its records. To read them again would double
+//! the load on storage, so the builder of the index can have every byte passed on.
 
 use std::fmt;
 use std::io;
@@ -16,12 +16,13 @@ use crate::file::ReadAt;
 
 /// Takes the bytes that are read of the shards; called by several threads at once.
 pub trait ValueSink: Send + Sync + fmt::Debug {
-    /// These bytes stand at `offset` \[bytes\] of shard `shard`.
+    /// Takes the bytes at `offset` \[bytes\] of shard `shard`.
     fn take(&self, shard: usize, offset: u64, bytes: &[u8]);
 }
 
 impl Dataset {
-    /// Bytes of the tree pages, where all values lie among them; `None` where some value has pages of its own.
+    /// Size of the tree pages, if all values lie in them; `None` if a value has pages of its own
+    /// \[bytes\].
     pub fn inline_bytes(&self) -> Option<u64> {
         let mut bytes = 0;
         for database in self.databases("keeping values").ok()? {
@@ -34,7 +35,7 @@ impl Dataset {
         Some(bytes)
     }
 
-    /// The same data set, with everything that [`Dataset::build_index`] reads also handed to `sink`.
+    /// The same dataset; everything that [`Dataset::build_index`] reads also goes to `sink`.
     #[must_use]
     pub fn read_into(&self, sink: &Arc<dyn ValueSink>) -> Self {
         let mut kept = self.clone();
@@ -48,7 +49,7 @@ impl Dataset {
     }
 }
 
-/// A source that hands on what it reads.
+/// A source that passes on the bytes it reads.
 #[derive(Debug)]
 struct Tee {
     inner: Arc<dyn ReadAt>,

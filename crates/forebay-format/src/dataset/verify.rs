@@ -1,7 +1,8 @@
 //! Reading samples without an engine: one of them, or every one once to see that it can be read.
 //!
-//! A verification takes samples in stretches of ids, sorts each stretch by place, and reads it in large pieces. What a
-//! piece of several samples cannot be read for is found out by reading them one by one.
+//! A verification takes samples in stretches of ids, sorts each stretch by offset, and reads it in
+//! large pieces. If a piece cannot be read, it reads the samples of the piece one by one to find
+//! the bad ones.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,7 +27,8 @@ const READ_BYTES: u64 = 8 << 20;
 /// Most bytes of units that a thread keeps, besides those of one sample: chunks hold neighbours.
 const UNITS_BYTES: usize = 8 << 20;
 
-/// Gap up to which two records are read at once \[bytes\]: dropping so much costs less than a second read.
+/// Gap up to which two records are read at once \[bytes\]: dropping the gap costs less than a
+/// second read.
 const GAP_BYTES: u64 = 64 << 10;
 
 /// A sample that cannot be read or decoded.
@@ -38,7 +40,7 @@ pub struct BadSample {
     pub message: String,
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Verification {
     /// Samples that were read.
@@ -59,9 +61,9 @@ impl Dataset {
         self.read_located(&OpenFiles::new(self, index), index, &located, 0, &mut Units::default())
     }
 
-    /// Compares the checksums that stand for more than one sample with the files: those of tar
-    /// headers and of members of npz archives. Those of single samples are compared when a sample
-    /// is read; a wrong one here is an error, since no sample can be named.
+    /// Compares checksums that cover more than one sample with the files: those of tar headers and
+    /// of members of npz archives. Checksums of single samples are compared when a sample is read.
+    /// A wrong checksum here is an error, since it names no sample.
     pub fn check_sums(&self, progress: &dyn Fn(Progress) -> bool) -> Result<(), Error> {
         let total = self.shards.iter().map(|shard| shard.bytes).sum();
         let mut before = 0;
@@ -72,10 +74,12 @@ impl Dataset {
         Ok(())
     }
 
-    /// Reads and decodes every sample, with up to `threads` threads, and returns the first `limit` bad ones.
+    /// Reads and decodes every sample, with up to `threads` threads, and returns the first `limit`
+    /// bad ones.
     ///
-    /// Memory stays below 16 MiB per thread, or two records where one is larger, or all chunks that hold one. `progress` is called after every
-    /// stretch of samples, from several threads; `false` ends the work with [`Error::Interrupted`].
+    /// Memory stays below 16 MiB per thread, or two records where one is larger, or all chunks that
+    /// hold one. `progress` is called after every stretch of samples, from several threads; `false`
+    /// ends the work with [`Error::Interrupted`].
     pub fn verify(
         &self,
         index: &Index,
@@ -124,7 +128,8 @@ impl Dataset {
         Ok(verification)
     }
 
-    /// Reads the columns of the `position`-th located sample, unit by unit; those that `units` holds are not read again.
+    /// Reads the columns of the `position`-th located sample, unit by unit; reuses the units in
+    /// `units`.
     pub(super) fn read_located(
         &self,
         files: &OpenFiles<'_>,
@@ -306,7 +311,7 @@ impl<'a> Checker<'a> {
         self.buffer = buffer;
     }
 
-    /// Checks one sample with reads of its own.
+    /// Checks one sample with separate reads.
     fn alone(&mut self, located: &Located, position: usize, id: SampleId) {
         let place = located.slices(position, 0).first().and_then(|slice| {
             match located.pieces()[located.unit_pieces(slice.unit)].first() {
@@ -352,7 +357,8 @@ impl<'a> Checker<'a> {
     fn note(&mut self, checked: Result<(), Error>, id: SampleId) {
         if let Err(error) = checked {
             self.result.bad_samples += 1;
-            // A thread's stretches ascend, but not the samples within one: keep a stretch more than asked for.
+            // A thread's stretches ascend, but not the samples within one: keep a stretch more than
+            // requested.
             let bad = &mut self.result.bad;
             bad.push(BadSample { sample: id.0, message: error.to_string() });
             if bad.len() > self.limit + STRETCH_SAMPLES as usize {

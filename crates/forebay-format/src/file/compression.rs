@@ -1,4 +1,5 @@
-//! Files that are compressed as a whole: nothing in them has a place of its own, so they are refused, with what undoes it.
+//! Files that are compressed as a whole. Their records have no offsets in the file, so they are
+//! refused, with the command that decompresses them.
 
 use std::path::Path;
 
@@ -24,7 +25,7 @@ impl Compression {
         KNOWN.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, compression)| compression)
     }
 
-    /// What the user can do.
+    /// Advice to the user.
     pub(crate) fn hint(&self, path: &Path) -> String {
         format!("decompress it: {} {}", self.command, path.display())
     }

@@ -1,11 +1,14 @@
-//! Reads the headers of a container whose records stand one behind the other, each header telling where the next is.
+//! Reads the headers of a container whose records lie back to back, each header with the length of
+//! its record.
 //!
-//! Where records are small, their headers come with large blocks of the file; where they are large, a header is read
-//! alone and the record skipped. What was read is dropped when the next block is read, so that memory does not depend
-//! on the file. Nothing is read that the file does not have.
+//! Where records are small, headers come with large blocks of the file; where they are large, each
+//! header is read alone and the record skipped. Each block replaces the one before, so memory does
+//! not depend on the file. Nothing beyond the end of the file is read.
 //!
-//! tar has a reader of its own, [`crate::container::tar`]'s window: there a header's neighbours are read after a leap too, where here nothing
-//! but the next record's header of fixed length is wanted, and a block as soon as two records stand close.
+//! [`crate::container::tar`] has a reader of its own (`window.rs`), since its reads grow in another
+//! way: it also reads the headers after a leap, and headers of any length. This reader wants only
+//! the next header, of fixed length, after a leap, and a full block as soon as two records lie
+//! close.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +20,15 @@ use crate::Error;
 /// On shared storage a request costs about as much as the transfer of 64 KiB (docs/cost-model.md).
 const LEAP_BYTES: u64 = 64 << 10;
 
-/// Length of a block \[bytes\]: large enough that the cost of a request does not show against its transfer.
+/// Length of a block \[bytes\]: so large that the cost of the request is small against the
+/// transfer.
 const BLOCK_BYTES: u64 = 1 << 20;
 
-/// Length of the first read \[bytes\]: nobody knows yet how large the records are, and a page costs what a byte does.
+/// Length of the first read \[bytes\]: the size of records is unknown, and a page costs what a byte
+/// does.
 const FIRST_BYTES: u64 = 4096;
 
-/// Time after which a caller that waits is asked whether it still wants to; Ctrl-C should feel immediate.
+/// Time between two calls of the progress callback; Ctrl-C should feel immediate.
 const WAITING: Duration = Duration::from_millis(100);
 
 /// The headers of one file, read from its start to its end.
@@ -33,13 +38,13 @@ pub(crate) struct HeaderScan<'a> {
     asked: Instant,
     block: Vec<u8>,
     block_at: u64,
-    /// Where the last header that was asked for begins.
+    /// Where the last requested header begins.
     last_at: Option<u64>,
 }
 
 impl<'a> HeaderScan<'a> {
-    /// The headers of a file. `progress` is told how far the work is \[bytes\], a few times a second; `false` ends it with
-    /// [`Error::Interrupted`].
+    /// The headers of a file. `progress` gets the offset \[bytes\] a few times a second; `false`
+    /// ends the work with [`Error::Interrupted`].
     pub(crate) fn new(input: &'a Input, progress: &'a dyn Fn(u64) -> bool) -> Self {
         Self { input, progress, asked: Instant::now(), block: Vec::new(), block_at: 0, last_at: None }
     }
@@ -54,9 +59,9 @@ impl<'a> HeaderScan<'a> {
         &self.block
     }
 
-    /// The `N` bytes at `at`, which lie behind those of the last call.
+    /// The `N` bytes at `at`, which lie after those of the last call.
     ///
-    /// A file without so many bytes there is an error that says `what` was looked for.
+    /// If the file ends before, the error names `what`.
     pub(crate) fn get<const N: usize>(&mut self, at: u64, what: &str) -> Result<[u8; N], Error> {
         let left = self.input.bytes().saturating_sub(at);
         if left < N as u64 {

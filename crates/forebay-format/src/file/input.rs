@@ -1,8 +1,10 @@
-//! What the formats read through: a file, or anything else that can be read at an offset, with its name and its size.
+//! What the formats read from: a file, or another source that can be read at an offset, with its
+//! name and size.
 //!
-//! Files are opened for reading only and never mapped: a mapped file that shrinks kills the process, a `pread` of one
-//! comes back short. The kernel's own read-ahead is switched off, because the walk knows exactly which pages it wants
-//! and says so ([`ReadAt::will_need`]); anything read beyond them would be wasted on shared storage.
+//! Files are opened for reading only and never mapped: if a mapped file shrinks, the process gets
+//! SIGBUS, while a `pread` comes back short. The kernel's own read-ahead is off, because the scan
+//! knows which pages it needs and prefetches them ([`ReadAt::will_need`]); other reads would be
+//! wasted on shared storage.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use forebay_types::ShardId;
 
 use crate::Error;
 
-/// A data file that a format reads, with its name, its size when it was opened, and what reading has cost.
+/// A data file that a format reads, with its name, its size when it was opened, and the cost of its
+/// reads.
 #[derive(Debug)]
 pub struct Input {
     path: PathBuf,
@@ -136,7 +139,8 @@ impl Input {
         self.check_count(offset, into.len(), what, count)
     }
 
-    /// The same where `failing` remembers which parts of the files could not be read; `shard` is the number of this one.
+    /// The same; `failing` remembers the parts of the files that could not be read, and `shard` is
+    /// the number of this one.
     pub(crate) fn read_where(
         &self,
         failing: &Failing,
@@ -170,7 +174,7 @@ impl Input {
         Error::Corrupt { path: self.path.clone(), offset, what: what.into(), expected, found }
     }
 
-    /// The file is sound but of a kind that is not read; `hint` is the way out.
+    /// The file is valid but of a kind that is not supported; `hint` is advice to the user.
     pub fn unsupported(
         &self,
         what: impl Into<String>,

@@ -1,8 +1,9 @@
 //! Expanded blocks, as many as a budget allows.
 //!
-//! One slot per block, each behind its own lock, so that threads that work on different blocks never meet. A hand goes
-//! round the slots and empties those that were not used since it came by ("clock", the cheap relative of least recently
-//! used). Only who expands a block moves the hand.
+//! There is one slot per block, each with its own lock, so threads on different blocks never
+//! contend. Eviction is "clock", a cheap approximation of least recently used: a hand passes over
+//! the slots and empties those that were not used since its last pass. Only a thread that expands a
+//! block moves the hand.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -37,7 +38,8 @@ impl<T: Held> Cache<T> {
 
     /// Hands the block to `each`, expanded by `expand` if it is not here.
     ///
-    /// `each` runs under a read lock, which costs less than counting the block's users; it must be short.
+    /// `each` runs under a read lock, which costs less than counting the block's users; it must be
+    /// short.
     pub(super) fn with<R, E>(
         &self,
         number: usize,
@@ -52,7 +54,7 @@ impl<T: Held> Cache<T> {
             }
             return Ok(each(block));
         }
-        // Expanded without a lock: two threads may do the same work once, nobody waits for anybody.
+        // Expanded without a lock: two threads may do the same work once, but neither waits.
         let block = Arc::new(expand()?);
         let bytes = block.bytes();
         let before = slot.block.write().unwrap_or_else(PoisonError::into_inner).replace(Arc::clone(&block));

@@ -1,4 +1,4 @@
-//! What a format lets readers check when the bytes of a unit are there.
+//! Checks of a unit that readers make once its bytes are read.
 
 use std::path::Path;
 
@@ -30,8 +30,8 @@ impl Guard {
         }
     }
 
-    /// Checks the first bytes of a unit, which begins at `extent`, against the number that its place
-    /// gives.
+    /// Checks the first bytes of a unit, which begins at `extent`, against the number in its
+    /// location.
     pub(super) fn check_head(
         &self,
         number: u64,
@@ -44,7 +44,8 @@ impl Guard {
         check_overflow_header(identity, number, length, head).map_err(|fault| fault.at(path))
     }
 
-    /// Checks the data of a record, which begins at `start`, with what precedes and what follows them.
+    /// Checks the data of a record, which begins at `start`, against the bytes before and after
+    /// them.
     pub(super) fn check_data(
         &self,
         [head, data, tail]: [&[u8]; 3],

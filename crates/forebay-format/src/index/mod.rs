@@ -1,8 +1,9 @@
 //! The index: sample ids to the places of their bytes.
 //!
-//! An [`Index`] reads a sidecar that lies in memory of any kind (a sealed memfd that all processes of a node map). What
-//! it takes besides is the expanded blocks in use, a bounded number ([`cache`]). [`Index::locate`] sorts the ids by
-//! block, fetches each block once, and writes the places down in the order of the ids.
+//! An [`Index`] reads a sidecar in memory of any kind, for example a sealed memfd that all
+//! processes of a node map. Its other memory is a bounded number of expanded blocks ([`cache`]).
+//! [`Index::locate`] sorts the ids by block, fetches each block once, and writes the locations in
+//! the order of the ids.
 
 mod cache;
 mod guard;
@@ -26,10 +27,12 @@ use sidecar::block::{Block, Limits, Part, PartPiece, Place};
 use sidecar::{Contents, Meta, NUMBER_BYTES, RecordClass, ShardInfo, StoredIn, decode};
 use tiles::{TileWork, TiledColumn};
 
-/// Memory for expanded blocks \[bytes\]: 2 M records, a quarter of what a budget of 128 MiB leaves per process.
+/// Memory for expanded blocks \[bytes\]: 2 M records, a quarter of what a budget of 128 MiB leaves
+/// per process.
 const EXPANDED_BYTES: u64 = 32 << 20;
 
-/// Ids that are sorted at once: bounds the working memory of a call to 2 MiB, and positions to 16 bits.
+/// Ids that are sorted at once: bounds the working memory of a call to 2 MiB, and positions to 16
+/// bits.
 const IDS_AT_ONCE: usize = 1 << 16;
 
 /// Where the samples of a dataset lie.
@@ -145,7 +148,7 @@ impl Index {
         &self.meta().summary
     }
 
-    /// All that the sidecar says besides the places.
+    /// All contents of the sidecar except the locations.
     pub fn meta(&self) -> &Meta {
         &self.contents.meta
     }
@@ -157,7 +160,8 @@ impl Index {
 
     /// Finds the units and slices of samples, in the order of `ids`; what `out` held is dropped.
     ///
-    /// Fails for an id that does not exist ([`Error::Usage`]) and for a damaged block ([`Error::Sidecar`]).
+    /// Fails for an id that does not exist ([`Error::Usage`]) and for a damaged block
+    /// ([`Error::Sidecar`]).
     pub fn locate(&self, ids: &[SampleId], out: &mut Located) -> Result<(), Error> {
         let columns = self.columns();
         out.clear(columns);
@@ -247,7 +251,8 @@ impl Index {
         Ok((first_block + within / block_records, within % block_records))
     }
 
-    /// The last shard that `begins` at or before what is looked for. Shards without samples are never found.
+    /// The last shard that `begins` at or before the target. Shards without samples are never
+    /// found.
     #[inline]
     fn shard_of(&self, begins: impl Fn(&ShardBlocks) -> bool) -> usize {
         if self.shards.len() == 1 { 0 } else { self.shards.partition_point(begins) - 1 }
@@ -279,7 +284,7 @@ impl Index {
         let limits = Limits {
             records: left.min(block_records) as usize,
             data: meta.shards[shard].data_range(),
-            // What a chunk becomes is checked below.
+            // The codecs of a chunk are checked later.
             lengths: tiled
                 .map_or((summary.shortest_record_bytes, summary.longest_record_bytes), |_| (0, u64::MAX)),
             chains: meta.codec_chains.len(),
@@ -319,16 +324,19 @@ impl Index {
         self.meta().codec_chains.len() > 1
     }
 
-    /// Decodes a unit: undoes its chain of codecs. Exactly `into` has to come out, which is `decoded_bytes` long.
+    /// Decodes a unit: reverses its chain of codecs. The output must fill `into`, which is
+    /// `decoded_bytes` long.
     pub fn decode_unit(&self, codecs: CodecChain, encoded: &[u8], into: &mut [u8]) -> Result<(), CodecError> {
         let chain = self.meta().codec_chains.get(usize::from(codecs.0));
         codec::decode(chain.expect("a chain of a unit that this index located"), encoded, into)
     }
 
-    /// Checks the first bytes of a unit once they are read: `extent` is the unit's first, `head` its first bytes.
+    /// Checks the first bytes of a unit after a read: `extent` is the unit's first, `head` its
+    /// first bytes.
     ///
-    /// LMDB: the header of the overflow run (page number, type, number of pages). Formats without anything to check
-    /// have units with guard 0, for which this does nothing. `head` needs no more than the format's header (24 bytes).
+    /// LMDB: the header of the overflow run (page number, type, number of pages). Units of formats
+    /// without such a check have guard 0, for which this does nothing. `head` needs only the
+    /// format's header (24 bytes).
     pub fn check_unit(&self, unit: &Unit, extent: Extent, head: &[u8]) -> Result<(), Error> {
         if unit.guard == 0 {
             return Ok(());
@@ -342,14 +350,14 @@ impl Index {
         guard.check_head(unit.guard, extent, head, Path::new(&shard.name))
     }
 
-    /// Whether the format keeps a checksum of every record that [`Index::check_data`] computes. Those of chunks are
-    /// codecs, and always checked.
+    /// Whether the format keeps a checksum of every record that [`Index::check_data`] computes.
+    /// Checksums of chunks are codecs, and always checked.
     pub fn has_checksums(&self) -> bool {
         self.guards.iter().any(|guard| matches!(guard, Guard::RecordChecksum))
     }
 
-    /// Checks the data of a stored record, which stands at `extent` between `head` and `tail`, against their checksum, if
-    /// the format keeps one.
+    /// Checks the data of a stored record, which lies at `extent` between `head` and `tail`,
+    /// against their checksum, if the format keeps one.
     pub fn check_data(&self, extent: Extent, head: &[u8], data: &[u8], tail: &[u8]) -> Result<(), Error> {
         let Some((shard, guard)) = self.guarded(extent) else { return Ok(()) };
         guard.check_data([head, data, tail], extent.offset, Path::new(&shard.name))
@@ -375,7 +383,8 @@ impl Index {
 /// Working memory of a call.
 #[derive(Default)]
 struct Work {
-    /// For each id its block, its index in the block (16 bits) and its position in the call (16 bits).
+    /// For each id its block, its index in the block (16 bits) and its position in the call (16
+    /// bits).
     keys: Vec<u64>,
     /// Place, shard and, for exceptions, number in `exceptional`.
     places: Vec<(Place, u32, u32)>,

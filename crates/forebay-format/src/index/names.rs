@@ -71,7 +71,7 @@ impl Names {
 }
 
 impl Index {
-    /// Whether every sample has a file of its own, whose number in extents is that of the sample.
+    /// Whether every sample is a file, whose number in extents is that of the sample.
     pub fn has_sample_files(&self) -> bool {
         self.meta().format == Format::Folder
     }
@@ -113,7 +113,8 @@ impl Index {
         Ok(SampleFile { shard, name: path, bytes: self.file_bytes(file)? })
     }
 
-    /// The directories of a folder, with the folder itself, and when each was last changed [ns since 1970].
+    /// The directories of a folder, with the folder itself, and the modification time of each
+    /// [ns since 1970].
     pub(crate) fn directories(&self, shard: usize) -> impl Iterator<Item = (PathBuf, i64)> {
         let directories = self.names.as_ref().map_or(&[][..], |names| &names.directories[shard]);
         directories

@@ -1,7 +1,9 @@
-//! Locating samples in tiled columns: from the row of a sample to its chunks, from the chunks to units.
+//! Locating samples in tiled columns: from the row of a sample to its chunks, from the chunks to
+//! units.
 //!
-//! A chunk that has to be decoded is one unit for all samples of a call, so that it is read and decoded once. Of a chunk that is
-//! stored as it is a sample needs its own row only: that is a unit by itself, as are rows of chunks that were never written.
+//! A chunk that has to be decoded is one unit for all samples of a call, so it is read and decoded
+//! once. Of a stored chunk a sample needs its own row only, which is a unit; rows of chunks that
+//! were never written are units too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use crate::codec::{self, Codec};
 use crate::index::sidecar::block::{Block, BlockError, Part, PartPiece, Place};
 use crate::index::sidecar::tiles::Grid;
 
-/// A tiled column, ready to be asked.
+/// A tiled column, prepared for look-ups.
 #[derive(Debug)]
 pub(super) struct TiledColumn {
     /// For each shard the number of its first block in the column.
@@ -24,7 +26,8 @@ pub(super) struct TiledColumn {
 /// Working memory of a call.
 #[derive(Default)]
 pub(super) struct TileWork {
-    /// Units of chunks that were decoded for another sample of the call: by column, shard and chunk.
+    /// Units of chunks that were decoded for another sample of the call: by column, shard and
+    /// chunk.
     units: HashMap<(u32, u32, u64), u32>,
     /// For each chunk of a row its unit, and where the row begins in it.
     parts: Vec<(u32, u64)>,
@@ -55,7 +58,8 @@ impl TiledColumn {
 }
 
 impl Index {
-    /// Samples that are decoded together, at most; 1 where each sample is decoded alone, or none has to be.
+    /// Most samples that are decoded together; 1 where each sample is decoded alone, or none has to
+    /// be.
     pub fn unit_samples(&self) -> u64 {
         if !self.is_coded() {
             return 1;

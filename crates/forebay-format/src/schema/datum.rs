@@ -21,13 +21,13 @@ const MAX_ELEMENTS: u64 = 1 << 32;
 /// What all records of a dataset of `Datum` messages have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DatumSchema {
-    /// What the pixels are.
+    /// Encoding of the pixels.
     pub pixels: Pixels,
     /// Channels, height and width; zero where the pixels are encoded.
     pub shape: [u32; 3],
 }
 
-/// What the pixels of a `Datum` are.
+/// Encoding of the pixels of a `Datum`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pixels {
@@ -39,7 +39,7 @@ pub enum Pixels {
     Encoded,
 }
 
-/// What a `Datum` says, without its pixels.
+/// The fields of a `Datum`, without its pixels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Datum {
     shape: [u64; 3],
@@ -52,7 +52,8 @@ struct Datum {
 }
 
 impl Datum {
-    /// Walks a message. `float` takes where a stretch of floats lies \[bytes\] and how many they are.
+    /// Parses a message. Calls `float` with the range of each run of floats \[bytes\] and their
+    /// number.
     fn parse(
         message: &mut impl Message,
         unknown: &Unknown<'_>,
@@ -117,7 +118,7 @@ impl Datum {
         Ok(DatumSchema { pixels, shape: self.shape.map(|extent| extent as u32) })
     }
 
-    /// Says which part of the message does not fit `schema`, if one does not.
+    /// The part of the message that does not fit `schema`, if there is one.
     #[inline]
     fn check(&self, schema: &DatumSchema) -> Result<(), SchemaError> {
         let encoded = schema.pixels == Pixels::Encoded;
@@ -164,7 +165,7 @@ impl DatumSchema {
         vec![Field::new("image", dtype, layout), Field::new("label", Dtype::Int64, Layout::Dense(vec![]))]
     }
 
-    /// Says what is wrong with a schema that a file claims for records of at most so many bytes.
+    /// Checks a schema that a file claims for records of at most this many bytes.
     pub(super) fn check(&self, longest_record_bytes: u64) -> Result<(), String> {
         let sound = match self.pixels {
             Pixels::Encoded => self.shape == [0; 3],
@@ -188,7 +189,8 @@ impl DatumSchema {
         };
         let mut filled = 0;
         let datum = Datum::parse(&mut record, &Unknown::Refuse, |at, count| {
-            // Floats go straight to their place; too many are noticed when all are counted.
+            // Floats go straight to their destination; the final count shows whether there are too
+            // many.
             let bytes = &message[at as usize..(at + 4 * count) as usize];
             if let Some(out) = pixels.as_deref_mut().and_then(|out| out.get_mut(filled..filled + bytes.len()))
             {
@@ -237,7 +239,7 @@ pub(crate) fn probe(bytes: u64, read: ReadRecord<'_>) -> Result<Result<DatumSche
     }
 }
 
-/// Says why a record of schema `found` is none of schema `wanted`.
+/// Why a record of schema `found` does not fit schema `wanted`.
 pub(crate) fn difference(wanted: &DatumSchema, found: &DatumSchema) -> SchemaError {
     let text = |schema: &DatumSchema| {
         let [channels, height, width] = schema.shape;

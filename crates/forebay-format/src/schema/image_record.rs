@@ -1,10 +1,11 @@
-//! `MXNet`'s image records: a header with label and id in front of the image, as `im2rec` and `recordio.pack` write them.
+//! `MXNet`'s image records: a header with label and id before the image, as `im2rec` and
+//! `recordio.pack` write them.
 //!
 //! The header is `u32 flag`, `f32 label`, `u64 id`, `u64 id2`, little-endian. With flag 0 the label
-//! is that of the header; with flag *n* it is ignored and *n* labels (`f32`) follow. What is behind
-//! them is the image, delivered as it is. Fields: `label`, `id`, `data`; a record whose `id2` is
-//! not 0 is refused, since no field would hold that. Source: `mxnet/recordio.py`, and observation
-//! of what it writes.
+//! is that of the header; with flag *n* it is ignored and *n* labels (`f32`) follow. The image
+//! comes last and is delivered unchanged. Fields: `label`, `id`, `data`. A record whose `id2` is
+//! not 0 is refused, since no field would hold it. Source: `mxnet/recordio.py`, and observation of
+//! its output.
 
 use forebay_types::{Dtype, Field, Layout};
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use crate::{Error, SchemaError};
 /// Length of the header \[bytes\].
 const HEADER_BYTES: usize = 24;
 
-/// Where the second id stands in a record \[bytes\].
+/// Offset of the second id in a record \[bytes\].
 const SECOND_ID_AT: u64 = 16;
 
 /// Most labels that a guess believes in: boxes of a hundred objects are a few thousand numbers.
@@ -37,7 +38,7 @@ pub struct ImageRecordSchema {
 pub enum Labels {
     /// One, in the header.
     One,
-    /// A list of so many.
+    /// A list of this many labels.
     Fixed(u32),
     /// A list whose length varies.
     Varying,
@@ -67,7 +68,7 @@ impl Header {
         Err(SchemaError::new("IRHeader: id2", SECOND_ID_AT, "0, as the schema has no such field", self.id2))
     }
 
-    /// Number of bytes in front of the image, in a record of `bytes` bytes.
+    /// Number of bytes before the image, in a record of `bytes` bytes.
     fn head_bytes(&self, bytes: u64) -> Result<u64, SchemaError> {
         let head_bytes = HEADER_BYTES as u64 + 4 * u64::from(self.flag);
         if head_bytes <= bytes {
@@ -99,7 +100,7 @@ impl ImageRecordSchema {
         ]
     }
 
-    /// Says what is wrong with a schema that a file claims for records of at most so many bytes.
+    /// Checks a schema that a file claims for records of at most this many bytes.
     pub(super) fn check(&self, longest_record_bytes: u64) -> Result<(), String> {
         let labels_bytes = match self.labels {
             Labels::One | Labels::Varying => 0,
@@ -170,8 +171,8 @@ pub(crate) struct Inference {
 }
 
 impl Inference {
-    /// Probes a record of `bytes` bytes; reads its header. With `doubt`, a header that is possible but has never been
-    /// seen is none.
+    /// Probes a record of `bytes` bytes; reads its header. With `doubt`, refuses headers that are
+    /// possible but were never seen.
     pub(crate) fn probe(
         &mut self,
         bytes: u64,

@@ -12,12 +12,12 @@ use crate::{Error, SchemaChoice, SchemaError};
 
 /// Most records that are probed, spread evenly over all.
 ///
-/// What is equal in as many is equal in all, or so rarely not that a record that differs is worth an
-/// error.
+/// A property that is equal in this many records is equal in all, or so nearly that an exception is
+/// worth an error.
 const PROBE_RECORDS: u64 = 64;
 
-/// Most bytes that are probed \[bytes\], as far as the length of the first record tells; at least two
-/// records are probed.
+/// Most bytes that are probed \[bytes\], estimated from the length of the first record; at least
+/// two records are probed.
 const PROBE_BYTES: u64 = 64 << 20;
 
 /// A record to probe.
@@ -43,7 +43,7 @@ impl ProbedRecord<'_> {
     }
 }
 
-/// Hands out the record of a sample.
+/// Returns the record of a sample.
 pub(crate) type Probe<'a> = dyn FnMut(u64) -> Result<ProbedRecord<'a>, Error> + 'a;
 
 /// What is known before any record is probed.
@@ -51,20 +51,20 @@ pub(crate) type Probe<'a> = dyn FnMut(u64) -> Result<ProbedRecord<'a>, Error> + 
 pub(crate) struct SchemaInference<'a> {
     /// The file that messages name.
     pub(crate) path: &'a Path,
-    /// The schema that the caller asked for.
+    /// The schema that the caller chose.
     pub(crate) choice: SchemaChoice,
     /// The schema that records in such a container usually have.
     pub(crate) usual: SchemaChoice,
-    /// The fields that the caller wants, in this order; empty: all.
+    /// The fields to read, in this order; empty: all.
     pub(crate) fields: &'a [String],
 }
 
 impl SchemaInference<'_> {
     /// Finds the schema of `samples` records.
     ///
-    /// If the caller asked for no schema, records that do not have the usual one are raw. Records
-    /// that have it and hold more are refused, since one record's additional content must not turn a
-    /// whole dataset into bytes.
+    /// If the caller chose no schema, records without the usual one are raw. Records that have it
+    /// and hold more are refused, since additional content of one record must not turn a whole
+    /// dataset into bytes.
     pub(crate) fn infer(&self, samples: u64, probe: &mut Probe<'_>) -> Result<Schema, Error> {
         let forced = self.choice != SchemaChoice::Auto;
         let found = match if forced { self.choice } else { self.usual } {
@@ -88,7 +88,7 @@ impl SchemaInference<'_> {
     }
 
     fn tf_example(&self, forced: bool, samples: u64, probe: &mut Probe<'_>) -> Result<Option<Schema>, Error> {
-        // A caller who names fields knows that they are there.
+        // A caller who names fields knows that they exist.
         let strict = forced || !self.fields.is_empty();
         let mut inference = example::Inference::default();
         let fits =
@@ -147,8 +147,8 @@ impl SchemaInference<'_> {
     /// Calls `each` with the number and the length of some records and what reads them, until one
     /// does not fit; returns whether all fit.
     ///
-    /// A misfit is an error if the inference is `strict` or if the record holds more than the schema.
-    /// Damaged records are skipped, unless all are damaged.
+    /// A misfit is an error if the inference is `strict` or if the record holds more than the
+    /// schema. Damaged records are skipped, unless all are damaged.
     fn probe_records(
         &self,
         strict: bool,
@@ -164,7 +164,7 @@ impl SchemaInference<'_> {
             number += 1;
             let mut record = match probe(sample) {
                 Ok(record) => record,
-                // A record with a wrong checksum says nothing about the others.
+                // A record with a wrong checksum is no evidence about the others.
                 Err(error @ Error::Corrupt { .. }) => {
                     damage.get_or_insert(error);
                     continue;

@@ -1,7 +1,8 @@
 //! Schemas: how the bytes of a record become fields.
 //!
-//! A schema is inferred once, when the index is built ([`infer`] probes a few records), and kept in the
-//! sidecar. Decoding is a pure function of the record's bytes; it copies pixels once and allocates nothing.
+//! A schema is inferred once, when the index is built ([`infer`] probes a few records), and kept in
+//! the sidecar. Decoding is a pure function of the record's bytes; it copies pixels once and
+//! allocates nothing.
 
 pub(crate) mod datum;
 pub(crate) mod example;
@@ -22,8 +23,8 @@ use crate::{SchemaChoice, SchemaError, Summary};
 
 /// Least length from which on byte strings of equal length are taken for arrays \[bytes\].
 ///
-/// Names and paths are shorter and of equal length by accident; images that are files differ in length. What is not
-/// taken for an array is a ragged field, which is never wrong.
+/// Names and paths are shorter, and of equal length by accident; encoded images differ in length.
+/// Values that are not taken for an array are a ragged field, which is never wrong.
 const MIN_ARRAY_BYTES: u64 = 256;
 
 /// How the bytes of a record become fields.
@@ -44,7 +45,7 @@ pub enum Schema {
 
 /// Where a decoded field goes.
 pub enum FieldOut<'a> {
-    /// The sample's place in a batch of equal samples, exactly as long as the field says.
+    /// The sample's place in a batch of equal samples, exactly as long as the field.
     Dense(&'a mut [u8]),
     /// Takes the bytes of a field whose length varies; called once.
     Ragged(&'a mut dyn FnMut(&[u8])),
@@ -86,7 +87,7 @@ impl Schema {
         }
     }
 
-    /// Whether the bytes of the columns are the bytes of the fields, so that [`Schema::decode`] only copies.
+    /// Whether the columns are the fields byte for byte, so that [`Schema::decode`] only copies.
     pub fn is_identity(&self) -> bool {
         matches!(self, Self::Raw | Self::Fields(_))
     }
@@ -140,7 +141,7 @@ impl Schema {
         Ok(())
     }
 
-    /// Says what is wrong with a schema that a file of so many columns claims.
+    /// Checks a schema that a file with this many columns claims.
     pub(crate) fn check(&self, summary: &Summary, columns: usize) -> Result<(), String> {
         let expected = if let Self::Fields(fields) = self { fields.len() } else { 1 };
         if columns != expected {
@@ -156,7 +157,7 @@ impl Schema {
     }
 }
 
-/// Hands on a column as it is.
+/// Copies a column unchanged.
 fn copy(column: &[u8], field: &mut FieldOut<'_>, what: &str) -> Result<(), SchemaError> {
     match field {
         FieldOut::Dense(out) if out.len() == column.len() => out.copy_from_slice(column),
@@ -168,7 +169,7 @@ fn copy(column: &[u8], field: &mut FieldOut<'_>, what: &str) -> Result<(), Schem
     Ok(())
 }
 
-/// Says what is wrong with fields that a file claims, whose longest column has so many bytes.
+/// Checks fields that a file claims, whose longest column has this many bytes.
 fn check_fields(fields: &[Field], longest_bytes: u64) -> Result<(), String> {
     for (number, field) in fields.iter().enumerate() {
         let too_long = match field.layout {

@@ -1,8 +1,9 @@
 //! The protobuf wire format: fields by number and type, without a schema.
 //!
-//! A message is walked as a list of [`Piece`]s. The bytes of a length-delimited field are not looked at, only where
-//! they lie, so that a message can be walked through a window ([`Message`]): an image in the middle need not be read.
-//! Groups, given up long ago, are refused. Source: protobuf's "Encoding" page.
+//! A message is parsed as a list of [`Piece`]s. A length-delimited field is given by its range, and
+//! its bytes are not read, so a message can be parsed through a window ([`Message`]) without
+//! reading an image in the middle. Groups, which protobuf has abandoned, are refused. Source:
+//! protobuf's "Encoding" page.
 
 use std::cell::RefCell;
 
@@ -11,7 +12,7 @@ use crate::{SchemaError, varint};
 /// Most bytes that a tag and a number after it take \[bytes\].
 pub(super) const MAX_HEAD_BYTES: usize = 20;
 
-/// A message whose bytes are looked at only where fields begin.
+/// A message of which only the starts of fields are read.
 pub(super) trait Message {
     /// Length of the message \[bytes\].
     fn bytes(&self) -> u64;
@@ -58,7 +59,7 @@ impl Piece {
         }
     }
 
-    /// What it holds, for messages.
+    /// The contents, for messages.
     pub(super) fn describe(self) -> String {
         match self {
             Self::Varint(value) => format!("the number {value}"),
@@ -73,8 +74,7 @@ impl Piece {
 pub(super) enum Unknown<'a> {
     /// One that holds data is an error: decoding would drop it.
     Refuse,
-    /// The first one that holds data is noted, so that the rest of the message is looked at all the
-    /// same.
+    /// Records the first one that holds data, and continues with the rest of the message.
     Note(&'a RefCell<Option<SchemaError>>),
 }
 
@@ -204,11 +204,11 @@ pub(super) fn varint(window: &[u8], at: u64) -> Result<(u64, usize), SchemaError
 /// Reads a stretch of a record: `read(at, into)` fills `into` from byte `at` of the record on.
 pub(crate) type ReadRecord<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), crate::Error>;
 
-/// Bytes per read \[bytes\]: one for what stands in front of the pixels of an image, one for what stands
-/// behind them.
+/// Bytes per read \[bytes\]: one read for the fields before the pixels of an image, one for those
+/// after.
 const WINDOW_BYTES: u64 = 256;
 
-/// Most bytes per read \[bytes\]: thousands of unpacked floats have their tags one behind the other.
+/// Most bytes per read \[bytes\]: the tags of thousands of unpacked floats lie close together.
 const MAX_WINDOW_BYTES: u64 = 1 << 20;
 
 /// A message that is read piece by piece, only where fields begin.
@@ -217,7 +217,7 @@ pub(super) struct Windowed<'a> {
     read: ReadRecord<'a>,
     window: Vec<u8>,
     window_at: u64,
-    /// Why a read failed, if one did; the walk then ends with an error that says no more than that.
+    /// Why a read failed; the parse then ends with an error that has no other content.
     pub(super) failure: Option<crate::Error>,
 }
 

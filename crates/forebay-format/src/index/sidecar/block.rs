@@ -1,7 +1,9 @@
-//! One block of a sidecar: the places of up to [`super::BLOCK_RECORDS`] records, coded so that regular ones are free.
+//! One block of a sidecar: the locations of up to [`super::BLOCK_RECORDS`] records, coded so that
+//! regular ones are free.
 //!
-//! [`Entry`] is a record as formats describe it, [`Block`] what [`super::encode`] made of many, expanded by
-//! [`mod@super::decode`]: the place of any of them is a look-up.
+//! [`Entry`] is a record as formats describe it. [`super::encode`] encodes many of them, and
+//! [`mod@super::decode`] expands them to a [`Block`], in which the location of a record is a
+//! look-up.
 
 use std::ops::Range;
 
@@ -19,7 +21,7 @@ pub(super) const DENSE: u8 = 1;
 /// Where the bytes of one sample's column are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// One extent, as its class says.
+    /// One extent, as described by its class.
     Plain {
         /// Number of the class in its column.
         class: u8,
@@ -59,7 +61,7 @@ pub enum PartPiece {
         /// Number of bytes.
         length: u64,
     },
-    /// Bytes that stand in no file.
+    /// Bytes that are in no file.
     Literal(Vec<u8>),
 }
 
@@ -73,7 +75,7 @@ impl PartPiece {
     }
 }
 
-/// What a block body must respect.
+/// Limits on the contents of a block body.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     /// Number of records.
@@ -119,15 +121,16 @@ pub(super) enum Places {
     Runs(Runs),
 }
 
-/// Records of one class and one length that stand at regular distances, but for a few leaps. A hundredth of the memory
-/// and of the time to expand.
+/// Records of one class and one length at regular distances, except for a few leaps. Takes a
+/// hundredth of the memory and of the time to expand.
 #[derive(Debug)]
 pub(super) struct Runs {
     pub(super) class: u8,
     pub(super) length: u64,
     /// From one record of a run to the next, as a number that wraps.
     pub(super) stride: u64,
-    /// For each run the index of its first record and where that starts [bytes from the start of the file].
+    /// For each run the index of its first record, and where that starts
+    /// [bytes from the start of the file].
     pub(super) starts: Vec<(u32, u64)>,
 }
 

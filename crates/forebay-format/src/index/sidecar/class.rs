@@ -1,8 +1,9 @@
 //! Classes of records, and how the place of the next record of a class is guessed.
 //!
-//! Containers lay records one behind the other, or (on LMDB's leaf pages) one before the other, each rounded up to a
-//! step. A [`Predictor`] says where the next record stands if that rule holds; the sidecar keeps only what differs.
-//! Writer and reader run the same predictor, so a wrong guess costs bytes, never truth.
+//! Containers lay records back to back, or (on LMDB's leaf pages) from the end of the page
+//! downwards, each rounded up to a step. A [`Predictor`] predicts the start of the next record by
+//! that rule; the sidecar keeps only the differences. Writer and reader run the same predictor, so
+//! a wrong prediction costs bytes but is never wrong.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,21 +17,23 @@ const MAX_MARGIN_BYTES: u32 = 1 << 16;
 pub struct RecordClass {
     /// Name, for people.
     pub name: String,
-    /// Bytes in front of the record that are read with it (a header to check) \[bytes\].
+    /// Bytes before the record that are read with it (a header to check) \[bytes\].
     pub head_bytes: u32,
-    /// Bytes behind the record that are read with it (a checksum) \[bytes\].
+    /// Bytes after the record that are read with it (a checksum) \[bytes\].
     pub tail_bytes: u32,
     /// Extents start at multiples of this, a power of two \[bytes\].
     pub align_bytes: u32,
     /// A record and what belongs to it take a multiple of this, a power of two \[bytes\].
     pub step_bytes: u32,
-    /// Records are packed into pages of this size, a power of two, from their ends downwards; 0: no pages \[bytes\].
+    /// Records are packed into pages of this size, a power of two, from their ends downwards; 0: no
+    /// pages \[bytes\].
     pub page_bytes: u32,
     /// Bytes at the end of each page that hold no records \[bytes\].
     pub page_tail_bytes: u32,
-    /// Whether a unit's guard is its start divided by `align_bytes` (LMDB: the page number), else 0.
+    /// Whether a unit's guard is its start divided by `align_bytes` (LMDB: the page number), else
+    /// 0.
     pub guard: bool,
-    /// What the start of a record means.
+    /// Meaning of the start of a record.
     #[serde(default, rename = "home", skip_serializing_if = "StoredIn::is_shard")]
     pub stored_in: StoredIn,
 }
@@ -42,8 +45,8 @@ pub enum StoredIn {
     /// In the shard, from the start on.
     #[default]
     Shard,
-    /// In a file of its own, which they fill, and whose number is that of the sample. Starts count the bytes of all files in
-    /// front of it.
+    /// In a file that holds only this record and whose number is that of the sample. Starts count
+    /// the bytes of all earlier files.
     File,
     /// Nowhere: they are the start itself, as a number of 8 bytes, little-endian.
     Number,
@@ -60,7 +63,7 @@ impl StoredIn {
 pub(crate) const NUMBER_BYTES: u64 = 8;
 
 impl RecordClass {
-    /// Records of which nothing but their own bytes is read, one behind the other.
+    /// Records that lie back to back and are read without other bytes.
     pub(crate) fn tight(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -85,7 +88,7 @@ impl RecordClass {
         Self { stored_in: StoredIn::Number, ..Self::tight(name) }
     }
 
-    /// Says what is wrong with a class that a file claims.
+    /// Checks a class that a file claims.
     pub(crate) fn check(&self) -> Result<(), String> {
         let powers = self.align_bytes.is_power_of_two()
             && self.step_bytes.is_power_of_two()
@@ -107,7 +110,7 @@ impl RecordClass {
 
 /// Guesses where the next record of a class starts.
 ///
-/// All arithmetic wraps: what comes out for hostile input is checked against the shard by the caller.
+/// All arithmetic wraps: the caller checks results of hostile input against the shard.
 #[derive(Clone, Debug)]
 pub(crate) struct Predictor {
     align_shift: u32,
@@ -161,7 +164,7 @@ impl Predictor {
             .wrapping_add(self.overhead)
     }
 
-    /// The page behind that of the previous record.
+    /// The page after that of the previous record.
     fn next_page(&self) -> u64 {
         self.previous.map_or(0, |(start, _)| (start >> self.page_shift).wrapping_add(1))
     }
@@ -172,7 +175,7 @@ impl Predictor {
         if self.descending { footprint.wrapping_neg() } else { footprint }
     }
 
-    /// Tells where a record was that others have followed.
+    /// Records the location of a record that has successors.
     pub(crate) fn skip_to(&mut self, start: u64, length: u64) {
         self.previous = Some((start, length));
     }
@@ -181,8 +184,8 @@ impl Predictor {
         self.page_shift < 63
     }
 
-    /// What differs from the guess: 0 where it is right; odd where the record is the first of another page than the
-    /// next; even for any other place.
+    /// The difference from the prediction: 0 where it is right; odd where the record is the first
+    /// of a page other than the next; even for any other location.
     pub(crate) fn code(&mut self, start: u64, length: u64) -> u64 {
         let tile = self.tile(length);
         let page = start >> self.page_shift;
@@ -235,7 +238,8 @@ mod tests {
 
     #[test]
     fn leaf_pages_filled_from_their_end_cost_one_code_per_page() {
-        // Keys of 8 bytes and values of 201: nodes of 218 bytes, values 16 bytes behind the start of their node.
+        // Keys of 8 bytes and values of 201: nodes of 218 bytes, values 16 bytes after the start of
+        // their node.
         let starts = [5, 6].map(|page: u64| (1..=18).map(move |node| (page + 1) * 4096 - node * 218 + 16));
         let (mut writer, mut reader) =
             (Predictor::new(&inline(), true, 16), Predictor::new(&inline(), true, 16));

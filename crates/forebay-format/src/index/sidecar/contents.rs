@@ -1,4 +1,5 @@
-//! A sidecar, opened: header, meta part and directory, checked against each other, and where each block lies.
+//! A sidecar, opened: header, meta part and directory, checked against each other, and the offset
+//! of each block.
 
 use std::ops::Range;
 
@@ -68,7 +69,7 @@ impl Contents {
             blocks = of_shards.fold(blocks, u64::saturating_add);
         }
         let first_name_block = blocks;
-        // Names of samples' files are like another column; behind them come the directories.
+        // Names of samples' files are like another column; the directories follow them.
         let count = |records: &mut dyn Iterator<Item = u64>| {
             records.map(|records| records.div_ceil(block_records)).fold(0, u64::saturating_add)
         };
@@ -118,10 +119,10 @@ impl Contents {
         (self.first_name_block + self.name_blocks) as usize
     }
 
-    /// The bytes of a block in those of the sidecar, after a look at its checksum.
+    /// The bytes of a block in the sidecar, after a check of its checksum.
     pub(crate) fn stored_block<'a>(&self, bytes: &'a [u8], number: usize) -> Result<&'a [u8], SidecarError> {
         let (start, end) = (self.block_starts[number] as usize, self.block_starts[number + 1] as usize);
-        // What holds the bytes is not under our control: look again, although the length was checked.
+        // Other code owns the memory: check again, although the length was checked.
         let stored = bytes.get(start..end).ok_or_else(|| {
             SidecarError::damaged(
                 start,

@@ -1,5 +1,5 @@
-//! Expands the body of a block, the other side of [`super::encode`], and checks everything it reads: a block holds only
-//! extents inside the range of the shard that it was asked for.
+//! Expands the body of a block, the inverse of [`super::encode`], and checks all input: a block
+//! holds only extents inside the range of the requested shard.
 //!
 //! The byte layout is in `docs/formats/sidecar.md`, "Block body".
 
@@ -23,7 +23,7 @@ pub(crate) fn decode(body: &[u8], classes: &[RecordClass], limits: &Limits) -> R
     Ok(block)
 }
 
-/// What stands in a body in front of the codes.
+/// The part of a body before the codes.
 struct Head<'a> {
     numbers: Numbers<'a>,
     base_length: u64,
@@ -70,7 +70,8 @@ impl<'a> Head<'a> {
         }
         let base_length = bytes.varint().ok_or_else(short)?;
         let excess_width = usize::from(bytes.byte().ok_or_else(short)?);
-        // The longest record is known to be far below 2^63: sums with what eight planes hold are checked by value.
+        // The longest record is far below 2^63: sums with the contents of eight planes are checked
+        // by value.
         if base_length > OFFSET_LIMIT || excess_width > 7 {
             let expected = format!("at most {OFFSET_LIMIT} and 7 planes");
             return Err(BlockError::new(
@@ -92,7 +93,7 @@ impl<'a> Head<'a> {
         Ok(Self { numbers, base_length, excess, excess_width, predictors })
     }
 
-    /// The class of all records, if they have one length too and `rest` begins with sparse codes.
+    /// The class of all records, if they also have one length and `rest` begins with sparse codes.
     fn regular(&self, rest: &Bytes<'_>) -> Option<u8> {
         match self.numbers {
             Numbers::All(class)
@@ -139,7 +140,7 @@ fn decode_runs(
     let mut predictor = head.predictors[usize::from(class)].clone();
     let stride = predictor.stride(length);
     let mut starts: Vec<(u32, u64)> = Vec::new();
-    // The code mode, looked at by the caller.
+    // The code mode, which the caller has checked.
     bytes.byte();
     let coded = read_sparse(bytes, limits.records)?;
     if coded.first().is_none_or(|(index, _)| *index != 0) {
@@ -156,7 +157,8 @@ fn decode_runs(
         let next = starts.get(number + 1).map_or(limits.records as u64, |(next, _)| u64::from(*next));
         let steps = next - 1 - u64::from(*first);
         check_place(*start, length, kind, limits)?;
-        // Between two places in the shard all others are, unless the way from one to the other wraps.
+        // If two locations are in the shard, all between them are, unless the step from one to the
+        // other wraps.
         let distance = (stride as i64).checked_mul(steps as i64);
         let last = distance.and_then(|distance| start.checked_add_signed(distance)).unwrap_or(u64::MAX);
         check_place(last, length, kind, limits)?;

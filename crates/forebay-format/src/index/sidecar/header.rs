@@ -11,8 +11,8 @@ pub(crate) const HEADER_BYTES: usize = 80;
 /// Length of a directory entry \[bytes\].
 pub(crate) const DIRECTORY_ENTRY_BYTES: usize = 8;
 
-/// Most records per block that a reader accepts: bounds the memory of one expanded block to 1 MiB, and the index of a
-/// record in its block to 16 bits.
+/// Most records per block that a reader accepts: bounds the memory of one expanded block to 1 MiB,
+/// and the index of a record in its block to 16 bits.
 const MAX_BLOCK_RECORDS: u32 = 1 << 16;
 
 /// Largest meta part after decompression \[bytes\]: 100,000 shards take 50 MiB.

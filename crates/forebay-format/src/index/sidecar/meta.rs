@@ -1,4 +1,4 @@
-//! What the dataset is: files, schema, classes of records, codec chains, sizes and counts, as JSON.
+//! The meta part, as JSON: files, schema, classes of records, codec chains, sizes and counts.
 
 use std::ops::Range;
 
@@ -17,10 +17,11 @@ use crate::schema::Schema;
 /// Most classes per column.
 pub(crate) const MAX_CLASSES: usize = 16;
 
-/// Most codec chains: chunks of one dataset that skip different filters, for some thousand datasets and files.
+/// Most codec chains: chunks of one dataset that skip different filters, for some thousand datasets
+/// and files.
 const MAX_CHAINS: usize = 1 << 14;
 
-/// What the dataset is, as JSON.
+/// The meta part, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// Container format.
@@ -31,15 +32,17 @@ pub struct Meta {
     pub shards: Vec<ShardInfo>,
     /// For each column its classes of records.
     pub columns: Vec<Vec<RecordClass>>,
-    /// For each column how its chunks lie, if its records are chunks of many samples; empty if that is so for no column.
+    /// For each column the layout of its chunks, if its records are chunks of many samples; empty
+    /// if no column has chunks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiles: Vec<Option<Tiles>>,
-    /// Chains of codecs, each in the order in which they are undone; a unit names one by its number. Number 0 is the empty
-    /// chain: stored.
+    /// Chains of codecs, each in the order of decoding; a unit names one by its number. Number 0 is
+    /// the empty chain: stored.
     pub codec_chains: Vec<Vec<Codec>>,
     /// Sizes and counts.
     pub summary: Summary,
-    /// Where samples have files of their own: for each shard, which is a folder, the number of its directories.
+    /// If samples have files of their own: for each shard, which is a folder, the number of its
+    /// directories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub directories: Vec<u64>,
 }
@@ -55,11 +58,11 @@ pub struct ShardInfo {
     pub modified_ns: i64,
     /// Number of samples.
     pub samples: u64,
-    /// What tells this state of the file from another.
+    /// State of the file, to detect changes.
     pub state: ShardState,
 }
 
-/// What a format says about the state of a file.
+/// State of a file, as described by its format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShardState {
@@ -94,7 +97,7 @@ impl ShardInfo {
 }
 
 impl Meta {
-    /// Checks what the meta part claims against the header.
+    /// Checks the claims of the meta part against the header.
     pub(super) fn check(&self, header: &Header) -> Result<(), String> {
         if self.columns.len() as u64 != u64::from(header.columns) {
             return Err(format!("{} columns", self.columns.len()));
@@ -153,7 +156,7 @@ impl Meta {
         self.schema.check(&self.summary, header.columns as usize)
     }
 
-    /// Checks what the meta part claims about tiles, except their shapes.
+    /// Checks the claims of the meta part about tiles, except their shapes.
     fn check_tiles(&self) -> Result<(), String> {
         if !self.tiles.is_empty() && self.tiles.len() != self.columns.len() {
             return Err(format!("tiles of {} columns", self.tiles.len()));

@@ -1,8 +1,10 @@
-//! Names in a sidecar: the directories of a folder and the files in them, for samples that have files of their own.
+//! Names in a sidecar: the directories of a folder and the files in them, for samples that have
+//! files of their own.
 //!
-//! Directories are numbered in the order in which they are walked; number 0 is the folder itself. Files are those of the samples,
-//! in their order; a name is coded against the one before it, and in full every [`RESTART`] names, so that one name is
-//! found without reading the others. The layout to the byte is in `docs/formats/sidecar.md`, "Names".
+//! Directories are numbered in the order of the scan; number 0 is the folder itself. Files are
+//! those of the samples, in their order. A name is coded against the one before it, and in full
+//! every [`RESTART`] names, so that one name is found without reading the others. The layout to the
+//! byte is in `docs/formats/sidecar.md`, "Names".
 //!
 //! Decoding checks every number, and that no name leads anywhere but into its directory.
 

@@ -13,7 +13,8 @@ pub(crate) const STORED: u8 = 0;
 /// Block packing: the body as one zstd frame.
 pub(crate) const ZSTD: u8 = 1;
 
-/// Largest block body after decompression \[bytes\]: 65,536 records of 18 bytes, or thousands of exceptions.
+/// Largest block body after decompression \[bytes\]: 65,536 records of 18 bytes, or thousands of
+/// exceptions.
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 22;
 
 /// Compresses, for [`unpack`].
@@ -26,7 +27,7 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Decompresses exactly `length` bytes, or says what was found instead.
+/// Decompresses exactly `length` bytes, or returns what was found instead.
 pub fn unpack(stored: &[u8], length: usize) -> Result<Vec<u8>, String> {
     let bytes = DECOMPRESSOR.with_borrow_mut(|held| {
         let decompressor = match held {

@@ -1,16 +1,17 @@
 //! Tiles: columns whose records are not samples but chunks of many.
 //!
-//! A shard of such a column is an array, rows of which are samples, cut into chunks of one shape; chunks at the edges are as
-//! large as the others, and what they hold beyond the array means nothing. The blocks of the column hold the places of the
-//! chunks, in C order of the grid that they form. Which parts of which chunks a sample consists of follows from the shapes
-//! ([`Grid`]), and is the same for all rows of a shard.
+//! A shard of such a column is an array whose rows are samples, cut into chunks of one shape.
+//! Chunks at the edges are as large as the others, and their contents beyond the array are
+//! meaningless. The blocks of the column hold the locations of the chunks, in C order of their
+//! grid. The parts of chunks that make up a sample follow from the shapes ([`Grid`]), and are the
+//! same for all rows of a shard.
 
 use serde::{Deserialize, Serialize};
 
 use super::block::OFFSET_LIMIT;
 
-/// Most runs of bytes that a sample consists of, over all shapes of chunks of a column: with chunks of single elements the
-/// places would take more memory than the samples.
+/// Most runs of bytes in a sample, over all shapes of chunks of a column: with chunks of single
+/// elements the locations would take more memory than the samples.
 pub(crate) const MAX_RUNS: u64 = 1 << 20;
 
 /// Most dimensions of a sample; HDF5 has 32, with that of the samples.
@@ -58,12 +59,12 @@ pub(crate) struct Grid {
 }
 
 impl Tiles {
-    /// Length of a sample \[bytes\]; says what is wrong where there is no such number.
+    /// Length of a sample \[bytes\], or why there is none.
     pub(crate) fn sample_bytes(&self) -> Result<u64, String> {
         product(u64::from(self.item_bytes), &self.sample)
     }
 
-    /// The grids of all shapes; says what is wrong with tiles that a file claims.
+    /// The grids of all shapes; checks tiles that a file claims.
     pub(crate) fn grids(&self) -> Result<Vec<Grid>, String> {
         let mut left = MAX_RUNS;
         let grid = |shape: &Vec<u64>| {
@@ -76,7 +77,7 @@ impl Tiles {
 }
 
 impl Grid {
-    /// Measures out chunks; says what is wrong with shapes that cannot be.
+    /// The grid of chunks; checks the shapes.
     pub(crate) fn new(
         item_bytes: u32,
         sample: &[u64],
@@ -100,7 +101,7 @@ impl Grid {
         let counts: Vec<u64> =
             sample.iter().zip(chunk).map(|(sample, chunk)| sample.div_ceil(*chunk)).collect();
         let row_chunks = product(1, &counts)?;
-        // Behind the last dimension in which chunks end elsewhere than samples, both are one.
+        // After the last dimension in which chunks end elsewhere than samples, both are one.
         let cut = (0..sample.len()).rev().find(|axis| sample[*axis] != chunk[*axis]);
         let outer = cut.map_or(Ok(1), |cut| product(1, &sample[..cut]))?;
         let runs = product(outer, &[cut.map_or(1, |cut| counts[cut])])?;
@@ -111,7 +112,8 @@ impl Grid {
         if row_chunks > 0 {
             grid.runs.reserve(runs as usize);
             let axes = sample.len();
-            // Distance between neighbours in a row of a chunk [bytes], and among the chunks of a row.
+            // Distance between neighbours in a row of a chunk [bytes], and among the chunks of a
+            // row.
             let (mut strides, mut chunk_strides) = (vec![item_bytes; axes], vec![1; axes]);
             for axis in (1..axes).rev() {
                 strides[axis - 1] = strides[axis] * chunk[axis];
@@ -130,7 +132,8 @@ impl Grid {
         Ok(grid)
     }
 
-    /// Adds the runs of a part of a sample: positions in all dimensions before `axes` are taken, and lead to `chunk` and `offset`.
+    /// Adds the runs of a part of a sample: the dimensions before `axes` are fixed, and lead to
+    /// `chunk` and `offset`.
     fn lay(&mut self, axes: &[Axis], chunk: u64, offset: u64) {
         match axes {
             [] => self.runs.push(Run { chunk: chunk as u32, offset, length: self.row_bytes }),
@@ -150,7 +153,7 @@ impl Grid {
         }
     }
 
-    /// Number of chunks of a shard with so many samples; `None` where there is no such number.
+    /// Number of chunks of a shard with this many samples; `None` if it is too large.
     pub(crate) fn chunks(&self, samples: u64) -> Option<u64> {
         samples.div_ceil(self.rows).checked_mul(self.row_chunks)
     }
@@ -188,7 +191,8 @@ mod tests {
         Grid::new(2, sample, chunk, MAX_RUNS).expect("a sound shape")
     }
 
-    /// The bytes of the elements of a sample, taken from chunks in which every element is its own position.
+    /// The bytes of the elements of a sample, from chunks in which every element is its own
+    /// position.
     fn gathered(sample: &[u64], chunk: &[u64]) -> Vec<u64> {
         let grid = grid(sample, chunk);
         let counts: Vec<u64> = sample.iter().zip(&chunk[1..]).map(|(all, one)| all.div_ceil(*one)).collect();

@@ -14,15 +14,15 @@ use crate::varint::put;
 
 /// Compression level of blocks and of the meta part.
 ///
-/// Level 19 leaves at most 6 % less on the kinds of files measured (`cargo bench -p forebay-format`) and takes twice
-/// the time or more; what is left is the entropy of sizes.
+/// Level 19 saves at most 6 % on the kinds of files measured (`cargo bench -p forebay-format`) and
+/// takes at least twice the time; the rest is the entropy of sizes.
 const LEVEL: i32 = 9;
 
 /// Builds a sidecar in memory.
 ///
-/// Call [`Writer::push`] for every sample and column, samples in order, and [`Writer::end_shard`] behind the last
-/// sample of each shard. Where columns are [tiled](Writer::tile), `push` takes the entries of the others only, and
-/// [`Writer::push_chunk`] those of chunks.
+/// Call [`Writer::push`] for every sample and column, samples in order, and [`Writer::end_shard`]
+/// after the last sample of each shard. Where columns are [tiled](Writer::tile), `push` takes the
+/// entries of the others only, and [`Writer::push_chunk`] those of chunks.
 pub struct Writer {
     columns: Vec<Column>,
     codec_chains: Vec<Vec<Codec>>,
@@ -44,7 +44,7 @@ struct Column {
     last_start: u64,
 }
 
-/// Packed blocks one behind the other, and the length of each \[bytes\].
+/// Packed blocks back to back, and the length of each \[bytes\].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Blocks {
     bytes: Vec<u8>,
@@ -59,7 +59,7 @@ pub(crate) struct NameTable {
     directory_count: u64,
 }
 
-/// Packs the names of a folder as it is walked.
+/// Packs the names of a folder during the scan.
 #[derive(Debug, Default)]
 pub(crate) struct NameTableWriter {
     pending_files: Vec<(u32, Vec<u8>)>,
@@ -142,7 +142,7 @@ impl Writer {
         }
     }
 
-    /// Says which of each column's classes is number 0 in the entries of the next shard.
+    /// Sets which of each column's classes is number 0 in the entries of the next shard.
     pub(crate) fn first_classes(&mut self, first_classes: &[u8]) {
         for (column, first_class) in self.columns.iter_mut().zip(first_classes) {
             column.first_class = *first_class;
@@ -166,8 +166,8 @@ impl Writer {
         u16::try_from(number).expect("few codec chains")
     }
 
-    /// Says that the records of a column are chunks of these shapes, before any is added; `tiles.shards` has an element
-    /// for each shard.
+    /// Declares that the records of a column are chunks of these shapes, before any is added;
+    /// `tiles.shards` has an element for each shard.
     pub fn tile(&mut self, column: usize, tiles: Tiles) {
         self.columns[column].tiles = Some(tiles);
     }
@@ -177,7 +177,8 @@ impl Writer {
         self.columns[column].tiles.is_some()
     }
 
-    /// The class of a tiled column for chunks with this codec chain; `None` where all classes have other ones.
+    /// The class of a tiled column for chunks with this codec chain; `None` where all classes have
+    /// other ones.
     pub fn chunk_class(&mut self, column: usize, chain: &[Codec]) -> Option<u8> {
         let number = self.chain(chain);
         let Column { classes, tiles, .. } = &mut self.columns[column];
@@ -329,7 +330,7 @@ fn count(summary: &mut Summary, length: u64, records: u64) {
 }
 
 impl Column {
-    /// The tiles with a chain for each class; those that were not needed are stored ones.
+    /// The tiles with a chain for each class; unused ones are stored.
     fn described(&self) -> Option<Tiles> {
         let mut tiles = self.tiles.clone()?;
         tiles.chains.resize(self.classes.len(), 0);

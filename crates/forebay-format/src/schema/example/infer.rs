@@ -1,8 +1,8 @@
 //! Infers what the features of records are, by probing some of them.
 //!
-//! A feature with as many values in every probed record is taken for an array of that shape; a record that
-//! has another number then does not fit its schema, which is an error that names it, never other values. Byte strings
-//! are taken for arrays only where that is likely, since ragged fields are always right.
+//! A feature with the same number of values in every probed record is taken for an array of that
+//! shape. A record with another number is then an error that names it, never other values. Byte
+//! strings are taken for arrays only where that is likely, since ragged fields are always right.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ impl Seen {
         Ok(())
     }
 
-    /// How many values a feature has that was seen like this, in so many records.
+    /// The number of values of a feature that was seen like this in `records` records.
     fn values(&self, records: u64) -> Option<Values> {
         let fixed = self.records == records && self.count.0 == self.count.1 && self.count.0 > 0;
         let equal = self.value_bytes.0 == self.value_bytes.1;
@@ -87,7 +87,7 @@ impl Inference {
         let mut message = Windowed::new(bytes, read);
         let mut seen = parse(&mut message, &Unknown::Refuse).map_err(Misfit::Other);
         if seen.is_err() {
-            // Is it one all the same, if what the schema has no place for is passed over?
+            // Would it fit if content without a place in the schema were ignored?
             let extension = RefCell::new(None);
             let lenient = parse(&mut message, &Unknown::Note(&extension));
             if let (Ok(_), Some(error)) = (lenient, extension.into_inner()) {
@@ -122,7 +122,8 @@ impl Inference {
         self.features.values().all(|seen| seen.records == self.records)
     }
 
-    /// The schema of the features that are `wanted`, in this order; of all, sorted by name, where none is named.
+    /// The schema of the features in `wanted`, in this order; of all features, sorted by name, if
+    /// it is empty.
     pub(crate) fn schema(&self, wanted: &[String]) -> Result<ExampleSchema, Error> {
         let names: Vec<&str> = self.features.keys().map(String::as_str).collect();
         let mut features = Vec::new();
@@ -186,7 +187,7 @@ fn parse(message: &mut impl Message, unknown: &Unknown<'_>) -> Result<BTreeMap<S
         all.insert(name, seen);
         Ok(())
     })?;
-    // A record whose features all stand in lists has an empty context.
+    // A record whose features are all in lists has an empty context.
     if all.is_empty() && !is_sequence {
         return Err(SchemaError::new("Example: features", 0, "at least one", "none"));
     }

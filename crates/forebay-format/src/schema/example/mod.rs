@@ -1,14 +1,15 @@
-//! `TensorFlow`'s `tf.train.Example`: features by name, each a list of byte strings, of floats or of integers.
+//! `TensorFlow`'s `tf.train.Example`: features by name, each a list of byte strings, of floats or
+//! of integers.
 //!
 //! Example: field 1 is a message whose field 1 is repeated, once per feature: key 1 is the name,
-//! value 2 a message that holds one list, of bytes (1), floats (2) or integers (3), whose values
-//! are field 1. Numbers may be packed or not, the value may stand in front of the key; of a feature
-//! that is there twice the last one counts. Fields that are not part of the messages are an error
-//! where they hold something: those of `tf.train.SequenceExample`, whose first field is the same
-//! and whose second one holds lists of features ([`sequence`]), and any others. What each feature
-//! is, and whether it has as many values in every record, is found by probing some records
-//! ([`Inference`]). The rules are in `docs/formats/tfrecord.md`. Source: tensorflow's `example.proto`
-//! and `feature.proto`.
+//! value 2 a message with one list, of bytes (1), floats (2) or integers (3), whose values are
+//! field 1. Numbers may be packed or not, and the value may come before the key. If a feature
+//! occurs twice, the last one counts. Non-empty fields that are not part of the messages are an
+//! error: those of `tf.train.SequenceExample`, whose first field is the same and whose second one
+//! holds lists of features ([`sequence`]), and any others. The inference probes some records for
+//! the kind of each feature, and for its number of values if that is equal in all ([`Inference`]).
+//! The rules are in `docs/formats/tfrecord.md`. Source: tensorflow's `example.proto` and
+//! `feature.proto`.
 
 mod infer;
 mod sequence;
@@ -24,7 +25,7 @@ use super::FieldOut;
 use super::wire::{self, Fields, Message, Piece, Unknown};
 use crate::SchemaError;
 
-/// Most features of a record; more are beyond what anybody trains on, and bound the description in a sidecar.
+/// Most features of a record: far more than are in use; bounds the description in a sidecar.
 const MAX_FEATURES: usize = 1024;
 
 /// The features that are read of the records of a dataset.
@@ -49,7 +50,7 @@ pub struct Feature {
     pub values: Values,
 }
 
-/// What the values of a feature are.
+/// Type of the values of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FeatureKind {
@@ -65,7 +66,7 @@ pub enum FeatureKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Values {
-    /// Always so many.
+    /// Always this many.
     Fixed {
         /// Values in a record.
         count: u64,
@@ -117,7 +118,7 @@ impl Span {
     }
 }
 
-/// Values that stand together in a list.
+/// Values that lie together in a list.
 enum Run {
     Bytes(Span),
     Floats(Span),
@@ -125,8 +126,8 @@ enum Run {
     Int(u64),
 }
 
-/// Calls `each` with the name and the value of every feature, in the order of the message; returns
-/// whether there are lists of features as well, where those are passed over.
+/// Calls `each` with the name and the value of every feature, in the order of the message. Returns
+/// whether there are also lists of features, if those are ignored.
 fn entries<M: Message>(
     message: &mut M,
     unknown: &Unknown<'_>,
@@ -166,7 +167,8 @@ fn entries<M: Message>(
     Ok(is_sequence)
 }
 
-/// Notes a message that may be there once; what no writer makes, and readers would merge, is refused.
+/// Records a message that may occur once. No writer repeats it and readers would merge the copies,
+/// so repetition is refused.
 fn once(place: &mut Option<Span>, piece: Piece, fields: &Fields, what: &str) -> Result<(), SchemaError> {
     if place.is_some() {
         return Err(SchemaError::new(what, fields.place(), "one", "another one"));
@@ -273,7 +275,7 @@ impl Feature {
         Field::new(self.name.clone(), self.kind.dtype(), layout)
     }
 
-    /// Whether records of at most so many bytes can hold it.
+    /// Whether records of at most this many bytes can hold it.
     fn is_sound(&self, longest_record_bytes: u64) -> bool {
         let Values::Fixed { count, value_bytes } = self.values else { return true };
         // A number of 64 bits takes at least one byte in a record.
@@ -351,7 +353,7 @@ impl Feature {
         value_bytes: u64,
     ) -> Result<(), SchemaError> {
         let mut filled = 0;
-        // What is too much is noticed when all is counted.
+        // The final count shows whether there are too many.
         let mut put = |bytes: &[u8]| {
             if let Some(out) = out.get_mut(filled..filled + bytes.len()) {
                 out.copy_from_slice(bytes);
@@ -419,7 +421,7 @@ impl ExampleSchema {
         self.features.iter().map(Feature::field).collect()
     }
 
-    /// Says what is wrong with a schema that a file claims for records of at most so many bytes.
+    /// Checks a schema that a file claims for records of at most this many bytes.
     pub(super) fn check(&self, longest_record_bytes: u64) -> Result<(), String> {
         let names: BTreeSet<&str> = self.features.iter().map(|feature| feature.name.as_str()).collect();
         let number = (1..=MAX_FEATURES).contains(&self.features.len());
@@ -453,7 +455,7 @@ impl ExampleSchema {
                     guess = number + 1;
                     found[number] = list;
                 }
-                // It was in none of the records that were looked at.
+                // None of the probed records had it.
                 (None, Some((kind, list))) if list.length > 0 => {
                     let name = String::from_utf8_lossy(key.of_record(record)).into_owned();
                     let expected =

@@ -1,9 +1,9 @@
 //! `TensorFlow`'s `tf.train.SequenceExample`, which is refused by name.
 //!
-//! Its field 1 is the context, laid out like the features of an Example, so that a reader of
-//! Examples that passes over what it does not know drops all else: field 2, a message whose field 1
-//! is repeated, once per list: key 1 is the name, value 2 a message whose field 1 is repeated, a
-//! feature for each step. Source: tensorflow's `example.proto` and `feature.proto`.
+//! Field 1 is the context, laid out like the features of an Example. A reader of Examples that
+//! ignores unknown fields therefore drops all else: field 2, a message whose field 1 is repeated,
+//! once per list: key 1 is the name, value 2 a message whose field 1 is repeated, one feature per
+//! step. Source: tensorflow's `example.proto` and `feature.proto`.
 
 use super::super::wire::{Fields, Message, Piece, Unknown};
 use super::{Span, list_of};
@@ -59,7 +59,7 @@ fn read(message: &mut impl Message, lists: Span) -> Result<Vec<String>, SchemaEr
     Ok(names)
 }
 
-/// The stretch of the one field that may stand there.
+/// The range of the single field that is allowed there.
 fn only(wanted: u64, number: u64, piece: Piece, fields: &Fields) -> Result<Span, SchemaError> {
     if number == wanted {
         Span::of(piece, fields.place(), "feature lists")
