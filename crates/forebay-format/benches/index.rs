@@ -1,7 +1,8 @@
 //! What an index costs: bytes per record, time to build, to open, to locate.
 //!
-//! `cargo bench -p forebay-format` measures made-up tables; `cargo bench -p forebay-format -- PATH...` measures LMDB
-//! files. Times are medians of repeated runs; compare them within one run only.
+//! `cargo bench -p forebay-format` measures made-up tables;
+//! `cargo bench -p forebay-format -- PATH...` measures LMDB files. Times are medians of repeated
+//! runs; compare them within one run only.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -36,7 +37,8 @@ fn main() {
     }
 }
 
-/// A table as one LMDB transaction would lay it out, with keys of 8 bytes and a leap every 1,000 records.
+/// A table as one LMDB transaction would lay it out, with keys of 8 bytes and a leap every 1,000
+/// records.
 fn table(name: &str, samples: u64, mut length: impl FnMut(u64) -> u64) {
     let class = |name: &str, head_bytes, align_bytes: u64, step_bytes: u64, page_bytes: u64| RecordClass {
         name: name.to_owned(),

@@ -1,7 +1,8 @@
-//! Codecs: chunks that HDF5's own filters wrote come back, and damaged ones are an error or other bytes, never anything else.
+//! Codecs: chunks that HDF5's own filters wrote come back, and damaged ones are an error or other
+//! bytes, never anything else.
 //!
-//! The golden chunks are written by `scripts/golden_codecs.py` with h5py and hdf5plugin. If one no longer decodes, a codec is
-//! wrong: the files that people have do not change.
+//! The golden chunks are written by `scripts/golden_codecs.py` with h5py and hdf5plugin. If one no
+//! longer decodes, a codec is wrong: the files that people have do not change.
 
 mod support {
     pub mod lmdb_writer;

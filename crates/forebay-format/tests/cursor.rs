@@ -30,7 +30,8 @@ fn walk(
     })
 }
 
-/// The places of samples as the index and as a cursor find them; the cursor goes through all lists in turn.
+/// The places of samples as the index and as a cursor find them; the cursor goes through all lists
+/// in turn.
 fn assert_same(dataset: &Dataset, index: &Index, lists: &[Vec<u64>]) {
     let files: Vec<Vec<u8>> =
         dataset.shards().iter().map(|shard| fs::read(&shard.path).expect("readable")).collect();
@@ -204,7 +205,8 @@ proptest! {
         let at = at % told.len();
         told[at] ^= flip;
         if let Ok(mut taken) = dataset.import_cursor(&index, &told, &bytes) {
-            // A node or a number that is another, but is one: the walk goes on or ends, and nothing worse.
+            // A node or a number that is another, but is one: the walk goes on or ends, and nothing
+            // worse.
             let next = taken.next_sample().min(899);
             let _ = dataset.find_by_cursor(&mut taken, &index, SampleId(next), &bytes);
         }

@@ -1,4 +1,5 @@
-//! Damaged sidecars of folders: an error, or names that lead to files below the folder and nowhere else.
+//! Damaged sidecars of folders: an error, or names that lead to files below the folder and nowhere
+//! else.
 //!
 //! 5,000 damaged sidecars by default, whose checksums fit; 200,000 with `FOREBAY_LONG_TESTS=1`.
 

@@ -1,4 +1,5 @@
-//! Files and directories: what can be opened, what is touched, what a writer or a failing disk does to a reader.
+//! Files and directories: what can be opened, what is touched, what a writer or a failing disk does
+//! to a reader.
 
 mod support {
     pub mod lmdb_reader;

@@ -1,11 +1,12 @@
 //! Damaged LMDB files: an error that says where, or the records as they were, never anything else.
 //!
-//! Sound files of every dialect are damaged one field at a time (every field of every page gets hostile values),
-//! by truncation, and by random flips of bits; all of it follows from seeds. What may come back: an error with a path
-//! (and an offset, if it is damage); all records; no records, where the damage made the other meta page, of an empty
-//! database, the last one; or the same number of records, at most as many of them changed as there were mutations:
-//! LMDB has no checksums, so the bytes of keys and values, and the length of a value within its page, are beyond
-//! checking.
+//! Sound files of every dialect are damaged one field at a time (every field of every page gets
+//! hostile values), by truncation, and by random flips of bits; all of it follows from seeds. What
+//! may come back: an error with a path (and an offset, if it is damage); all records; no records,
+//! where the damage made the other meta page, of an empty database, the last one; or the same
+//! number of records, at most as many of them changed as there were mutations: LMDB has no
+//! checksums, so the bytes of keys and values, and the length of a value within its page, are
+//! beyond checking.
 //!
 //! 20,000 files and more by default, a million with `FOREBAY_LONG_TESTS=1`.
 
@@ -65,13 +66,15 @@ fn bases() -> Vec<Base> {
 }
 
 impl Base {
-    /// Reads a mutated file and judges the outcome. `mutations` is the number of places that were changed.
+    /// Reads a mutated file and judges the outcome. `mutations` is the number of places that were
+    /// changed.
     fn judge(&self, bytes: &[u8], mutations: usize, tally: &mut Tally, story: &dyn Fn() -> String) {
         tally.files += 1;
         // Mostly without threads, for speed.
         let threads = if tally.files.is_multiple_of(64) { 3 } else { 1 };
         let walked = read(bytes, self.database, threads);
-        // A cursor sees less of the file at once: it may go through what the walk refuses, and never the other way round.
+        // A cursor sees less of the file at once: it may go through what the walk refuses, and
+        // never the other way round.
         let passed = read_by_cursor(bytes, self.database);
         match walked {
             Err(error) => {
@@ -100,7 +103,8 @@ impl Base {
         }
     }
 
-    /// Gives every field hostile values; each `stride`th of the cases, so that a short run sees all kinds.
+    /// Gives every field hostile values; each `stride`th of the cases, so that a short run sees all
+    /// kinds.
     fn fields(&self, random: &mut Random, stride: u64, tally: &mut Tally) {
         let dialect = self.image.spec.dialect;
         let places: Vec<Place> = self
@@ -111,7 +115,8 @@ impl Base {
             .chain(self.image.units.iter().flat_map(|unit| &unit.places))
             .copied()
             .collect();
-        // Values that mean something elsewhere: page numbers of the root, the metas, neighbours, beyond the file.
+        // Values that mean something elsewhere: page numbers of the root, the metas, neighbours,
+        // beyond the file.
         let last = self.image.bytes.len() as u64 / u64::from(self.image.spec.page_bytes);
         for place in places.iter().filter(|place| !matches!(place.name, "key" | "branch key")) {
             let old = self.image.get(*place);

@@ -1,8 +1,10 @@
-//! Damaged npy files and npz archives: an error that says where, or arrays that lie within the file.
+//! Damaged npy files and npz archives: an error that says where, or arrays that lie within the
+//! file.
 //!
-//! Neither format has a checksum over what is read, so damage of a header's text can mean another type or shape; what
-//! must hold is that nothing panics, that no place leaves the file, that fields do not overlap, that whatever is the
-//! same header is the same array, and that no allocation is larger than a few times the file.
+//! Neither format has a checksum over what is read, so damage of a header's text can mean another
+//! type or shape; what must hold is that nothing panics, that no place leaves the file, that fields
+//! do not overlap, that whatever is the same header is the same array, and that no allocation is
+//! larger than a few times the file.
 //!
 //! 6,000 files of each by default, 300,000 with `FOREBAY_LONG_TESTS=1`.
 

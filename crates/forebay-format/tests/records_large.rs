@@ -1,4 +1,5 @@
-//! A `TFRecord` file of 100 GiB: its index reads the headers and no more. The file is sparse and takes 50 MB.
+//! A `TFRecord` file of 100 GiB: its index reads the headers and no more. The file is sparse and
+//! takes 50 MB.
 
 mod support {
     pub mod dataset;

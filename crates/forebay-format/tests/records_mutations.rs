@@ -1,9 +1,11 @@
-//! Damaged `TFRecord` and `RecordIO` files: an error that says where, or records that lie within the file.
+//! Damaged `TFRecord` and `RecordIO` files: an error that says where, or records that lie within
+//! the file.
 //!
-//! Sound files are damaged by hostile values in every header, by truncation, and by random flips of bits; all of it
-//! follows from seeds. `TFRecord` has checksums of everything: what comes back, with the check of the data, are the
-//! records as they were, the first of them where the file was cut between two, or an error. `RecordIO` has none: records
-//! may change, but never lie outside the file or over each other.
+//! Sound files are damaged by hostile values in every header, by truncation, and by random flips of
+//! bits; all of it follows from seeds. `TFRecord` has checksums of everything: what comes back,
+//! with the check of the data, are the records as they were, the first of them where the file was
+//! cut between two, or an error. `RecordIO` has none: records may change, but never lie outside the
+//! file or over each other.
 //!
 //! 6,000 files of each and more by default, 200,000 with `FOREBAY_LONG_TESTS=1`.
 

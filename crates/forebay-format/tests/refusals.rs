@@ -152,8 +152,8 @@ fn a_path_that_does_not_exist_or_may_not_be_read_is_named() {
     let scratch = Scratch::new();
     let (text, _) = refusal(&scratch.path("nothing"));
     assert!(text.contains("cannot open for reading: No such file or directory"), "{text}");
-    // The tests may run as root, who may read anything: a file on the way that is no directory fails like a
-    // permission, with the system's own words.
+    // The tests may run as root, who may read anything: a file on the way that is no directory
+    // fails like a permission, with the system's own words.
     let (text, _) = refusal(&scratch.write("file", b"x").join("data.mdb"));
     assert!(text.contains("cannot open for reading: Not a directory"), "{text}");
     let denied = Error::Io {

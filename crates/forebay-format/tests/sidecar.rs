@@ -1,5 +1,5 @@
-//! The file format of indexes: what is written is read again, what is on disk stays readable, and nothing that is read
-//! is believed.
+//! The file format of indexes: what is written is read again, what is on disk stays readable, and
+//! nothing that is read is believed.
 
 mod support {
     pub mod lmdb_writer;
@@ -203,8 +203,9 @@ fn golden_tables() -> Vec<(&'static str, Vec<Entry>)> {
 
 /// Sidecars on disk must stay readable: users keep them for years.
 ///
-/// A golden file that no longer reads means that the format changed: give it a new version (`sidecar::VERSION`), say
-/// so in docs/formats/sidecar.md and CHANGELOG.md, and write new files beside the old ones with
+/// A golden file that no longer reads means that the format changed: give it a new version
+/// (`sidecar::VERSION`), say so in docs/formats/sidecar.md and CHANGELOG.md, and write new files
+/// beside the old ones with
 /// `FOREBAY_WRITE_GOLDEN=1 cargo test -p forebay-format --test sidecar golden`.
 #[test]
 fn golden_sidecars_still_read_as_the_tables_they_were_made_from() {
@@ -215,7 +216,8 @@ fn golden_sidecars_still_read_as_the_tables_they_were_made_from() {
         }
         let bytes = fs::read(&path).expect("a golden file; see this test's comment");
         assert_eq!(entries(&open(bytes.clone())), table, "{name}: see this test's comment");
-        // The parts that no compressor touches are pinned to the byte; blocks may shrink when zstd gets better.
+        // The parts that no compressor touches are pinned to the byte; blocks may shrink when zstd
+        // gets better.
         let now = sidecar(&table);
         assert_eq!(now[..40], bytes[..40], "{name}: the header changed; see this test's comment");
         let uncompressed = |bytes: &[u8]| {
@@ -332,10 +334,11 @@ fn places_outside_the_file_are_refused_even_with_sound_checksums() {
     }
 }
 
-/// Damages sidecars in every way that a checksum would notice, repairs the checksums, and reads them.
+/// Damages sidecars in every way that a checksum would notice, repairs the checksums, and reads
+/// them.
 ///
-/// What comes out may differ from what was put in, but it lies in the shard, and nothing panics or takes memory
-/// without bound.
+/// What comes out may differ from what was put in, but it lies in the shard, and nothing panics or
+/// takes memory without bound.
 #[test]
 fn damaged_sidecars_with_repaired_checksums_never_lead_out_of_the_file() {
     let tables: Vec<Vec<u8>> =

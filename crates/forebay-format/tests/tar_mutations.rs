@@ -1,8 +1,9 @@
 //! Damaged tar files: an error that says where, or members that lie within the file.
 //!
-//! Headers have a checksum, so damage of a single byte in one is an error or changes nothing. Extended headers and data have
-//! none: a changed name can make other samples. What must hold always is that nothing panics, that all places lie
-//! within the file, one behind the other, and that no allocation is larger than the file asks for.
+//! Headers have a checksum, so damage of a single byte in one is an error or changes nothing.
+//! Extended headers and data have none: a changed name can make other samples. What must hold
+//! always is that nothing panics, that all places lie within the file, one behind the other, and
+//! that no allocation is larger than the file asks for.
 //!
 //! 6,000 files by default, 300,000 with `FOREBAY_LONG_TESTS=1`.
 

@@ -1,5 +1,5 @@
-//! Tiled columns: samples are found in chunks of any shape, chunks that are decoded are named once, and nothing that a sidecar
-//! says about them is believed.
+//! Tiled columns: samples are found in chunks of any shape, chunks that are decoded are named once,
+//! and nothing that a sidecar says about them is believed.
 
 mod support {
     pub mod lmdb_writer;
@@ -121,7 +121,8 @@ impl Array {
         found
     }
 
-    /// A sidecar of this array and of an ordinary column, whose record of sample *i* are the 5 bytes from 9000 + 7 *i* on.
+    /// A sidecar of this array and of an ordinary column, whose record of sample *i* are the 5
+    /// bytes from 9000 + 7 *i* on.
     fn sidecar(&self) -> Vec<u8> {
         let mut writer = Writer::new(vec![vec![class("shuffled"), class("stored")], vec![class("plain")]]);
         let shuffle = writer.chain(&[Codec::Shuffle { item_bytes: ITEM_BYTES as u32 }]);

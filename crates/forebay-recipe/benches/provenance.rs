@@ -1,7 +1,9 @@
-//! What provenance costs: bytes of a recipe, time and memory for all offsets, and for the sidecar made of them.
+//! What provenance costs: bytes of a recipe, time and memory for all offsets, and for the sidecar
+//! made of them.
 //!
-//! `cargo bench -p forebay-recipe --bench provenance -- CASE [SAMPLES]` measures one case and prints it as JSON; a process
-//! measures one case, so that its peak memory is that case's. `benches/provenance.py` makes the table.
+//! `cargo bench -p forebay-recipe --bench provenance -- CASE [SAMPLES]` measures one case and
+//! prints it as JSON; a process measures one case, so that its peak memory is that case's.
+//! `benches/provenance.py` makes the table.
 
 use std::fs;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! A history that may have led to the file: a writer that repeats it, held against the file leaf by leaf.
+//! A candidate history: a writer that repeats it, compared with the file leaf by leaf.
 
 use forebay_format::lmdb::Identity;
 use xxhash_rust::xxh3::xxh3_64;
@@ -15,7 +15,7 @@ pub(crate) fn put_place(out: &mut Vec<u8>, offset: u64, length: u64) {
     out.extend_from_slice(&length.to_le_bytes());
 }
 
-/// A leaf as a walk found it.
+/// A leaf as the scan found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedLeaf {
     pub(crate) page: u64,
@@ -23,7 +23,7 @@ pub(crate) struct ObservedLeaf {
     pub(crate) records: u32,
 }
 
-/// The file, as far as a candidate is held against it.
+/// The facts of the file that candidates are compared with.
 pub(crate) struct Truth<'a> {
     pub(crate) leaves: &'a [ObservedLeaf],
     pub(crate) offsets: Offsets,

@@ -1,9 +1,10 @@
-//! Holding a computed layout against the file: the meta pages, and sixteen leaves in full.
+//! Compares a computed layout with the file: the meta pages, and sixteen leaves in full.
 //!
-//! The meta pages tell root, last page, last transaction, depth and counts of pages and records; a wrong rhythm of
-//! commits often leaves all of them right. A leaf names where its records lie, some hundred at a time, so sixteen of them
-//! find what a look at sixteen records would miss: the first, the last, and others spread over the file, by preference
-//! those during which the writer committed. The digest of a derived recipe finds the rest.
+//! The meta pages hold root, last page, last transaction, depth and counts of pages and records; a
+//! wrong rhythm of commits often leaves all of them right. A leaf holds the locations of its
+//! records, some hundred at a time, so sixteen leaves find far more than sixteen records would.
+//! They are the first, the last, and others spread over the file, by preference those during which
+//! the writer committed. The digest of a derived recipe finds the rest.
 
 use forebay_format::lmdb::{Database, Identity, Value};
 
@@ -15,7 +16,7 @@ use crate::layout::Finished;
 /// Leaves that are read.
 pub(crate) const CHECKED_LEAVES: u64 = 16;
 
-/// What a recipe predicts and the file does not have.
+/// A prediction of the recipe that the file contradicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
     /// Which thing differs.
@@ -49,7 +50,8 @@ impl From<String> for Difference {
     }
 }
 
-/// Compares what can be compared before anything is computed. A recipe that passes has as many records as the file.
+/// Compares what can be compared before anything is computed. A recipe that passes has as many
+/// records as the file.
 pub(crate) fn compare_facts(recipe: &Recipe, identity: &Identity) -> Result<(), Difference> {
     let differ = |what: &str, expected: String, found: String| {
         if expected == found { Ok(()) } else { Err(Difference::new(what, expected, found)) }
@@ -107,14 +109,14 @@ pub(crate) fn compare_metas(outcome: &Outcome, identity: &Identity) -> Result<()
     Ok(())
 }
 
-/// A leaf to look at, and its first record.
+/// A leaf to check, and its first record.
 #[derive(Clone, Debug)]
 pub(crate) struct PickedLeaf {
     page: LeafPage,
     first: u64,
 }
 
-/// Picks the leaves to look at while they go by.
+/// Picks the leaves to check from the sequence of all leaves.
 pub(crate) struct LeafPicker {
     leaves: u64,
     seen: u64,
@@ -124,12 +126,12 @@ pub(crate) struct LeafPicker {
 }
 
 impl LeafPicker {
-    /// A picker for a file of so many leaves.
+    /// A picker for a file of this many leaves.
     pub(crate) fn new(leaves: u64) -> Self {
         Self { leaves, seen: 0, picked: Vec::new(), at_boundary: true }
     }
 
-    /// Looks at the next leaf.
+    /// Takes the next leaf.
     pub(crate) fn add(&mut self, leaf: &Finished<'_>) {
         let (number, boundary) = (self.seen, leaf.page.begun != leaf.page.transaction);
         self.seen += 1;

@@ -1,13 +1,14 @@
-//! The search for commits that follow no rhythm: leaf by leaf, going back where a choice leads nowhere.
+//! The search for commits that follow no rhythm: leaf by leaf, going back where a choice leads
+//! nowhere.
 //!
-//! A leaf that comes out right without a commit is taken so; else a commit is tried at each place of it, else two. Places
-//! that lead to the same state of the writer are one choice, which keeps the search narrow: mostly there is one. Work is
-//! counted in records put, and bounded.
+//! A leaf that comes out right without a commit is taken so; else a commit is tried at each place
+//! of it, else two. Places that lead to the same state of the writer are one choice, which keeps
+//! the search narrow: mostly there is one. Work is counted in records put, and bounded.
 
 use crate::candidate::{Candidate, Truth};
 use crate::facts::Recipe;
 
-/// Most commits that are looked for within one leaf.
+/// Most commits within one leaf that the search tries.
 const MAX_COMMITS: usize = 2;
 
 /// A search.
@@ -21,7 +22,7 @@ pub(crate) struct CommitSearch<'a> {
     bytes: Vec<u8>,
 }
 
-/// A writer behind a leaf that came out right, and the last of his commits.
+/// A writer after a correct leaf, and its last commit.
 struct Choice<'a> {
     candidate: Candidate<'a>,
     commits: Option<usize>,
@@ -42,7 +43,8 @@ impl<'a> CommitSearch<'a> {
         Self { truth, recipe, transactions, budget, bytes: Vec::new() }
     }
 
-    /// Looks for commits that lead from `start` to the file, and returns behind how many records they are.
+    /// Searches for commits that lead from `start` to the file, and returns the number of records
+    /// before each.
     pub(crate) fn run(&mut self, start: Candidate<'a>) -> Result<Option<Vec<u64>>, String> {
         // Commits made, each with the one before it.
         let mut trail: Vec<(Option<usize>, u64)> = Vec::new();
@@ -85,8 +87,8 @@ impl<'a> CommitSearch<'a> {
         Ok(None)
     }
 
-    /// Tries the next leaf with `commits` commits behind `places`; writers for whom it comes out right go to `found`.
-    /// Returns whether the end was reached, with the commits in `places`.
+    /// Tries the next leaf with `commits` commits after `places`, and adds writers that get it
+    /// right to `found`. Returns whether the end was reached, with the commits in `places`.
     fn leaf(
         &mut self,
         from: &Candidate<'a>,

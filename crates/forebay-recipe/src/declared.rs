@@ -1,4 +1,4 @@
-//! A recipe as a user writes it: TOML, with all that the file itself tells left out.
+//! A recipe as a user declares it: TOML, without the facts that the file itself holds.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::facts::{KeyPattern, NamedDatabase, Recipe, SplitClass, Transactions};
 use crate::lengths::{Lengths, MAX_RUNS};
 
-/// Largest file of a user that is read \[bytes\]: 100 million lengths as text.
+/// Largest file of a user that is read \[bytes\]: 100 million lengths in decimal.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 #[derive(Debug, Deserialize)]
@@ -60,7 +60,8 @@ enum DeclaredCommits {
 }
 
 impl Recipe {
-    /// Reads a recipe that a user states for the file of this identity. Lists lie beside the recipe.
+    /// Reads a recipe that a user states for the file of this identity. Lists lie beside the
+    /// recipe.
     pub(crate) fn from_toml(path: &Path, identity: &Identity) -> Result<Self, Error> {
         let usage = |what: String| Error::Usage {
             message: format!("{}: not a recipe: {what}", path.display()),

@@ -1,17 +1,18 @@
-//! Finding the recipe of a file that is there.
+//! Derives the recipe of an existing file.
 //!
-//! A walk gives lengths of keys and values, and for each leaf its page, its number of records and a hash of where they
-//! lie ([`Observed`]): 24 bytes per leaf. What a walk cannot see is the append flag and when the writer committed. Both
-//! leave traces, because a commit makes the next record take new pages for the path to the last leaf:
+//! A scan gives lengths of keys and values, and for each leaf its page, its number of records and a
+//! hash of their locations ([`Observed`]): 24 bytes per leaf. A scan does not show the append flag
+//! and the commits. Both leave traces, because a commit makes the next record take new pages for
+//! the path to the last leaf:
 //!
-//! 1. The writer is run again without commits. The first leaf that comes out differently is the one during which he
-//!    committed first.
-//! 2. Every rhythm that begins there and has as many transactions as the meta page says is tried; a wrong one differs
-//!    soon, so that all of them together cost little more than the right one.
-//! 3. Where none holds, commits are looked for leaf by leaf ([`commit_search`](crate::commit_search)): none in this leaf, else one at each place,
-//!    going back where that leads nowhere, until the work exceeds a bound.
+//! 1. A writer without commits repeats the insertions. The first leaf that comes out differently is
+//!    the one during which the real writer committed first.
+//! 2. Every rhythm that begins there and fits the number of transactions is tried. A wrong one
+//!    differs soon, so all of them together cost little more than the right one.
+//! 3. If no rhythm fits, commits are searched leaf by leaf ([`commit_search`](crate::commit_search)):
+//!    none in this leaf, else one at each place, with backtracking, until the work exceeds a bound.
 //!
-//! What comes out is compared in full with what the walk saw, so it is right or there is none.
+//! The result is compared in full with the scan, so it is right or there is none.
 
 use forebay_format::lmdb::{Identity, Record, Value};
 use xxhash_rust::xxh3::xxh3_64;
@@ -23,8 +24,8 @@ use crate::facts::{NamedDatabase, Recipe, SplitClass, Transactions};
 use crate::layout::{Offsets, PlaceDigest, Writing};
 use crate::lengths::LengthsBuilder;
 
-/// Records that are put again in the search for commits without a rhythm, besides a multiple of those in the file: a second's
-/// work.
+/// Records that are put again in the search for commits without a rhythm, besides a multiple of
+/// those in the file: a second's work.
 const SEARCH_RECORDS: u64 = 20_000_000;
 
 /// Rhythms that may have several commits during one leaf: no leaf holds more records \[records\].
@@ -33,7 +34,7 @@ const MAX_SHORT_RHYTHM: u64 = 6000;
 /// The multiple.
 const SEARCH_PASSES: u64 = 40;
 
-/// What a walk through one file saw.
+/// Observations of the scan of one file.
 pub(crate) struct Observed {
     offsets: Offsets,
     page_bytes: u64,
@@ -50,7 +51,7 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Before the walk through the file of this identity.
+    /// Before the scan of the file of this identity.
     pub(crate) fn new(identity: &Identity) -> Self {
         let header_bytes = identity.dialect.header_bytes();
         Self {
@@ -68,7 +69,8 @@ impl Observed {
         }
     }
 
-    /// Takes the next record of the walk; `excluded` is the number of a record's name that is no sample.
+    /// Takes the next record of the scan; `excluded` is the number of a record's name that is no
+    /// sample.
     pub(crate) fn add(&mut self, record: &Record<'_>, excluded: Option<u8>) {
         if record.leaf != self.pending_leaf {
             self.end_leaf();
@@ -101,7 +103,7 @@ impl Observed {
         self.digest.finish()
     }
 
-    /// Looks for a recipe with which the file comes out as it is, or says why there is none.
+    /// Searches for a recipe that leads to the file, or returns why there is none.
     pub(crate) fn find(mut self, identity: &Identity) -> Result<(Recipe, u128), String> {
         self.end_leaf();
         let digest = self.digest.finish();
@@ -136,7 +138,7 @@ impl Observed {
     }
 }
 
-/// What a walk cannot see, in all ways.
+/// The recipe with all combinations of facts that a scan does not show.
 fn variants(recipe: &Recipe) -> Vec<Recipe> {
     let mut variants = Vec::new();
     for append in [false, true] {
@@ -152,7 +154,7 @@ fn variants(recipe: &Recipe) -> Vec<Recipe> {
 }
 
 impl Truth<'_> {
-    /// Transactions of records, as the meta page tells.
+    /// Number of transactions with records, by the meta page.
     fn transactions(&self, recipe: &Recipe) -> u64 {
         let all = self.identity.transactions[0].max(self.identity.transactions[1]);
         let own = recipe.database.as_ref().is_some_and(|database| database.own_transaction);
@@ -242,7 +244,7 @@ fn rhythms(records: u64, transactions: u64) -> (u64, u64) {
     (records.div_ceil(transactions), (records - 1) / (transactions - 1))
 }
 
-/// Sizes of the transactions that end behind so many records.
+/// Sizes of the transactions that end after these numbers of records.
 fn sizes(commits: &[u64]) -> Vec<u64> {
     let mut before = 0;
     commits.iter().map(|commit| commit - std::mem::replace(&mut before, *commit)).collect()

@@ -1,6 +1,6 @@
 //! A recipe as bytes: 20 to 60 for data of one size; to the byte in `docs/provenance.md`.
 //!
-//! Nothing in the bytes is believed: counts are bounded before anything is made of them, and what cannot be is refused.
+//! The bytes are untrusted input: counts are bounded before use, and impossible values are refused.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::lengths::{LengthList, Lengths, MAX_RUNS};
 /// First byte of an encoded recipe.
 const VERSION: u8 = 1;
 
-/// Longest name of a database, and longest text of a key pattern \[bytes\].
+/// Longest name of a database, and longest string of a key pattern \[bytes\].
 const MAX_TEXT_BYTES: u64 = 1 << 11;
 
 /// Most runs of transactions and most records that are no samples.

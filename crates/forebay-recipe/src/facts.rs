@@ -1,9 +1,9 @@
 //! The recipe: the few facts from which an LMDB file's layout can be computed.
 //!
-//! It says what was inserted and when the writer committed, for histories that only insert, in the order of the keys. As
-//! bytes it takes 20 to 60 for data of one size (`encoding.rs`); lists of lengths stand beside it and are named by their
-//! digest. Users declare it as TOML (`declared.rs`). A recipe says nothing about a file before its layout was held
-//! against that file.
+//! It describes the insertions and commits of a history that only inserts, in the order of the
+//! keys. As bytes it takes 20 to 60 for data of one size (`encoding.rs`); lists of lengths lie
+//! beside it and are named by their digest. Users declare it as TOML (`declared.rs`). A recipe is
+//! no statement about a file until its layout has been compared with that file.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ pub enum SplitClass {
 pub struct Transactions {
     /// The first transactions: records in each, and how many of them follow each other.
     pub first: Vec<(u64, u64)>,
-    /// Records in every transaction behind them, of which the last may have fewer; `None`: one for all the rest.
+    /// Records in every later transaction, of which the last may have fewer; `None`: one for all
+    /// the rest.
     pub then: Option<u64>,
 }
 
@@ -59,11 +60,11 @@ impl Transactions {
 /// Texts of keys: a prefix, the record's number in decimal digits, a suffix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPattern {
-    /// In front of the number.
+    /// Before the number.
     pub prefix: Vec<u8>,
     /// Digits of the number, zeros in front.
     pub digits: u32,
-    /// Behind the number.
+    /// After the number.
     pub suffix: Vec<u8>,
     /// The number of record 0.
     pub start: u64,
@@ -76,7 +77,7 @@ impl KeyPattern {
         [&self.prefix, number.as_bytes(), &self.suffix].concat()
     }
 
-    /// Length of all keys; `None` where the numbers of so many records need more digits.
+    /// Length of all keys; `None` if the numbers of this many records need more digits.
     pub(crate) fn key_bytes(&self, records: u64) -> Option<u32> {
         let last = self.start.checked_add(records.saturating_sub(1))?;
         (last.to_string().len() <= self.digits as usize)
@@ -89,7 +90,7 @@ impl KeyPattern {
 pub struct NamedDatabase {
     /// Its name.
     pub name: String,
-    /// Whether it was made in a transaction of its own, before that of the first record.
+    /// Whether it was made in a separate transaction, before that of the first record.
     pub own_transaction: bool,
 }
 
@@ -108,7 +109,7 @@ pub struct Recipe {
     pub append: bool,
     /// The database, if it is not the main one.
     pub database: Option<NamedDatabase>,
-    /// Records, those that are no samples included.
+    /// Records, excluded ones included.
     pub records: u64,
     /// Lengths of the keys \[bytes\].
     pub keys: Lengths,
@@ -118,12 +119,13 @@ pub struct Recipe {
     pub values: Lengths,
     /// When the writer committed.
     pub transactions: Transactions,
-    /// Records that are no samples: number among those that the index leaves out, and which record it is.
+    /// Records that are no samples: number of the name among those that the index excludes, and
+    /// number of the record.
     pub excluded: Vec<(u8, u64)>,
 }
 
 impl Recipe {
-    /// Says what cannot be.
+    /// Checks for impossible values.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.records == 0 {
             return Err("no records".to_owned());

@@ -1,8 +1,8 @@
 //! The recipe file: what is kept beside a sidecar.
 //!
-//! A header with the fingerprint of the dataset, for each shard its recipe, whether it was derived from the file or
-//! declared by a user, the digest of the layout where there is one, the lists that it names, and a checksum. All
-//! integers are little-endian; to the byte in `docs/provenance.md`.
+//! A header with the fingerprint of the dataset, for each shard its recipe, whether it was derived
+//! from the file or declared by a user, the digest of the layout where there is one, the lists that
+//! it names, and a checksum. All integers are little-endian; to the byte in `docs/provenance.md`.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 /// Most lists of one recipe.
 const MAX_LISTS: u8 = 2;
 
-/// A recipe, and how far it is to be believed.
+/// A recipe, and whether it is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRecipe {
     /// What was inserted and when it was committed.
@@ -39,7 +39,7 @@ pub struct RecipeFile {
 }
 
 impl RecipeFile {
-    /// Whether all of it was compared with a walk through the files.
+    /// Whether all of it was compared with a scan of the files.
     pub fn is_verified(&self) -> bool {
         self.shards.iter().all(|shard| shard.digest.is_some())
     }
@@ -77,7 +77,7 @@ impl RecipeFile {
         out
     }
 
-    /// Reads a file of a dataset with this fingerprint and so many shards.
+    /// Reads a file of a dataset with this fingerprint and number of shards.
     pub fn decode(bytes: &[u8], fingerprint: u128, shards: usize) -> Result<Self, SidecarError> {
         if bytes.get(..8) != Some(&MAGIC) {
             let found = &bytes[..bytes.len().min(8)];

@@ -1,18 +1,22 @@
-//! Where LMDB takes pages from, and where it notes the ones it no longer needs.
+//! Where LMDB takes pages from, and where it records free ones.
 //!
-//! A transaction never writes a page of the snapshot before it: it takes a new one and notes the old one as freed. What
-//! transaction T frees is written, at its end, into a tree of its own under the key T, whose pages are taken in the same
-//! way. From transaction T + 2 on those pages are used again, lowest first, before the file grows. Who takes pages in
-//! which order therefore decides where everything lies; [`Allocator`] keeps that order.
+//! A transaction never writes a page of the snapshot before it: it takes a new one and records the
+//! old one as freed. At its end, transaction T writes the pages that it freed into a separate tree
+//! under the key T, whose pages are taken in the same way. From transaction T + 2 on those pages
+//! are reused, lowest first, before the file grows. The order in which pages are taken therefore
+//! decides where everything lies; [`Allocator`] keeps that order.
 //!
-//! In a history that only inserts, in order, this tree stays within one page for ever: a transaction frees a path from
-//! the root to a leaf and takes at least as much. A history for which that does not hold is refused ([`Outgrown`]).
+//! In a history that only inserts, in order, this tree stays within one page for ever: a
+//! transaction frees a path from the root to a leaf and takes at least as much. A history for which
+//! that does not hold is refused ([`Outgrown`]).
 //!
-//! Not followed: readers that are alive while a writer commits. They keep pages from being used again; no file says so.
+//! Not modelled: readers that are alive while a writer commits. They keep pages from being reused;
+//! no file records them.
 
 use crate::pages::PageRules;
 
-/// The list of free pages does not stay within one page: not the work of a history that only inserts in order.
+/// The list of free pages does not stay within one page: not the work of a history that only
+/// inserts in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outgrown;
 
@@ -112,8 +116,8 @@ impl Allocator {
         true
     }
 
-    /// Makes the page at `page`, last written by transaction `written`, writable: another page, unless this
-    /// transaction has written it already.
+    /// Makes the page at `page`, last written by transaction `written`, writable: another page,
+    /// unless this transaction has written it already.
     pub(crate) fn touch(&mut self, page: &mut u64, written: &mut u64) {
         if *written != self.transaction {
             let taken = self.take(1);
@@ -133,10 +137,11 @@ impl Allocator {
         Ok(())
     }
 
-    /// Writes what this transaction freed, and what it fetched and did not use. Writing takes and frees pages itself, so
-    /// this goes round until nothing changes.
+    /// Writes the pages that this transaction freed, and those that it fetched and did not use.
+    /// Writing takes and frees pages itself, so this repeats until nothing changes.
     fn save(&mut self) -> Result<(), Outgrown> {
-        // The most page numbers a record may have before it takes pages of its own; such lists are refused.
+        // The most page numbers a record may have before it takes pages of its own; longer lists
+        // are refused.
         let most = self.rules.space_bytes() / self.rules.word_bytes - 1;
         if self.reclaimed.is_some() {
             self.touch_tree();
@@ -167,7 +172,7 @@ impl Allocator {
                 break;
             }
             if total_room > left {
-                // One reservation too large is let be.
+                // LMDB accepts one reservation that is too large.
                 if spare == 0 {
                     break;
                 }

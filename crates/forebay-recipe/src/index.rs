@@ -1,8 +1,9 @@
 //! From recipes to indexes, and from the files of a dataset to recipes.
 //!
-//! [`build_with_recipe`] scans the files as every build of an index does and searches for recipes that lead to them.
-//! [`RecipeFile::declare`] takes a user's recipe instead, and [`RecipeFile::verify`] compares it with a scan.
-//! [`RecipeFile::compute_index`] makes the bytes of an ordinary sidecar, after comparing each recipe with its file.
+//! [`build_with_recipe`] scans the files as every build of an index does and searches for recipes
+//! that lead to them. [`RecipeFile::declare`] takes a user's recipe instead, and
+//! [`RecipeFile::verify`] compares it with a scan. [`RecipeFile::compute_index`] makes the bytes of
+//! an ordinary sidecar, after comparing each recipe with its file.
 
 use std::path::Path;
 
@@ -62,7 +63,8 @@ pub fn build_with_recipe(
 }
 
 impl RecipeFile {
-    /// Reads the recipe that a user declares for every shard in a TOML file. Compares nothing with the data.
+    /// Reads the recipe that a user declares for every shard in a TOML file. Compares nothing with
+    /// the data.
     pub fn declare(dataset: &Dataset, path: &Path) -> Result<Self, Error> {
         let recipe = |database: &Database| {
             Recipe::from_toml(path, database.identity()).map(|recipe| ShardRecipe { recipe, digest: None })
@@ -71,7 +73,8 @@ impl RecipeFile {
         Ok(Self { fingerprint: dataset.fingerprint(), shards })
     }
 
-    /// Compares the recipes with a scan of the files, and returns them with the digests that make them verified.
+    /// Compares the recipes with a scan of the files, and returns them with the digests that make
+    /// them verified.
     pub fn verify(
         &self,
         dataset: &Dataset,
@@ -95,8 +98,9 @@ impl RecipeFile {
         Ok(verified)
     }
 
-    /// Computes the index, after comparing each recipe with its file: the meta pages, the digest of the layout where
-    /// there is one, and sixteen leaves. [`Error::Mismatch`] names the first difference.
+    /// Computes the index, after comparing each recipe with its file: the meta pages, the digest of
+    /// the layout where there is one, and sixteen leaves. [`Error::Mismatch`] names the first
+    /// difference.
     pub fn compute_index(
         &self,
         dataset: &Dataset,

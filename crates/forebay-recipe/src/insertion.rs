@@ -1,13 +1,15 @@
-//! What LMDB does with records that come in key order: the right edge of its tree, and what falls off it.
+//! LMDB's insertion of records in key order: the right edge of its tree, and the leaves that it
+//! finishes.
 //!
-//! A record is put at the end of the last leaf. First the pages from the root to that leaf are made writable; then, if
-//! the leaf is full, it is split: a page is taken for the new leaf, where the tree grows one for a new root, and a
-//! separator goes into the branch above, which may split in the same way. Without the append flag the last record moves
-//! to the new leaf, which LMDB does so that such trees pack well; with it the new leaf starts with the new record.
-//! Branches always split the first way. Last, a value too large for a leaf gets a run of pages.
+//! A record is put at the end of the last leaf. First the pages from the root to that leaf are made
+//! writable. If the leaf is full, it is split: a page is taken for the new leaf, one for a new root
+//! if the tree grows, and a separator goes into the branch above, which may split in the same way.
+//! Without the append flag LMDB moves the last record to the new leaf, so that such trees pack
+//! well; with it the new leaf starts with the new record. Branches always split the first way.
+//! Last, a value too large for a leaf gets a run of pages.
 //!
-//! Only the right edge changes: one leaf with its records, and one page per level above it. A leaf that something is put
-//! behind is final, and is handed out.
+//! Only the right edge changes: one leaf with its records, and one page per level above it. A leaf
+//! with a successor is final.
 
 use crate::free_list::{Allocator, Outgrown};
 use crate::pages::PageRules;
@@ -86,7 +88,7 @@ pub(crate) struct Insertion {
     finished: LeafPage,
     /// From the level above the leaves to the root.
     branches: Vec<Branch>,
-    /// The page of the main tree that names the database, and who wrote it.
+    /// The page of the main tree that names the database, and the transaction that wrote it.
     main: Option<(u64, u64)>,
     /// Whether the database was written to in this transaction.
     written: bool,
@@ -150,12 +152,12 @@ impl Insertion {
         &self.leaf
     }
 
-    /// The leaf that the last [`Self::put`] finished, if it said so.
+    /// The leaf that the last [`Self::put`] finished, if it returned true.
     pub(crate) fn finished(&self) -> &LeafPage {
         &self.finished
     }
 
-    /// Puts a record behind all others. Returns whether that finished a leaf.
+    /// Puts a record after all others. Returns whether that finished a leaf.
     pub(crate) fn put(&mut self, key_bytes: u16, value_bytes: u32) -> bool {
         let node = self.rules.leaf_node(u64::from(key_bytes), u64::from(value_bytes));
         let mut finished = false;
@@ -241,7 +243,7 @@ impl Insertion {
         self.pages.touch(&mut self.leaf.page, &mut self.leaf.transaction);
     }
 
-    /// Begins a leaf behind the last one.
+    /// Begins a leaf after the last one.
     fn split(&mut self, key_bytes: u16) {
         let mut right = self.new_leaf();
         if self.branches.is_empty() {
@@ -275,7 +277,7 @@ impl Insertion {
         Branch { page: self.pages.take(1), transaction: self.pages.transaction(), room_bytes, last_key_bytes }
     }
 
-    /// Adds a child behind the last one of a level of branches.
+    /// Adds a child after the last one of a level of branches.
     fn insert_child(&mut self, level: usize, key_bytes: u64) {
         let node_bytes = self.rules.branch_node_bytes(key_bytes);
         let branch = &mut self.branches[level];

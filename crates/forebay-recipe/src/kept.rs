@@ -1,7 +1,7 @@
 //! Recipes that are kept beside the data or in the user's cache directory.
 //!
-//! [`RecipeFile::find`] and [`RecipeFile::write`] are subject to the same conditions as sidecars: owner, mode, no
-//! symbolic link. [`KeptRecipes`] computes the indexes that loaders ask for.
+//! [`RecipeFile::find`] and [`RecipeFile::write`] are subject to the same conditions as sidecars:
+//! owner, mode, no symbolic link. [`KeptRecipes`] computes the indexes that loaders ask for.
 
 use std::path::PathBuf;
 
@@ -56,8 +56,8 @@ pub struct RecipeReport {
 }
 
 impl RecipeFile {
-    /// Searches beside the data and in the cache directory. Never fails: a file that cannot be used is skipped with a
-    /// warning. Does not compare the recipe with the data.
+    /// Searches beside the data and in the cache directory. Never fails: a file that cannot be used
+    /// is skipped with a warning. Does not compare the recipe with the data.
     pub fn find(dataset: &Dataset, cache: &CachePolicy) -> RecipeLookup {
         let decode = |bytes: Vec<u8>| Self::decode(&bytes, dataset.fingerprint(), dataset.shards().len());
         let (found, warnings) = dataset.find_kept(cache, ENDING, "recipe", decode);
@@ -84,8 +84,9 @@ impl RecipeFile {
     }
 }
 
-/// Verifies the recipe that is kept of a dataset, if there is one, against all records. A declared recipe that passes is
-/// kept as verified. The inner error is the difference, and the recipe is of no use then.
+/// Verifies the recipe that is kept of a dataset, if there is one, against all records. A declared
+/// recipe that passes is kept as verified. The inner error is the difference, and the recipe is of
+/// no use then.
 pub fn verify_kept(
     dataset: &Dataset,
     threads: usize,

@@ -1,4 +1,5 @@
-//! From a recipe to offsets: runs the writer again, record by record, and hands out every finished leaf.
+//! From a recipe to offsets: repeats the work of the writer, record by record, and returns each
+//! finished leaf.
 //!
 //! Memory: one leaf, one page per level, a stretch of each list. 50 million records take seconds.
 
@@ -32,7 +33,7 @@ pub(crate) struct Writing<'a> {
 }
 
 impl<'a> Writing<'a> {
-    /// The file in front of the first record.
+    /// The file before the first record.
     pub(crate) fn begin(recipe: &'a Recipe) -> Result<Self, String> {
         recipe.check()?;
         let Recipe { dialect, page_bytes, checksum_bytes, split_class, .. } = *recipe;
@@ -87,7 +88,8 @@ fn outgrown(_: Outgrown) -> String {
     "the list of free pages outgrows its page".to_owned()
 }
 
-/// Computes the layout that `recipe` leads to. `each` gets the leaves in key order; an error of it ends the work.
+/// Computes the layout that `recipe` leads to. `each` gets the leaves in key order; an error of it
+/// ends the work.
 pub(crate) fn compute<E: From<String>>(
     recipe: &Recipe,
     mut each: impl FnMut(&Finished<'_>) -> Result<(), E>,
@@ -111,8 +113,9 @@ pub(crate) fn compute<E: From<String>>(
 }
 
 impl Recipe {
-    /// Computes where all records lie, and hands them to `each` in key order: where the value starts in the file \[bytes\],
-    /// its length \[bytes\], and whether it has pages of its own. Returns the number of pages of the file.
+    /// Computes where all records lie, and calls `each` in key order: where the value starts in the
+    /// file \[bytes\], its length \[bytes\], and whether it has pages of its own. Returns the
+    /// number of pages of the file.
     pub fn places(&self, mut each: impl FnMut(u64, u64, bool)) -> Result<u64, String> {
         let offsets = Offsets::new(self.page_bytes, self.dialect.header_bytes());
         let outcome = compute(self, |leaf| {
@@ -125,7 +128,8 @@ impl Recipe {
     }
 }
 
-/// Digest of where all records lie: 128 bits over the offset and length of each value, in key order.
+/// Digest of where all records lie: 128 bits over the offset and length of each value, in key
+/// order.
 #[derive(Clone, Default)]
 pub(crate) struct PlaceDigest {
     hash: Xxh3,
@@ -210,7 +214,8 @@ mod tests {
 
     #[test]
     fn records_of_3073_bytes_committed_every_200_lie_where_lmdb_puts_them() {
-        // As LMDB 0.9.36 leaves the file after each of the first transactions; the fourth uses pages of the first again.
+        // As LMDB 0.9.36 leaves the file after each of the first transactions; the fourth uses
+        // pages of the first again.
         for (records, root, last_page) in [(200, 160, 204), (400, 205, 408), (600, 409, 613), (800, 159, 815)]
         {
             let found = outcome(&recipe(records, Lengths::Constant(3073), Transactions::every(200)));

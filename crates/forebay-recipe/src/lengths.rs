@@ -1,8 +1,8 @@
 //! The lengths of many keys or values: one number, a few runs, or a list that is kept packed.
 //!
-//! A list is cut into stretches of [`STRETCH`] numbers, each written as byte planes and compressed alone, so that it is
-//! read from front to back with one stretch in memory. It is named by its digest, since a recipe must not be used with
-//! another one's list.
+//! A list is cut into stretches of [`STRETCH`] numbers, each written as byte planes and compressed
+//! alone, so that it is read from front to back with one stretch in memory. It is named by its
+//! digest, since a recipe must not be used with another one's list.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const STRETCH: usize = 4096;
 /// Compression level of lists; what is left is the entropy of the numbers.
 const LEVEL: i32 = 9;
 
-/// Most runs that stand in a recipe itself.
+/// Most runs in a recipe itself.
 pub(crate) const MAX_RUNS: usize = 16;
 
 /// Lengths of all keys or all values, in key order \[bytes\].
@@ -43,7 +43,7 @@ impl LengthList {
         &self.bytes
     }
 
-    /// The list in these bytes; its stretches are looked at when they are read.
+    /// The list in these bytes; its stretches are checked when they are read.
     pub(crate) fn from_bytes(bytes: Vec<u8>) -> Result<Self, String> {
         let count = Bytes::new(&bytes).varint().ok_or("a list of lengths without a count")?;
         // A stretch takes two bytes or more, so the count is bounded by what is there.
@@ -53,14 +53,14 @@ impl LengthList {
         Ok(Self { count, bytes })
     }
 
-    /// What tells this list from others.
+    /// Identifies the list.
     pub(crate) fn digest(&self) -> u128 {
         xxh3_128(&self.bytes)
     }
 }
 
 impl Lengths {
-    /// How many there are, if this says so.
+    /// The number of lengths, if it is fixed.
     pub(crate) fn count(&self) -> Option<u64> {
         match self {
             Self::Constant(_) => None,
@@ -153,12 +153,12 @@ fn unpack_stretch(bytes: &mut Bytes<'_>, numbers: usize, stretch: &mut Vec<u32>)
     Ok(())
 }
 
-/// Takes lengths one by one and finds the shortest way to write them.
+/// Takes lengths one by one and finds their shortest encoding.
 #[derive(Debug, Default)]
 pub(crate) struct LengthsBuilder {
     /// While there are few.
     runs: Vec<(u32, u64)>,
-    /// Packed stretches, from the moment there were too many runs.
+    /// Packed stretches, once there are too many runs.
     packed: Option<Vec<u8>>,
     pending: Vec<u64>,
     count: u64,

@@ -1,6 +1,8 @@
-//! The sizes that decide where LMDB puts things: of pages, of nodes, of values on pages of their own.
+//! The sizes that decide where LMDB puts things: of pages, of nodes, of values on pages of their
+//! own.
 //!
-//! Source: `docs/formats/lmdb.md`; the limits were checked one byte either side against real libraries.
+//! Source: `docs/formats/lmdb.md`; the limits were checked one byte either side against real
+//! libraries.
 
 use forebay_format::lmdb::{Dialect, Version};
 
@@ -19,13 +21,13 @@ pub(crate) struct PageRules {
     pub(crate) page_bytes: u64,
     /// Length of a page header \[bytes\].
     pub(crate) header_bytes: u64,
-    /// First byte behind the nodes of a page \[bytes\].
+    /// First byte after the nodes of a page \[bytes\].
     pub(crate) end: u64,
     /// Length of a page number \[bytes\].
     pub(crate) word_bytes: u64,
     /// Largest node whose value stays on the leaf \[bytes\].
     inline_limit_bytes: u64,
-    /// Length of what stands for a value that has pages of its own \[bytes\].
+    /// Length of the reference to a value that has pages of its own \[bytes\].
     big_payload_bytes: u64,
     /// Whether values start at even offsets.
     pads_keys: bool,
@@ -36,9 +38,9 @@ pub(crate) struct PageRules {
 pub(crate) struct LeafNode {
     /// Length without its pointer \[bytes\].
     pub(crate) bytes: u64,
-    /// Room that the library wants for it and its pointer before it is put on a leaf \[bytes\].
+    /// Space that the library requires for it and its pointer before it is put on a leaf \[bytes\].
     pub(crate) wanted_bytes: u64,
-    /// From the start of the node to its value, or to what stands for it \[bytes\].
+    /// From the start of the node to its value, or to the reference to it \[bytes\].
     pub(crate) value_at: u64,
     /// Pages of the value's own; 0 for a value on the leaf.
     pub(crate) overflow_pages: u64,
@@ -95,7 +97,7 @@ impl PageRules {
         LeafNode { bytes, wanted_bytes: bytes + POINTER_BYTES + excess_bytes, value_at, overflow_pages }
     }
 
-    /// Longest key that is believed: two nodes fit on a page, whatever is in them \[bytes\].
+    /// Longest key that is accepted: two nodes fit on a page, whatever they hold \[bytes\].
     pub(crate) fn longest_key_bytes(&self) -> u64 {
         // The record of a database is the largest thing that must stay on a leaf.
         let record_bytes = 8 + 5 * self.word_bytes;
@@ -113,7 +115,7 @@ impl PageRules {
         self.end - self.header_bytes
     }
 
-    /// Room that is left behind `count` pointers and in front of `floor`, where the last node starts \[bytes\].
+    /// Space left between `count` pointers and `floor`, where the last node starts \[bytes\].
     pub(crate) fn room_bytes(&self, floor: u64, count: usize) -> u64 {
         floor - self.header_bytes - POINTER_BYTES * count as u64
     }
@@ -134,7 +136,8 @@ mod tests {
 
     #[test]
     fn values_leave_the_leaf_at_the_limits_of_the_library() {
-        // (dialect, page, largest value on the leaf, largest value on one page) with keys of 8 bytes.
+        // (dialect, page, largest value on the leaf, largest value on one page) with keys of 8
+        // bytes.
         for (dialect, page_bytes, inline, one_page) in [
             (OLD, 512, 230, 496),
             (OLD, 4096, 2022, 4080),

@@ -1,4 +1,4 @@
-//! Fields: what a decoded sample consists of.
+//! Fields: the parts of a decoded sample.
 
 use serde::{Deserialize, Serialize};
 
@@ -72,8 +72,9 @@ pub struct Field {
     pub dtype: Dtype,
     /// Shape, or that it varies.
     pub layout: Layout,
-    /// Type of an element for numpy, where it is none of [`Dtype`]: text as of `numpy.lib.format.dtype_to_descr`, such as
-    /// `>f4`. The dtype is then `Uint8`, and the last axis of a dense layout counts the bytes of an element.
+    /// Type of an element for numpy, where it is not in [`Dtype`]: a string as from
+    /// `numpy.lib.format.dtype_to_descr`, such as `>f4`. The dtype is then `Uint8`, and the last
+    /// axis of a dense layout counts the bytes of an element.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numpy: Option<String>,
 }
@@ -85,7 +86,8 @@ impl Field {
         Self { name: name.into(), dtype, layout, numpy: None }
     }
 
-    /// Size of one sample of a dense field \[bytes\]; `None` for a ragged field or where the product overflows.
+    /// Size of one sample of a dense field \[bytes\]; `None` for a ragged field or where the
+    /// product overflows.
     #[must_use]
     pub fn sample_bytes(&self) -> Option<u64> {
         match &self.layout {

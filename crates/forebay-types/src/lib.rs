@@ -1,13 +1,14 @@
 //! The words that format, plan and engine share.
 //!
-//! A dataset is reduced to one thing: for every sample and column, a list of [`Slice`]s of [`Unit`]s. A unit is the
-//! smallest thing that is decoded at once: its encoded bytes are [`Piece`]s (extents of shards, or literal bytes that
-//! stand in no file), a [`CodecChain`] turns them into `decoded_bytes` bytes. One LMDB record is one unit of one
-//! extent; one HDF5 chunk is one unit that many samples slice; a multi-part `RecordIO` record is one unit of several
+//! A dataset is reduced to one thing: for every sample and column, a list of [`Slice`]s of
+//! [`Unit`]s. A unit is the smallest thing that is decoded at once: its encoded bytes are
+//! [`Piece`]s (extents of shards, or literal bytes that are in no file), and a [`CodecChain`]
+//! decodes them to `decoded_bytes` bytes. One LMDB record is one unit of one extent; one HDF5 chunk
+//! is one unit that many samples slice; a multi-part `RecordIO` record is one unit of several
 //! extents with literals between them.
 //!
-//! [`Located`] is the arena in which an index answers for many samples at once, without an allocation per sample.
-//! This crate does no I/O and holds no policy.
+//! [`Located`] is the arena in which an index answers for many samples at once, without an
+//! allocation per sample. This crate does no I/O and holds no policy.
 #![forbid(unsafe_code)]
 
 mod field;
@@ -50,7 +51,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// First byte behind the extent [bytes from the start of the file].
+    /// First byte after the extent [bytes from the start of the file].
     #[must_use]
     pub fn end(self) -> u64 {
         self.offset + self.length

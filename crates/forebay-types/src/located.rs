@@ -9,7 +9,8 @@ use crate::Extent;
 pub enum Piece {
     /// Bytes of a shard.
     Extent(Extent),
-    /// Bytes that stand in no file (the magic that `RecordIO` drops): a range of [`Located::literals`].
+    /// Bytes that are in no file (the magic that `RecordIO` drops): a range of
+    /// [`Located::literals`].
     Literal {
         /// First byte in the literals.
         first: u32,
@@ -29,7 +30,8 @@ impl Piece {
     }
 }
 
-/// Which codecs turn a unit's encoded bytes into its decoded ones: an entry in the index's table of chains.
+/// Which codecs turn a unit's encoded bytes into its decoded ones: an entry in the index's table of
+/// chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CodecChain(pub u16);
 
@@ -49,8 +51,8 @@ pub struct Unit {
     pub codecs: CodecChain,
     /// Size after decoding \[bytes\]; for stored units the sum of the pieces.
     pub decoded_bytes: u64,
-    /// What the format checks the first bytes of the unit against once they are read (LMDB: the page number of the
-    /// overflow run, whose header is part of the unit); 0 where there is nothing to check.
+    /// The number against which the format checks the first bytes of the unit after a read (LMDB:
+    /// the page number of the overflow run, whose header is part of the unit); 0 for no check.
     pub guard: u64,
 }
 
@@ -68,7 +70,8 @@ pub struct Slice {
 /// The units and slices of a list of samples, in one arena that is used again and again.
 ///
 /// Sample `i` (its place in the list, not its id), column `c` owns the slices
-/// `starts[i * columns + c] .. starts[i * columns + c + 1]`; their concatenation is the column's value.
+/// `starts[i * columns + c] .. starts[i * columns + c + 1]`; their concatenation is the column's
+/// value.
 #[derive(Clone, Debug, Default)]
 pub struct Located {
     columns: usize,
@@ -111,7 +114,7 @@ impl Located {
         self.units.len() as u32 - 1
     }
 
-    /// Adds literal bytes and returns the piece that stands for them.
+    /// Adds literal bytes and returns their piece.
     pub fn push_literal(&mut self, bytes: &[u8]) -> Piece {
         let first = self.literals.len() as u32;
         self.literals.extend_from_slice(bytes);
@@ -154,7 +157,7 @@ impl Located {
         &self.units
     }
 
-    /// All pieces; [`Located::unit_pieces`] tells whose.
+    /// All pieces; [`Located::unit_pieces`] returns the range of a unit.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces

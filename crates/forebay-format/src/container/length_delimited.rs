@@ -1,7 +1,7 @@
 //! Files of framed records as shards of a dataset: `TFRecord` and `RecordIO`.
 //!
-//! Records stand one behind the other, each with a header that tells where the next one is; record payloads
-//! are opaque at this layer. What the headers look like is a [`Framing`].
+//! Records lie back to back, each with a header that holds its length. Record payloads are opaque
+//! at this layer. A [`Framing`] knows the headers.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use crate::file::Input;
 use crate::index::sidecar::{Entry, RecordClass, ShardState, Writer};
 use crate::{Error, SchemaChoice};
 
-/// How records are told from each other.
+/// The headers of records.
 pub(crate) trait Framing: Debug + Send + Sync + 'static {
     /// The schema that records of most files have.
     const USUAL: SchemaChoice;

@@ -1,6 +1,7 @@
-//! The seam between a data set and the formats: what a format answers about one file.
+//! The interface between a data set and the formats: [`Container`], one file of a data set.
 //!
-//! A format reduces a file to the places of its samples' columns; everything behind that is the same for all of them.
+//! A format reduces a file to the locations of its samples' columns; all other code is the same for
+//! all formats.
 
 pub(crate) mod folder;
 pub mod hdf5;
@@ -31,10 +32,11 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
     /// The file.
     fn input(&self) -> &Input;
 
-    /// What tells this state of the file from another, besides its size and its last change.
+    /// The state of the file besides its size and modification time, to detect changes.
     fn state(&self) -> ShardState;
 
-    /// The columns of a sample and how their bytes lie. All files of a data set must have the same fields.
+    /// The columns of a sample and the layout of their bytes. All files of a data set must have the
+    /// same fields.
     fn columns(&self) -> Result<Vec<Column>, Error>;
 
     /// The schema that records of this format usually have, if the format has one column of opaque
@@ -43,19 +45,19 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Number of records, if the headers tell; with those that are not samples.
+    /// Number of records, excluded ones included; `None` if the headers do not say.
     fn entries(&self) -> Option<u64> {
         None
     }
 
-    /// What the progress of [`Container::add_to`] counts, and how many of them there are, if that is
-    /// known beforehand.
+    /// The unit in which [`Container::add_to`] reports progress, and the total if it is known
+    /// beforehand.
     fn progress_unit(&self) -> (&'static str, Option<u64>) {
         ("bytes", Some(self.input().bytes()))
     }
 
-    /// Adds all samples, in order, to an index in the making, with up to `threads` reads at the same
-    /// time if the format can.
+    /// Adds all samples, in order, to an index under construction. Issues up to `threads` reads at
+    /// the same time if the format can.
     ///
     /// `progress` is called often, with how far the scan is ([`Container::progress_unit`]); `false`
     /// ends it with [`Error::Interrupted`].
@@ -72,23 +74,24 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether another library has to find the structure of this file, before an index can be built.
+    /// Whether another library has to find the structure of this file before an index can be built.
     fn needs_structure(&self) -> bool {
         false
     }
 
-    /// Takes the structure of this file from who has found it.
+    /// Takes the structure of this file, which another library found.
     fn set_structure(&self, structure: &[u8]) -> Result<(), Error> {
         let _ = structure;
         Ok(())
     }
 
-    /// What `forebay inspect` tells of this file besides its size; keys and values.
+    /// Facts for `forebay inspect` besides the size; keys and values.
     fn describe(&self) -> serde_json::Map<String, serde_json::Value> {
         serde_json::Map::new()
     }
 
-    /// Holds what a sidecar says of shard `shard`, which is this file, against it, besides size and state.
+    /// Compares a sidecar's description of shard `shard`, which is this file, with the file,
+    /// besides size and state.
     fn check_index(&self, index: &Index, shard: usize) -> Result<(), SidecarError> {
         let _ = (index, shard);
         Ok(())
@@ -102,8 +105,8 @@ pub(crate) trait Container: Any + fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Why a data set of such files has no samples, and what the user can do: `found` and `hint` of
-    /// the error. `summary` is what the scans of all files found, `excluded` the names of records that
+    /// Why a data set of such files has no samples, and advice to the user: `found` and `hint` of
+    /// the error. `summary` is that of the scans of all files, `excluded` the names of records that
     /// are not samples.
     fn explain_empty(&self, summary: &ScanSummary, excluded: &[&str]) -> (String, String) {
         let _ = (summary, excluded);
@@ -131,7 +134,7 @@ impl Column {
         Self { field: opaque_field(), classes }
     }
 
-    /// Adds the classes of another file, unless they are there, and returns the number of their first
+    /// Adds the classes of another file, unless they exist, and returns the number of their first
     /// one.
     pub(crate) fn add_classes(&mut self, classes: Vec<RecordClass>) -> usize {
         let known = self.classes.chunks(classes.len()).position(|known| known == classes);
@@ -156,7 +159,7 @@ pub(crate) struct ChunkShape {
     pub(crate) is_cut: bool,
 }
 
-/// Tells the writer which columns are tiled: those for which some file has chunks.
+/// Declares the tiled columns to the writer: those for which some file has chunks.
 pub(crate) fn tile(writer: &mut Writer, columns: usize, files: &[&dyn Container]) {
     for column in 0..columns {
         let shapes: Option<Vec<ChunkShape>> = files.iter().map(|file| file.chunks(column)).collect();
@@ -191,14 +194,14 @@ pub(crate) fn index_alone(file: &dyn Container) -> Result<Vec<u8>, Error> {
     Ok(writer.finish(Format::Hdf5, Schema::Fields(fields), 0))
 }
 
-/// What a scan of a file found besides samples.
+/// Findings of a scan of a file besides samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanSummary {
     /// Records that are not samples, by name.
     pub excluded: BTreeMap<String, u64>,
-    /// What the user should know though all goes on.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// Size of all data \[bytes\], where that of the input says nothing.
+    /// Size of all data \[bytes\], where it differs from that of the input.
     pub bytes: Option<u64>,
     /// Names of the samples' files, where they have files of their own.
     pub(crate) names: Option<NameTable>,

@@ -1,7 +1,8 @@
-//! Records of one size, one behind the other: CIFAR's binary files, MNIST's behind a header, dumps of arrays of structs.
+//! Records of one size, back to back: CIFAR's binary files, MNIST's after a header, dumps of arrays
+//! of structs.
 //!
-//! Nothing in such a file says what it is: the caller does, with `format="raw"`, the size of a record and its fields. The
-//! layout is in `docs/formats/raw.md`.
+//! Such a file does not describe itself: the caller does, with `format="raw"`, the size of a record
+//! and its fields. The layout is in `docs/formats/raw.md`.
 
 use std::path::Path;
 
@@ -24,7 +25,7 @@ pub(crate) struct RawFile {
 }
 
 impl RawFile {
-    /// Opens a file whose records are as `options` say.
+    /// Opens a file whose records have the layout of `options`.
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self, Error> {
         let Some(layout) = options.raw.clone() else {
             return Err(Error::Usage {
@@ -46,7 +47,7 @@ impl RawFile {
         Ok(Self { samples: body / record_bytes, input, layout })
     }
 
-    /// The wanted fields, and where each begins.
+    /// The selected fields, and where each begins.
     fn fields(&self) -> Vec<(Field, u64)> {
         if !self.layout.fields.is_empty() {
             return self.layout.fields.clone();
@@ -55,7 +56,7 @@ impl RawFile {
     }
 }
 
-/// Says what is wrong with a layout.
+/// Checks a layout.
 fn check(layout: &RawLayout) -> Result<(), Error> {
     let wrong = |message: String| Err(Error::Usage { message, hint: String::new() });
     if layout.record_bytes == 0 {

@@ -1,4 +1,4 @@
-//! The formats: which one a file has, told from its first bytes, and what opens it.
+//! The formats: detects the format of a file from its first bytes, and opens it.
 //!
 //! A format that is not read is named in the error; of what has no mark the first bytes are shown.
 
@@ -20,13 +20,13 @@ use crate::error::hex;
 use crate::file::{Compression, Input};
 use crate::{Error, Format, OpenOptions};
 
-/// Bytes that are looked at: tar has its mark at 257.
+/// Bytes that are read to detect the format: tar has its mark at 257.
 const HEAD_BYTES: usize = 600;
 
 /// Bytes that are shown of what has no mark.
 const SHOWN_BYTES: usize = 16;
 
-/// LMDB's magic number in both byte orders, and where it may stand \[bytes\].
+/// LMDB's magic number in both byte orders, and its possible offsets \[bytes\].
 const LMDB_MAGIC: [[u8; 4]; 2] = [[0xde, 0xc0, 0xef, 0xbe], [0xbe, 0xef, 0xc0, 0xde]];
 const LMDB_MAGIC_AT: [usize; 3] = [12, 16, 24];
 
@@ -52,11 +52,11 @@ const MARKS: [(&str, usize, &[u8], Option<Format>); 18] = [
     ("a sidecar of Forebay", 0, b"\x8fFOREBAY", None),
 ];
 
-/// Files that tell what a directory is.
+/// Files that identify the kind of a directory.
 const DIRECTORY_MARKS: [(&str, &str); 3] =
     [("zarr.json", "a Zarr array"), (".zarray", "a Zarr array"), ("index.json", "MDS or LitData")];
 
-/// Entries of a directory that are looked at to find out whether its files hold one sample each.
+/// Entries of a directory that are checked to find out whether its files hold one sample each.
 const PROBED_ENTRIES: usize = 64;
 
 /// Opens a file.
@@ -74,7 +74,7 @@ pub(crate) fn open(format: Format, path: &Path, options: &OpenOptions) -> Result
     })
 }
 
-/// What a file or directory looks like.
+/// Apparent format of a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detected {
     Like(Format),
@@ -83,11 +83,11 @@ enum Detected {
     /// A file that is compressed as a whole.
     Compressed(&'static Compression),
     Unknown,
-    /// No bytes at all: a shard without records, where the other shards tell what it is.
+    /// No bytes at all: a shard without records, whose format follows from the other shards.
     Empty,
 }
 
-/// The format of all these files: the one that was asked for, or the one that they look like.
+/// The format of all these files: the one that the caller chose, or the one that was detected.
 pub(crate) fn detect(paths: &[PathBuf], options: &OpenOptions) -> Result<Format, Error> {
     if let Some(format) = options.format {
         return Ok(format);
@@ -188,7 +188,7 @@ fn file(path: &Path) -> Result<Detected, Error> {
     let input = Input::open(path)?;
     let count = input.read_most(0, &mut head)?;
     let looks = if count == 0 { Detected::Empty } else { looks(&head[..count]) };
-    // A user block may hold anything; what it looks like is believed where that is something.
+    // A user block may hold anything; if its contents look like a format, that format is taken.
     let is_unknown = looks == Detected::Unknown;
     Ok(if is_unknown && hdf5::signature(&input)?.is_some() { Detected::Like(Format::Hdf5) } else { looks })
 }
@@ -211,7 +211,7 @@ fn looks(head: &[u8]) -> Detected {
     if is_tfrecord(head) { Detected::Like(Format::TfRecord) } else { Detected::Unknown }
 }
 
-/// `TFRecord` has no mark, but the first eight bytes have a checksum behind them.
+/// `TFRecord` has no mark, but a checksum follows the first eight bytes.
 fn is_tfrecord(head: &[u8]) -> bool {
     head.first_chunk().is_some_and(|header| tfrecord::length_of(header).is_some())
 }

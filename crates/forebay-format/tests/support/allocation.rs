@@ -1,4 +1,5 @@
-//! Tells how much memory a piece of code takes at once: allocations bounded by the size of a hostile file.
+//! Tells how much memory a piece of code takes at once: allocations bounded by the size of a
+//! hostile file.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,4 +1,5 @@
-//! Makes up structures of HDF5 files as `forebay._formats.hdf5_structure` hands them over, and a file for them.
+//! Makes up structures of HDF5 files as `forebay._formats.hdf5_structure` hands them over, and a
+//! file for them.
 
 use serde_json::{Value, json};
 
@@ -34,7 +35,8 @@ pub fn filter(id: u32, values: &[u32]) -> Value {
     json!({ "id": id, "name": "", "values": values })
 }
 
-/// Places of chunks, one behind the other from `start` on, for the table: every chunk but each seventh is there.
+/// Places of chunks, one behind the other from `start` on, for the table: every chunk but each
+/// seventh is there.
 pub fn chunks(table: &mut Vec<u8>, start: u64, count: u64, length: u64, mask: u32) -> u64 {
     let mut place = start;
     let mut there = 0;

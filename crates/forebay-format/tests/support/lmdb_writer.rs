@@ -1,11 +1,13 @@
 //! Lays out LMDB files in every dialect, for tests.
 //!
-//! No single machine has a library that writes all dialects (32-bit and big-endian hosts, page lengths other than the
-//! system's), so the tests make such files themselves: a sound tree from sorted records, bottom up, with the places of
-//! every field kept so that tests can damage them one by one. It is no LMDB: there is no free list, no transaction, no
-//! update. Files of real libraries are compared elsewhere, through the Python package.
+//! No single machine has a library that writes all dialects (32-bit and big-endian hosts, page
+//! lengths other than the system's), so the tests make such files themselves: a sound tree from
+//! sorted records, bottom up, with the places of every field kept so that tests can damage them one
+//! by one. It is no LMDB: there is no free list, no transaction, no update. Files of real libraries
+//! are compared elsewhere, through the Python package.
 //!
-//! Everything LMDB leaves undefined (holes in pages, padding, the rest of an overflow run) is filled with noise.
+//! Everything LMDB leaves undefined (holes in pages, padding, the rest of an overflow run) is
+//! filled with noise.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use forebay_format::lmdb::{ByteOrder, Dialect, Version, Word};
@@ -495,8 +497,8 @@ impl Writer<'_> {
         self.word("root", at + 8 + 4 * word, root);
     }
 
-    /// Header and pointers of a page with nodes of these sizes, placed from its end down in the order of `slots`.
-    /// Returns where the nodes are [bytes from the start of the file].
+    /// Header and pointers of a page with nodes of these sizes, placed from its end down in the
+    /// order of `slots`. Returns where the nodes are [bytes from the start of the file].
     fn page(&mut self, start: usize, flags: u64, sizes: &[usize], slots: &[usize]) -> Vec<usize> {
         let (header, base) = (self.spec.header(), self.spec.base());
         let at = start + header;

@@ -14,10 +14,11 @@ use crate::threads::start_up_to;
 /// Room for the entries that one getdents64(2) brings \[bytes\]: about 2,000.
 const ENTRIES_BYTES: usize = 64 << 10;
 
-/// Requests for the sizes of files under way at once: on a file system of other nodes each waits for half a millisecond.
+/// Concurrent requests for the sizes of files: on a file system of other nodes each waits for half
+/// a millisecond.
 const THREADS: usize = 16;
 
-/// Fewer than so many requests per thread are not worth one.
+/// Fewest requests per thread for which a thread is started.
 const MIN_REQUESTS: usize = 64;
 
 /// Requests that a thread takes at once.
@@ -64,7 +65,7 @@ impl Names {
 pub(super) struct Entries {
     pub(super) files: Names,
     pub(super) directories: Names,
-    /// Entries that are passed over.
+    /// Entries that are skipped.
     pub(super) hidden: u64,
     pub(super) links: u64,
     pub(super) special: u64,
@@ -83,7 +84,7 @@ pub(super) fn entries(directory: impl AsFd) -> rustix::io::Result<Entries> {
         match name {
             b"." | b".." => {}
             [b'.', ..] => found.hidden += 1,
-            // Some file systems leave it to statx(2) to say what an entry is.
+            // Some file systems give the type of an entry only through statx(2).
             _ if entry.file_type() == FileType::Unknown => unknown.push(name.to_vec()),
             _ => found.add(name, entry.file_type()),
         }
@@ -119,7 +120,8 @@ pub(super) fn modified_ns(directory: impl AsFd) -> rustix::io::Result<i64> {
         .saturating_add(i64::from(answer.stx_mtime.tv_nsec)))
 }
 
-/// Size of a regular file in a directory \[bytes\]; `None` where the name now stands for something else.
+/// Size of a regular file in a directory \[bytes\]; `None` if the name is now that of something
+/// else.
 pub(super) fn file_bytes(directory: &OwnedFd, name: &[u8]) -> io::Result<Option<u64>> {
     let wanted = StatxFlags::TYPE | StatxFlags::SIZE;
     match rustix::fs::statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, wanted) {
@@ -132,7 +134,8 @@ pub(super) fn file_bytes(directory: &OwnedFd, name: &[u8]) -> io::Result<Option<
     }
 }
 
-/// Answers `ask` for every number below `count`, from several threads at once, as far as the system allows.
+/// Calls `ask` for every number below `count`, from several threads at once, as far as the system
+/// allows.
 pub(super) fn ask_all<T: Send>(count: usize, ask: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
     let threads = (count / MIN_REQUESTS).clamp(1, THREADS);
     if threads == 1 {

@@ -1,11 +1,14 @@
-//! A folder of files: every file is a sample, the directory below the folder that it is in its class.
+//! A folder of files: every file is a sample, and the top-level directory that holds it is its
+//! class.
 //!
-//! Opening lists the folder itself and looks at the times of the directories in it. The index lists everything once, depth
-//! first, names in the order of their bytes, and asks for the sizes of many files at a time; it keeps names, sizes and the
-//! times of all directories. A directory whose time has changed makes it stale: files came or went. The layout and what is passed
-//! over are in `docs/formats/folder.md`.
+//! Opening a folder lists it and reads the times of the directories in it. The index lists
+//! everything once, depth first, names in the order of their bytes, and requests the sizes of many
+//! files at a time. It keeps names, sizes and the times of all directories. A directory with
+//! another time makes it stale: files were added or removed. The layout and the skipped entries are
+//! in `docs/formats/folder.md`.
 //!
-//! Memory depends on the largest directory, not on the number of files. No symbolic link is followed.
+//! Memory depends on the largest directory, not on the number of files. Symbolic links are not
+//! followed.
 
 mod list;
 
@@ -29,7 +32,7 @@ use crate::index::sidecar::{Entry, NUMBER_BYTES, NameTableWriter, RecordClass, S
 use crate::{Error, Index, OpenOptions, SidecarError};
 use list::{Names, ask_all, entries, file_bytes, modified_ns};
 
-/// Files whose sizes are asked for at once.
+/// Files whose sizes are requested at once.
 const FILES_AT_ONCE: usize = 1 << 16;
 
 /// Directories that are kept open for that.
@@ -45,7 +48,8 @@ const LABEL: &str = "label";
 pub struct Folder {
     input: Input,
     root: OwnedFd,
-    /// Names of the classes in the order of their numbers; none where the files lie in the folder itself.
+    /// Names of the classes in the order of their numbers; empty if the files lie in the folder
+    /// itself.
     classes: Vec<Vec<u8>>,
     fields: Vec<&'static str>,
     state: ShardState,
@@ -74,7 +78,7 @@ impl Folder {
             fields = known;
         }
         let state = state(&root, path, &classes)?;
-        // A folder has no bytes of its own: those of its files are known by the index.
+        // A folder has no bytes of its own: the index knows those of its files.
         let input = Input::from_source(path, Arc::new(Vec::<u8>::new()))?;
         Ok(Self { input, root, classes, fields, state })
     }
@@ -87,7 +91,7 @@ impl Folder {
     }
 }
 
-/// What tells the state of a folder from another: the times of the folder and of the directories in it.
+/// The state of a folder, to detect changes: the times of the folder and of the directories in it.
 fn state(root: &OwnedFd, path: &Path, classes: &[Vec<u8>]) -> Result<ShardState, Error> {
     let own_ns = modified_ns(root).map_err(|errno| failed("inspect", path, errno))?;
     let mut text = own_ns.to_le_bytes().to_vec();
@@ -110,7 +114,7 @@ pub(crate) fn failed(action: &str, path: &Path, errno: rustix::io::Errno) -> Err
     Error::Io { action: action.to_owned(), path: path.to_owned(), offset: None, source: errno.into() }
 }
 
-/// A directory that was listed, and whose files are to be asked for.
+/// A directory that was listed, whose files' sizes are still unknown.
 struct Listed {
     /// Its number.
     number: u32,

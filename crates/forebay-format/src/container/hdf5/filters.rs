@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{BlockCodec, Codec};
 
-/// Elements of a bitshuffled block where the file does not say it: 8 KiB of them, at least 128 (bitshuffle's
-/// `bshuf_default_block_size`, which "needs to be absolutely stable between versions").
+/// Elements of a bitshuffled block where the file does not say: 8 KiB of them, at least 128
+/// (bitshuffle's `bshuf_default_block_size`, which "needs to be absolutely stable between
+/// versions").
 const DEFAULT_BLOCK_BYTES: u32 = 8192;
 const MIN_DEFAULT_BLOCK_ITEMS: u32 = 128;
 
@@ -21,7 +22,8 @@ pub struct Filter {
     pub values: Vec<u32>,
 }
 
-/// The chain of codecs that undoes `filters`, of which a chunk has skipped those whose bit in `mask` is set.
+/// The chain of codecs that reverses `filters`, of which a chunk has skipped those whose bit in
+/// `mask` is set.
 ///
 /// Fails with the filter that cannot be undone, in words.
 pub fn chain(filters: &[Filter], mask: u32) -> Result<Vec<Codec>, String> {

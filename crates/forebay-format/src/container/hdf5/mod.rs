@@ -1,12 +1,14 @@
 //! HDF5: chunks and contiguous data in place, found by h5py and read without it.
 //!
-//! In order: [`Hdf5File::open`] reads the superblock, which tells whether this is an HDF5 file, whole, and closed by its writer.
-//! Where its datasets lie, h5py finds once, before an index is built (`python/forebay/hdf5.py`); what it says is given to
-//! [`Container::set_structure`], checked like any input ([`structure`]), and made into places. Contiguous datasets are plain
-//! columns; where a file has chunks, the column is tiled. Filters are undone after the read ([`filters`], [`crate::codec`]).
+//! In order: [`Hdf5File::open`] reads the superblock, which shows whether this is an HDF5 file,
+//! complete, and closed by its writer. h5py finds the locations of its datasets once, before an
+//! index is built (`python/forebay/_formats/hdf5_structure.py`). [`Container::set_structure`] takes
+//! that structure, as untrusted input ([`structure`]), and makes locations of it. Contiguous
+//! datasets are plain columns; where a file has chunks, the column is tiled. Filters are reversed
+//! after the read ([`filters`], [`crate::codec`]).
 //!
-//! Not done: datasets that are virtual, external or of variable length are refused, as are filters without a codec; nothing of
-//! libhdf5 is used when samples are read. Layout and refusals: `docs/formats/hdf5.md`.
+//! Refused: datasets that are virtual, external or of variable length, and filters without a codec.
+//! libhdf5 is not used when samples are read. Layout and refusals: `docs/formats/hdf5.md`.
 
 mod filters;
 mod structure;
@@ -26,7 +28,8 @@ use crate::file::{Input, ReadAt};
 use crate::index::sidecar::{Entry, Part, PartPiece, RecordClass, ShardState, Writer};
 use crate::{Error, OpenOptions};
 
-/// Chains of codecs that the chunks of one column may have, over all files: pipelines, and chunks that skipped a filter.
+/// Chains of codecs that the chunks of one column may have, over all files: pipelines, and chunks
+/// that skipped a filter.
 const MAX_CHAINS: usize = 8;
 
 /// Samples or chunks between two reports of progress.
@@ -61,7 +64,7 @@ impl Hdf5File {
         })
     }
 
-    /// Adds what a tiled column has in this file.
+    /// Adds the part of a tiled column that is in this file.
     fn add_chunks(&self, column: usize, dataset: &Dataset, writer: &mut Writer) -> Result<(), Error> {
         let samples = self.structure()?.samples;
         let DataLayout::Chunked(Chunks { shape, of_grid, chains, table }) = &dataset.layout else {
@@ -149,7 +152,7 @@ impl Container for Hdf5File {
     }
 
     fn columns(&self) -> Result<Vec<Column>, Error> {
-        // As many classes as a tiled column may need; which of them have which chain is found on the way.
+        // As many classes as a tiled column may need; the scan assigns the chains.
         let classes = vec![RecordClass::tight("data"); MAX_CHAINS];
         let column = |dataset: &Dataset| Column { field: dataset.field.clone(), classes: classes.clone() };
         Ok(self.structure()?.datasets.iter().map(column).collect())
@@ -217,7 +220,8 @@ impl Container for Hdf5File {
     }
 }
 
-/// Takes any bytes for a structure of a file of any bytes: opened and made into an index, or refused. For fuzzing.
+/// Takes any bytes as the structure of a file of any bytes, and opens and indexes or refuses it.
+/// For fuzzing.
 #[doc(hidden)]
 pub fn index_of_bytes(file: Vec<u8>, structure: &[u8]) -> Result<Vec<u8>, Error> {
     let source: Arc<dyn ReadAt> = Arc::new(file);

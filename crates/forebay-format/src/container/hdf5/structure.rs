@@ -1,8 +1,8 @@
 //! The structure of a file: what h5py has found, as bytes, and checked like any other input.
 //!
-//! It begins with the length of a description (4 bytes, little-endian) and the description as JSON ([`Description`]). Behind it
-//! stand, dataset by dataset, the data themselves of compact datasets, or the table of chunks: 28 bytes for each chunk that is
-//! there, [`CHUNK_BYTES`], ordered by number.
+//! It begins with the length of a description (4 bytes, little-endian) and the description as JSON
+//! ([`Description`]). Then follow, dataset by dataset, the data themselves of compact datasets, or
+//! the table of chunks: 28 bytes for each existing chunk, [`CHUNK_BYTES`], ordered by number.
 
 use forebay_types::{Dtype, Field, Layout};
 use serde::Deserialize;
@@ -13,17 +13,18 @@ use crate::codec::{self, Codec};
 use crate::file::Input;
 use crate::index::sidecar::tiles::{Grid, MAX_RUNS};
 
-/// An entry of the table of chunks: number in C order of the grid, offset and length in the file [bytes], u64 each, and a mask of
-/// the filters that were skipped, u32, all little-endian.
+/// An entry of the table of chunks: number in C order of the grid, offset and length in the file
+/// [bytes], u64 each, and a mask of the filters that were skipped, u32, all little-endian.
 const CHUNK_BYTES: usize = 28;
 
-/// Most chunks, or rows, that were never written: they take no room in the file, so nothing else bounds them.
+/// Most chunks, or rows, that were never written: they take no space in the file, so nothing else
+/// bounds them.
 const MAX_MISSING: u64 = 1 << 24;
 
 /// Most dimensions of a dataset.
 const MAX_DIMENSIONS: usize = 32;
 
-/// What h5py says of a file.
+/// h5py's description of a file.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Description {
@@ -33,7 +34,7 @@ enum Description {
     Unsupported { what: String, found: String, hint: String },
     /// It contradicts itself.
     Corrupt { what: String, offset: u64, expected: String, found: String },
-    /// The caller wants something that cannot be.
+    /// The request of the caller cannot be met.
     Usage { message: String, hint: String },
 }
 
@@ -64,7 +65,7 @@ enum LayoutDescription {
     Compact,
     /// Never written.
     Missing,
-    /// In chunks of this shape, of which so many are there.
+    /// In chunks of this shape, and the number of existing ones.
     Chunked { shape: Vec<u64>, filters: Vec<Filter>, chunks: u64 },
 }
 

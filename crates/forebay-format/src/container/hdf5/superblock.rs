@@ -1,7 +1,8 @@
 //! The superblock: the only part of an HDF5 file that is read here.
 //!
-//! It says where the file begins (a user block may stand in front), where it ends, and whether a writer has it open. Everything
-//! else is found by h5py. Versions 0 to 3 (HDF5 File Format Specification, section II.A).
+//! It holds where the file begins (a user block may come first), where it ends, and whether a
+//! writer has it open. h5py finds everything else. Versions 0 to 3 (HDF5 File Format Specification,
+//! section II.A).
 
 use crate::Error;
 use crate::file::Input;
@@ -9,24 +10,25 @@ use crate::file::Input;
 /// The mark of every HDF5 file.
 pub(crate) const SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 
-/// Bytes of the longest superblock that are looked at: version 1 with offsets of 8 bytes.
+/// Bytes of the longest superblock that is read: version 1 with offsets of 8 bytes.
 const HEAD_BYTES: usize = 60;
 
-/// Flags of a file that is open for writing, or was when its writer died: written to, and read meanwhile (SWMR).
+/// Flags of a file that is open for writing, or was when its writer died: written to, and read
+/// meanwhile (SWMR).
 const OPEN_FLAGS: u8 = 1 | 4;
 
-/// What the superblock says.
+/// Contents of the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
-    /// Where it stands [bytes from the start of the file].
+    /// Its offset [bytes from the start of the file].
     pub(crate) offset: u64,
     /// Its version.
     pub(crate) version: u8,
-    /// The bytes that were looked at.
+    /// The bytes that were read.
     pub(crate) head: Vec<u8>,
 }
 
-/// Where the signature of an HDF5 file stands, if it does.
+/// Offset of the signature of an HDF5 file, if there is one.
 pub(crate) fn signature(input: &Input) -> Result<Option<u64>, Error> {
     let mut offset = 0;
     while offset == 0 || offset < input.bytes() {
@@ -35,7 +37,7 @@ pub(crate) fn signature(input: &Input) -> Result<Option<u64>, Error> {
         if found[..count] == SIGNATURE {
             return Ok(Some(offset));
         }
-        // Behind a user block, the length of which is 512 or more by doubling.
+        // After a user block, whose length is 512 times a power of two.
         offset = if offset == 0 { 512 } else { 2 * offset };
     }
     Ok(None)
@@ -58,7 +60,8 @@ impl Superblock {
         let short = || input.corrupt(offset, "superblock", "more bytes", "the end of the file");
         let byte = |at: usize| head.get(at).copied().ok_or_else(short);
         let version = byte(8)?;
-        // Where the size of offsets stands, and the address of the end of the file in units of it behind the base.
+        // Offset of the size of offsets; and offset of the end-of-file address, in units of that
+        // size after the base.
         let (size_at, base_at) = match version {
             0 => (13, 24),
             1 => (13, 28),
@@ -96,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// A version 2 or 3 superblock behind a user block of `offset` bytes.
+    /// A version 2 or 3 superblock after a user block of `offset` bytes.
     fn file(offset: usize, version: u8, flags: u8, end: u64, bytes: usize) -> Vec<u8> {
         let mut file = vec![0; bytes];
         let mut head = SIGNATURE.to_vec();

@@ -1,7 +1,8 @@
 //! A set of page numbers, as bits.
 //!
-//! It costs one bit per page of the file where pages are used, in chunks of 512 bytes that are made when first
-//! touched: a sparse file of many exabytes that claims to be a database cannot make it large.
+//! It costs one bit per page of the file where pages are used, in chunks of 512 bytes that are
+//! allocated at first use. A sparse file of many exabytes that claims to be a database cannot make
+//! it large.
 
 use std::collections::HashMap;
 
@@ -14,14 +15,14 @@ pub(super) struct PageSet {
     chunks: Vec<[u64; (CHUNK_PAGES / 64) as usize]>,
     /// Chunk number to index in `chunks`.
     index: HashMap<u64, usize>,
-    /// The last entry of `index` that was used: neighbours are asked for one after the other.
+    /// The last entry of `index` that was used: calls come for neighbours in order.
     last: Option<(u64, usize)>,
 }
 
 impl PageSet {
     /// Adds the pages from `first` on. Returns the first of them that was there already, if any.
     ///
-    /// The caller has checked that the pages lie in the file, so that `first + pages` does not overflow.
+    /// The caller has checked that the pages lie in the file, so `first + pages` does not overflow.
     pub(super) fn insert(&mut self, first: u64, pages: u64) -> Option<u64> {
         let end = first + pages;
         let mut page = first;

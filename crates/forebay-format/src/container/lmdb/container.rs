@@ -82,8 +82,8 @@ impl Database {
         }
     }
 
-    /// [`Container::add_to`], which also hands every record to `observe`, with the number of its key in
-    /// [`NOT_SAMPLES`], if it is no sample.
+    /// [`Container::add_to`], which also passes every record to `observe`, with the number of its
+    /// key in [`NOT_SAMPLES`], if it is no sample.
     pub fn add_observed(
         &self,
         writer: &mut Writer,

@@ -1,8 +1,10 @@
-//! A cursor: from record to record in key order, with one page in hand per level, as LMDB's own library walks.
+//! A cursor: from record to record in key order, one page per level, as LMDB's own library
+//! iterates.
 //!
-//! The pages come from whoever holds the file in memory, one at a time and when they are wanted, so what a step costs is
-//! what touching them costs. Every page is checked like in the walk ([`super::page::decode`]); a file whose pages lead in
-//! circles ends with an error once more records have come than the database says it has.
+//! The pages come from the owner of a mapping, one at a time and on demand, so a step costs what
+//! touching them costs. Every page is checked as in the scan ([`super::page::decode`]). If the
+//! pages of a file form a circle, the cursor ends with an error after more records than the
+//! database claims.
 
 use super::Database;
 use super::page::{Node, Payload, Role, decode};
@@ -10,19 +12,19 @@ use super::page_error::{PageError, WalkError};
 use super::walk::Value;
 use crate::Error;
 
-/// Hands out bytes of the data file, (offset, length) \[bytes\]; `None` where it has none.
+/// Returns bytes of the data file, (offset, length) \[bytes\]; `None` where it has none.
 pub type Pages<'a> = dyn Fn(u64, u64) -> Option<&'a [u8]> + 'a;
 
 /// A place between two records.
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
-    /// From the root down; empty before the first record and behind the last.
+    /// From the root down; empty before the first record and after the last.
     levels: Vec<Level>,
     begun: bool,
     passed: u64,
 }
 
-/// A place between two records as one process tells it to another: pages of the file in place of memory.
+/// A place between two records in a form for other processes: pages of the file instead of memory.
 ///
 /// ```text
 /// transaction (8 bytes) | root page (8) | levels (1) | for each level: page (8), node that comes next (2)
@@ -35,7 +37,7 @@ pub struct PortableCursor {
     pub transaction: u64,
     /// Root of the tree.
     pub root: u64,
-    /// From the root down; empty before the first record and behind the last.
+    /// From the root down; empty before the first record and after the last.
     pub levels: Vec<(u64, u16)>,
 }
 
@@ -45,7 +47,7 @@ impl PortableCursor {
     /// Bytes of a level.
     const LEVEL_BYTES: usize = 10;
 
-    /// The bytes that are told.
+    /// The place as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::HEAD_BYTES + Self::LEVEL_BYTES * self.levels.len());
@@ -59,7 +61,7 @@ impl PortableCursor {
         bytes
     }
 
-    /// Reads what was told; `None` where the bytes are no cursor.
+    /// Reads the bytes of a place; `None` if they are none.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, levels) = bytes.split_at_checked(Self::HEAD_BYTES)?;
@@ -86,9 +88,10 @@ struct Level {
 }
 
 impl Cursor {
-    /// Goes over the next record and hands out its key and where its value lies; `None` behind the last.
+    /// Steps over the next record and returns its key and where its value lies; `None` after the
+    /// last.
     ///
-    /// Named databases in a main database are no records and are passed over.
+    /// Named databases in a main database are no records and are skipped.
     pub fn next<'a>(
         &mut self,
         database: &Database,
@@ -97,8 +100,8 @@ impl Cursor {
         self.step(database, pages).map_err(|error| error.at(database.path()))
     }
 
-    /// The branch page above the leaf that the cursor is in, and the leaves that it names from there on, as bytes of the file; `None`
-    /// where a tree has no branches, and behind the last record.
+    /// The branch page above the cursor's leaf, and the leaves from there on that it names, as
+    /// bytes of the file; `None` where a tree has no branches, and after the last record.
     pub(crate) fn leaves_ahead<'a>(
         &'a self,
         database: &'a Database,
@@ -112,18 +115,18 @@ impl Cursor {
         Some((branch.page, leaves))
     }
 
-    /// The place as another process can be told it.
+    /// The place in a form for other processes.
     #[must_use]
     pub fn portable(&self, database: &Database) -> PortableCursor {
         let levels = self.levels.iter().map(|level| (level.page, level.next as u16)).collect();
         PortableCursor { transaction: last_transaction(database), root: database.identity.tree.root, levels }
     }
 
-    /// The place that another process told, `passed` records (at least) behind the first.
+    /// The place from another process, at least `passed` records after the first.
     ///
     /// # Errors
-    /// A place of another snapshot, and one that is none: every page must be in the file, of the right kind, and the child that its
-    /// parent was left at.
+    /// A place of another snapshot, and one that is none: every page must be in the file, of the
+    /// right kind, and the child that its parent was left at.
     pub fn restore(
         database: &Database,
         portable: &PortableCursor,
@@ -165,7 +168,7 @@ impl Cursor {
             let entered = level.next.checked_sub(1).and_then(|node| level.nodes.get(node));
             expected = match entered.map(|node| node.payload) {
                 Some(Payload::Child(child)) => child,
-                // Behind a record of the leaf, which is the last level.
+                // After a record of the leaf, which is the last level.
                 Some(_) => 0,
                 None => {
                     let nodes = level.nodes.len();

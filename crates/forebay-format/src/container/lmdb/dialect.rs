@@ -1,11 +1,12 @@
 //! The eight dialects of the file: LMDB 0.9 or 1.0, words of 32 or 64 bits, little- or big-endian.
 //!
-//! LMDB writes the structures of the machine it runs on. What a dialect fixes: the width of page numbers, transaction
-//! numbers and counts (one *word*), the length of a page header, the number added to pointers within a page, and the
-//! order of the bytes. Everything else is the same, so all other modules are written once, over [`Dialect`].
+//! LMDB writes the structures of the machine it runs on. A dialect fixes the width of page numbers,
+//! transaction numbers and counts (one *word*), the length of a page header, the number added to
+//! pointers within a page, and the byte order. Everything else is the same, so all other modules
+//! are written once, over [`Dialect`].
 //!
-//! A dialect is found by its magic number, which stands right behind the header of page 0, and the version word
-//! behind that (`docs/formats/lmdb.md`, "Dialects").
+//! A dialect is detected by its magic number, which follows the header of page 0, and the version
+//! word after that (`docs/formats/lmdb.md`, "Dialects").
 
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +125,7 @@ impl Dialect {
         })
     }
 
-    /// Length of a page header \[bytes\]; values on overflow pages start behind it.
+    /// Length of a page header \[bytes\]; values on overflow pages start after it.
     #[must_use]
     pub const fn header_bytes(self) -> u32 {
         match (self.version, self.word) {
@@ -171,7 +172,7 @@ impl Dialect {
         8 + 5 * self.word_bytes()
     }
 
-    /// Length of the record on a meta page, behind the page header \[bytes\].
+    /// Length of the record on a meta page, after the page header \[bytes\].
     pub(super) const fn meta_record_bytes(self) -> usize {
         8 + 4 * self.word_bytes() + 2 * self.tree_record_bytes()
     }

@@ -1,10 +1,11 @@
-//! Reading many pages: batches of bounded size, sorted by page number, neighbours in one read, several threads.
+//! Reads many pages: batches of bounded size, sorted by page number, neighbours in one read,
+//! several threads.
 //!
-//! A level of the tree is a list of page numbers in key order. It is cut into batches of bounded size; of each, the
-//! numbers are sorted, runs of neighbours become one read each, the reads are announced to the kernel and handed to
-//! the threads, as many as the system gives; without any the caller reads alone. While the pages of one batch are looked
-//! at, in key order, the next one is being read: two batches exist at any time, and memory is bounded by them and the
-//! list.
+//! A level of the tree is a list of page numbers in key order, cut into batches. The numbers of a
+//! batch are sorted, and each run of neighbours becomes one read. The reads are announced to the
+//! kernel and go to as many threads as the system gives; without threads the caller reads alone.
+//! While the pages of one batch are processed in key order, the next one is being read: two batches
+//! exist at any time, and memory is bounded by them and the list.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,11 +22,11 @@ use crate::threads::start_up_to;
 
 /// Longest single read \[bytes\].
 ///
-/// Large enough that the cost of a request does not show against its transfer on any storage, small enough that the
-/// leaves of an inline database are shared evenly among the threads.
+/// Large enough that the cost of a request is small against the transfer on any storage, small
+/// enough that the leaves of an inline database are shared evenly among the threads.
 const MAX_READ_BYTES: u64 = 1 << 20;
 
-/// Time after which a caller that waits is asked whether it still wants to; Ctrl-C should feel immediate.
+/// Time between two calls of the progress callback; Ctrl-C should feel immediate.
 const WAITING: Duration = Duration::from_millis(100);
 
 /// Receives a page: its index in the list of its level, its number, its bytes.
@@ -63,8 +64,8 @@ struct Batch {
 }
 
 impl Fetch<'_> {
-    /// Calls `on_page` for each page of `level`, in the order of the list. The pages lie in the file, each is there
-    /// once.
+    /// Calls `on_page` for each page of `level`, in the order of the list. The pages lie in the
+    /// file, and each is there once.
     pub(super) fn level(&self, level: &[u64], on_page: &mut OnPage<'_>) -> Result<(), WalkError> {
         let batch_pages =
             (self.memory_bytes / 2 / u64::from(self.layout.page_bytes)).clamp(1, 1 << 24) as usize;
@@ -128,7 +129,7 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Keeps two batches under way and hands out the pages of the older one.
+    /// Keeps two batches in flight and returns the pages of the older one.
     fn pipeline(
         &self,
         level: &[u64],
@@ -174,7 +175,8 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Tells the kernel what is read next, so that it has all of a batch under way at once. A single read gains nothing.
+    /// Announces the reads of a batch to the kernel, so that all of them are in flight at once. A
+    /// single read gains nothing.
     fn announce(&self, reads: &[Read]) {
         if reads.len() > 1 {
             for read in reads {
@@ -183,7 +185,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Plans the batch that starts at index `first` of the level; buffers come from `spare` where there are some.
+    /// Plans the batch that starts at index `first` of the level; reuses buffers from `spare`.
     fn cut(
         &self,
         level: &[u64],

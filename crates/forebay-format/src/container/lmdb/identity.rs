@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dialect::Dialect;
 
-/// What the database says about one of its trees (`MDB_db`).
+/// LMDB's record of one of its trees (`MDB_db`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeRecord {
     /// Kind of keys and values, as LMDB's bits.
@@ -39,7 +39,7 @@ impl TreeRecord {
     }
 }
 
-/// What tells one state of a database from another; kept in sidecars and compared with the file.
+/// The state of a database; kept in sidecars and compared with the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// How the file writes its structures.

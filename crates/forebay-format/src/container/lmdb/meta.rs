@@ -1,8 +1,8 @@
 //! The two meta pages: which snapshot of the database is read.
 //!
-//! Pages 0 and 1 describe one snapshot each; transaction N writes page N & 1, and the larger transaction number wins.
-//! Both must be sound. A reader without the lock file may see a meta page half written, so a pair that makes no sense
-//! is read once more before it is refused.
+//! Pages 0 and 1 describe one snapshot each; transaction N writes page N & 1, and the larger
+//! transaction number wins. Both must be valid. A reader without the lock file may see a
+//! half-written meta page, so an inconsistent pair is read once more before it is refused.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ const PAGE_IS_META: u16 = 8;
 /// Environment flag: pages are encrypted (LMDB 1.0).
 const ENVIRONMENT_IS_ENCRYPTED: u16 = 0x2000;
 
-/// Longest checksum that is believed \[bytes\].
+/// Longest checksum that is accepted \[bytes\].
 const MAX_CHECKSUM_BYTES: u16 = 256;
 
 /// Deepest tree that LMDB makes.
@@ -40,7 +40,7 @@ pub(super) const TREE_INTEGER_KEYS: u16 = 0x08;
 const TREE_DUPLICATE_KINDS: u16 = 0x70;
 
 impl TreeRecord {
-    /// Checks the record, which stands at `offset` of the file, against the file it is in.
+    /// Checks the record, which lies at `offset` of the file, against the file.
     pub(super) fn check(&self, name: &str, offset: u64, layout: &Layout) -> Result<(), WalkError> {
         let fault = |what: &str, expected: String, found: String| -> WalkError {
             PageError::new(offset, format!("LMDB {name} database: {what}"), expected, found).into()
@@ -105,12 +105,13 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Where a page starts [bytes from the start of the file]. Pages have been checked to lie in the file.
+    /// Where a page starts [bytes from the start of the file]. Pages have been checked to lie in
+    /// the file.
     pub(super) fn offset(&self, page: u64) -> u64 {
         page.saturating_mul(u64::from(self.page_bytes))
     }
 
-    /// First byte behind the nodes of a page \[bytes\].
+    /// First byte after the nodes of a page \[bytes\].
     pub(super) fn end(&self) -> u32 {
         self.page_bytes.saturating_sub(self.checksum_bytes)
     }
@@ -197,13 +198,13 @@ impl Metas {
         (&self.pages[number as usize], number)
     }
 
-    /// Where the main tree's record stands in meta page `number` [bytes from the start of the file].
+    /// Offset of the main tree's record in meta page `number` [bytes from the start of the file].
     pub(super) fn main_offset(&self, number: u64) -> u64 {
         let at = main_record_at(self.dialect);
         number * u64::from(self.page_bytes) + at as u64
     }
 
-    /// Reads both pages; a pair that makes no sense is read a second time, since a writer may be at work.
+    /// Reads both pages. Reads an inconsistent pair a second time, since a writer may be at work.
     pub(super) fn read(input: &Input, counters: &IoCounters) -> Result<Self, WalkError> {
         match Self::read_once(input, counters) {
             Err(WalkError::PageError(_)) => Self::read_once(input, counters),
@@ -224,7 +225,7 @@ impl Metas {
         let first = decode(dialect, &head, 0, 0)?;
         let page_bytes = first.page_bytes;
 
-        // The length of the checksums is in the last two bytes of page 0, meta page 1 right behind them.
+        // The length of the checksums is in the last two bytes of page 0, right before meta page 1.
         let (at, bytes) = (page_bytes as usize - 2, 2 + length);
         let tail = if let Some(tail) = head.get(at..at + bytes) {
             tail.to_vec()
@@ -274,7 +275,7 @@ impl Metas {
     }
 }
 
-/// Where a meta page has the length of pages, which stands in the record of the free tree.
+/// Offset of the page size in a meta page; it is part of the record of the free tree.
 fn page_bytes_at(dialect: Dialect) -> usize {
     dialect.header_bytes() as usize + 8 + 2 * dialect.word_bytes()
 }

@@ -1,20 +1,25 @@
-//! LMDB, read natively: one database of one data file, without liblmdb, without its lock file, without a mapping.
+//! LMDB, read natively: one database of one data file, without liblmdb, without its lock file,
+//! without a mapping.
 //!
-//! In order: [`Database::open`] reads the two meta pages, finds out how the file was written ([`dialect`]), picks the
-//! snapshot of the last transaction ([`meta`]) and, for a named database, descends the main tree to its record.
-//! [`Database::walk`] reads the tree level by level ([`walk`], [`fetch`]) and hands out every record in key order:
-//! key, place and length of the value. Overflow pages, the bulk of most files, are not read. [`Cursor`] goes from record to
-//! record instead, as programs do that use LMDB's own library.
+//! In order: [`Database::open`] reads the two meta pages, detects how the file was written
+//! ([`dialect`]), picks the snapshot of the last transaction ([`meta`]) and, for a named database,
+//! descends the main tree to its record. [`Database::walk`] reads the tree level by level
+//! ([`walk`], [`fetch`]) and visits every record in key order: key, place and length of the value.
+//! Overflow pages, the bulk of most files, are not read. [`Cursor`] instead goes from record to
+//! record, as programs do that use LMDB's own library.
 //!
-//! Promised: each meta, branch and leaf page is read once and nothing else; no file, however damaged, leads to a
-//! panic, a loop or memory without bound, because everything is checked before it is used ([`page`] and the table in
-//! `docs/formats/lmdb.md`); errors name file, offset, what was expected and what was found.
+//! Promised: each meta, branch and leaf page is read once and nothing else. No file, however
+//! damaged, leads to a panic, a loop or unbounded memory, because everything is checked before it
+//! is used ([`page`] and the table in `docs/formats/lmdb.md`). Errors name file, offset, what was
+//! expected and what was found.
 //!
-//! Not done: duplicate keys (`MDB_DUPSORT`) and encryption are refused; checksums of LMDB 1.0 are skipped over, not
-//! verified, since the file does not say which function made them. Nothing keeps a writer away: a file that is written
-//! while it is read is noticed by [`Database::check_unchanged`], two transactions late and in time.
+//! Refused: duplicate keys (`MDB_DUPSORT`) and encryption. Checksums of LMDB 1.0 are skipped, not
+//! verified, since the file does not name their function. Nothing excludes writers:
+//! [`Database::check_unchanged`] detects a file that is written while it is read, two transactions
+//! late and in time.
 //!
-//! Source: observation of files written by LMDB 0.9.7 to 1.0.2; the byte layout is in `docs/formats/lmdb.md`.
+//! Source: observation of files written by LMDB 0.9.7 to 1.0.2; the byte layout is in
+//! `docs/formats/lmdb.md`.
 
 mod bitmap;
 mod container;
@@ -61,7 +66,7 @@ pub struct Database {
     input: Arc<Input>,
     layout: Layout,
     identity: Identity,
-    /// Where the tree's record stands [bytes from the start of the file].
+    /// Offset of the tree's record [bytes from the start of the file].
     tree_offset: u64,
     opening_reads: u64,
     opening_bytes: u64,
@@ -70,8 +75,8 @@ pub struct Database {
 impl Database {
     /// Opens the main database of `path`, or the one named `database`.
     ///
-    /// `path` is a directory that holds `data.mdb`, or a data file. Only meta pages are read and, for a named
-    /// database, one page per level of the main tree.
+    /// `path` is a directory that holds `data.mdb`, or a data file. Only meta pages are read and,
+    /// for a named database, one page per level of the main tree.
     pub fn open(path: &Path, database: Option<&str>) -> Result<Self, Error> {
         let file = if path.is_dir() {
             let file = path.join(DATA_FILE);
@@ -154,7 +159,7 @@ impl Database {
         self.identity.tree.entries
     }
 
-    /// Length of a page header \[bytes\]: a big value starts this far behind its first page.
+    /// Length of a page header \[bytes\]: a big value starts this far into its first page.
     pub fn header_bytes(&self) -> u32 {
         self.layout.dialect.header_bytes()
     }
@@ -166,9 +171,10 @@ impl Database {
 
     /// Reads the meta pages again and fails if what was opened may have been overwritten since.
     ///
-    /// A transaction does not touch the pages of the snapshot before it, so one more than at the opening is harmless;
-    /// from the second on pages may be used again. Also an error: a shorter file, fewer transactions than at the
-    /// opening, other contents under the same number (another file was copied over this one).
+    /// A transaction does not touch the pages of the snapshot before it, so one more than at the
+    /// opening is harmless; from the second on pages may be reused. Also an error: a shorter file,
+    /// fewer transactions than at the opening, other contents under the same number (another file
+    /// was copied over this one).
     pub fn check_unchanged(&self) -> Result<(), Error> {
         let modified = |what: &str, expected: String, found: String| Error::Modified {
             path: self.path().to_owned(),
@@ -251,9 +257,9 @@ impl Database {
 
     /// Reads the tree level by level and hands every record to `sink`, in key order.
     ///
-    /// `progress` is called with the leaves done and all leaves, often; `false` ends the walk with
-    /// [`Error::Interrupted`]. An error of `sink` ends it too. What `sink` got before an error means nothing.
-    /// The walk ends with [`Self::check_unchanged`].
+    /// `progress` is called often, with the leaves done and all leaves; `false` ends the walk with
+    /// [`Error::Interrupted`]. An error of `sink` also ends it. Records before an error are
+    /// meaningless. The walk ends with [`Self::check_unchanged`].
     pub fn walk(
         &self,
         options: &WalkOptions,

@@ -1,4 +1,4 @@
-//! The header of a run of overflow pages, checked when the value behind it is read.
+//! The header of a run of overflow pages, checked when the value after it is read.
 
 use std::fmt;
 
@@ -8,10 +8,12 @@ use super::page_error::{PageError, hex16};
 /// Page type bit of the first page of an overflow run.
 const PAGE_IS_OVERFLOW: u16 = 4;
 
-/// Checks the first bytes of an overflow run: the header of page `page`, in front of a value of `length` bytes.
+/// Checks the first bytes of an overflow run: the header of page `page`, before a value of `length`
+/// bytes.
 ///
-/// `head` holds at least [`Dialect::header_bytes`] bytes from `page * identity.page_bytes` on. The walk does not read
-/// overflow pages; whoever reads a value has the header for nothing and checks it here.
+/// `head` holds at least [`Dialect::header_bytes`] bytes from `page * identity.page_bytes` on. The
+/// scan does not read overflow pages; a reader of a value gets the header at no cost and checks it
+/// here.
 pub fn check_overflow_header(
     identity: &Identity,
     page: u64,

@@ -1,8 +1,9 @@
 //! Branch and leaf pages: header, pointers, nodes.
 //!
-//! [`decode`] checks a page before anything of it is used: its own number, its type, its bounds, each node, and that
-//! the nodes tile the node area exactly. The tiling is what LMDB guarantees beyond its own checks; it catches pointers
-//! that alias, nodes that overlap and nearly every damaged length.
+//! [`decode`] checks a page before any of it is used: its own number, its type, its bounds, each
+//! node, and that the nodes tile the node area exactly. LMDB guarantees the tiling and does not
+//! check it; this check catches pointers that alias, nodes that overlap and nearly every damaged
+//! length.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -37,18 +38,19 @@ pub(super) struct Node {
     pub(super) at: u32,
     /// Length of the key \[bytes\].
     key_bytes: u16,
-    /// What it holds.
+    /// Its contents.
     pub(super) payload: Payload,
 }
 
-/// What a node holds.
+/// Contents of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Payload {
     /// A page one level down.
     Child(u64),
     /// A value on the page: first byte and length \[bytes\].
     Inline { at: u32, length: u32 },
-    /// A value on overflow pages: first page, length \[bytes\], length of the run if the node stores it \[pages\].
+    /// A value on overflow pages: first page, length \[bytes\], length of the run if the node
+    /// stores it \[pages\].
     Big { page: u64, length: u32, pages: Option<u64> },
     /// A named database: where its record is.
     Tree { at: u32 },
@@ -100,7 +102,8 @@ pub(super) fn decode(
         return fault(header - 4, "bounds", &expected, &format!("lower {lower}, upper {upper}"));
     }
 
-    // In the order of insertion each node starts where the one before it ends, from the end of the page downwards.
+    // In the order of insertion each node starts where the previous one ends, from the end of the
+    // page downwards.
     let mut floor = end;
     let mut tiled = true;
     for index in 0..(lower - header) / 2 {
@@ -149,7 +152,8 @@ struct Defect {
     found: String,
 }
 
-/// Decodes the node at `at`, of which at least the header lies before `end`. Returns it and its length on the page.
+/// Decodes the node at `at`, of which at least the header lies before `end`. Returns it and its
+/// length on the page.
 fn decode_node(dialect: Dialect, role: Role, bytes: &[u8], at: u32, end: u32) -> Result<(Node, u32), Defect> {
     let start = at as usize;
     let low = dialect.u32(bytes, start);

@@ -1,6 +1,7 @@
-//! What the parsing code reports before a path is attached.
+//! Errors of the parsing code, before a path is attached.
 //!
-//! Pages are checked without knowing the name of their file; [`WalkError::at`] turns a finding into [`Error`].
+//! The code that checks pages does not know the name of their file; [`WalkError::at`] makes an
+//! [`Error`].
 
 use std::fmt;
 use std::path::Path;
@@ -16,7 +17,7 @@ pub struct PageError {
     pub offset: u64,
     /// Which thing is wrong.
     pub what: String,
-    /// What a sound file has there.
+    /// What a valid file has there.
     pub expected: String,
     /// What this file has there.
     pub found: String,
@@ -46,7 +47,7 @@ impl PageError {
 pub(super) enum WalkError {
     /// The bytes contradict the format.
     PageError(PageError),
-    /// The file is sound, as far as one can tell, but of a kind that is not read.
+    /// The file is apparently valid, but of a kind that is not supported.
     Unsupported { what: &'static str, found: String, hint: String },
     /// The operating system refused to read.
     Read(ReadError),

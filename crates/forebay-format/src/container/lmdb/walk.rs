@@ -1,11 +1,13 @@
-//! The walk: from the root to every record, level by level.
+//! The scan of a tree: from the root to every record, level by level.
 //!
-//! Level 1 is the root. All pages of a level are read (see [`super::fetch`]) and replaced by their children, until the
-//! level is that of the leaves; the leaves give the records, in key order. So there are as many rounds of dependent
-//! reads as levels, each page is read once, and nothing recurses. A page that is reached twice ends the walk, which is
-//! why no file can make it loop; counts, overflow runs and the order of keys are checked on the way.
+//! Level 1 is the root. All pages of a level are read (see [`super::fetch`]) and replaced by their
+//! children, down to the leaves, which give the records in key order. There are as many rounds of
+//! dependent reads as levels, each page is read once, and nothing recurses. A page that is reached
+//! twice ends the walk, so no file can make it loop. Counts, overflow runs and the order of keys
+//! are checked as well.
 //!
-//! Not read: overflow pages. Their headers are checked when a value is read ([`super::check_overflow_header`]).
+//! Not read: overflow pages. Their headers are checked when a value is read
+//! ([`super::check_overflow_header`]).
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -26,7 +28,7 @@ const PROGRESS_LEAVES: u64 = 256;
 /// Names of named databases that a report lists.
 const LISTED_NAMES: usize = 16;
 
-/// How a walk reads.
+/// Parameters of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkOptions {
     /// Threads that read at the same time; with one, or none, the calling thread reads.
@@ -36,7 +38,7 @@ pub struct WalkOptions {
 }
 
 impl Default for WalkOptions {
-    /// Four threads and 32 MiB: announced reads need few threads, and more memory makes nothing faster.
+    /// Four threads and 32 MiB: announced reads need few threads, and more memory is no faster.
     fn default() -> Self {
         Self { threads: 4, memory_bytes: 32 << 20 }
     }
@@ -65,7 +67,7 @@ pub enum Value {
         /// Length \[bytes\].
         length: u64,
     },
-    /// On overflow pages: the value starts one page header behind the start of the first page.
+    /// On overflow pages: the value starts one page header after the start of the first page.
     Big {
         /// First page of the run.
         page: u64,
@@ -74,15 +76,15 @@ pub enum Value {
     },
 }
 
-/// What a walk found and what it cost.
+/// Findings and cost of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WalkReport {
-    /// Records handed out.
+    /// Records that were visited.
     pub records: u64,
-    /// Bytes read: meta, branch and leaf pages, with what opening the database read; without the second look at the
-    /// meta pages that every walk ends with.
+    /// Bytes read: meta, branch and leaf pages, with those of opening the database. Excludes the
+    /// second read of the meta pages that ends every walk.
     pub read_bytes: u64,
-    /// Reads behind [`Self::read_bytes`].
+    /// Reads for [`Self::read_bytes`].
     pub reads: u64,
     /// Rounds of reads that had to wait for the one before: the meta pages, then one per level.
     pub rounds: u32,
@@ -94,20 +96,20 @@ pub struct WalkReport {
     pub inline_records: u64,
     /// Records whose value lies on overflow pages.
     pub big_records: u64,
-    /// Named databases in this one; they are no records and are not handed out.
+    /// Named databases in this one; they are no records and are not visited.
     pub named_databases: u64,
     /// The first 16 of their names.
     pub names: Vec<String>,
 }
 
-/// What a walk works on.
+/// The input of a walk.
 pub(super) struct Walk<'a> {
     pub(super) input: &'a Input,
     pub(super) layout: &'a Layout,
     pub(super) tree: &'a TreeRecord,
     /// Whether this is the main tree, which may hold named databases.
     pub(super) is_main: bool,
-    /// Where the tree's record stands [bytes from the start of the file].
+    /// Offset of the tree's record [bytes from the start of the file].
     pub(super) tree_offset: u64,
 }
 
@@ -198,7 +200,7 @@ impl Walk<'_> {
         Ok(children)
     }
 
-    /// Reads the leaves and hands out their records.
+    /// Reads the leaves and visits their records.
     fn leaves(
         &self,
         fetch: &Fetch<'_>,
@@ -270,8 +272,8 @@ impl Walk<'_> {
         })
     }
 
-    /// Finds the record of the named database with this key, from the root down. Returns it and where it stands, or
-    /// `None` if there is no such key, or an error if the key's value is something else.
+    /// Finds the record of the named database with this key, from the root down. Returns it and its
+    /// offset, or `None` if there is no such key, or an error if the key's value is something else.
     pub(super) fn find_tree(&self, key: &[u8], counters: &IoCounters) -> Result<Option<Found>, WalkError> {
         let mut page = self.tree.root;
         let (mut bytes, mut nodes) = (Vec::new(), Vec::new());
@@ -309,7 +311,7 @@ impl Walk<'_> {
         self.layout.offset(page) + u64::from(node.at)
     }
 
-    /// Compares what the database says about itself with what was found so far, or at the end.
+    /// Compares the counts in the tree's record with those found so far, or at the end.
     fn check_count(&self, what: &str, stored: u64, found: u64, at_end: bool) -> Result<(), WalkError> {
         if found > stored || (at_end && found < stored) {
             let found = if at_end { format!("{found}") } else { format!("{found} or more") };
@@ -321,15 +323,15 @@ impl Walk<'_> {
     }
 }
 
-/// What [`Walk::find_tree`] found under a key.
+/// Result of [`Walk::find_tree`].
 pub(super) enum Found {
-    /// A named database: its record and where that stands [bytes from the start of the file].
+    /// A named database: its record and the offset of that [bytes from the start of the file].
     Tree(TreeRecord, u64),
     /// A plain record.
     Value,
 }
 
-/// The name of a database as text; LMDB 1.0 keeps it with a NUL at its end.
+/// The name of a database as a string; LMDB 1.0 keeps it with a NUL at its end.
 fn name_of(key: &[u8]) -> String {
     String::from_utf8_lossy(key.strip_suffix(&[0]).unwrap_or(key)).into_owned()
 }

@@ -1,7 +1,7 @@
 //! The header of an array: magic, version, length, and a Python dictionary of three keys.
 //!
-//! Versions 1, 2 and 3 differ in the size of the length and in the encoding of the text. Found by NEP 1 and numpy's
-//! `lib/format.py`; the layout to the byte is `docs/formats/npy.md`.
+//! Versions 1, 2 and 3 differ in the size of the length and in the encoding of the string. Source:
+//! NEP 1 and numpy's `lib/format.py`; the layout to the byte is `docs/formats/npy.md`.
 
 use std::ops::Range;
 
@@ -48,8 +48,8 @@ impl Array {
         self.samples() * self.sample_bytes
     }
 
-    /// Reads the header of the array that takes the bytes `place` of a file, checks it against them, and gives the
-    /// header's bytes as well.
+    /// Reads the header of the array in the bytes `place` of a file, and checks it against them.
+    /// Also returns the header's bytes.
     pub(super) fn read(
         input: &Input,
         place: Range<u64>,
@@ -66,7 +66,7 @@ impl Array {
 struct Header<'a> {
     input: &'a Input,
     place: Range<u64>,
-    /// What it is the header of, for messages.
+    /// The owner of the header, for messages.
     subject: &'a str,
     axis: SampleAxis,
 }

@@ -14,17 +14,17 @@ const DEEPEST: u32 = 16;
 pub struct Item {
     /// Its size \[bytes\].
     pub bytes: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: ItemKind,
 }
 
-/// How an element is handed out.
+/// How an element is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ItemKind {
     /// As a number of this type, in the byte order of this machine.
     Number(Dtype),
-    /// As bytes, of which numpy makes this type: a name such as `>f4` or `<M8[ns]`, or a list of fields as a Python
-    /// literal.
+    /// As bytes, of which numpy makes this type: a name such as `>f4` or `<M8[ns]`, or a list of
+    /// fields as a Python literal.
     Described(String),
 }
 

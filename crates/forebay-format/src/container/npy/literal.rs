@@ -1,7 +1,7 @@
-//! The Python literals that stand in headers of npy: a parser of its own, which computes nothing and calls nothing.
+//! The Python literals in headers of npy: a parser that computes nothing and calls nothing.
 //!
-//! Read are `None`, `True`, `False`, integers that are not negative, texts, tuples, lists and dictionaries, as
-//! `repr` writes them. Everything else is a fault, with its place.
+//! It reads `None`, `True`, `False`, non-negative integers, strings, tuples, lists and
+//! dictionaries, as `repr` writes them. Everything else is an error with its offset.
 
 use std::fmt;
 
@@ -23,14 +23,15 @@ pub(super) enum Literal {
 /// What is no literal, and where.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LiteralError {
-    /// Distance from the start of the text \[bytes\].
+    /// Distance from the start of the string \[bytes\].
     pub(super) at: usize,
     pub(super) expected: &'static str,
     pub(super) found: String,
 }
 
 impl Literal {
-    /// Reads one literal and the blanks around it; `text` holds characters with their places \[bytes\].
+    /// Reads one literal and the blanks around it; `text` holds characters with their offsets
+    /// \[bytes\].
     pub(super) fn parse(text: &[(usize, char)]) -> Result<Self, LiteralError> {
         let mut parser = Parser { text, next: 0 };
         let value = parser.value(0)?;
@@ -141,7 +142,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads the items up to the closing bracket, and whether the last one has a comma behind it.
+    /// Reads the items up to the closing bracket, and whether a comma follows the last one.
     fn sequence(&mut self, end: char, depth: u32) -> Result<(Vec<Literal>, bool), LiteralError> {
         self.next += 1;
         let (mut items, mut comma) = (Vec::new(), true);
@@ -193,7 +194,7 @@ impl Parser<'_> {
             value = grown;
             self.next += 1;
         }
-        // Python 2 wrote long integers with an L behind them.
+        // Python 2 appended an L to long integers.
         self.take('L');
         Ok(Literal::Integer(value))
     }

@@ -40,7 +40,7 @@ pub struct Arrays {
     found: Found,
 }
 
-/// What the headers of a file say.
+/// Contents of the headers of a file.
 #[derive(Debug)]
 struct Found {
     fields: Vec<(String, Array)>,
@@ -73,7 +73,7 @@ impl Arrays {
         self.found.fields[0].1.samples()
     }
 
-    /// What was passed over.
+    /// Members that were skipped.
     pub fn warnings(&self) -> &[String] {
         &self.found.warnings
     }
@@ -89,7 +89,7 @@ impl Arrays {
         array.start + sample * array.sample_bytes
     }
 
-    /// [`Error::Modified`] where size or headers are not those that were opened.
+    /// [`Error::Modified`] if size or headers differ from those that were opened.
     pub fn check_unchanged(&self) -> Result<(), Error> {
         self.input.check_unchanged()?;
         let names: Vec<_> = self.found.fields.iter().map(|(name, _)| name.clone()).collect();
@@ -232,7 +232,8 @@ fn field_name(member: &Member) -> &str {
     member.name.strip_suffix(".npy").unwrap_or(&member.name)
 }
 
-/// Finds the members that are asked for, in that order; all, in the order of their places, where none are.
+/// Finds the requested members, in that order; without a request all, in the order of their
+/// offsets.
 fn choose(input: &Input, members: Vec<Member>, fields: &[String]) -> Result<Vec<Member>, Error> {
     if members.is_empty() {
         let found = "a zip archive whose members are no npy files";

@@ -1,9 +1,10 @@
 //! The table of a zip archive: which members it holds, and where their bytes are.
 //!
-//! Read from the end: the end record, or the one of Zip64 that it points to, tells where the central directory is,
-//! which lists the members. Where a member's bytes begin is in its local header only, whose name and extra field have
-//! lengths of their own: numpy forces Zip64 there, and not in the directory.
-//! Source: PKWARE's APPNOTE.TXT 6.3, sections 4.3 to 4.5. The layout to the byte is `docs/formats/npy.md`.
+//! Read from the end: the end record, or the one of Zip64 that it points to, locates the central
+//! directory, which lists the members. Only the local header of a member shows where its bytes
+//! begin, since its name and extra field have lengths of their own: numpy forces Zip64 there, and
+//! not in the directory. Source: PKWARE's APPNOTE.TXT 6.3, sections 4.3 to 4.5. The layout to the
+//! byte is `docs/formats/npy.md`.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,7 +26,7 @@ const END_BYTES: usize = 22;
 const END64_BYTES: usize = 56;
 const LOCATOR64_BYTES: usize = 20;
 
-/// Longest comment behind the end record \[bytes\].
+/// Longest comment after the end record \[bytes\].
 const MAX_COMMENT_BYTES: u64 = 0xffff;
 
 /// Longest central directory \[bytes\]: half a million arrays.
@@ -52,11 +53,12 @@ pub(super) struct Member {
     pub(super) crc32: u32,
     /// Whether it is encrypted.
     pub(super) encrypted: bool,
-    /// Where its bytes are, as they stand in the file.
+    /// The range of its stored bytes in the file.
     pub(super) place: Range<u64>,
 }
 
-/// Reads the table of an archive; members come in the order of their places, and with all bytes that were looked at.
+/// Reads the table of an archive. Returns the members in the order of their offsets, and all bytes
+/// that were read.
 pub(super) fn members(input: &Input) -> Result<(Vec<Member>, Vec<u8>), Error> {
     let archive = Archive { input, bytes: input.bytes() };
     let end = archive.end()?;
@@ -104,13 +106,13 @@ struct Archive<'a> {
     bytes: u64,
 }
 
-/// What the end record says.
+/// Contents of the end record.
 struct End {
     members: u64,
     directory: Range<u64>,
 }
 
-/// What the central directory says of a member.
+/// Contents of an entry of the central directory.
 struct CentralEntry {
     name: String,
     flags: u16,
@@ -178,7 +180,7 @@ impl Archive<'_> {
                 offset,
             )
         };
-        // 0xffff stands for a value in the record of Zip64.
+        // 0xffff means that the value is in the record of Zip64.
         if ![0, 0xffff].contains(&disks.0) || ![0, 0xffff].contains(&disks.1) {
             return Err(self.input.unsupported(
                 "an archive of several parts",
@@ -220,7 +222,7 @@ impl Archive<'_> {
                 ));
             }
         };
-        // Values that do not fit stand in the extra field, in this order, and only those.
+        // Values that do not fit are in the extra field, in this order, and only those.
         let mut wide = zip64_values(&whole[name_end..extra_end]);
         let mut value = |narrow: u32| {
             if narrow == u32::MAX {
@@ -236,7 +238,7 @@ impl Archive<'_> {
         Ok((CentralEntry { name, flags, method, crc32, stored_bytes, local }, at + end))
     }
 
-    /// Finds the bytes of a member behind its local header; they end before `limit`.
+    /// Finds the bytes of a member after its local header; they end before `limit`.
     fn locate(
         &self,
         local: u64,
@@ -270,8 +272,8 @@ impl Archive<'_> {
 }
 
 impl Member {
-    /// Compares the checksum of a stored member with its bytes; `progress` is told how many of them
-    /// are done.
+    /// Compares the checksum of a stored member with its bytes; `progress` gets the number of bytes
+    /// done.
     pub(super) fn check_sum(&self, input: &Input, progress: &dyn Fn(u64) -> bool) -> Result<(), Error> {
         let mut sum = flate2::Crc::new();
         let mut piece = Vec::new();

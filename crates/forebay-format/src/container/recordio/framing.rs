@@ -23,7 +23,7 @@ impl Framing for RecordIo {
         part_at(headers, 0).map(drop)
     }
 
-    /// Visits the records, and holds the index file beside against them, if there is one.
+    /// Visits the records, and compares them with the index file beside, if there is one.
     fn scan(
         input: &Input,
         progress: &dyn Fn(u64) -> bool,

@@ -1,7 +1,7 @@
 //! The list of offsets that `MXNet` writes beside a `RecordIO` file: `train.idx` for `train.rec`.
 //!
-//! A line per record: a key, a tab, and where the record starts. It is not needed, since the file tells the same; but a
-//! list that contradicts its file means that one of them is of another data set, or cut.
+//! A line per record: a key, a tab, and the offset of the record. It is redundant, but if a list
+//! contradicts its file, one of them belongs to another data set, or is cut.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::file::Input;
 #[derive(Debug)]
 pub struct IndexFile {
     path: PathBuf,
-    /// Where records start, and in which line that stands [both bytes], in the order of the file.
+    /// Offsets of records, and of their lines in the list [both bytes], in the order of the file.
     listed: Vec<(u64, u64)>,
     next: usize,
 }
@@ -67,7 +67,8 @@ impl IndexFile {
         self.listed.len() as u64
     }
 
-    /// Notes that a record of the file starts at `start`; the records come in the order of the file.
+    /// Compares the list with a record of the file that starts at `start`; the records come in the
+    /// order of the file.
     pub fn see(&mut self, start: u64) -> Result<(), Error> {
         while let Some((listed, line)) = self.listed.get(self.next) {
             if *listed > start {

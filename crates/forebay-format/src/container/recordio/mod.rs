@@ -1,10 +1,11 @@
-//! `RecordIO`: `MXNet`'s records one behind the other, each with a magic number and its length in front.
+//! `RecordIO`: `MXNet`'s records back to back, each with a magic number and its length before it.
 //!
-//! A part is `u32 magic`, `u32 kind << 29 | length`, the data, and zeros up to a multiple of four bytes, all
-//! little-endian. Kind 0 is a whole record; a record whose data hold the magic number at a multiple of four bytes is cut
-//! there into parts (1 first, 2 middle, 3 last), and the magic number itself is left out. [`walk`] goes from header to
-//! header and checks every one; the data are not touched. [`IndexFile`] is the list of offsets that writers may put
-//! beside the file. The layout to the byte is `docs/formats/recordio.md`. Source: dmlc-core's `recordio.h`.
+//! A part is `u32 magic`, `u32 kind << 29 | length`, the data, and zeros up to a multiple of four
+//! bytes, all little-endian. Kind 0 is a whole record. A record whose data hold the magic number at
+//! a multiple of four bytes is cut there into parts (1 first, 2 middle, 3 last), and the magic
+//! number itself is left out. [`walk`] goes from header to header and checks every one; it does not
+//! read the data. [`IndexFile`] is the list of offsets that writers may put beside the file. The
+//! layout to the byte is `docs/formats/recordio.md`. Source: dmlc-core's `recordio.h`.
 
 mod framing;
 mod index_file;
@@ -17,10 +18,10 @@ use crate::file::HeaderScan;
 use crate::file::Input;
 use crate::index::sidecar::{Entry, Part, PartPiece, RecordClass};
 
-/// The magic number in front of every part.
+/// The magic number before every part.
 pub const MAGIC: u32 = 0xced7_230a;
 
-/// Bytes in front of the data of a part \[bytes\]: the magic number, and kind and length.
+/// Bytes before the data of a part \[bytes\]: the magic number, and kind and length.
 pub const HEAD_BYTES: u32 = 8;
 
 /// Parts start at multiples of this \[bytes\].
@@ -28,11 +29,12 @@ const STEP_BYTES: u32 = 4;
 
 /// Most parts of one record.
 ///
-/// Data without design hold the magic number once in 16 GiB. The bound keeps the description of a record below a
-/// thousand bytes, so that a block of such ones does not grow beyond what readers of sidecars accept.
+/// Random data hold the magic number once in 16 GiB. The bound keeps the description of a record
+/// below a thousand bytes, so that a block of such records stays within the limits of sidecar
+/// readers.
 pub const MAX_PARTS: usize = 64;
 
-/// What a part is of its record.
+/// Position of a part in its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Whole,
@@ -52,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// Whether the record goes on behind this part.
+    /// Whether another part of the record follows.
     fn goes_on(self) -> bool {
         matches!(self, Self::First | Self::Middle)
     }
@@ -68,10 +70,11 @@ pub(crate) fn class() -> RecordClass {
     }
 }
 
-/// Goes from header to header of a file; `each` gets for every record where it starts and its place: a plain entry of
-/// class 0, or, where the record is in parts, a unit of several extents.
+/// Goes from header to header of a file. `each` gets for every record its start and its location: a
+/// plain entry of class 0, or, where the record is in parts, a unit of several extents.
 ///
-/// Fails with [`Error::Corrupt`] where a header is none, parts are out of order, or one does not end within the file.
+/// Fails with [`Error::Corrupt`] where a header is invalid, parts are out of order, or a part does
+/// not end within the file.
 pub fn walk(
     input: &Input,
     progress: &dyn Fn(u64) -> bool,
@@ -124,7 +127,7 @@ pub fn walk(
     Ok(())
 }
 
-/// Reads the header at `at`: what the part is, the length of its data, and where it ends.
+/// Reads the header at `at`: the kind of the part, the length of its data, and where it ends.
 fn part_at(headers: &mut HeaderScan<'_>, at: u64) -> Result<(Kind, u64, u64), Error> {
     let input = headers.input();
     let header: [u8; HEAD_BYTES as usize] = headers.get(at, "RecordIO: header of a part")?;
@@ -159,8 +162,8 @@ fn part_at(headers: &mut HeaderScan<'_>, at: u64) -> Result<(Kind, u64, u64), Er
     Ok((kind, length, at + u64::from(HEAD_BYTES) + padded))
 }
 
-/// Where the data of the part at `at` lie. What was left out behind a part, the magic number, is what the header of the
-/// next one begins with, so that it is read from there.
+/// Location of the data of the part at `at`. The magic number that was left out after a part is
+/// read from the start of the next header.
 fn extent(at: u64, length: u64, kind: Kind) -> PartPiece {
     let magic_bytes = if kind.goes_on() { size_of_val(&MAGIC) as u64 } else { 0 };
     PartPiece::Extent { offset: at + u64::from(HEAD_BYTES), length: length + magic_bytes }

@@ -1,15 +1,17 @@
 //! Which members make a sample, and as which field: the rules of `WebDataset`, to the letter.
 //!
-//! A name is split by the pattern `^((?:.*/|)[^.]+)[.]([^/]*)$` into a key and an extension: the extension begins behind
-//! the first dot of the last component. Neighbours with the same key are one sample; its fields are named by the extensions in
-//! lower case. Source: `base_plus_ext`, `tar_file_iterator` and `group_by_keys` of webdataset 1.0.2.
+//! The pattern `^((?:.*/|)[^.]+)[.]([^/]*)$` splits a name into a key and an extension: the
+//! extension begins after the first dot of the last component. Neighbours with the same key are one
+//! sample, whose fields are named by the extensions in lower case. Source: `base_plus_ext`,
+//! `tar_file_iterator` and `group_by_keys` of webdataset 1.0.2.
 
-/// Splits a name into key and extension; `None` where the pattern does not match, and the member belongs to no sample.
+/// Splits a name into key and extension; `None` if the pattern does not match, and the member
+/// belongs to no sample.
 pub(super) fn key_and_extension(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let last = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let dot = last + name[last..].iter().position(|byte| *byte == b'.')?;
-    // `[^.]+` ends at the dot and begins at the start or behind a slash in front of which there is no line feed (which
-    // `.` does not match). The later it begins, the fewer dots can be in it.
+    // `[^.]+` ends at the dot. It begins at the start, or after a slash without a line feed before
+    // it (`.` does not match line feeds). The later it begins, the fewer dots can be in it.
     let line = name.iter().position(|byte| *byte == b'\n').unwrap_or(name.len());
     let reach = &name[..line.min(dot.saturating_sub(1))];
     let begin = reach.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
@@ -20,10 +22,12 @@ pub(super) fn key_and_extension(name: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&name[..dot], &name[dot + 1..]))
 }
 
-/// Whether `WebDataset` passes over a member as one about the archive: `__name__`, alone or as a directory.
+/// Whether `WebDataset` skips a member as one about the archive: `__name__`, alone or as a
+/// directory.
 pub(super) fn is_about_the_archive(name: &[u8]) -> bool {
     let Some(slash) = name.iter().position(|byte| *byte == b'/') else {
-        // In the pattern `__[^/]*__($|/)` a `$` also matches in front of a last line feed; a check of both ends comes first.
+        // In the pattern `__[^/]*__($|/)` a `$` also matches before a last line feed; a check of
+        // both ends comes first.
         let line = name.strip_suffix(b"\n").unwrap_or(name);
         let by_pattern = line.len() >= 4 && line.starts_with(b"__") && line.ends_with(b"__");
         return by_pattern || (name.starts_with(b"__") && name.ends_with(b"__"));

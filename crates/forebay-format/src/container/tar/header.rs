@@ -1,12 +1,13 @@
-//! One header block of a tar file: 512 bytes of text and numbers, and a checksum over them.
+//! One header block of a tar file: 512 bytes of strings and numbers, and a checksum over them.
 //!
-//! Sources: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format". What real writers do and
-//! how tarfile reads it was measured; `docs/formats/tar.md` says what follows from it.
+//! Sources: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format". The
+//! output of real writers and its interpretation by tarfile were measured; the rules that follow
+//! are in `docs/formats/tar.md`.
 
 /// Length of a header, and what everything is padded to \[bytes\].
 pub(super) const BLOCK_BYTES: u64 = 512;
 
-/// Where the fields stand: first byte and length.
+/// The fields: first byte and length.
 const NAME: (usize, usize) = (0, 100);
 const SIZE: (usize, usize) = (124, 12);
 const CHECKSUM: (usize, usize) = (148, 8);
@@ -17,12 +18,13 @@ const PREFIX: (usize, usize) = (345, 155);
 /// A header block.
 pub(super) type Block = [u8; BLOCK_BYTES as usize];
 
-/// What a block says.
+/// Contents of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// Name, with the prefix of `ustar`.
     pub(super) name: Vec<u8>,
-    /// Bytes behind the header, as it says itself; a pax record may say otherwise.
+    /// Size of the data that follow the header, by the header; a pax record may override it
+    /// \[bytes\].
     pub(super) size: u64,
     /// Type flag.
     pub(super) kind: u8,
@@ -74,13 +76,13 @@ fn field(block: &Block, (start, length): (usize, usize)) -> &[u8] {
     &block[start..start + length]
 }
 
-/// Text up to the first NUL.
+/// String up to the first NUL.
 pub(super) fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Sums of all bytes with the checksum's own as blanks: of unsigned bytes as the standard says, of signed ones as some
-/// old writers did it.
+/// Sums of all bytes, with blanks in place of the checksum: of unsigned bytes as the standard
+/// requires, of signed ones as some old writers computed it.
 fn sums(block: &Block) -> (u64, u64) {
     let (mut unsigned, mut signed) = (0_i64, 0_i64);
     for (at, byte) in block.iter().enumerate() {
@@ -92,7 +94,8 @@ fn sums(block: &Block) -> (u64, u64) {
     (unsigned as u64, signed.max(0) as u64)
 }
 
-/// A number: octal digits between blanks and NULs, or base 256 where the first byte is 0x80. Nothing at all is 0.
+/// A number: octal digits between blanks and NULs, or base 256 where the first byte is 0x80. An
+/// empty field is 0.
 fn number(bytes: &[u8]) -> Option<u64> {
     let (first, rest) = bytes.split_first()?;
     if first & 0x80 != 0 {

@@ -9,7 +9,8 @@ use crate::file::Input;
 /// Largest extended header \[bytes\]: names have at most 4,096.
 const MAX_EXTENDED_BYTES: u64 = 1 << 20;
 
-/// Bytes behind the end that are looked at \[bytes\]: writers pad to 10,240, and with `tar -b` to 1 MiB and more.
+/// Bytes after the end that are read \[bytes\]: writers pad to 10,240, and with `tar -b` to 1 MiB
+/// and more.
 const LOOK_BEHIND_BYTES: u64 = 1 << 20;
 
 /// A member that holds a file.
@@ -17,9 +18,9 @@ const LOOK_BEHIND_BYTES: u64 = 1 << 20;
 pub(super) struct Member {
     /// Its name.
     pub(super) name: Vec<u8>,
-    /// Where its own header stands [bytes from the start of the file].
+    /// Offset of its own header [bytes from the start of the file].
     pub(super) header: u64,
-    /// Where its data stand [bytes from the start of the file].
+    /// Offset of its data [bytes from the start of the file].
     pub(super) start: u64,
     /// Length of its data \[bytes\].
     pub(super) length: u64,
@@ -40,9 +41,9 @@ pub(super) enum Next {
 pub(super) struct Members<'a> {
     input: &'a Input,
     window: Window<'a>,
-    /// Where the next header stands.
+    /// Offset of the next header.
     at: u64,
-    /// What `g` headers said.
+    /// Values of the `g` headers.
     global: Extended,
 }
 
@@ -56,7 +57,7 @@ impl<'a> Members<'a> {
         self.at
     }
 
-    /// The next member, with the extended headers in front of it.
+    /// The next member, with the extended headers before it.
     pub(super) fn next(&mut self) -> Result<Next, Error> {
         let mut extended = Extended::default();
         let mut waiting = false;
@@ -95,7 +96,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// What a header that is no extended one stands for.
+    /// Interprets a header that is not an extended one.
     fn member(&mut self, at: u64, header: Header, extended: Extended) -> Result<Next, Error> {
         let data = at + BLOCK_BYTES;
         let is_global_size = extended.size.is_none() && self.global.size.is_some();
@@ -117,8 +118,8 @@ impl<'a> Members<'a> {
             ));
         }
         let size = extended.size.unwrap_or(header.size);
-        // Types 1 to 6 have no data, whatever their size says; unknown ones have. A name that ends with a slash is a
-        // directory in files older than POSIX.
+        // Types 1 to 6 have no data, whatever their size field holds; unknown ones have. A name
+        // that ends with a slash is a directory in files older than POSIX.
         let is_old_directory = header.kind == 0 && header.name.ends_with(b"/");
         if matches!(header.kind, b'1'..=b'6') || is_old_directory {
             self.at = data;
@@ -170,7 +171,7 @@ impl<'a> Members<'a> {
         Ok(bytes)
     }
 
-    /// Goes on behind data and the zeros that fill their last block.
+    /// Skips data and the zeros that fill their last block.
     fn skip(&mut self, data: u64, size: u64) -> Result<(), Error> {
         let end = size.checked_next_multiple_of(BLOCK_BYTES).and_then(|size| data.checked_add(size));
         let Some(end) = end.filter(|end| *end <= self.input.bytes()) else {
@@ -183,7 +184,7 @@ impl<'a> Members<'a> {
         Ok(())
     }
 
-    /// Behind the end: what the user should know if there is more than zeros.
+    /// After the end: a warning if there is more than zeros.
     pub(super) fn left_behind(&mut self) -> Result<Option<String>, Error> {
         let (from, end) = (self.at, self.input.bytes());
         let mut at = from;

@@ -1,11 +1,14 @@
-//! tar files as `WebDataset` uses them: neighbours with the same base name are one sample, their extensions its fields.
+//! tar files as `WebDataset` uses them: neighbours with the same base name are one sample, their
+//! extensions its fields.
 //!
-//! [`members`] goes from [`header`] to header, with what [`pax`] and GNU's long names say in front of them, through a
-//! [`window`] that reads data only where that is cheaper than passing over them. [`group`] says which members belong
-//! together. The rules are those of tarfile and webdataset, and an error stands where these are silent about losing
-//! something. The layout to the byte is in `docs/formats/tar.md`.
+//! [`members`] goes from [`header`] to header, with the values of [`pax`] and GNU's long names
+//! before them, through a [`window`] that reads data only where that is cheaper than skipping them.
+//! [`group`] decides which members belong together. The rules are those of tarfile and webdataset;
+//! where these lose data silently, this is an error. The layout to the byte is in
+//! `docs/formats/tar.md`.
 //!
-//! Nothing is believed: sizes are held against that of the file before they are used, and every step goes forward.
+//! All input is untrusted: sizes are checked against that of the file before use, and every step
+//! goes forward.
 
 mod group;
 mod header;
@@ -42,7 +45,7 @@ pub struct TarFile {
     input: Input,
     /// The fields of all samples.
     fields: Vec<String>,
-    /// Whether the fields were asked for, so that others do not matter.
+    /// Whether the caller chose fields, so that others do not matter.
     picks: bool,
     state: ShardState,
 }
@@ -54,7 +57,8 @@ const UNGROUPED: &str = "without an extension";
 const UNWANTED: &str = "of fields that are not asked for";
 
 impl TarFile {
-    /// Opens a tar file; reads the headers of its first sample, or as far as the options' fields are seen.
+    /// Opens a tar file; reads the headers of its first sample, or as far as needed to find the
+    /// options' fields.
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self, Error> {
         Self::read(Input::open(path)?, &options.fields)
     }
@@ -96,7 +100,8 @@ impl TarFile {
         let picks = !fields.is_empty();
         let mut fields = if picks { fields.to_vec() } else { first };
         if !picks {
-            // Members may come in any order: files whose samples have the same fields are to be alike.
+            // Members may come in any order: files whose samples have the same fields must compare
+            // equal.
             fields.sort_unstable();
             fields.dedup();
         }
@@ -111,7 +116,7 @@ impl TarFile {
 
     /// Visits all samples; `visit` gets (start, length) of each field.
     ///
-    /// `progress` is told how far it has come \[bytes\].
+    /// `progress` gets the offset \[bytes\].
     pub fn samples(
         &self,
         progress: &dyn Fn(u64) -> bool,
@@ -162,7 +167,7 @@ struct Sample<'a> {
     /// For each field where its data start and how long they are.
     places: Vec<Option<(u64, u64)>>,
     whole: Vec<(u64, u64)>,
-    /// Where the header of the first member stands.
+    /// Offset of the header of the first member.
     header: u64,
 }
 
@@ -180,7 +185,7 @@ impl<'a> Sample<'a> {
         self.header = member.header;
     }
 
-    /// Adds a member; false if nobody asked for its field.
+    /// Adds a member; false if its field was not requested.
     fn add(&mut self, member: &Member, extension: &str) -> Result<bool, Error> {
         let file = self.file;
         let name = || String::from_utf8_lossy(&member.name).into_owned();
@@ -212,7 +217,7 @@ impl<'a> Sample<'a> {
         Ok(true)
     }
 
-    /// Hands on a sample that is complete.
+    /// Passes on a sample that is complete.
     fn end(&mut self, visit: &mut Visit<'_>) -> Result<(), Error> {
         let Some(key) = &self.key else { return Ok(()) };
         self.whole.clear();
@@ -248,7 +253,8 @@ fn part_of_sample<'a>(input: &Input, member: &'a Member) -> Result<Option<(&'a [
     }
 }
 
-/// Whether a file that begins with these bytes begins with a tar header; files older than POSIX have no other mark.
+/// Whether a file that begins with these bytes begins with a tar header; files older than POSIX
+/// have no other mark.
 pub(crate) fn is_header(head: &[u8]) -> bool {
     head.first_chunk().is_some_and(|block| matches!(Header::parse(block), Ok(Some(_))))
 }

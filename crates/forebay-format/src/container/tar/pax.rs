@@ -1,10 +1,11 @@
-//! Extended headers: what stands in front of a member because its own header has no room for it.
+//! Extended headers: values that come before a member because its own header has no space for them.
 //!
-//! pax records are `length key=value\n`, the length in decimal digits and counting itself. GNU's `L` is a name.
+//! pax records are `length key=value\n`, the length in decimal digits and counting itself. GNU's
+//! `L` is a name.
 
 use super::header::text;
 
-/// What extended headers say about the next member, or about all that follow.
+/// Values of extended headers for the next member, or for all that follow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extended {
     /// Name.
@@ -24,7 +25,7 @@ pub(super) struct PaxError {
 }
 
 impl Extended {
-    /// Reads pax records; those of other keys than the ones that matter here are passed over.
+    /// Parses pax records; skips those with other keys than the ones that matter here.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, PaxError> {
         let mut extended = Self::default();
         let mut at = 0;
@@ -63,12 +64,12 @@ impl Extended {
         Ok(extended)
     }
 
-    /// What GNU's `L` says.
+    /// The name in GNU's `L` header.
     pub(super) fn long_name(bytes: &[u8]) -> Self {
         Self { path: Some(text(bytes).to_vec()), ..Self::default() }
     }
 
-    /// Adds what a later header says: what was said first counts, as in tarfile.
+    /// Adds the values of a later header: the first value of a key counts, as in tarfile.
     pub(super) fn or(self, later: Self) -> Self {
         Self {
             path: self.path.or(later.path),
@@ -84,7 +85,7 @@ fn without_slashes(name: &[u8]) -> &[u8] {
     &name[..end]
 }
 
-/// The number that `bytes` begin with, and where the text behind the blank that ends it begins.
+/// The number at the start of `bytes`, and where the string after its blank begins.
 fn digits(bytes: &[u8]) -> Option<(u64, usize)> {
     // 20 digits hold 64 bits.
     let blank = bytes.iter().take(21).position(|byte| *byte == b' ')?;

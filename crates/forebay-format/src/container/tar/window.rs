@@ -1,7 +1,9 @@
-//! Reading headers that lie among data: large reads where records are small, small ones where they are large.
+//! Reads headers that lie among data: large reads where records are small, small ones where they
+//! are large.
 //!
-//! Not [`crate::file::HeaderScan`]: in tar small members stand beside large ones and a file is opened with its first sample alone, so that a
-//! leap takes the 4 KiB behind it with it and reads grow only as far as neighbours follow; headers are of any length.
+//! [`crate::file::HeaderScan`] does not fit: in tar small members lie beside large ones, and
+//! opening a file reads its first sample only. So each leap reads 4 KiB, reads grow only as long as
+//! neighbours follow, and headers have any length.
 
 use crate::Error;
 use crate::file::Input;
@@ -12,8 +14,8 @@ const MIN_BYTES: usize = 4 << 10;
 /// Largest read \[bytes\]; more does not make any storage faster.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Data up to this length are read to get at the header behind them \[bytes\]: a request of its own takes as long on
-/// shared storage (0.1 ms at 1 GB/s).
+/// Data up to this length are read to reach the header after them \[bytes\]: another request takes
+/// as long on shared storage (0.1 ms at 1 GB/s).
 const GAP_BYTES: u64 = 64 << 10;
 
 /// A stretch of a file that was read.
@@ -30,7 +32,7 @@ impl<'a> Window<'a> {
         Self { input, start: 0, bytes: Vec::new(), next_bytes: MIN_BYTES }
     }
 
-    /// Reads at `offset`; fewer bytes than asked for come at the end of the file only.
+    /// Reads at `offset`; returns fewer bytes than requested only at the end of the file.
     pub(super) fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
         let mut done = 0;
         while done < into.len() {

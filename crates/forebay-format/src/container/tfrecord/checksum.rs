@@ -4,13 +4,13 @@ use std::path::Path;
 
 use crate::Error;
 
-/// Bytes in front of a record's data \[bytes\]: length and its checksum.
+/// Bytes before a record's data \[bytes\]: length and its checksum.
 pub const HEAD_BYTES: u32 = 12;
 
-/// Bytes behind a record's data \[bytes\]: their checksum.
+/// Bytes after a record's data \[bytes\]: their checksum.
 pub const TAIL_BYTES: u32 = 4;
 
-/// What is added to a rotated checksum, so that a checksum of data that hold checksums stays a good one.
+/// Added to a rotated checksum, so that a checksum of data that hold checksums stays a good one.
 const MASK_DELTA: u32 = 0xa282_ead8;
 
 /// The checksum of `TFRecord`.
@@ -25,7 +25,8 @@ pub fn length_of(header: &[u8; HEAD_BYTES as usize]) -> Option<u64> {
     (stored == masked_crc32c(length)).then(|| u64::from_le_bytes(*length.first_chunk().expect("8 bytes")))
 }
 
-/// Checks the data of a record: `unit` is what [`walk`] found at `start`, header and checksum included.
+/// Checks the data of a record: `unit` holds the bytes that [`walk`] located at `start`, header and
+/// checksum included.
 pub fn check_record(unit: &[u8], start: u64, path: &Path) -> Result<(), Error> {
     let (head, behind) = unit.split_at(unit.len().min(HEAD_BYTES as usize));
     let (data, tail) = behind.split_at(behind.len().saturating_sub(TAIL_BYTES as usize));
@@ -52,7 +53,7 @@ pub(crate) fn check_parts(
         let found = format!("{} bytes", head.len() + data.len() + tail.len());
         return Err(corrupt(start, "TFRecord: record", "16 bytes or more".to_owned(), found));
     };
-    // The file may have changed since it was walked.
+    // The file may have changed since the scan.
     let length = length_of(head);
     if length != Some(data_bytes) {
         let found = length.map_or("a wrong checksum".to_owned(), |length| format!("{length} bytes"));

@@ -1,9 +1,10 @@
-//! `TFRecord`: records one behind the other, each with its length in front and checksums of both.
+//! `TFRecord`: records back to back, each with its length before it and checksums of both.
 //!
-//! A record is `u64 length`, `u32 masked crc32c of the length`, the data, `u32 masked crc32c of the data`, all
-//! little-endian. [`walk`] goes from header to header and checks the checksum of every length; the data and their
-//! checksums are not touched. [`check_record`] checks one record's data. The layout to the byte is
-//! `docs/formats/tfrecord.md`. Source: `TensorFlow`'s "`TFRecord` and tf.train.Example".
+//! A record is `u64 length`, `u32 masked crc32c of the length`, the data,
+//! `u32 masked crc32c of the data`, all little-endian. [`walk`] goes from header to header and
+//! checks the checksum of every length; it does not read the data and their checksums.
+//! [`check_record`] checks one record's data. The layout to the byte is `docs/formats/tfrecord.md`.
+//! Source: `TensorFlow`'s "`TFRecord` and tf.train.Example".
 
 mod checksum;
 mod framing;
@@ -22,10 +23,11 @@ pub(crate) fn class() -> RecordClass {
     RecordClass { head_bytes: HEAD_BYTES, tail_bytes: TAIL_BYTES, ..RecordClass::tight("record") }
 }
 
-/// Goes from header to header of a file; `each` gets the place of every record, as a plain entry of class 0.
+/// Goes from header to header of a file; `each` gets the location of every record, as a plain entry
+/// of class 0.
 ///
-/// Fails where the checksum of a length is wrong or a record does not end within the file ([`Error::Corrupt`]), and
-/// where the file is compressed as a whole ([`Error::Unsupported`]).
+/// Fails where the checksum of a length is wrong or a record does not end within the file
+/// ([`Error::Corrupt`]), and where the file is compressed as a whole ([`Error::Unsupported`]).
 pub fn walk(
     input: &Input,
     progress: &dyn Fn(u64) -> bool,
@@ -78,7 +80,8 @@ fn compressed(headers: &mut HeaderScan<'_>) -> Result<Option<Error>, Error> {
     }
     let (name, option, hint) = match headers.get::<2>(0, "TFRecord: first bytes")? {
         [0x1f, 0x8b] => ("gzip", "GZIP", "decompress it with `gunzip`"),
-        // The window's size and the level are free; their sum with 256 times the first byte is a multiple of 31.
+        // The window's size and the level are arbitrary; their sum with 256 times the first byte is
+        // a multiple of 31.
         [0x78, 0x01 | 0x5e | 0x9c | 0xda] => ("zlib", "ZLIB", "decompress it with `zlib-flate -uncompress`"),
         _ => return Ok(None),
     };
