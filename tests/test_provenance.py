@@ -371,7 +371,7 @@ def test_a_wrong_declaration_that_only_a_digest_finds_is_reported_by_verify(caps
         ("keys = 8\nvalues = [[5, -1]]", "expected a length from 0 to 4294967295, [[length, count], ...], "),
         (
             'keys = 8\nvalues = {lengths = "/dev/zero"}',
-            "/dev/zero: expected a file of text, found something else",
+            "/dev/zero: expected a regular file, found something else",
         ),
         ("keys = 8\nvalues = 5\nfirst_commits = [-1]", "expected the records of a commit, or [records, "),
     ],

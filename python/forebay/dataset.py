@@ -89,7 +89,7 @@ def open(
     if record_bytes is not None and options["format"] not in (None, "raw"):
         raise option_error(
             f"forebay.open: record_bytes= is for raw files, the format is to be {options['format']}",
-            'leave it out, or say format="raw"',
+            'leave it out, or pass format="raw"',
         )
     if options["format"] == "raw" or record_bytes is not None:
         from forebay._formats.raw_layout import raw_layout
@@ -98,7 +98,7 @@ def open(
         arguments["format"] = "raw"
     else:
         if header_bytes:
-            raise option_error("forebay.open: header_bytes= is for raw files", 'say format="raw" as well')
+            raise option_error("forebay.open: header_bytes= is for raw files", 'pass format="raw" as well')
         names = _names(fields)
     found = Dataset(expand(path), fields=names, sample_axis=axis, **arguments)
     if database is not None and found.format != "lmdb":

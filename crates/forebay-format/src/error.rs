@@ -126,13 +126,13 @@ impl Error {
         match self {
             Self::Read(error) => error.hint(),
             Self::Unsupported { hint, .. } | Self::Usage { hint, .. } if !hint.is_empty() => Some(hint),
-            Self::Schema { .. } => Some("read the records as they are with schema=\"raw\""),
+            Self::Schema { .. } => Some("read the records undecoded with schema=\"raw\""),
             Self::Sidecar { .. } => Some("build it again with `forebay index`"),
             Self::Corrupt { .. } => Some("the file may be truncated or damaged; copy or rebuild it"),
             Self::Io { source, .. } if is_out_of_files(source) => Some(
                 "each shard stays open: raise the limit on open files, `ulimit -n`, or use fewer and larger shards",
             ),
-            Self::Modified { .. } => Some("train on a file that nobody writes, for example a copy of it"),
+            Self::Modified { .. } => Some("train on a file without writers, for example a copy of it"),
             _ => None,
         }
     }
@@ -171,7 +171,7 @@ pub struct SchemaError {
 }
 
 impl SchemaError {
-    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and strings alike")]
     pub(crate) fn new(
         what: impl Into<String>,
         offset: u64,
@@ -186,7 +186,7 @@ impl SchemaError {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SidecarError {
     /// It does not begin like one.
-    #[error("it is no sidecar: expected the magic number {expected:02x?}, found {found:02x?}")]
+    #[error("it is not a sidecar: expected the magic number {expected:02x?}, found {found:02x?}")]
     Magic {
         /// The first bytes of a sidecar.
         expected: [u8; 8],
@@ -234,7 +234,7 @@ pub enum SidecarError {
 }
 
 impl SidecarError {
-    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and strings alike")]
     /// [`Self::Damaged`], with numbers or strings.
     pub fn damaged(
         offset: usize,

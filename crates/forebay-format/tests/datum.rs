@@ -109,7 +109,7 @@ fn unknown_fields_that_hold_something_are_refused_by_name() {
                 .lmdb(&format!("data-{}", messages.iter().map(Vec::len).sum::<usize>()), &records(messages));
             let error = open(&[&path]).build_index(1, &|_| true).expect_err("more than a Datum");
             assert!(error.to_string().contains("Datum: field"), "{error}");
-            assert_eq!(error.hint(), Some("read the records as they are with schema=\"raw\""));
+            assert_eq!(error.hint(), Some("read the records undecoded with schema=\"raw\""));
             assert_eq!(index(&open_as(&[&path], SchemaChoice::Raw)).schema(), &Schema::Raw);
         }
     }
@@ -247,7 +247,7 @@ fn a_schema_that_was_asked_for_and_does_not_fit_names_the_record() {
     let text = error.to_string();
     assert!(text.starts_with(&format!("{}: sample 80, at offset ", path.display())), "{text}");
     assert!(text.contains("expected 1 x 1 x 2 uint8, found 1 x 2 x 2 uint8"), "{text}");
-    assert_eq!(error.hint(), Some("read the records as they are with schema=\"raw\""));
+    assert_eq!(error.hint(), Some("read the records undecoded with schema=\"raw\""));
 
     let path = scratch.lmdb("other", &records([b"no Datum".to_vec()]));
     let text = open_as(&[&path], SchemaChoice::CaffeDatum)

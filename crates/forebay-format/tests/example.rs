@@ -172,7 +172,7 @@ fn sequence_examples_are_refused_by_name_wherever_they_stand() {
             let error = open_as(&[&path], choice).build_index(1, &|_| true).expect_err(name);
             let text = error.to_string();
             assert!(text.contains("found a tf.train.SequenceExample"), "{name}: {text}");
-            assert_eq!(error.hint(), Some("read the records as they are with schema=\"raw\""), "{name}");
+            assert_eq!(error.hint(), Some("read the records undecoded with schema=\"raw\""), "{name}");
         }
         assert_eq!(index(&open_as(&[&path], SchemaChoice::Raw)).schema(), &Schema::Raw);
     }

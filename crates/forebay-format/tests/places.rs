@@ -132,7 +132,9 @@ fn a_damaged_or_newer_sidecar_is_passed_over_with_the_reason() {
     let dataset = open(&[&scratch.lmdb("data.mdb", &some_records())]);
     let sound = build(&dataset).bytes;
     let write = |bytes: &[u8]| dataset.write_sidecar(bytes, Place::Cache, &scratch.cache()).expect("written");
-    for (at, what) in [(0, "it is no sidecar"), (40, "header checksum"), (100, "checksum of the meta part")] {
+    for (at, what) in
+        [(0, "it is not a sidecar"), (40, "header checksum"), (100, "checksum of the meta part")]
+    {
         let mut bytes = sound.clone();
         bytes[at] ^= 1;
         write(&bytes);

@@ -251,9 +251,9 @@ fn what_is_wrong_with_a_sidecar_is_said() {
         bytes
     };
     let text = fault(vec![], FINGERPRINT);
-    assert!(text.contains("it is no sidecar"), "{text}");
+    assert!(text.contains("it is not a sidecar"), "{text}");
     let text = fault(changed(0, 0), FINGERPRINT);
-    assert!(text.contains("it is no sidecar"), "{text}");
+    assert!(text.contains("it is not a sidecar"), "{text}");
     let text = fault(changed(8, 9), FINGERPRINT);
     assert!(text.ends_with("it has version 9; this Forebay reads version 1"), "{text}");
     let text = fault(sound.clone(), 8);

@@ -171,8 +171,8 @@ fn read_text(path: &Path) -> Result<String, Error> {
     let found = fs::metadata(path).map_err(failed)?;
     if !found.is_file() {
         return Err(Error::Usage {
-            message: format!("{}: expected a file of text, found something else", path.display()),
-            hint: "name an ordinary file".to_owned(),
+            message: format!("{}: expected a regular file, found something else", path.display()),
+            hint: "name a text file".to_owned(),
         });
     }
     let bytes = found.len();

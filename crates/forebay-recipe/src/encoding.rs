@@ -91,7 +91,7 @@ fn decode(
     let records = bytes.varint().ok_or_else(short)?;
     let database = if flags & 0x20 != 0 {
         let Ok(name) = String::from_utf8(take_text(bytes)?) else {
-            return wrong("a name that is no text".to_owned());
+            return wrong("a name that is not UTF-8".to_owned());
         };
         Some(NamedDatabase { name, own_transaction: flags & 0x40 != 0 })
     } else {
@@ -137,7 +137,7 @@ fn put_text(out: &mut Vec<u8>, text: &[u8]) {
 fn take_text(bytes: &mut Bytes<'_>) -> Result<Vec<u8>, RecipeError> {
     let length = bytes.varint().filter(|length| *length <= MAX_TEXT_BYTES);
     let text = length.and_then(|length| bytes.take(length as usize));
-    text.map(<[u8]>::to_vec).ok_or_else(|| RecipeError("a text that is cut short or too long".to_owned()))
+    text.map(<[u8]>::to_vec).ok_or_else(|| RecipeError("a string that is truncated or too long".to_owned()))
 }
 
 fn put_pairs(out: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = (u64, u64)>) {
@@ -154,7 +154,7 @@ fn take_pairs(bytes: &mut Bytes<'_>) -> Result<Vec<(u64, u64)>, RecipeError> {
     let pairs = bytes.varint().filter(|count| *count <= most).and_then(|count| {
         (0..count).map(|_| Some((bytes.varint()?, bytes.varint()?))).collect::<Option<Vec<_>>>()
     });
-    pairs.ok_or_else(|| RecipeError("a list that is cut short".to_owned()))
+    pairs.ok_or_else(|| RecipeError("a truncated list".to_owned()))
 }
 
 fn put_lengths(out: &mut Vec<u8>, lengths: &Lengths) {
@@ -240,8 +240,8 @@ mod tests {
         let Lengths::List(list) = &values else { panic!("{values:?}") };
         let find = |digest| (digest == list.digest()).then(|| Arc::clone(list));
         assert_eq!(Recipe::decode(&with_list.encode(), &find), Ok(with_list.clone()));
-        let fault = Recipe::decode(&with_list.encode(), &|_| None).expect_err("no list");
-        assert!(fault.to_string().contains("is not beside it"), "{fault}");
+        let error = Recipe::decode(&with_list.encode(), &|_| None).expect_err("no list");
+        assert!(error.to_string().contains("is not beside it"), "{error}");
     }
 
     proptest! {

@@ -203,7 +203,7 @@ impl Recipe {
 
 /// Bytes that are no recipe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is no recipe: {0}")]
+#[error("it is not a recipe: {0}")]
 pub struct RecipeError(pub(crate) String);
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
         }
         let find = |digest| held.iter().find(|(held, _)| *held == digest).map(|(_, list)| Arc::clone(list));
         let recipe = Recipe::decode(encoded, &find)
-            .map_err(|fault| SidecarError::damaged(recipe_at, "recipe", "a sound one", fault.0))?;
+            .map_err(|error| SidecarError::damaged(recipe_at, "recipe", "a valid one", error.0))?;
         Ok(ShardRecipe { recipe, digest })
     }
 }

@@ -140,7 +140,7 @@ impl LengthReader<'_> {
 }
 
 fn unpack_stretch(bytes: &mut Bytes<'_>, numbers: usize, stretch: &mut Vec<u32>) -> Result<(), String> {
-    let short = || "a list of lengths that is cut short".to_owned();
+    let short = || "a truncated list of lengths".to_owned();
     let planes = usize::from(bytes.byte().filter(|planes| *planes <= 4).ok_or_else(short)?);
     let packed_bytes = bytes.varint().ok_or_else(short)?;
     let packed = usize::try_from(packed_bytes).ok().and_then(|count| bytes.take(count)).ok_or_else(short)?;

@@ -61,7 +61,7 @@ def raw_layout(fields: Any, record_bytes: int | None, header_bytes: int) -> tupl
     if record is None and record_bytes is None:
         raise option_error(
             "forebay.open: a raw file says nothing of its records",
-            "say record_bytes=, or fields= with types and shapes",
+            "pass record_bytes=, or fields= with types and shapes",
         )
     found = (
         [] if record is None else [(_field(name, dtype), start) for name, dtype, start in _members(record)]

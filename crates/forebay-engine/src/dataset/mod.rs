@@ -256,8 +256,7 @@ impl IndexedDataset {
                 if caller.interrupted() {
                     return Err(Error::Interrupted);
                 }
-                let message =
-                    format!("{}: there is nobody to find the structure of the file", path.display());
+                let message = format!("{}: nothing finds the structure of the file", path.display());
                 return Err(Error::Format(ErrorDetails::new(
                     message,
                     Some("open it from Python, where h5py does that"),

@@ -102,7 +102,7 @@ pub struct CodecError {
 }
 
 impl CodecError {
-    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and strings alike")]
     fn new(codec: &'static str, what: &str, expected: impl ToString, found: impl ToString) -> Self {
         Self { codec, what: what.to_owned(), expected: expected.to_string(), found: found.to_string() }
     }

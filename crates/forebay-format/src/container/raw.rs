@@ -30,7 +30,7 @@ impl RawFile {
         let Some(layout) = options.raw.clone() else {
             return Err(Error::Usage {
                 message: format!("{}: the size of its records is not known", path.display()),
-                hint: "say record_bytes=, or fields= with types and shapes".to_owned(),
+                hint: "pass record_bytes=, or fields= with types and shapes".to_owned(),
             });
         };
         check(&layout)?;
@@ -66,7 +66,7 @@ fn check(layout: &RawLayout) -> Result<(), Error> {
         let end = field.sample_bytes().and_then(|bytes| bytes.checked_add(*start));
         if end.is_none_or(|end| end > layout.record_bytes) {
             let (name, record_bytes) = (&field.name, layout.record_bytes);
-            return wrong(format!("field {name:?} ends behind the record of {record_bytes} bytes"));
+            return wrong(format!("field {name:?} ends after the record of {record_bytes} bytes"));
         }
     }
     Ok(())

@@ -165,7 +165,7 @@ fn directory(path: &Path) -> Result<Detected, Error> {
                 format.name(),
                 first.display()
             ),
-            hint: format!("name the files, for example \"{}/*\", or say format=\"folder\"", path.display()),
+            hint: format!("name the files, for example \"{}/*\", or pass format=\"folder\"", path.display()),
         });
     }
     Ok(Detected::Like(Format::Folder))

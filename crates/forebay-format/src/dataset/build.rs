@@ -301,17 +301,17 @@ fn refuse_other_fields(
 ) -> Result<(), Error> {
     let differs = columns.iter().zip(found).find(|(expected, found)| expected.field != found.field);
     let (expected, found) = match differs {
-        Some((expected, found)) => (told(expected), told(found)),
+        Some((expected, found)) => (describe(expected), describe(found)),
         None if columns.len() == found.len() => return Ok(()),
         None => (format!("{} fields", columns.len()), format!("{} fields", found.len())),
     };
     let what = format!("samples that are not like those of {}", first.input().path().display());
-    let hint = "open files with other fields as another dataset, or name what they share in fields=";
+    let hint = "open files with other fields as another dataset, or select the shared fields with fields=";
     Err(file.input().unsupported(what, format!("{found} instead of {expected}"), hint))
 }
 
 /// A field, for a message.
-fn told(column: &Column) -> String {
+fn describe(column: &Column) -> String {
     let field = &column.field;
     let shape = match (&field.layout, &field.numpy) {
         (Layout::Ragged, _) => return format!("{:?} of {}, varying length", field.name, field.dtype.name()),

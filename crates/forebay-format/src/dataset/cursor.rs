@@ -89,23 +89,27 @@ impl Dataset {
     pub fn import_cursor(
         &self,
         index: &Index,
-        told: &[u8],
+        portable: &[u8],
         bytes: &ShardBytes<'_>,
     ) -> Result<SampleCursor, Error> {
         self.need_lmdb("a cursor")?;
         let refuse = |what: &str, expected: String, found: String| Error::Modified {
             path: self.shards[0].path.clone(),
-            what: format!("cursor that another process told: {what}"),
+            what: format!("cursor of another process: {what}"),
             expected,
             found,
         };
-        let parts = told.split_first_chunk().and_then(|(shard, rest)| {
+        let parts = portable.split_first_chunk().and_then(|(shard, rest)| {
             let (next, rest) = rest.split_first_chunk()?;
             let portable = lmdb::PortableCursor::decode(rest)?;
             Some((u32::from_le_bytes(*shard), u64::from_le_bytes(*next), portable))
         });
         let Some((shard, next, portable)) = parts else {
-            return Err(refuse("length", "that of its levels".to_owned(), format!("{} bytes", told.len())));
+            return Err(refuse(
+                "length",
+                "that of its levels".to_owned(),
+                format!("{} bytes", portable.len()),
+            ));
         };
         let number = shard as usize;
         let Some(shard_info) = index.shards().get(number) else {

@@ -57,10 +57,10 @@ impl Dataset {
 }
 
 fn of_file(shard: &Shard, file: &dyn Container) -> Value {
-    let mut told = file.describe();
-    told.insert("path".to_owned(), json!(shard.path.to_string_lossy()));
-    told.insert("bytes".to_owned(), json!(shard.bytes));
-    Value::Object(told)
+    let mut description = file.describe();
+    description.insert("path".to_owned(), json!(shard.path.to_string_lossy()));
+    description.insert("bytes".to_owned(), json!(shard.bytes));
+    Value::Object(description)
 }
 
 fn records(index: &Index) -> Value {

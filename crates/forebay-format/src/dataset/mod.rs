@@ -152,7 +152,7 @@ impl Dataset {
     /// Reads a sidecar of this dataset.
     pub fn index(&self, bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<Index, Error> {
         self.checked_index(bytes)
-            .map_err(|fault| Error::Sidecar { path: self.shards[0].path.clone(), source: Box::new(fault) })
+            .map_err(|error| Error::Sidecar { path: self.shards[0].path.clone(), source: Box::new(error) })
     }
 
     /// Reads a sidecar and compares it with the files.

@@ -77,8 +77,8 @@ impl Dataset {
         if self.format == Format::Folder || (now.len(), now_ns) == (shard.bytes, shard.modified_ns) {
             return Ok(None);
         }
-        let told = |bytes: u64, ns: i64| format!("{bytes} bytes, last change {ns} ns since 1970");
-        let (expected, found) = (told(shard.bytes, shard.modified_ns), told(now.len(), now_ns));
+        let describe = |bytes: u64, ns: i64| format!("{bytes} bytes, last change {ns} ns since 1970");
+        let (expected, found) = (describe(shard.bytes, shard.modified_ns), describe(now.len(), now_ns));
         if inode(&now) != shard.inode {
             let what = "another file took its place".to_owned();
             return Err(Error::Modified { path: shard.path.clone(), what, expected, found });

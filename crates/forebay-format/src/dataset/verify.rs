@@ -306,7 +306,7 @@ impl<'a> Checker<'a> {
                 .files
                 .check_unit(unit, *extent, bytes)
                 .and_then(|()| self.decode(&[record], ids[*position], *extent));
-            self.note(checked, ids[*position]);
+            self.record(checked, ids[*position]);
         }
         self.buffer = buffer;
     }
@@ -331,7 +331,7 @@ impl<'a> Checker<'a> {
             let nowhere = Extent { shard: forebay_types::ShardId(0), offset: 0, length: 0 };
             self.decode(&columns, id, place.unwrap_or(nowhere))
         });
-        self.note(checked, id);
+        self.record(checked, id);
     }
 
     fn decode(&mut self, columns: &[&[u8]], id: SampleId, extent: Extent) -> Result<(), Error> {
@@ -354,7 +354,7 @@ impl<'a> Checker<'a> {
         })
     }
 
-    fn note(&mut self, checked: Result<(), Error>, id: SampleId) {
+    fn record(&mut self, checked: Result<(), Error>, id: SampleId) {
         if let Err(error) = checked {
             self.result.bad_samples += 1;
             // A thread's stretches ascend, but not the samples within one: keep a stretch more than

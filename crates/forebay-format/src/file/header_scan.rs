@@ -29,13 +29,13 @@ const BLOCK_BYTES: u64 = 1 << 20;
 const FIRST_BYTES: u64 = 4096;
 
 /// Time between two calls of the progress callback; Ctrl-C should feel immediate.
-const WAITING: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The headers of one file, read from its start to its end.
 pub(crate) struct HeaderScan<'a> {
     input: &'a Input,
     progress: &'a dyn Fn(u64) -> bool,
-    asked: Instant,
+    last_progress: Instant,
     block: Vec<u8>,
     block_at: u64,
     /// Where the last requested header begins.
@@ -46,7 +46,7 @@ impl<'a> HeaderScan<'a> {
     /// The headers of a file. `progress` gets the offset \[bytes\] a few times a second; `false`
     /// ends the work with [`Error::Interrupted`].
     pub(crate) fn new(input: &'a Input, progress: &'a dyn Fn(u64) -> bool) -> Self {
-        Self { input, progress, asked: Instant::now(), block: Vec::new(), block_at: 0, last_at: None }
+        Self { input, progress, last_progress: Instant::now(), block: Vec::new(), block_at: 0, last_at: None }
     }
 
     /// The file.
@@ -87,11 +87,11 @@ impl<'a> HeaderScan<'a> {
 
     /// Reads the block.
     fn fill(&mut self, what: &str) -> Result<(), Error> {
-        if self.asked.elapsed() >= WAITING {
+        if self.last_progress.elapsed() >= PROGRESS_INTERVAL {
             if !(self.progress)(self.block_at) {
                 return Err(Error::Interrupted);
             }
-            self.asked = Instant::now();
+            self.last_progress = Instant::now();
         }
         let read = self.input.read(self.block_at, &mut self.block, what);
         if read.is_err() {
@@ -154,8 +154,8 @@ mod tests {
             false
         };
         let mut headers = HeaderScan::new(&input, &progress);
-        headers.get::<8>(0, "header").expect("nobody is asked at once");
-        std::thread::sleep(2 * WAITING);
+        headers.get::<8>(0, "header").expect("the first interval has not passed");
+        std::thread::sleep(2 * PROGRESS_INTERVAL);
         assert!(matches!(headers.get::<8>(1 << 20, "header"), Err(Error::Interrupted)));
         assert_eq!(*calls.borrow(), [1 << 20]);
     }

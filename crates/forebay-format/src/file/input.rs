@@ -162,7 +162,7 @@ impl Input {
     }
 
     /// The bytes contradict the format.
-    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and strings alike")]
     pub fn corrupt(
         &self,
         offset: u64,

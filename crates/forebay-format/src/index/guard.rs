@@ -41,7 +41,7 @@ impl Guard {
     ) -> Result<(), Error> {
         let Self::OverflowHeader(identity) = self else { return Ok(()) };
         let length = extent.length.saturating_sub(u64::from(identity.dialect.header_bytes()));
-        check_overflow_header(identity, number, length, head).map_err(|fault| fault.at(path))
+        check_overflow_header(identity, number, length, head).map_err(|error| error.at(path))
     }
 
     /// Checks the data of a record, which begins at `start`, against the bytes before and after

@@ -81,7 +81,7 @@ impl Index {
         expected_fingerprint: u128,
     ) -> Result<Self, Error> {
         Self::read(bytes, expected_fingerprint)
-            .map_err(|fault| Error::Sidecar { path: PathBuf::from("dataset"), source: Box::new(fault) })
+            .map_err(|error| Error::Sidecar { path: PathBuf::from("dataset"), source: Box::new(error) })
     }
 
     pub(crate) fn read(
@@ -268,13 +268,13 @@ impl Index {
     ) -> Result<T, Error> {
         let number = (self.contents.first_blocks[column] + within) as usize;
         let expand = || self.expand(number, column, shard, within);
-        self.cache.with(number, expand, each).map_err(|fault| self.unusable(fault))
+        self.cache.with(number, expand, each).map_err(|error| self.unusable(error))
     }
 
     fn expand(&self, number: usize, column: usize, shard: usize, block: u64) -> Result<Block, SidecarError> {
         let contents = &self.contents;
-        let fault = |fault| contents.block_fault(number, fault);
-        let body = sidecar::unpack_block(self.stored_block(number)?).map_err(fault)?;
+        let error = |error| contents.block_error(number, error);
+        let body = sidecar::unpack_block(self.stored_block(number)?).map_err(error)?;
         let block_records = u64::from(contents.header.block_records);
         let (meta, summary) = (self.meta(), self.summary());
         let grids = &contents.grids[column];
@@ -289,10 +289,10 @@ impl Index {
                 .map_or((summary.shortest_record_bytes, summary.longest_record_bytes), |_| (0, u64::MAX)),
             chains: meta.codec_chains.len(),
         };
-        let expanded = decode(&body, &meta.columns[column], &limits).map_err(fault)?;
+        let expanded = decode(&body, &meta.columns[column], &limits).map_err(error)?;
         if let Some(tiles) = meta.tiles(column) {
             let grid = &grids[tiles.shards[shard] as usize];
-            self.check_chunks(column, grid, &expanded, limits.records).map_err(fault)?;
+            self.check_chunks(column, grid, &expanded, limits.records).map_err(error)?;
         }
         Ok(expanded)
     }
@@ -309,9 +309,9 @@ impl Index {
         self.contents.stored_block((*self.bytes).as_ref(), number)
     }
 
-    fn unusable(&self, fault: SidecarError) -> Error {
+    fn unusable(&self, error: SidecarError) -> Error {
         let name = self.shards().first().map_or("dataset", |shard| &shard.name);
-        Error::Sidecar { path: PathBuf::from(name), source: Box::new(fault) }
+        Error::Sidecar { path: PathBuf::from(name), source: Box::new(error) }
     }
 
     /// Compares the checksums of all blocks.

@@ -50,7 +50,7 @@ impl Names {
             while (known.len() as u64) < *count {
                 let left = (*count - known.len() as u64).min(records) as usize;
                 let stored = contents.stored_block(bytes, block)?;
-                let at = |fault| contents.block_fault(block, fault);
+                let at = |error| contents.block_error(block, error);
                 let body = sidecar::unpack_block(stored).map_err(at)?;
                 held_bytes += body.len() + left * size_of::<Directory>();
                 if held_bytes > MAX_DIRECTORY_BYTES {
@@ -101,13 +101,13 @@ impl Index {
         let number = contents.first_name_block() + block as usize;
         let expand = || {
             let stored = self.stored_block(number)?;
-            let body = sidecar::unpack_block(stored).map_err(|fault| contents.block_fault(number, fault))?;
+            let body = sidecar::unpack_block(stored).map_err(|error| contents.block_error(number, error))?;
             let records = self.records_of(shard, block);
             FileNames::decode(body.into_owned(), records, directories.len() as u64)
-                .map_err(|fault| contents.block_fault(number, fault))
+                .map_err(|error| contents.block_error(number, error))
         };
         let found = names.cache.with(block as usize, expand, |found| found.get(index as usize));
-        let (directory, name) = found.map_err(|fault| self.unusable(fault))?;
+        let (directory, name) = found.map_err(|error| self.unusable(error))?;
         let mut path = path_of(directories, directory);
         path.push(OsString::from_vec(name));
         Ok(SampleFile { shard, name: path, bytes: self.file_bytes(file)? })

@@ -136,7 +136,7 @@ pub(super) fn file_bytes(directory: &OwnedFd, name: &[u8]) -> io::Result<Option<
 
 /// Calls `ask` for every number below `count`, from several threads at once, as far as the system
 /// allows.
-pub(super) fn ask_all<T: Send>(count: usize, ask: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
+pub(super) fn call_all<T: Send>(count: usize, ask: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
     let threads = (count / MIN_REQUESTS).clamp(1, THREADS);
     if threads == 1 {
         return (0..count).map(ask).collect();

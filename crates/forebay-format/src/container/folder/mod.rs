@@ -30,7 +30,7 @@ use crate::index::sidecar::block::OFFSET_LIMIT;
 use crate::index::sidecar::names::Directory;
 use crate::index::sidecar::{Entry, NUMBER_BYTES, NameTableWriter, RecordClass, ShardState, Writer};
 use crate::{Error, Index, OpenOptions, SidecarError};
-use list::{Names, ask_all, entries, file_bytes, modified_ns};
+use list::{Names, call_all, entries, file_bytes, modified_ns};
 
 /// Files whose sizes are requested at once.
 const FILES_AT_ONCE: usize = 1 << 16;
@@ -95,7 +95,7 @@ impl Folder {
 fn state(root: &OwnedFd, path: &Path, classes: &[Vec<u8>]) -> Result<ShardState, Error> {
     let own_ns = modified_ns(root).map_err(|errno| failed("inspect", path, errno))?;
     let mut text = own_ns.to_le_bytes().to_vec();
-    let times = ask_all(classes.len(), &|class| {
+    let times = call_all(classes.len(), &|class| {
         let name = Path::new(OsStr::from_bytes(&classes[class]));
         open_beneath(root, name, OFlags::DIRECTORY).and_then(modified_ns)
     });
@@ -190,7 +190,7 @@ impl Scan<'_> {
         let path = self.folder.input.path().join(&listed.name);
         for first in (0..listed.files.len()).step_by(FILES_AT_ONCE) {
             let count = FILES_AT_ONCE.min(listed.files.len() - first);
-            let sizes = ask_all(count, &|index| file_bytes(&listed.fd, listed.files.get(first + index)));
+            let sizes = call_all(count, &|index| file_bytes(&listed.fd, listed.files.get(first + index)));
             for (index, size) in sizes.into_iter().enumerate() {
                 let name = listed.files.get(first + index);
                 let file = || path.join(OsStr::from_bytes(name));
@@ -211,7 +211,7 @@ impl Scan<'_> {
         }
         let now_ns = modified_ns(&listed.fd).map_err(|errno| failed("inspect", &path, errno))?;
         if now_ns != listed.modified_ns {
-            return Err(changed(path, &told(listed.modified_ns), &told(now_ns)));
+            return Err(changed(path, &describe(listed.modified_ns), &describe(now_ns)));
         }
         Ok(())
     }
@@ -239,7 +239,7 @@ impl Scan<'_> {
     }
 }
 
-fn told(modified_ns: i64) -> String {
+fn describe(modified_ns: i64) -> String {
     format!("last change {modified_ns} ns since 1970")
 }
 
@@ -323,12 +323,12 @@ impl Container for Folder {
         if found == self.state {
             return Ok(());
         }
-        Err(changed(self.input.path().to_owned(), "the times of the directories as they were", "others"))
+        Err(changed(self.input.path().to_owned(), "the same times of directories", "others"))
     }
 
     fn check_index(&self, index: &Index, shard: usize) -> Result<(), SidecarError> {
         let directories: Vec<(PathBuf, i64)> = index.directories(shard).collect();
-        let times = ask_all(directories.len(), &|number| {
+        let times = call_all(directories.len(), &|number| {
             self.directory(&directories[number].0).and_then(|fd| {
                 modified_ns(&fd).map_err(|errno| failed("inspect", &directories[number].0, errno))
             })
@@ -336,11 +336,11 @@ impl Container for Folder {
         for ((name, kept_ns), found) in directories.into_iter().zip(times) {
             let found = match found {
                 Ok(found_ns) if found_ns == kept_ns => continue,
-                Ok(found_ns) => told(found_ns),
+                Ok(found_ns) => describe(found_ns),
                 Err(error) => error.to_string(),
             };
             let what = format!("directory {:?}", name.display().to_string());
-            return Err(SidecarError::Outdated { what, expected: told(kept_ns), found });
+            return Err(SidecarError::Outdated { what, expected: describe(kept_ns), found });
         }
         Ok(())
     }

@@ -56,10 +56,7 @@ impl Hdf5File {
 
     fn structure(&self) -> Result<&Structure, Error> {
         self.structure.get().ok_or_else(|| Error::Usage {
-            message: format!(
-                "{}: nobody has found the structure of this HDF5 file",
-                self.input.path().display()
-            ),
+            message: format!("{}: the structure of this HDF5 file is unknown", self.input.path().display()),
             hint: "build its index from Python, where h5py finds it: forebay index".to_owned(),
         })
     }
@@ -98,7 +95,7 @@ impl Hdf5File {
     fn class(&self, column: usize, chain: &[Codec], writer: &mut Writer) -> Result<u8, Error> {
         writer.chunk_class(column, chain).ok_or_else(|| {
             let found = format!("more than {MAX_CHAINS} different ones in a column");
-            let hint = "rewrite some of the files, so that all are filtered alike";
+            let hint = "rewrite some of the files with the filters of the others";
             self.input.unsupported("filter pipelines", found, hint)
         })
     }
@@ -199,10 +196,10 @@ impl Container for Hdf5File {
     }
 
     fn describe(&self) -> serde_json::Map<String, serde_json::Value> {
-        let mut told = serde_json::Map::new();
-        told.insert("superblock_version".to_owned(), self.superblock.version.into());
-        told.insert("user_block_bytes".to_owned(), self.superblock.offset.into());
-        told
+        let mut description = serde_json::Map::new();
+        description.insert("superblock_version".to_owned(), self.superblock.version.into());
+        description.insert("user_block_bytes".to_owned(), self.superblock.offset.into());
+        description
     }
 
     fn check_unchanged(&self) -> Result<(), Error> {

@@ -135,7 +135,7 @@ impl Dataset {
 
 /// Reads a structure of the file `input`.
 pub(crate) fn read(input: &Input, bytes: &[u8]) -> Result<Structure, Error> {
-    let broken = |found: String| input.corrupt(0, "structure that was found", "a sound one", found);
+    let broken = |found: String| input.corrupt(0, "structure that was found", "a valid one", found);
     let (length, rest) = bytes.split_first_chunk().ok_or_else(|| broken("no length".to_owned()))?;
     let (json, mut tables) = rest
         .split_at_checked(u32::from_le_bytes(*length) as usize)
@@ -162,7 +162,7 @@ pub(crate) fn read(input: &Input, bytes: &[u8]) -> Result<Structure, Error> {
     if tables.is_empty() {
         Ok(Structure { samples, datasets })
     } else {
-        Err(broken(format!("{} bytes behind the tables", tables.len())))
+        Err(broken(format!("{} bytes after the tables", tables.len())))
     }
 }
 
@@ -174,7 +174,7 @@ fn read_dataset(
 ) -> Result<Dataset, Error> {
     let DatasetDescription { name, dtype, numpy, item_bytes, shape, fill, layout } = dataset;
     let broken = |found: String| {
-        input.corrupt(0, format!("structure that was found of dataset {name:?}"), "a sound one", found)
+        input.corrupt(0, format!("structure that was found of dataset {name:?}"), "a valid one", found)
     };
     let sample = shape[1..].to_vec();
     let field = match (dtype, numpy) {

@@ -137,7 +137,7 @@ impl Cursor {
         let refuse = |what: &str, expected: String, found: String| {
             Err(Error::Modified {
                 path: database.path().to_owned(),
-                what: format!("cursor that another process told: {what}"),
+                what: format!("cursor of another process: {what}"),
                 expected,
                 found,
             })

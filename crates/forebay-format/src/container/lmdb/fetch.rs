@@ -27,7 +27,7 @@ use crate::threads::start_up_to;
 const MAX_READ_BYTES: u64 = 1 << 20;
 
 /// Time between two calls of the progress callback; Ctrl-C should feel immediate.
-const WAITING: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Receives a page: its index in the list of its level, its number, its bytes.
 pub(super) type OnPage<'a> = dyn FnMut(usize, u64, &[u8]) -> Result<(), WalkError> + 'a;
@@ -115,16 +115,16 @@ impl Fetch<'_> {
             let first = number * batch_pages;
             let (mut batch, reads) = self.cut(level, first, batch_pages, number, &mut Vec::new());
             self.announce(&reads);
-            let mut asked = Instant::now();
+            let mut last_progress = Instant::now();
             for mut read in reads {
-                if asked.elapsed() >= WAITING {
+                if last_progress.elapsed() >= PROGRESS_INTERVAL {
                     (self.waiting)()?;
-                    asked = Instant::now();
+                    last_progress = Instant::now();
                 }
                 read_all(self.input, read.offset, &mut read.bytes, self.counters)?;
                 batch.reads[read.index] = Some(read.bytes);
             }
-            self.hand_out(level, &batch, on_page)?;
+            self.visit_pages(level, &batch, on_page)?;
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Fetch<'_> {
                 next += 1;
             }
             while under_way.front().is_some_and(|batch: &Batch| batch.missing > 0) {
-                let (read, result) = match done.recv_timeout(WAITING) {
+                let (read, result) = match done.recv_timeout(PROGRESS_INTERVAL) {
                     Ok(answer) => answer,
                     Err(RecvTimeoutError::Timeout) => {
                         (self.waiting)()?;
@@ -169,7 +169,7 @@ impl Fetch<'_> {
                 batch.missing -= 1;
             }
             let batch = under_way.pop_front().expect("the current batch was sent");
-            self.hand_out(level, &batch, on_page)?;
+            self.visit_pages(level, &batch, on_page)?;
             spare.extend(batch.reads.into_iter().flatten());
         }
         Ok(())
@@ -227,7 +227,7 @@ impl Fetch<'_> {
         (Batch { first, pages: numbers.len(), places, reads: slots, missing }, reads)
     }
 
-    fn hand_out(&self, level: &[u64], batch: &Batch, on_page: &mut OnPage<'_>) -> Result<(), WalkError> {
+    fn visit_pages(&self, level: &[u64], batch: &Batch, on_page: &mut OnPage<'_>) -> Result<(), WalkError> {
         let page_bytes = self.layout.page_bytes as usize;
         for index in 0..batch.pages {
             let (read, at) = batch.places[index];

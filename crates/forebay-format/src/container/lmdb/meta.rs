@@ -42,7 +42,7 @@ const TREE_DUPLICATE_KINDS: u16 = 0x70;
 impl TreeRecord {
     /// Checks the record, which lies at `offset` of the file, against the file.
     pub(super) fn check(&self, name: &str, offset: u64, layout: &Layout) -> Result<(), WalkError> {
-        let fault = |what: &str, expected: String, found: String| -> WalkError {
+        let error = |what: &str, expected: String, found: String| -> WalkError {
             PageError::new(offset, format!("LMDB {name} database: {what}"), expected, found).into()
         };
         if self.flags & TREE_DUPLICATES != 0 {
@@ -54,15 +54,15 @@ impl TreeRecord {
             });
         }
         if self.flags & TREE_DUPLICATE_KINDS != 0 {
-            return Err(fault("flags", "no duplicate kind without DUPSORT".to_owned(), hex16(self.flags)));
+            return Err(error("flags", "no duplicate kind without DUPSORT".to_owned(), hex16(self.flags)));
         }
         if self.flags & !(TREE_REVERSE_KEYS | TREE_INTEGER_KEYS) != 0 {
-            return Err(fault("flags", "known bits only (0x02, 0x08)".to_owned(), hex16(self.flags)));
+            return Err(error("flags", "known bits only (0x02, 0x08)".to_owned(), hex16(self.flags)));
         }
         let empty = self.root == layout.dialect.no_page();
         if empty != (self.depth == 0) || empty != (self.entries == 0) || self.depth > DEEPEST_TREE {
             let found = format!("depth {}, {} entries, root page {}", self.depth, self.entries, self.root);
-            return Err(fault(
+            return Err(error(
                 "depth",
                 format!("1 to {DEEPEST_TREE}, or 0 and no root for no entries"),
                 found,
@@ -72,7 +72,7 @@ impl TreeRecord {
         let pages = tree_pages.saturating_add(self.overflow_pages);
         if pages > layout.last_page.saturating_sub(1) {
             let found = format!("{pages} branch, leaf and overflow pages");
-            return Err(fault(
+            return Err(error(
                 "pages",
                 format!("at most {} of the file's", layout.last_page.saturating_sub(1)),
                 found,
@@ -81,14 +81,14 @@ impl TreeRecord {
         if tree_pages > layout.file_bytes / u64::from(layout.page_bytes) {
             let expected =
                 format!("at most {} that the file holds", layout.file_bytes / u64::from(layout.page_bytes));
-            return Err(fault("pages", expected, format!("{tree_pages} branch and leaf pages")));
+            return Err(error("pages", expected, format!("{tree_pages} branch and leaf pages")));
         }
         // In 128 bits: a page number of a 32-bit file times a page length stays far below.
         let most =
             u128::from(self.leaf_pages) * u128::from(u64::from(layout.page_bytes) / SHORTEST_NODE_BYTES);
         if u128::from(self.entries) > most {
             let expected = format!("at most {most} in {} leaf pages", self.leaf_pages);
-            return Err(fault("entries", expected, self.entries.to_string()));
+            return Err(error("entries", expected, self.entries.to_string()));
         }
         Ok(())
     }
@@ -293,43 +293,43 @@ fn transaction_at(dialect: Dialect) -> usize {
 /// Decodes and checks meta page `number`, which starts at `offset` of the file.
 fn decode(dialect: Dialect, page: &[u8], number: u64, offset: u64) -> Result<Meta, PageError> {
     let header = dialect.header_bytes() as usize;
-    let fault = |at: usize, what: &str, expected: &dyn fmt::Display, found: &dyn fmt::Display| {
+    let error = |at: usize, what: &str, expected: &dyn fmt::Display, found: &dyn fmt::Display| {
         Err(PageError::new(offset + at as u64, format!("LMDB meta page {number}: {what}"), expected, found))
     };
     let stored = dialect.word(page, 0);
     if stored != number {
-        return fault(0, "page number", &number, &stored);
+        return error(0, "page number", &number, &stored);
     }
     let flags = dialect.u16(page, header - 6);
     if flags != PAGE_IS_META {
-        return fault(header - 6, "page type", &hex16(PAGE_IS_META), &hex16(flags));
+        return error(header - 6, "page type", &hex16(PAGE_IS_META), &hex16(flags));
     }
     let magic = dialect.u32(page, header);
     if magic != MAGIC {
-        return fault(header, "magic number", &format!("{MAGIC:#010x}"), &format!("{magic:#010x}"));
+        return error(header, "magic number", &format!("{MAGIC:#010x}"), &format!("{magic:#010x}"));
     }
     let version = dialect.u32(page, header + 4);
     if version != dialect.data_version() {
-        return fault(header + 4, "data version", &dialect.data_version(), &version);
+        return error(header + 4, "data version", &dialect.data_version(), &version);
     }
     let at = page_bytes_at(dialect);
     let page_bytes = dialect.u32(page, at);
     if !page_bytes.is_power_of_two() || !(MIN_PAGE_BYTES..=dialect.largest_page_bytes()).contains(&page_bytes)
     {
         let expected = format!("a power of two from {MIN_PAGE_BYTES} to {}", dialect.largest_page_bytes());
-        return fault(at, "page length", &expected, &page_bytes);
+        return error(at, "page length", &expected, &page_bytes);
     }
     let environment_flags = dialect.u16(page, at + 4);
     let main = TreeRecord::decode(dialect, page, main_record_at(dialect));
     let at = transaction_at(dialect);
     let last_page = dialect.word(page, at - dialect.word_bytes());
     if last_page == 0 || last_page == dialect.no_page() {
-        return fault(at - dialect.word_bytes(), "last page", &"at least 1", &last_page);
+        return error(at - dialect.word_bytes(), "last page", &"at least 1", &last_page);
     }
     let transaction = dialect.word(page, at);
     if transaction != 0 && transaction & 1 != number {
         let expected = if number == 0 { "an even number" } else { "an odd number" };
-        return fault(at, "transaction", &expected, &transaction);
+        return error(at, "transaction", &expected, &transaction);
     }
     Ok(Meta { transaction, last_page, main, page_bytes, environment_flags })
 }

@@ -282,9 +282,9 @@ impl Database {
                 Ok(report)
             }
             // What looks like damage may be a writer at work.
-            Err(WalkError::PageError(fault)) => match self.check_unchanged() {
+            Err(WalkError::PageError(error)) => match self.check_unchanged() {
                 Err(modified @ Error::Modified { .. }) => Err(modified),
-                _ => Err(fault.at(self.path())),
+                _ => Err(error.at(self.path())),
             },
             Err(error) => Err(error.at(self.path())),
         }

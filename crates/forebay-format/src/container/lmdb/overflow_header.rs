@@ -23,7 +23,7 @@ pub fn check_overflow_header(
     let dialect = identity.dialect;
     let header = dialect.header_bytes() as usize;
     let offset = page.saturating_mul(u64::from(identity.page_bytes));
-    let fault = |at: usize, what: &str, expected: &dyn fmt::Display, found: &dyn fmt::Display| {
+    let error = |at: usize, what: &str, expected: &dyn fmt::Display, found: &dyn fmt::Display| {
         Err(PageError::new(
             offset.saturating_add(at as u64),
             format!("LMDB overflow page {page}: {what}"),
@@ -32,21 +32,21 @@ pub fn check_overflow_header(
         ))
     };
     if head.len() < header {
-        return fault(0, "header", &format!("{header} bytes"), &head.len());
+        return error(0, "header", &format!("{header} bytes"), &head.len());
     }
     let stored = dialect.word(head, 0);
     if stored != page {
-        return fault(0, "page number", &page, &stored);
+        return error(0, "page number", &page, &stored);
     }
     let flags = dialect.u16(head, header - 6);
     if flags != PAGE_IS_OVERFLOW {
-        return fault(header - 6, "page type", &hex16(PAGE_IS_OVERFLOW), &hex16(flags));
+        return error(header - 6, "page type", &hex16(PAGE_IS_OVERFLOW), &hex16(flags));
     }
     let pages = u64::from(dialect.u32(head, header - 4));
     let bytes = u64::from(dialect.header_bytes() - 1 + identity.checksum_bytes).saturating_add(length);
     let least = bytes / u64::from(identity.page_bytes.max(1)) + 1;
     if pages < least {
-        return fault(
+        return error(
             header - 4,
             "pages of the run",
             &format!("at least {least} for {length} bytes"),

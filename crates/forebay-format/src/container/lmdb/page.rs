@@ -75,7 +75,7 @@ pub(super) fn decode(
     let dialect = layout.dialect;
     let header = dialect.header_bytes();
     let end = layout.end();
-    let fault = |at: u32, what: &str, expected: &dyn fmt::Display, found: &dyn fmt::Display| {
+    let error = |at: u32, what: &str, expected: &dyn fmt::Display, found: &dyn fmt::Display| {
         let what = format!("LMDB page {number}: {what}");
         Err(PageError::new(layout.offset(number) + u64::from(at), what, expected, found))
     };
@@ -83,7 +83,7 @@ pub(super) fn decode(
 
     let stored = dialect.word(bytes, 0);
     if stored != number {
-        return fault(0, "page number", &number, &stored);
+        return error(0, "page number", &number, &stored);
     }
     let flags = dialect.u16(bytes, header as usize - 6);
     let wanted = match role {
@@ -92,14 +92,14 @@ pub(super) fn decode(
     };
     if flags != wanted {
         let expected = format!("{} ({role:?})", hex16(wanted));
-        return fault(header - 6, "page type", &expected, &hex16(flags));
+        return error(header - 6, "page type", &expected, &hex16(flags));
     }
     let base = dialect.pointer_base();
     let lower = u32::from(dialect.u16(bytes, header as usize - 4)) + base;
     let upper = u32::from(dialect.u16(bytes, header as usize - 2)) + base;
     if lower <= header || lower > upper || upper >= end || !(lower - header).is_multiple_of(2) {
         let expected = format!("{header} < lower < upper < {end}, lower even");
-        return fault(header - 4, "bounds", &expected, &format!("lower {lower}, upper {upper}"));
+        return error(header - 4, "bounds", &expected, &format!("lower {lower}, upper {upper}"));
     }
 
     // In the order of insertion each node starts where the previous one ends, from the end of the
@@ -111,12 +111,12 @@ pub(super) fn decode(
         let at = u32::from(dialect.u16(bytes, pointer_at as usize)) + base;
         if at < upper || at > end - NODE_HEADER_BYTES || !(end - at).is_multiple_of(2) {
             let expected = format!("an even offset from {upper} to {}", end - NODE_HEADER_BYTES);
-            return fault(pointer_at, &format!("pointer {index}"), &expected, &at);
+            return error(pointer_at, &format!("pointer {index}"), &expected, &at);
         }
         let (node, length) = match decode_node(dialect, role, bytes, at, end) {
             Ok(decoded) => decoded,
             Err(Defect { at, what, expected, found }) => {
-                return fault(at, &format!("node {index}: {what}"), &expected, &found);
+                return error(at, &format!("node {index}: {what}"), &expected, &found);
             }
         };
         tiled &= at + length == floor;
@@ -130,16 +130,16 @@ pub(super) fn decode(
         floor = spans[0].0;
         for pair in spans.windows(2) {
             if pair[0].1 != pair[1].0 {
-                return fault(pair[0].0, "nodes", &format!("the next one at {}", pair[0].1), &pair[1].0);
+                return error(pair[0].0, "nodes", &format!("the next one at {}", pair[0].1), &pair[1].0);
             }
         }
         let last = spans[spans.len() - 1];
         if last.1 != end {
-            return fault(last.0, "nodes", &format!("the last one to end at {end}"), &last.1);
+            return error(last.0, "nodes", &format!("the last one to end at {end}"), &last.1);
         }
     }
     if floor != upper {
-        return fault(header - 2, "nodes", &format!("the first one at {upper}"), &floor);
+        return error(header - 2, "nodes", &format!("the first one at {upper}"), &floor);
     }
     Ok(())
 }

@@ -59,7 +59,7 @@ impl WalkError {
     /// The error about the file at `path`.
     pub(super) fn at(self, path: &Path) -> Error {
         match self {
-            Self::PageError(fault) => fault.at(path),
+            Self::PageError(error) => error.at(path),
             Self::Unsupported { what, found, hint } => {
                 Error::Unsupported { path: path.to_owned(), what: what.to_owned(), found, hint }
             }
@@ -70,8 +70,8 @@ impl WalkError {
 }
 
 impl From<PageError> for WalkError {
-    fn from(fault: PageError) -> Self {
-        Self::PageError(fault)
+    fn from(error: PageError) -> Self {
+        Self::PageError(error)
     }
 }
 

@@ -136,14 +136,14 @@ impl Header<'_> {
         })?;
         let (descr, fortran_order, shape) =
             three_keys(&literal).map_err(|found| self.corrupt(head_bytes, "header", KEYS, found))?;
-        let item = Item::parse(descr).map_err(|fault| self.no_item(fault))?;
+        let item = Item::parse(descr).map_err(|error| self.no_item(error))?;
         let start = self.place.start + bytes.len() as u64;
         let shape = self.axis.shape(shape);
         let Some((samples, sample_shape)) = shape.split_first() else {
             return Err(self.unsupported(
                 "an array without axes",
                 "shape ()",
-                "the first axis counts the samples: write it as an array of shape (1,), or say sample_axis=None: each file is one sample",
+                "the first axis counts the samples: write it as an array of shape (1,), or pass sample_axis=None: each file is one sample",
             ));
         };
         if fortran_order && shape.iter().filter(|extent| **extent != 1).count() > 1 {
@@ -173,23 +173,23 @@ impl Header<'_> {
                     bytes.len() as u64,
                     "elements",
                     expected,
-                    format!("{room} bytes behind the header"),
+                    format!("{room} bytes after the header"),
                 ))
             }
         }
     }
 
-    fn no_item(&self, fault: ItemError) -> Error {
-        match fault {
+    fn no_item(&self, error: ItemError) -> Error {
+        match error {
             ItemError::Object => self.unsupported(
                 "an array of objects",
                 "elements that are pickled Python objects",
-                "unpickling runs code of the file: write numbers, texts of fixed length or a structured type",
+                "unpickling runs code of the file: write numbers, strings of fixed length or a structured type",
             ),
             ItemError::Unknown(found) => self.unsupported(
                 "the type of the elements",
                 found,
-                "booleans, integers, floats, complex numbers, times, texts, bytes and structures of these are read",
+                "supported: booleans, integers, floats, complex numbers, times, strings, bytes and structures of these",
             ),
         }
     }

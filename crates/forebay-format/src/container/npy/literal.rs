@@ -37,7 +37,7 @@ impl Literal {
         let value = parser.value(0)?;
         parser.skip_blanks();
         if parser.peek().is_some() {
-            return Err(parser.fault("the end of the literal"));
+            return Err(parser.error("the end of the literal"));
         }
         Ok(value)
     }
@@ -101,7 +101,7 @@ impl Parser<'_> {
         self.text.get(self.next).map(|(_, character)| *character)
     }
 
-    fn fault(&self, expected: &'static str) -> LiteralError {
+    fn error(&self, expected: &'static str) -> LiteralError {
         let Some((at, character)) = self.text.get(self.next) else {
             let at = self.text.last().map_or(0, |(at, character)| at + character.len_utf8());
             return LiteralError { at, expected, found: "the end of the header".to_owned() };
@@ -125,7 +125,7 @@ impl Parser<'_> {
     fn value(&mut self, depth: u32) -> Result<Literal, LiteralError> {
         self.skip_blanks();
         if depth > DEEPEST {
-            return Err(self.fault("fewer brackets within one another"));
+            return Err(self.error("fewer brackets within one another"));
         }
         match self.peek() {
             Some('{') => self.dictionary(depth),
@@ -138,7 +138,7 @@ impl Parser<'_> {
             Some('\'' | '"') => self.text_literal(),
             Some('0'..='9') => self.integer(),
             Some('A'..='Z') => self.word(),
-            _ => Err(self.fault("a Python literal")),
+            _ => Err(self.error("a Python literal")),
         }
     }
 
@@ -152,7 +152,7 @@ impl Parser<'_> {
                 return Ok((items, comma));
             }
             if !comma {
-                return Err(self.fault("a comma or the closing bracket"));
+                return Err(self.error("a comma or the closing bracket"));
             }
             items.push(self.value(depth + 1)?);
             self.skip_blanks();
@@ -169,12 +169,12 @@ impl Parser<'_> {
                 return Ok(Literal::Dictionary(items));
             }
             if !comma {
-                return Err(self.fault("a comma or '}'"));
+                return Err(self.error("a comma or '}'"));
             }
             let key = self.value(depth + 1)?;
             self.skip_blanks();
             if !self.take(':') {
-                return Err(self.fault("':'"));
+                return Err(self.error("':'"));
             }
             items.push((key, self.value(depth + 1)?));
             self.skip_blanks();
@@ -189,7 +189,7 @@ impl Parser<'_> {
             let grown = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(digit)));
             let Some(grown) = grown else {
                 self.next = start;
-                return Err(self.fault("an integer below 2^64"));
+                return Err(self.error("an integer below 2^64"));
             };
             value = grown;
             self.next += 1;
@@ -215,7 +215,7 @@ impl Parser<'_> {
             "False" => Ok(Literal::Bool(false)),
             _ => {
                 self.next = start;
-                Err(self.fault("None, True or False"))
+                Err(self.error("None, True or False"))
             }
         }
     }
@@ -226,7 +226,7 @@ impl Parser<'_> {
         let mut text = String::new();
         loop {
             match self.peek() {
-                None | Some('\n') => return Err(self.fault("the closing quote")),
+                None | Some('\n') => return Err(self.error("the closing quote")),
                 found if found == quote => {
                     self.next += 1;
                     return Ok(Literal::Text(text));
@@ -255,7 +255,7 @@ impl Parser<'_> {
             Some('U') => 8,
             _ => {
                 self.next = start;
-                return Err(self.fault("an escape that repr writes"));
+                return Err(self.error("an escape that repr writes"));
             }
         };
         let mut code = Some(0_u32);
@@ -266,7 +266,7 @@ impl Parser<'_> {
         }
         code.and_then(char::from_u32).ok_or_else(|| {
             self.next = start;
-            self.fault("the code of a character")
+            self.error("the code of a character")
         })
     }
 }
@@ -319,8 +319,8 @@ mod tests {
             (r"'\q'", 1, "an escape that repr writes"),
             (r"'\", 1, "an escape that repr writes"),
         ] {
-            let fault = parse(text).expect_err(text);
-            assert_eq!((fault.at, fault.expected), (at, expected), "{text}: {fault:?}");
+            let error = parse(text).expect_err(text);
+            assert_eq!((error.at, error.expected), (at, expected), "{text}: {error:?}");
         }
         let deep = "[".repeat(100_000);
         assert_eq!(parse(&deep).expect_err("deep").expected, "fewer brackets within one another");

@@ -63,7 +63,7 @@ pub(super) fn members(input: &Input) -> Result<(Vec<Member>, Vec<u8>), Error> {
     let archive = Archive { input, bytes: input.bytes() };
     let end = archive.end()?;
     let directory = archive.read(end.directory.clone(), MAX_DIRECTORY_BYTES, "central directory")?;
-    let mut looked_at = directory.clone();
+    let mut bytes_read = directory.clone();
     let mut members = Vec::new();
     let mut names = BTreeSet::new();
     let mut at = 0;
@@ -97,8 +97,8 @@ pub(super) fn members(input: &Input) -> Result<(Vec<Member>, Vec<u8>), Error> {
     let members = members
         .into_iter()
         .zip(limits)
-        .map(|((local, entry), limit)| archive.locate(local, entry, limit, &mut looked_at));
-    Ok((members.collect::<Result<_, _>>()?, looked_at))
+        .map(|((local, entry), limit)| archive.locate(local, entry, limit, &mut bytes_read));
+    Ok((members.collect::<Result<_, _>>()?, bytes_read))
 }
 
 struct Archive<'a> {
@@ -244,7 +244,7 @@ impl Archive<'_> {
         local: u64,
         entry: CentralEntry,
         limit: u64,
-        looked_at: &mut Vec<u8>,
+        bytes_read: &mut Vec<u8>,
     ) -> Result<Member, Error> {
         let CentralEntry { name, flags, method, crc32, stored_bytes, .. } = entry;
         let what = format!("local header of {name:?}");
@@ -266,7 +266,7 @@ impl Archive<'_> {
             let found = format!("{} bytes from {start} on", limit.saturating_sub(start));
             return Err(self.corrupt(start, &format!("member {name:?}"), expected, found));
         };
-        looked_at.extend(header);
+        bytes_read.extend(header);
         Ok(Member { name, method, crc32, encrypted: flags & ENCRYPTED != 0, place: start..end })
     }
 }

@@ -33,7 +33,7 @@ impl Framing for RecordIo {
         let mut records = 0_u64;
         walk(input, progress, &mut |start, entry| {
             records += 1;
-            index.as_mut().map_or(Ok(()), |index| index.see(start))?;
+            index.as_mut().map_or(Ok(()), |index| index.check_record(start))?;
             visit(entry)
         })?;
         let mut summary = ScanSummary::default();

@@ -69,7 +69,7 @@ impl IndexFile {
 
     /// Compares the list with a record of the file that starts at `start`; the records come in the
     /// order of the file.
-    pub fn see(&mut self, start: u64) -> Result<(), Error> {
+    pub fn check_record(&mut self, start: u64) -> Result<(), Error> {
         while let Some((listed, line)) = self.listed.get(self.next) {
             if *listed > start {
                 break;
@@ -111,7 +111,7 @@ mod tests {
         for text in ["0\t0\n1\t16\n2\t40\n", "cat\t40\r\ndog\t0", "a\tb\t16\n", "", "7\t16\n8\t16\n"] {
             let mut index = parse(text).expect("sound");
             for start in [0, 16, 40] {
-                index.see(start).expect("a record");
+                index.check_record(start).expect("a record");
             }
             index.finish().expect("all seen");
         }
@@ -122,8 +122,10 @@ mod tests {
     fn an_offset_that_is_no_record_is_named_with_its_line() {
         for (text, found) in [("0\t0\n1\t17\n", "17"), ("0\t0\n1\t56\n", "56")] {
             let mut index = parse(text).expect("sound as such");
-            let seen =
-                [0, 16, 40].iter().try_for_each(|start| index.see(*start)).and_then(|()| index.finish());
+            let seen = [0, 16, 40]
+                .iter()
+                .try_for_each(|start| index.check_record(*start))
+                .and_then(|()| index.finish());
             let error = seen.expect_err("another file").to_string();
             let wanted = "x.idx: RecordIO index: offset at offset 4: expected the start of a record of the data file, found ";
             assert_eq!(error, format!("{wanted}{found}"));

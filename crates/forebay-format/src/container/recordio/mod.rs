@@ -55,7 +55,7 @@ impl Kind {
     }
 
     /// Whether another part of the record follows.
-    fn goes_on(self) -> bool {
+    fn continues(self) -> bool {
         matches!(self, Self::First | Self::Middle)
     }
 }
@@ -102,8 +102,8 @@ pub fn walk(
             if pieces.len() == MAX_PARTS {
                 return Err(input.unsupported(
                     format!("a record of more than {MAX_PARTS} parts"),
-                    format!("the record at offset {start} goes on at offset {at}"),
-                    "the magic number of RecordIO stands in its data again and again; store it compressed",
+                    format!("the record at offset {start} continues at offset {at}"),
+                    "its data contain the magic number of RecordIO many times; store it compressed",
                 ));
             }
             if length > 0 || kind == Kind::Middle {
@@ -155,8 +155,8 @@ fn part_at(headers: &mut HeaderScan<'_>, at: u64) -> Result<(Kind, u64, u64), Er
         ));
     }
     // The magic number was cut out at a multiple of four bytes.
-    if kind.goes_on() && padded != length {
-        let expected = format!("a multiple of {STEP_BYTES} bytes in front of another part");
+    if kind.continues() && padded != length {
+        let expected = format!("a multiple of {STEP_BYTES} bytes before another part");
         return Err(input.corrupt(at + 4, "RecordIO: length of a part", expected, length.to_string()));
     }
     Ok((kind, length, at + u64::from(HEAD_BYTES) + padded))
@@ -165,7 +165,7 @@ fn part_at(headers: &mut HeaderScan<'_>, at: u64) -> Result<(Kind, u64, u64), Er
 /// Location of the data of the part at `at`. The magic number that was left out after a part is
 /// read from the start of the next header.
 fn extent(at: u64, length: u64, kind: Kind) -> PartPiece {
-    let magic_bytes = if kind.goes_on() { size_of_val(&MAGIC) as u64 } else { 0 };
+    let magic_bytes = if kind.continues() { size_of_val(&MAGIC) as u64 } else { 0 };
     PartPiece::Extent { offset: at + u64::from(HEAD_BYTES), length: length + magic_bytes }
 }
 
@@ -265,7 +265,7 @@ mod tests {
             ),
             (
                 [part(1, b"abc"), part(3, b"")].concat(),
-                "length of a part at offset 4: expected a multiple of 4 bytes in front of another part, found 3",
+                "length of a part at offset 4: expected a multiple of 4 bytes before another part, found 3",
             ),
         ] {
             let error = records(&file).expect_err("broken");

@@ -145,8 +145,8 @@ mod tests {
         for wrong in
             [&b"12x"[..], b"8", b"-1", &[0xff; 12], &[0x80, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0x81, 0]]
         {
-            let fault = size(wrong).expect_err("refused");
-            assert_eq!((fault.offset, fault.what), (124, "size"));
+            let error = size(wrong).expect_err("refused");
+            assert_eq!((error.offset, error.what), (124, "size"));
         }
     }
 

@@ -11,7 +11,7 @@ const MAX_EXTENDED_BYTES: u64 = 1 << 20;
 
 /// Bytes after the end that are read \[bytes\]: writers pad to 10,240, and with `tar -b` to 1 MiB
 /// and more.
-const LOOK_BEHIND_BYTES: u64 = 1 << 20;
+const MAX_TRAILING_BYTES: u64 = 1 << 20;
 
 /// A member that holds a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,10 +60,10 @@ impl<'a> Members<'a> {
     /// The next member, with the extended headers before it.
     pub(super) fn next(&mut self) -> Result<Next, Error> {
         let mut extended = Extended::default();
-        let mut waiting = false;
+        let mut expected = false;
         loop {
             let at = self.at;
-            let Some(header) = self.header(waiting)? else { return Ok(Next::End) };
+            let Some(header) = self.header(expected)? else { return Ok(Next::End) };
             let data = at + BLOCK_BYTES;
             match header.kind {
                 b'L' => {
@@ -75,12 +75,12 @@ impl<'a> Members<'a> {
                 b'K' => self.skip(data, header.size)?,
                 kind @ (b'x' | b'X' | b'g') => {
                     let records = self.extended(data, header.size)?;
-                    let found = Extended::parse(&records).map_err(|fault| {
+                    let found = Extended::parse(&records).map_err(|error| {
                         self.input.corrupt(
-                            data + fault.offset,
+                            data + error.offset,
                             "tar extended header",
-                            fault.expected,
-                            fault.found,
+                            error.expected,
+                            error.found,
                         )
                     })?;
                     if kind == b'g' {
@@ -92,7 +92,7 @@ impl<'a> Members<'a> {
                 }
                 _ => return self.member(at, header, extended),
             }
-            waiting = header.kind != b'g';
+            expected = header.kind != b'g';
         }
     }
 
@@ -110,7 +110,8 @@ impl<'a> Members<'a> {
             ));
         }
         if is_global_size {
-            let found = format!("a pax header in front of offset {at} that gives all members one size");
+            let found =
+                format!("a pax header before the member at offset {at} that gives all members one size");
             return Err(self.input.unsupported(
                 "a global size in a tar file",
                 found,
@@ -133,12 +134,12 @@ impl<'a> Members<'a> {
         Ok(Next::Member(Member { name, header: at, start: data, length: size }))
     }
 
-    /// The header at `at`; `None` at the end, which must not come while a member is `waited` for.
-    fn header(&mut self, waited: bool) -> Result<Option<Header>, Error> {
+    /// The header at `at`; `None` at the end, which must not come while a member is `expected` for.
+    fn header(&mut self, expected: bool) -> Result<Option<Header>, Error> {
         let at = self.at;
         let mut block: Block = [0; BLOCK_BYTES as usize];
         let count = self.window.read(at, &mut block)?;
-        if count == 0 && !waited {
+        if count == 0 && !expected {
             // Some writers leave the end out.
             return Ok(None);
         }
@@ -149,7 +150,7 @@ impl<'a> Members<'a> {
         let parsed = Header::parse(&block).map_err(|HeaderError { offset, what, expected, found }| {
             self.input.corrupt(at + offset, format!("tar {what}"), expected, found)
         })?;
-        if parsed.is_none() && waited {
+        if parsed.is_none() && expected {
             return Err(self.input.corrupt(at, "tar header", "the member of an extended header", "zeros"));
         }
         Ok(parsed)
@@ -185,11 +186,11 @@ impl<'a> Members<'a> {
     }
 
     /// After the end: a warning if there is more than zeros.
-    pub(super) fn left_behind(&mut self) -> Result<Option<String>, Error> {
+    pub(super) fn trailing_bytes(&mut self) -> Result<Option<String>, Error> {
         let (from, end) = (self.at, self.input.bytes());
         let mut at = from;
         let mut block = [0; 4096];
-        while at < end.min(from.saturating_add(LOOK_BEHIND_BYTES)) {
+        while at < end.min(from.saturating_add(MAX_TRAILING_BYTES)) {
             let count = self.window.read(at, &mut block)?;
             if count == 0 {
                 break;

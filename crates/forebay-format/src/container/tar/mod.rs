@@ -46,7 +46,7 @@ pub struct TarFile {
     /// The fields of all samples.
     fields: Vec<String>,
     /// Whether the caller chose fields, so that others do not matter.
-    picks: bool,
+    has_selection: bool,
     state: ShardState,
 }
 
@@ -63,7 +63,7 @@ impl TarFile {
         Self::read(Input::open(path)?, &options.fields)
     }
 
-    /// The same, of anything that can be read; `fields` picks some, none: all.
+    /// The same, of anything that can be read; `fields` selects some; empty: all.
     pub fn read(input: Input, fields: &[String]) -> Result<Self, Error> {
         refuse_compressed(&input)?;
         let mut members = Members::new(&input);
@@ -97,16 +97,16 @@ impl TarFile {
                 hint: format!("its fields: {}", first.join(", ")),
             });
         }
-        let picks = !fields.is_empty();
-        let mut fields = if picks { fields.to_vec() } else { first };
-        if !picks {
+        let has_selection = !fields.is_empty();
+        let mut fields = if has_selection { fields.to_vec() } else { first };
+        if !has_selection {
             // Members may come in any order: files whose samples have the same fields must compare
             // equal.
             fields.sort_unstable();
             fields.dedup();
         }
         let state = header_digest(&seen);
-        Ok(Self { input, fields, picks, state })
+        Ok(Self { input, fields, has_selection, state })
     }
 
     /// The fields of all samples.
@@ -155,7 +155,7 @@ impl TarFile {
             }
         }
         sample.end(visit)?;
-        Ok((excluded, members.left_behind()?.into_iter().collect()))
+        Ok((excluded, members.trailing_bytes()?.into_iter().collect()))
     }
 }
 
@@ -190,7 +190,7 @@ impl<'a> Sample<'a> {
         let file = self.file;
         let name = || String::from_utf8_lossy(&member.name).into_owned();
         let Some(field) = file.fields.iter().position(|field| field == extension) else {
-            if file.picks {
+            if file.has_selection {
                 return Ok(false);
             }
             let fields = file.fields.join(", ");
@@ -266,7 +266,7 @@ fn refuse_compressed(input: &Input) -> Result<(), Error> {
     let Some(compression) = Compression::of(&head[..count]) else { return Ok(()) };
     Err(input.unsupported(
         "a compressed tar file",
-        format!("{}, whose members have no places of their own in the file", compression.name),
+        format!("{}, whose members have no offsets in the file", compression.name),
         compression.hint(input.path()),
     ))
 }

@@ -31,7 +31,7 @@ impl Extended {
         let mut at = 0;
         // Writers may pad with NULs.
         while bytes.get(at).is_some_and(|byte| *byte != 0) {
-            let fault = |expected, found: &[u8]| PaxError {
+            let error = |expected, found: &[u8]| PaxError {
                 offset: at as u64,
                 expected,
                 found: format!("\"{}\"", found[..found.len().min(40)].escape_ascii()),
@@ -41,19 +41,19 @@ impl Extended {
                 rest.get(behind..usize::try_from(length).ok()?).map(|record| (length, record))
             });
             let Some((length, record)) = record else {
-                return Err(fault("a length within the header, and a blank", rest));
+                return Err(error("a length within the header, and a blank", rest));
             };
             let record = record.strip_suffix(b"\n").and_then(|record| {
                 let equals = record.iter().position(|byte| *byte == b'=')?;
                 Some((&record[..equals], &record[equals + 1..]))
             });
             let Some((key, value)) = record else {
-                return Err(fault("a key, '=', a value and a line feed", rest));
+                return Err(error("a key, '=', a value and a line feed", rest));
             };
             match key {
                 b"path" => extended.path = Some(without_slashes(text(value)).to_vec()),
                 b"size" => {
-                    let size = digits_only(value).ok_or_else(|| fault("a size in decimal digits", rest))?;
+                    let size = digits_only(value).ok_or_else(|| error("a size in decimal digits", rest))?;
                     extended.size = Some(size);
                 }
                 key if key.starts_with(b"GNU.sparse.") => extended.sparse = true,

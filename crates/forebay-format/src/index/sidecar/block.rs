@@ -97,7 +97,7 @@ pub(crate) struct BlockError {
 }
 
 impl BlockError {
-    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass numbers and strings alike")]
     pub(crate) fn new(what: impl Into<String>, expected: impl Into<String>, found: impl ToString) -> Self {
         Self { what: what.into(), expected: expected.into(), found: found.to_string() }
     }

@@ -53,7 +53,7 @@ impl Contents {
         let stored = part(header.meta_range(), "meta part", header.meta_checksum)?;
         let directory = part(header.directory_range(), "directory", header.directory_checksum)?;
         let bad_meta =
-            |found: String| SidecarError::damaged(HEADER_BYTES, "meta part", "a sound description", found);
+            |found: String| SidecarError::damaged(HEADER_BYTES, "meta part", "a valid description", found);
         let json = unpack(stored, header.meta_bytes as usize).map_err(bad_meta)?;
         let meta: Meta = serde_json::from_slice(&json).map_err(|error| bad_meta(error.to_string()))?;
         meta.check(&header).map_err(bad_meta)?;
@@ -140,9 +140,9 @@ impl Contents {
         }
     }
 
-    /// What is wrong with a block, as a fault of the sidecar.
-    pub(crate) fn block_fault(&self, number: usize, fault: BlockError) -> SidecarError {
-        let BlockError { what, expected, found } = fault;
+    /// What is wrong with a block, as a error of the sidecar.
+    pub(crate) fn block_error(&self, number: usize, error: BlockError) -> SidecarError {
+        let BlockError { what, expected, found } = error;
         let offset = self.block_starts[number] as usize;
         SidecarError::damaged(offset, format!("block {number}: {what}"), expected, found)
     }

@@ -387,8 +387,8 @@ mod tests {
                 body.len()
             );
         }
-        let fault = decode(&[&body[..], &[0]].concat(), &classes(), &limits).expect_err("a byte too many");
-        assert_eq!((fault.what.as_str(), fault.found.as_str()), ("block body", "1 bytes more"));
+        let error = decode(&[&body[..], &[0]].concat(), &classes(), &limits).expect_err("a byte too many");
+        assert_eq!((error.what.as_str(), error.found.as_str()), ("block body", "1 bytes more"));
         let narrow = Limits { lengths: (2, 699), ..limits };
         assert!(decode(&body, &classes(), &narrow).is_err(), "longer than the longest record");
     }

@@ -307,7 +307,7 @@ mod tests {
             bytes[at] = 0xff;
             bytes
         }))
-        .expect_err("a name that is no text");
+        .expect_err("a name that is not UTF-8");
         assert!(error.contains("expected UTF-8"), "{error}");
     }
 

@@ -458,8 +458,7 @@ impl ExampleSchema {
                 // None of the probed records had it.
                 (None, Some((kind, list))) if list.length > 0 => {
                     let name = String::from_utf8_lossy(key.of_record(record)).into_owned();
-                    let expected =
-                        "the features of the records that were looked at; fields= chooses among all";
+                    let expected = "the features of the probed records; fields= chooses among all";
                     let found = format!("another one, a list of {}", kind.name());
                     return Err(SchemaError::new(format!("feature {name:?}"), key.at, expected, found));
                 }
