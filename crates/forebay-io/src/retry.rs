@@ -214,7 +214,8 @@ impl Job {
             },
         };
         let again = match error.raw_os_error() {
-            Some(libc::EINTR) => Some(Next::Again),
+            // Not by its number: a `ReadAt` that is no file may have none.
+            _ if error.kind() == io::ErrorKind::Interrupted => Some(Next::Again),
             Some(libc::EIO | libc::EAGAIN) => {
                 let pauses: &[Duration] = if self.patience == Patience::All { &PAUSES } else { &[] };
                 let pause = pauses.get(self.failures as usize);
