@@ -203,3 +203,91 @@ impl Input {
 fn inspect_error(path: &Path) -> impl Fn(std::io::Error) -> Error {
     move |source| ReadError::Open { path: path.to_owned(), action: "inspect", source }.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::file::script::{Script, eio};
+
+    const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
+
+    /// How the parts of the crate read: a name, and a read of 8 bytes at offset 100.
+    type Way = (&'static str, fn(&Input) -> Result<(), Error>);
+
+    /// All of them; LMDB's are in `page_reads.rs`.
+    const WAYS: [Way; 2] = [
+        ("index build", |input| input.read(100, &mut [0; 8], "header")),
+        ("single samples and verify", |input| {
+            input.read_where(&Failing::default(), (ShardId(3), 100), &mut [0; 8], "record")
+        }),
+    ];
+
+    /// What an error of reading says: offset, length, attempts, whether reads nearby had failed, error number.
+    fn facts(error: &Error) -> (u64, u64, u32, bool, Option<i32>) {
+        let Error::Read(ReadError::Io { path, offset, length, attempts, known, source }) = error else {
+            panic!("another error: {error}")
+        };
+        assert_eq!(path, Path::new("x.mdb"));
+        (*offset, *length, *attempts, *known, source.raw_os_error())
+    }
+
+    #[test]
+    fn a_read_that_fails_twice_succeeds_at_the_third_attempt() {
+        for (name, read) in WAYS {
+            let script = Script::new([eio(), eio(), Ok(8)]);
+            let input = script.input();
+            read(&input).expect(name);
+            assert_eq!((script.left(), script.pauses()), (0, PAUSES.to_vec()), "{name}");
+            assert_eq!((input.reads(), input.read_bytes()), (1, 8), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_read_that_always_fails_is_an_error_after_three_attempts() {
+        for (name, read) in WAYS {
+            // Three bytes come first: progress makes the count start again.
+            let script = Script::new([eio(), Ok(3), eio(), eio(), eio(), Ok(5)]);
+            let error = read(&script.input()).expect_err(name);
+            assert_eq!(facts(&error), (103, 5, 3, false, Some(5)), "{name}");
+            assert_eq!(script.left(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn samples_near_a_failed_read_are_tried_once() {
+        let failing = Failing::default();
+        let script = Script::new([eio(), eio(), eio(), eio(), eio(), Ok(8)]);
+        let input = script.input();
+        let read = |shard, offset| {
+            input.read_where(&failing, (ShardId(shard), offset), &mut [0; 8], "record").map_err(|e| facts(&e))
+        };
+        assert_eq!(read(3, 100), Err((100, 8, 3, false, Some(5))));
+        assert_eq!(read(3, 5000), Err((5000, 8, 1, true, Some(5))));
+        assert_eq!(script.pauses(), PAUSES);
+        // The same place of another file is not near.
+        assert_eq!(read(4, 100), Ok(()));
+        assert_eq!(script.pauses(), [PAUSES[0], PAUSES[1], PAUSES[0]]);
+    }
+
+    #[test]
+    fn a_file_that_ends_early_is_corrupt_however_it_is_read() {
+        for (name, read) in WAYS {
+            let error = read(&Script::new([Ok(3), Ok(0)]).input()).expect_err(name);
+            assert!(matches!(error, Error::Corrupt { offset: 100, .. }), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_does_not_pass_is_not_tried_again() {
+        for (name, read) in WAYS {
+            let refused: io::Result<usize> = Err(io::Error::from_raw_os_error(13));
+            let script = Script::new([refused, Ok(8)]);
+            let error = read(&script.input()).expect_err(name);
+            assert_eq!(facts(&error), (100, 8, 1, false, Some(13)), "{name}");
+            assert_eq!(script.left(), 1, "{name}");
+        }
+    }
+}

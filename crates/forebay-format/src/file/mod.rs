@@ -3,6 +3,8 @@
 mod compression;
 mod header_scan;
 mod input;
+#[cfg(test)]
+pub(crate) mod script;
 
 pub(crate) use compression::Compression;
 pub use forebay_io::{DataFile, ReadAt};

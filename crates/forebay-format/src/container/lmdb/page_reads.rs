@@ -32,38 +32,14 @@ pub(super) fn read_all(
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::path::Path;
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
 
-    use forebay_io::{ReadAt, ReadError};
+    use forebay_io::ReadError;
 
     use super::*;
-
-    /// Answers each read with the next of a list of outcomes; pauses are not slept.
-    #[derive(Debug)]
-    struct Script(Mutex<Vec<io::Result<usize>>>);
-
-    impl ReadAt for Script {
-        fn bytes(&self) -> io::Result<u64> {
-            Ok(1 << 20)
-        }
-
-        fn pread(&self, _offset: u64, into: &mut [u8]) -> io::Result<usize> {
-            let count = self.0.lock().expect("not poisoned").remove(0)?;
-            into[..count].fill(7);
-            Ok(count)
-        }
-
-        fn pause(&self, _time: Duration) {}
-    }
+    use crate::file::script::{Script, eio};
 
     fn script(outcomes: Vec<io::Result<usize>>) -> Input {
-        Input::from_source(Path::new("x.mdb"), Arc::new(Script(Mutex::new(outcomes)))).expect("a size")
-    }
-
-    fn eio() -> io::Result<usize> {
-        Err(io::Error::from_raw_os_error(5))
+        Script::new(outcomes).input()
     }
 
     #[test]
