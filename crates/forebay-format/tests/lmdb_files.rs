@@ -12,9 +12,11 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use forebay_format::Error;
 use forebay_format::lmdb::{Database, Dialect, Identity, ReadAt, WalkOptions};
+use forebay_io::ReadError;
 use support::lmdb_reader::PATH;
 use support::lmdb_writer::{Image, Kind, Spec, records};
 
@@ -121,13 +123,20 @@ fn an_identity_survives_serde() {
 #[derive(Debug)]
 struct Changing {
     bytes: Mutex<Vec<u8>>,
-    /// Reads until one fails with EIO; negative: none does.
+    /// Reads until the first that fails with EIO; counts on below zero.
     countdown: AtomicI64,
+    /// How many fail from there on.
+    failures: AtomicI64,
 }
 
 impl Changing {
     fn new(bytes: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self { bytes: Mutex::new(bytes), countdown: AtomicI64::new(-1) })
+        Arc::new(Self { bytes: Mutex::new(bytes), countdown: AtomicI64::new(0), failures: AtomicI64::new(0) })
+    }
+
+    fn fail(&self, countdown: i64, failures: i64) {
+        self.countdown.store(countdown, Ordering::Relaxed);
+        self.failures.store(failures, Ordering::Relaxed);
     }
 
     fn become_bytes(&self, bytes: Vec<u8>) {
@@ -141,13 +150,16 @@ impl ReadAt for Changing {
     }
 
     fn pread(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        if self.countdown.fetch_sub(1, Ordering::Relaxed) == 0 {
+        let number = self.countdown.fetch_sub(1, Ordering::Relaxed);
+        if number <= 0 && number > -self.failures.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(5));
         }
         // Every read comes in pieces.
         let count = into.len().min(700);
         self.bytes.lock().expect("not poisoned").pread(offset, &mut into[..count])
     }
+
+    fn pause(&self, _time: Duration) {}
 }
 
 fn transaction(number: u64, count: usize) -> Image {
@@ -253,21 +265,35 @@ fn meta_pages_seen_half_written_are_read_once_more_and_not_forever() {
 }
 
 #[test]
-fn a_failing_read_ends_the_walk_with_its_offset() {
+fn a_read_that_fails_twice_does_not_end_the_walk() {
     let source = Changing::new(image().bytes);
     let database = Database::from_source(source.clone(), Path::new(PATH), None).expect("a sound file");
     for threads in [1, 3] {
         for countdown in 0..12 {
-            source.countdown.store(countdown, Ordering::Relaxed);
-            let error = walk(&database, threads).expect_err("EIO").to_string();
-            assert!(
-                error.starts_with("memory.mdb: cannot read ") && error.contains(" bytes at offset "),
-                "{error}"
-            );
-            assert!(error.ends_with(": Input/output error (os error 5)"), "{error}");
+            source.fail(countdown, 2);
+            assert_eq!(walk(&database, threads).expect("the third attempt"), 300);
+            assert!(source.countdown.load(Ordering::Relaxed) < -2, "both failures were met");
         }
     }
-    source.countdown.store(-1, Ordering::Relaxed);
+}
+
+#[test]
+fn a_read_that_always_fails_ends_the_walk_with_its_offset() {
+    let source = Changing::new(image().bytes);
+    let database = Database::from_source(source.clone(), Path::new(PATH), None).expect("a sound file");
+    for threads in [1, 3] {
+        for countdown in 0..12 {
+            source.fail(countdown, i64::MAX);
+            let error = walk(&database, threads).expect_err("EIO");
+            let Error::Read(ReadError::Io { path, length, attempts, known, source, .. }) = error else {
+                panic!("another error: {error}")
+            };
+            assert_eq!((path.as_path(), attempts, known), (Path::new(PATH), 3, false));
+            assert!(length > 0);
+            assert_eq!(source.raw_os_error(), Some(5));
+        }
+    }
+    source.fail(0, 0);
     assert_eq!(walk(&database, 3).expect("a sound file"), 300);
 }
 
