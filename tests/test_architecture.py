@@ -203,7 +203,7 @@ def test_the_makefile_has_its_targets(target):
 
 
 # Crates whose comments are not wrapped yet.
-UNWRAPPED = {"forebay-format", "forebay-pfs", "forebay-types"}
+UNWRAPPED = {"forebay-pfs"}
 
 
 def test_comments_in_rust_are_wrapped_at_100_columns():

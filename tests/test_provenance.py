@@ -221,7 +221,8 @@ def test_a_recipe_that_no_longer_leads_to_the_file_is_refused_with_what_differs(
     data = path / "data.mdb"
     times = os.stat(data)  # noqa: PTH116
     if field == "leaf":
-        # The same file by its metas, size and time, with another key: what a careless copy leaves. A pattern knows it.
+        # The same file by its metas, size and time, with another key: what a careless copy leaves.
+        # A pattern knows it.
         forebay.open(str(path), schema="raw").native.declare_recipe(str(history.declare(tmp_path)))
         data.write_bytes(data.read_bytes().replace(b"00000000", b"0000000/"))
         os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -333,7 +334,8 @@ def test_a_wrong_declaration_is_refused_with_what_differs(capsys, written, tmp_p
 
 
 def test_a_wrong_declaration_that_only_a_digest_finds_is_reported_by_verify(capsys, tmp_path):
-    # Two neighbours of other lengths that take as many pages, far from the leaves that are looked at.
+    # Two neighbours of other lengths that take as many pages, far from the leaves that are looked
+    # at.
     rng = random.Random(5)
     count = 30_000
     history = History(

@@ -6,8 +6,8 @@ use forebay_engine::{Built, Error, ErrorDetails, Host, INDEX_THREADS, IndexedDat
 use forebay_format::{CachePolicy, IndexReport, Place, Progress};
 use forebay_recipe::{RecipeFile, RecipeReport};
 
-/// Builds the index, searches for a recipe that leads to the files, and writes both. The inner error is why there is no
-/// recipe.
+/// Builds the index, searches for a recipe that leads to the files, and writes both. The inner
+/// error is why there is no recipe.
 pub(crate) fn build(
     source: &IndexedDataset,
     place: Place,
@@ -28,7 +28,8 @@ pub(crate) fn build(
     Ok((Built { bytes: found.index.bytes, report: found.index.report, path: Some(path) }, recipe))
 }
 
-/// Reads the recipe that a user declares at `path`, compares it with meta pages and leaves, and writes it.
+/// Reads the recipe that a user declares at `path`, compares it with meta pages and leaves, and
+/// writes it.
 pub(crate) fn declare(
     source: &IndexedDataset,
     path: &Path,
@@ -48,7 +49,8 @@ pub(crate) fn find(source: &IndexedDataset) -> Option<RecipeReport> {
     Some(found.recipe.report(found.path))
 }
 
-/// Compares the recipe that is kept, if there is one, with all records. The inner error is what differs.
+/// Compares the recipe that is kept, if there is one, with all records. The inner error is what
+/// differs.
 pub(crate) fn verify(
     source: &IndexedDataset,
     threads: usize,

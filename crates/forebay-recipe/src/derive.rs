@@ -9,8 +9,9 @@
 //!    the one during which the real writer committed first.
 //! 2. Every rhythm that begins there and fits the number of transactions is tried. A wrong one
 //!    differs soon, so all of them together cost little more than the right one.
-//! 3. If no rhythm fits, commits are searched leaf by leaf ([`commit_search`](crate::commit_search)):
-//!    none in this leaf, else one at each place, with backtracking, until the work exceeds a bound.
+//! 3. If no rhythm fits, commits are searched leaf by leaf
+//!    ([`commit_search`](crate::commit_search)): none in this leaf, else one at each place, with
+//!    backtracking, until the work exceeds a bound.
 //!
 //! The result is compared in full with the scan, so it is right or there is none.
 

@@ -14,7 +14,8 @@
 //! 1. a loader holds its region from the beginning of its first iteration on ([`Share::hold`]);
 //! 2. one for which too little is left makes others give theirs up, the one first that has been
 //!    idle for longest. A loader is idle between its epochs and where an iteration was broken off;
-//!    it loses what it has read ahead, and holds nothing until it is iterated again (`idle_memory.rs`);
+//!    it loses what it has read ahead, and holds nothing until it is iterated again
+//!    (`idle_memory.rs`);
 //! 3. where all others are in the middle of an epoch, it is an error that names them.
 //!
 //! So shared memory stays within the budget, and a process whose loaders all reserved, as all did

@@ -27,7 +27,8 @@ use crate::dataset::shuffle_quality::ShuffleQuality;
 use crate::error::{Error, ErrorDetails};
 use crate::host::Host;
 
-/// Threads that walk a file to build its index: reads are independent and small, latency is what counts.
+/// Threads that walk a file to build its index: reads are independent and small, latency is what
+/// counts.
 pub const INDEX_THREADS: usize = 8;
 /// Bad samples that `verify` lists unless it is told otherwise; it counts all of them.
 const BAD_LISTED: usize = 100;
@@ -182,8 +183,8 @@ impl IndexedDataset {
         Ok(self.index.get_or_init(|| Loaded { index, bytes, kept, origin, fallbacks }).clone())
     }
 
-    /// The index, computed without a scan where the data set was given a way to do that and it succeeds. Else the
-    /// ordinary index, and a fallback says why.
+    /// The index, computed without a scan where the data set was given a way to do that and it
+    /// succeeds. Else the ordinary index, and a fallback says why.
     pub fn index_computed(&self, budget_bytes: u64, caller: &dyn Host) -> Result<Loaded, Error> {
         if let Some(loaded) = self.computed.get() {
             return Ok(loaded.clone());
@@ -418,7 +419,8 @@ impl IndexedDataset {
         Ok(self.dataset.check_sums(&|progress| tell(caller, progress))?)
     }
 
-    /// Reads and decodes every sample and compares all checksums. Of the bad samples, `listed` are named.
+    /// Reads and decodes every sample and compares all checksums. Of the bad samples, `listed` are
+    /// named.
     pub fn verify(
         &self,
         threads: usize,

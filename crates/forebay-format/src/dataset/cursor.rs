@@ -1,7 +1,8 @@
 //! Finding samples without an index: by walking the containers from record to record.
 //!
-//! This is what programs do that use the container's own library: to come to its next sample, a reader passes over all
-//! records in between. Samples behind the present place are found by going on, those before it by beginning again.
+//! This is what programs do that use the container's own library: to come to its next sample, a
+//! reader passes over all records in between. Samples behind the present place are found by going
+//! on, those before it by beginning again.
 
 use forebay_types::{SampleId, SampleLocation, ShardId};
 
@@ -71,8 +72,8 @@ impl Dataset {
 }
 
 impl Dataset {
-    /// A cursor as another process can be told it: shard (4 bytes), next sample (8), the place in the shard
-    /// ([`lmdb::PortableCursor`]).
+    /// A cursor as another process can be told it: shard (4 bytes), next sample (8), the place in
+    /// the shard ([`lmdb::PortableCursor`]).
     #[must_use]
     pub fn export_cursor(&self, cursor: &SampleCursor) -> Vec<u8> {
         let mut bytes = (cursor.shard as u32).to_le_bytes().to_vec();
@@ -126,10 +127,12 @@ impl Dataset {
         Ok(SampleCursor { shard: number, cursor, next })
     }
 
-    /// Makes an index by going over all records, one after the other, as [`Dataset::build_index`] makes one level by level.
+    /// Makes an index by going over all records, one after the other, as [`Dataset::build_index`]
+    /// makes one level by level.
     ///
-    /// `announce` is told (shard, offset, length) of the leaves that a branch page names when the scan comes to it. `progress` is
-    /// called often; `false` ends the scan with [`Error::Interrupted`].
+    /// `announce` is told (shard, offset, length) of the leaves that a branch page names when the
+    /// scan comes to it. `progress` is called often; `false` ends the scan with
+    /// [`Error::Interrupted`].
     pub fn scan_index(
         &self,
         bytes: &ShardBytes<'_>,

@@ -225,7 +225,8 @@ mod tests {
         }),
     ];
 
-    /// What an error of reading says: offset, length, attempts, whether reads nearby had failed, error number.
+    /// What an error of reading says: offset, length, attempts, whether reads nearby had failed,
+    /// error number.
     fn facts(error: &Error) -> (u64, u64, u32, bool, Option<i32>) {
         let Error::Read(ReadError::Io { path, offset, length, attempts, known, source }) = error else {
             panic!("another error: {error}")

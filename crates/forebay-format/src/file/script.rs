@@ -10,8 +10,8 @@ use forebay_io::ReadAt;
 
 use super::Input;
 
-/// Answers each read with the next outcome of a list: the number of bytes, each 7, or an error. Pauses are recorded,
-/// not slept. A read after the last outcome panics.
+/// Answers each read with the next outcome of a list: the number of bytes, each 7, or an error.
+/// Pauses are recorded, not slept. A read after the last outcome panics.
 #[derive(Debug)]
 pub(crate) struct Script {
     outcomes: Mutex<VecDeque<io::Result<usize>>>,

@@ -18,8 +18,8 @@ impl Noting {
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it came; the note is a thread-local word without a destructor,
-// which allocates nothing.
+// SAFETY: every call goes to the system's allocator as it came; the note is a thread-local word
+// without a destructor, which allocates nothing.
 unsafe impl GlobalAlloc for Noting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::note(layout.size());

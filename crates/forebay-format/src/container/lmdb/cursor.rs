@@ -27,7 +27,8 @@ pub struct Cursor {
 /// A place between two records in a form for other processes: pages of the file instead of memory.
 ///
 /// ```text
-/// transaction (8 bytes) | root page (8) | levels (1) | for each level: page (8), node that comes next (2)
+/// transaction (8 bytes) | root page (8) | levels (1) |
+/// for each level: page (8), node that comes next (2)
 /// ```
 ///
 /// All little-endian; 47 bytes in a tree of three levels.
