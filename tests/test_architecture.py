@@ -81,6 +81,7 @@ WITHOUT_CIRCLES = [
     "forebay-host",
     "forebay-io",
     "forebay-lmdbio",
+    "forebay-pfs",
     "forebay-plan",
     "forebay-py",
     "forebay-recipe",

@@ -1,14 +1,16 @@
-//! How blocks of a node should be read, and how many at once: the real order, schedule and plan on the cost model, in virtual time.
+//! How many blocks of a node should be read at once: the real order, schedule and plan on the cost
+//! model, in virtual time.
 //!
-//! Every node has readers as the engine has them: reader k takes the blocks q with q mod R = k, in order, and does not wait
-//! for the others. Ranks take samples at once, so storage is the bottleneck.
+//! Every node has readers as the engine has them: reader k takes the blocks q with q mod R = k, in
+//! order, and does not wait for the others. Ranks take samples at once, so storage is the
+//! bottleneck.
 //!
 //!     cargo run --release -p forebay-pfs --example read_width
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use forebay_pfs::{FileId, Kind as Direction, Model, NodeId, Spec};
+use forebay_pfs::{Direction, FileId, Model, NodeId, Spec};
 use forebay_plan::{
     IoLimits, Kind, Last, Next, Order, OrderSpec, Plan, Schedule, StagingRing, default_group, plan_into,
 };
@@ -149,7 +151,8 @@ fn simulate(spec: &Spec, kind: Kind, nodes: u32, case: Case, sample: u64, bytes:
             }
         })
         .collect();
-    // (time, what was begun before it, node, reader, block): the reader begins the block, or goes on with it.
+    // (time, what was begun before it, node, reader, block): the reader begins the block, or goes
+    // on with it.
     let mut events = BinaryHeap::new();
     let mut number = 0_u64;
     for node in 0..nodes as usize {
@@ -188,7 +191,8 @@ fn simulate(spec: &Spec, kind: Kind, nodes: u32, case: Case, sample: u64, bytes:
 }
 
 impl Node {
-    /// Asks for all reads of a block and, where blocks are announced, of those behind it; when the block is there.
+    /// Asks for all reads of a block and, where blocks are announced, of those behind it; when the
+    /// block is there.
     fn read_at_once(&mut self, model: &mut Model, case: Case, now: u64, block: usize) -> u64 {
         let announced = case.how == How::Announced;
         let ahead = case.readers.max((8 * MIB / self.blocks[block].length.max(1)).min(16)) as usize;

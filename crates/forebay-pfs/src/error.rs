@@ -1,67 +1,68 @@
-//! What can be wrong with a question to the model.
+//! Errors of specifications, and of calls to the model.
 
-/// Wrong use by the caller, or a specification that makes no sense.
+/// Wrong use by the caller, or an invalid specification.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No preset has this name.
-    #[error("no preset is called {name:?}\nhint: the presets are {}", known.join(", "))]
+    #[error("unknown preset {name:?}\nhint: the presets are {}", known.join(", "))]
     UnknownPreset {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// What there is.
+        /// All names.
         known: &'static [&'static str],
     },
-    /// The text is no TOML, or not that of a specification.
+    /// The string is not TOML, or not a specification.
     #[error("file system specification {path}: {}", source.to_string().trim_end())]
     Toml {
-        /// Where the text came from.
+        /// Where the string came from.
         path: String,
-        /// What the parser found.
+        /// The parser's error.
         #[source]
         source: Box<toml::de::Error>,
     },
-    /// The overrides are no JSON, or not that of fields of a specification.
+    /// The overrides are not JSON, or not fields of a specification.
     #[error("overrides of file system specification {name:?}: {source}")]
     Overrides {
         /// The specification that was to be changed.
         name: String,
-        /// What the parser found.
+        /// The parser's error.
         #[source]
         source: serde_json::Error,
     },
     /// A field has a value that no file system can have.
-    #[error("file system specification {name:?}: {field} = {found}: expected {expected}")]
+    #[error("file system specification {name:?}: {field}: expected {expected}, found {found}")]
     Field {
         /// The specification.
         name: String,
-        /// Its field.
+        /// The field.
         field: String,
-        /// What it must be.
+        /// The values that are allowed.
         expected: String,
-        /// What it is.
+        /// The value.
         found: String,
     },
-    /// There is no such server.
-    #[error("file system {name:?} has no server {server}: its servers are 0 to {last}")]
+    /// The server does not exist.
+    #[error("file system {name:?}: server: expected 0 to {last}, found {server}")]
     NoServer {
         /// The specification.
         name: String,
-        /// What was asked for.
+        /// The server that was asked for.
         server: u32,
-        /// The last one there is.
+        /// The last server.
         last: u32,
     },
-    /// A server cannot be slowed down by this.
+    /// A server cannot be slowed down by this factor.
     #[error(
-        "server {server} of file system {name:?}: slow factor {factor}: expected a finite number above 0, 1 is normal"
+        "file system {name:?}: slow factor of server {server}: \
+         expected a finite number above 0 (1 is normal), found {factor}"
     )]
     SlowFactor {
         /// The specification.
         name: String,
         /// The server.
         server: u32,
-        /// What was asked for.
+        /// The factor.
         factor: f64,
     },
 }

@@ -1,34 +1,31 @@
-//! A parallel file system that can be had on a laptop: what its requests cost.
+//! A model of a parallel file system, and an emulator that mounts a directory at its speed.
 //!
-//! - `spec`: one file system in numbers ([`Spec`]); `presets` has twelve of them, with a source for each number.
-//! - `layout`: which server holds which bytes of a file ([`Layout`]).
-//! - `model`: when a request is answered, given all that came before it ([`Model`]); `timeline` is its queue.
-//! - `client`: what a node asks for when its programs touch files ([`Client`]): page cache and read-ahead.
-//! - `virtual_time`: programs on nodes, run against the model without waiting ([`virtual_time::run`]).
-//! - `counters`, `events`, `faults`: what was done, when, and what is broken on command.
-//! - `emulator`: a directory, mounted at the model's speed in real time ([`emulator::Emulator`]).
+//! Four parts, each of which uses those before it:
 //!
-//! Everything but the emulator is pure: no clock, no I/O, the same answers for the same questions. Times are nanoseconds of the
-//! modelled file system ([`ModelTime`]); whoever lives in real time multiplies them.
+//! 1. `spec`: one file system as numbers ([`Spec`]), and twelve presets with a source per number.
+//! 2. `model`: when the servers complete a request, given all earlier requests ([`Model`]).
+//!    `layout` maps bytes to servers, `timeline` is the queue of one server.
+//! 3. `client`: the requests that a node sends when its programs access files ([`Client`]):
+//!    page cache and read-ahead. `virtual_time` runs programs on nodes against the model without
+//!    waiting ([`virtual_time::run`]).
+//! 4. `emulator`: mounts a directory through FUSE and delays each reply until the model's time
+//!    ([`emulator::Emulator`]).
+//!
+//! Parts 1 to 3 are pure: no clock, no I/O, and equal calls return equal results on every machine.
+//! They count in nanoseconds of the modelled file system ([`ModelTime`]); the emulator scales them
+//! to real time.
 #![deny(unsafe_code)]
 
 pub mod client;
-pub mod counters;
 pub mod emulator;
 mod error;
-pub mod events;
-pub mod faults;
-pub mod layout;
+mod ids;
 pub mod model;
-mod page_cache;
-mod presets;
-mod read_ahead;
 pub mod spec;
-mod timeline;
 pub mod virtual_time;
 
-pub use client::{Client, How, OpenFile, Range, Rules};
+pub use client::{AccessMethod, ByteRange, Client, OpenFile, ReadAheadRules};
 pub use error::Error;
-pub use layout::{Layout, Stretch};
-pub use model::{FileId, Kind, Model, ModelTime, NodeId, Piece, ServerId};
+pub use ids::{FileId, ModelTime, NodeId, ServerId};
+pub use model::{Direction, Layout, Model, Piece, StripeExtent};
 pub use spec::Spec;

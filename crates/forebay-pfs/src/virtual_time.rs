@@ -1,29 +1,31 @@
-//! Runs programs against the model without waiting.
+//! Runs programs against the model in virtual time: a discrete-event simulation that never waits.
 //!
-//! A [`Scenario`] says which programs run on which nodes and what each of them does, one thing after the other. [`run`] takes them through
-//! their nodes' clients and one model; whatever happens at the same time happens in the order in which it was begun, programs in the
-//! order of the scenario first. The answer says what each program waited for, and what the servers saw.
+//! A [`Scenario`] lists programs, their nodes and their actions in order. [`run`] executes them
+//! with one client per node and one model, and returns the waits of each program and the work of
+//! each server. Simultaneous events run in the order in which they were scheduled; at the start,
+//! that is the order of the scenario.
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Access, Client, How, OpenFile, Range, Rules};
+use crate::client::{Access, AccessMethod, ByteRange, Client, OpenFile, ReadAheadRules};
 use crate::error::Error;
-use crate::model::{FileId, Kind, Model, ModelTime, NodeId, Piece};
+use crate::ids::{FileId, ModelTime, NodeId};
+use crate::model::{Direction, Model, Piece};
 use crate::spec::Spec;
 
-/// What runs where.
+/// Programs, and the nodes that they run on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Whose rules the nodes follow in reading ahead.
+    /// Read-ahead of the nodes.
     #[serde(default)]
-    pub rules: Rules,
-    /// Of the model's jitter.
+    pub rules: ReadAheadRules,
+    /// Seed of the model's jitter.
     #[serde(default)]
     pub seed: u64,
-    /// Sizes of the files \[B\]; file k is the k-th. A file that is not named here has no end.
+    /// Sizes of the files by number \[B\]; a file beyond the list has no end.
     #[serde(default)]
     pub files: Vec<u64>,
     /// The programs.
@@ -34,93 +36,93 @@ pub struct Scenario {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stream {
-    /// Its node; those with the same number share a page cache and a link.
+    /// Its node; programs of one node share its page cache and link.
     #[serde(default)]
     pub node: u32,
-    /// What it does, in order.
+    /// Its actions, in order.
     pub actions: Vec<Action>,
 }
 
-/// One thing that a program does.
+/// One action of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Computes for so long \[ns\].
+    /// Computes for this long \[ns\].
     ThinkNs(u64),
-    /// Touches bytes of a file, and waits for them.
+    /// Accesses bytes of a file and waits for them.
     Touch {
-        /// Which file.
+        /// Number of the file.
         #[serde(default)]
         file: u64,
-        /// Where \[B\].
+        /// Offset \[B\].
         offset: u64,
-        /// How many \[B\].
+        /// Length \[B\].
         length: u64,
-        /// In which way.
-        how: How,
+        /// Method of access.
+        how: AccessMethod,
     },
-    /// Writes bytes of a file, and waits until they are on the servers.
+    /// Writes bytes of a file and waits until the servers have them.
     Write {
-        /// Which file.
+        /// Number of the file.
         #[serde(default)]
         file: u64,
-        /// Where \[B\].
+        /// Offset \[B\].
         offset: u64,
-        /// How many \[B\].
+        /// Length \[B\].
         length: u64,
     },
     /// One operation of the metadata server.
     Metadata,
-    /// Waits until every program that has not ended has come to its barrier.
+    /// Waits until every program that has not ended is at a barrier.
     Barrier,
 }
 
-/// What happened.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// When the last program ended \[model ns\].
     pub end_ns: ModelTime,
-    /// Program by program.
+    /// Per program.
     pub streams: Vec<StreamOutcome>,
-    /// Server by server.
+    /// Per server.
     pub servers: Vec<ServerOutcome>,
 }
 
-/// What one program did and waited for.
+/// The work and waits of one program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamOutcome {
     /// When it ended \[model ns\].
     pub end_ns: ModelTime,
-    /// What it waited for the file system \[ns\].
+    /// Time spent waiting for the file system \[ns\].
     pub wait_ns: u64,
-    /// What it computed \[ns\].
+    /// Time spent computing \[ns\].
     pub think_ns: u64,
-    /// What it waited for other programs \[ns\].
+    /// Time spent waiting at barriers \[ns\].
     pub barrier_ns: u64,
-    /// What it asked for \[B\].
+    /// Bytes that it accessed \[B\].
     pub requested_bytes: u64,
-    /// What its node fetched on its account, read-ahead included \[B\].
+    /// Bytes that its node fetched for it, read-ahead included \[B\].
     pub read_bytes: u64,
-    /// In how many requests.
+    /// Number of requests for them.
     pub reads: u64,
 }
 
-/// What one server did.
+/// The work of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerOutcome {
-    /// Pieces of requests it served.
+    /// Number of pieces that it served.
     pub pieces: u64,
-    /// What it moved, in either direction \[B\].
+    /// Bytes read and written \[B\].
     pub bytes: u64,
-    /// How many of them began with a seek.
+    /// Number of pieces that began with a seek.
     pub seeks: u64,
-    /// How long it was at work \[ns\].
+    /// Time spent working \[ns\].
     pub busy_ns: u64,
-    /// How long pieces waited for it \[ns\].
+    /// Time that pieces waited for it, summed \[ns\].
     pub queue_ns: u64,
 }
 
-/// What a file system makes of a scenario.
+/// Runs a scenario on a file system.
 pub fn run(spec: &Spec, scenario: &Scenario) -> Result<Outcome, Error> {
     let mut model = Model::new(spec.clone(), scenario.seed)?;
     let nodes = scenario.streams.iter().map(|stream| stream.node as usize + 1).max().unwrap_or(0);
@@ -141,9 +143,9 @@ pub fn run(spec: &Spec, scenario: &Scenario) -> Result<Outcome, Error> {
             ..Outcome::default()
         },
         events: BinaryHeap::new(),
-        begun: 0,
+        scheduled: 0,
         running: scenario.streams.len(),
-        waiting: Vec::new(),
+        at_barrier: Vec::new(),
         pieces: Vec::new(),
         fetches: Vec::new(),
     };
@@ -163,14 +165,14 @@ struct Run<'a> {
     files: &'a [u64],
     programs: Vec<Program<'a>>,
     outcome: Outcome,
-    /// (when, how many were begun before it, whose).
+    /// (time, sequence number, program).
     events: BinaryHeap<Reverse<(ModelTime, u64, usize)>>,
-    begun: u64,
+    scheduled: u64,
     running: usize,
-    /// Programs at the barrier, and since when.
-    waiting: Vec<(usize, ModelTime)>,
+    /// Programs at the barrier, and the time of their arrival.
+    at_barrier: Vec<(usize, ModelTime)>,
     pieces: Vec<Piece>,
-    fetches: Vec<Range>,
+    fetches: Vec<ByteRange>,
 }
 
 struct Node {
@@ -179,7 +181,7 @@ struct Node {
     in_flight: Vec<Arrival>,
 }
 
-/// Bytes that are on their way to a node's page cache.
+/// Bytes in flight to a node's page cache.
 struct Arrival {
     file: FileId,
     begin: u64,
@@ -207,15 +209,15 @@ impl<'a> Program<'a> {
 
 impl Run<'_> {
     fn resume_at(&mut self, when: ModelTime, program: usize) {
-        self.events.push(Reverse((when, self.begun, program)));
-        self.begun += 1;
+        self.events.push(Reverse((when, self.scheduled, program)));
+        self.scheduled += 1;
     }
 
-    /// Lets a program go on until it must wait.
+    /// Runs a program until it waits.
     fn resume(&mut self, now: ModelTime, program: usize) {
         loop {
             if let Some((file, mut access)) = self.programs[program].access.take() {
-                if let Some(due) = self.proceed(now, program, file, &mut access) {
+                if let Some(due) = self.advance(now, program, file, &mut access) {
                     self.programs[program].access = Some((file, access));
                     if due > now {
                         self.outcome.streams[program].wait_ns += due - now;
@@ -240,7 +242,7 @@ impl Run<'_> {
                     return;
                 }
                 Action::Barrier => {
-                    self.waiting.push((program, now));
+                    self.at_barrier.push((program, now));
                     self.open_barrier(now);
                     return;
                 }
@@ -255,7 +257,7 @@ impl Run<'_> {
                     continue;
                 }
                 Action::Write { file, offset, length } => {
-                    self.transfer(now, node, FileId(file), Range { offset, length }, Kind::Write)
+                    self.transfer(now, node, FileId(file), ByteRange { offset, length }, Direction::Write)
                 }
                 Action::Metadata => self.model.metadata(now, self.nodes[node].id),
             };
@@ -265,8 +267,10 @@ impl Run<'_> {
         }
     }
 
-    /// One step of an access: sends what is to be sent; answers until when to wait, nothing when the access is done.
-    fn proceed(
+    /// Advances an access by one step and sends its requests.
+    ///
+    /// Returns until when the program waits; `None` once the access is done.
+    fn advance(
         &mut self,
         now: ModelTime,
         program: usize,
@@ -275,10 +279,10 @@ impl Run<'_> {
     ) -> Option<ModelTime> {
         let node = self.programs[program].node;
         let mut fetches = std::mem::take(&mut self.fetches);
-        let needed = self.nodes[node].client.proceed(access, &mut fetches);
+        let needed = self.nodes[node].client.step(access, &mut fetches);
         self.nodes[node].in_flight.retain(|arrival| arrival.due > now);
         for &range in &fetches {
-            self.transfer(now, node, file, range, Kind::Read);
+            self.transfer(now, node, file, range, Direction::Read);
             let outcome = &mut self.outcome.streams[program];
             outcome.read_bytes += range.length;
             outcome.reads += 1;
@@ -301,20 +305,27 @@ impl Run<'_> {
         })
     }
 
-    /// Lets everybody go on once all that still run have come.
+    /// Resumes the programs at the barrier once all that still run have arrived.
     fn open_barrier(&mut self, now: ModelTime) {
-        if self.waiting.len() < self.running {
+        if self.at_barrier.len() < self.running {
             return;
         }
-        for (program, since) in std::mem::take(&mut self.waiting) {
+        for (program, since) in std::mem::take(&mut self.at_barrier) {
             self.outcome.streams[program].barrier_ns += now - since;
             self.resume_at(now, program);
         }
     }
 
-    fn transfer(&mut self, now: ModelTime, node: usize, file: FileId, range: Range, kind: Kind) -> ModelTime {
+    fn transfer(
+        &mut self,
+        now: ModelTime,
+        node: usize,
+        file: FileId,
+        range: ByteRange,
+        direction: Direction,
+    ) -> ModelTime {
         let id = self.nodes[node].id;
-        let due = self.model.transfer(now, id, file, range.offset, range.length, kind, &mut self.pieces);
+        let due = self.model.transfer(now, id, file, range.offset, range.length, direction, &mut self.pieces);
         for piece in &self.pieces {
             let server = &mut self.outcome.servers[piece.server.0 as usize];
             server.pieces += 1;

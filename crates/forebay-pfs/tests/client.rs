@@ -1,7 +1,8 @@
 //! What a node asks for when a program touches a file.
 //!
-//! The rules of Linux are held against what arrived at a FUSE server on Linux 6.18, by `read_ahead_kb`.
-use forebay_pfs::{Client, FileId, How, Range, Rules, Spec};
+//! The rules of Linux are held against what arrived at a FUSE server on Linux 6.18, by
+//! `read_ahead_kb`.
+use forebay_pfs::{AccessMethod, ByteRange, Client, FileId, ReadAheadRules, Spec};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1 << 20;
@@ -15,26 +16,27 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(rules: Rules, spec: &Spec, file_bytes: u64) -> Bed {
+    fn new(rules: ReadAheadRules, spec: &Spec, file_bytes: u64) -> Bed {
         let mut client = Client::new(spec, rules);
         let open = client.open(FILE, file_bytes);
         Bed { client, open }
     }
 
     fn linux(read_ahead_kib: u64) -> Bed {
-        let rules = Rules::Linux { read_ahead_bytes: read_ahead_kib * KIB };
+        let rules = ReadAheadRules::Linux { read_ahead_bytes: read_ahead_kib * KIB };
         Bed::new(rules, &Spec::preset("fefs").unwrap(), 1 << 40)
     }
 
     fn lustre() -> Bed {
-        Bed::new(Rules::Lustre, &Spec::preset("fefs").unwrap(), 1 << 40)
+        Bed::new(ReadAheadRules::Lustre, &Spec::preset("fefs").unwrap(), 1 << 40)
     }
 
-    /// Requests of one access, as (offset, length) in KiB; checks that what is waited for is what was touched.
-    fn touch(&mut self, offset: u64, length: u64, how: How) -> Vec<(u64, u64)> {
+    /// Requests of one access, as (offset, length) in KiB; checks that what is waited for is what
+    /// was touched.
+    fn touch(&mut self, offset: u64, length: u64, how: AccessMethod) -> Vec<(u64, u64)> {
         let mut access = self.client.access(self.open, offset, length, how);
         let (mut all, mut fetches, mut at) = (Vec::new(), Vec::new(), offset);
-        while let Some(needed) = self.client.proceed(&mut access, &mut fetches) {
+        while let Some(needed) = self.client.step(&mut access, &mut fetches) {
             assert_eq!(needed.offset, at);
             at += needed.length;
             all.extend(fetches.iter().map(|range| (range.offset / KIB, range.length / KIB)));
@@ -43,7 +45,7 @@ impl Bed {
         all
     }
 
-    fn sizes(&mut self, offset: u64, length: u64, how: How) -> Vec<u64> {
+    fn sizes(&mut self, offset: u64, length: u64, how: AccessMethod) -> Vec<u64> {
         self.touch(offset, length, how).into_iter().map(|(_, length)| length).collect()
     }
 }
@@ -56,7 +58,7 @@ fn far(k: u64) -> u64 {
 #[test]
 fn linux_reads_mappings_in_windows() {
     for (read_ahead_kib, request_kib) in [(128, 128), (1024, 1024), (4096, 1024)] {
-        let sizes = Bed::linux(read_ahead_kib).sizes(0, 16 * MIB, How::Mmap);
+        let sizes = Bed::linux(read_ahead_kib).sizes(0, 16 * MIB, AccessMethod::Mmap);
         assert!(sizes.len() >= 15 && sizes.iter().all(|&kib| kib == request_kib), "{sizes:?}");
     }
 }
@@ -65,31 +67,31 @@ fn linux_reads_mappings_in_windows() {
 fn linux_reads_around_a_fault_and_gives_up_after_a_hundred_misses() {
     for (read_ahead_kib, sizes) in [(128, vec![128]), (1024, vec![1024]), (4096, vec![1024; 4])] {
         let mut bed = Bed::linux(read_ahead_kib);
-        assert_eq!(bed.sizes(far(0), PAGE, How::Mmap), sizes);
+        assert_eq!(bed.sizes(far(0), PAGE, AccessMethod::Mmap), sizes);
         for k in 1..100 {
-            assert_eq!(bed.sizes(far(k), 1, How::Mmap), sizes);
+            assert_eq!(bed.sizes(far(k), 1, AccessMethod::Mmap), sizes);
         }
-        assert_eq!(bed.touch(far(100), PAGE, How::Mmap), [(far(100) / KIB, 4)]);
+        assert_eq!(bed.touch(far(100), PAGE, AccessMethod::Mmap), [(far(100) / KIB, 4)]);
     }
-    assert_eq!(Bed::linux(128).touch(100 * MIB, 1, How::Mmap), [(100 * KIB - 64, 128)]);
+    assert_eq!(Bed::linux(128).touch(100 * MIB, 1, AccessMethod::Mmap), [(100 * KIB - 64, 128)]);
 }
 
 #[test]
 fn what_is_found_pays_for_what_was_missed() {
     let mut bed = Bed::linux(128);
     for k in 0..1000 {
-        assert!(bed.touch(far(k), 40 * PAGE, How::Mmap).len() <= 4);
+        assert!(bed.touch(far(k), 40 * PAGE, AccessMethod::Mmap).len() <= 4);
     }
-    assert_eq!(bed.sizes(far(1000), PAGE, How::Mmap), [128]);
+    assert_eq!(bed.sizes(far(1000), PAGE, AccessMethod::Mmap), [128]);
 }
 
 #[test]
 fn linux_without_read_ahead_reads_pages() {
     for k in 0..200 {
-        assert_eq!(Bed::linux(4096).sizes(far(k), PAGE, How::MmapRandom), [4]);
+        assert_eq!(Bed::linux(4096).sizes(far(k), PAGE, AccessMethod::MmapRandom), [4]);
     }
-    assert_eq!(Bed::linux(0).sizes(0, 4 * PAGE, How::Mmap), [4; 4]);
-    assert_eq!(Bed::linux(0).sizes(0, 4 * PAGE, How::Read), [16]);
+    assert_eq!(Bed::linux(0).sizes(0, 4 * PAGE, AccessMethod::Mmap), [4; 4]);
+    assert_eq!(Bed::linux(0).sizes(0, 4 * PAGE, AccessMethod::Read), [16]);
 }
 
 #[test]
@@ -100,7 +102,7 @@ fn linux_opens_its_window_for_small_sequential_reads() {
         (4096, &[16, 64, 256, 512, 1024, 1024, 1024]),
     ] {
         let mut bed = Bed::linux(read_ahead_kib);
-        let sizes: Vec<_> = (0..2048).flat_map(|k| bed.sizes(k * PAGE, PAGE, How::Read)).collect();
+        let sizes: Vec<_> = (0..2048).flat_map(|k| bed.sizes(k * PAGE, PAGE, AccessMethod::Read)).collect();
         assert_eq!(&sizes[..begin.len()], begin);
     }
 }
@@ -119,7 +121,7 @@ fn linux_leaves_random_reads_as_they_are_unless_they_exceed_the_window() {
         let mut bed = Bed::linux(read_ahead_kib);
         for k in 0..5 {
             assert_eq!(
-                bed.sizes(far(k), length_kib * KIB, How::Read),
+                bed.sizes(far(k), length_kib * KIB, AccessMethod::Read),
                 sizes,
                 "{read_ahead_kib} {length_kib}"
             );
@@ -130,11 +132,11 @@ fn linux_leaves_random_reads_as_they_are_unless_they_exceed_the_window() {
 #[test]
 fn direct_reads_are_sent_as_they_are_up_to_a_mebibyte_and_leave_no_pages() {
     let mut bed = Bed::linux(128);
-    assert_eq!(bed.touch(8 * KIB, 256 * KIB, How::Direct), [(8, 256)]);
-    assert_eq!(bed.sizes(0, 4 * MIB, How::Direct), [1024; 4]);
-    assert_eq!(bed.sizes(0, 4 * MIB, How::Direct), [1024; 4]);
+    assert_eq!(bed.touch(8 * KIB, 256 * KIB, AccessMethod::Direct), [(8, 256)]);
+    assert_eq!(bed.sizes(0, 4 * MIB, AccessMethod::Direct), [1024; 4]);
+    assert_eq!(bed.sizes(0, 4 * MIB, AccessMethod::Direct), [1024; 4]);
     assert_eq!(bed.client.cached_bytes(), 0);
-    assert_eq!(Bed::lustre().sizes(0, 4 * MIB, How::Direct), [4096]);
+    assert_eq!(Bed::lustre().sizes(0, 4 * MIB, AccessMethod::Direct), [4096]);
 }
 
 #[test]
@@ -143,55 +145,55 @@ fn lustre_faults_page_by_page_and_from_the_fourth_on_to_the_end_of_the_mebibyte(
     // A record of 49 pages that begins 100 pages into a MiB.
     let begin = 400;
     assert_eq!(
-        bed.touch(begin * KIB, 49 * PAGE, How::Mmap),
+        bed.touch(begin * KIB, 49 * PAGE, AccessMethod::Mmap),
         [(begin, 4), (begin + 4, 4), (begin + 8, 4), (begin + 12, 1024 - begin - 12)]
     );
     // The rest of the MiB is there, and the next one comes whole.
-    assert_eq!(bed.touch(begin * KIB + 49 * PAGE, 156 * PAGE, How::Mmap), [(1024, 1024)]);
+    assert_eq!(bed.touch(begin * KIB + 49 * PAGE, 156 * PAGE, AccessMethod::Mmap), [(1024, 1024)]);
     // Never more than that.
-    assert_eq!(bed.sizes(305 * PAGE, MIB, How::Mmap), [1024]);
+    assert_eq!(bed.sizes(305 * PAGE, MIB, AccessMethod::Mmap), [1024]);
     // A jump begins anew.
-    assert_eq!(bed.sizes(64 * MIB, 3 * PAGE, How::Mmap), [4, 4, 4]);
-    assert_eq!(bed.sizes(128 * MIB, 3 * PAGE, How::Mmap), [4, 4, 4]);
+    assert_eq!(bed.sizes(64 * MIB, 3 * PAGE, AccessMethod::Mmap), [4, 4, 4]);
+    assert_eq!(bed.sizes(128 * MIB, 3 * PAGE, AccessMethod::Mmap), [4, 4, 4]);
     // Pages that are near count as consecutive.
-    assert_eq!(bed.sizes(128 * MIB + 8 * PAGE, PAGE, How::Mmap), [1024 - 32]);
+    assert_eq!(bed.sizes(128 * MIB + 8 * PAGE, PAGE, AccessMethod::Mmap), [1024 - 32]);
 }
 
 #[test]
 fn lustre_grows_its_window_from_the_second_sequential_read_up_to_the_cap() {
     let mut bed = Bed::lustre();
-    assert_eq!(bed.touch(0, 64 * KIB, How::Read), [(0, 64)]);
-    assert_eq!(bed.touch(64 * KIB, 64 * KIB, How::Read), [(64, 64), (128, 1024 - 128)]);
-    assert_eq!(bed.touch(128 * KIB, 64 * KIB, How::Read), [(1024, 1024)]);
+    assert_eq!(bed.touch(0, 64 * KIB, AccessMethod::Read), [(0, 64)]);
+    assert_eq!(bed.touch(64 * KIB, 64 * KIB, AccessMethod::Read), [(64, 64), (128, 1024 - 128)]);
+    assert_eq!(bed.touch(128 * KIB, 64 * KIB, AccessMethod::Read), [(1024, 1024)]);
     let ahead = |bed: &Bed, at: u64| bed.client.cached_bytes() - at;
     for k in 3..200 {
-        bed.touch(k * 64 * KIB, 64 * KIB, How::Read);
+        bed.touch(k * 64 * KIB, 64 * KIB, AccessMethod::Read);
     }
     let at = 200 * 64 * KIB;
     assert!((39 * MIB..=40 * MIB).contains(&ahead(&bed, at)), "{}", ahead(&bed, at));
     // Elsewhere: what is asked for, and nothing more.
-    assert_eq!(bed.touch(far(1), 256 * KIB, How::Read), [(far(1) / KIB, 256)]);
-    assert_eq!(bed.touch(far(2), PAGE, How::Read), [(far(2) / KIB, 4)]);
+    assert_eq!(bed.touch(far(1), 256 * KIB, AccessMethod::Read), [(far(1) / KIB, 256)]);
+    assert_eq!(bed.touch(far(2), PAGE, AccessMethod::Read), [(far(2) / KIB, 4)]);
 }
 
 #[test]
 fn nothing_is_read_beyond_the_end_of_the_file_or_twice() {
-    for rules in [Rules::Lustre, Rules::Linux { read_ahead_bytes: 128 * KIB }] {
-        for how in [How::Read, How::Mmap, How::MmapRandom] {
+    for rules in [ReadAheadRules::Lustre, ReadAheadRules::Linux { read_ahead_bytes: 128 * KIB }] {
+        for how in [AccessMethod::Read, AccessMethod::Mmap, AccessMethod::MmapRandom] {
             let bytes = 3 * MIB + 1000;
             let mut bed = Bed::new(rules, &Spec::preset("fefs").unwrap(), bytes);
             let mut seen = 0;
-            let mut fetches: Vec<Range> = Vec::new();
+            let mut fetches: Vec<ByteRange> = Vec::new();
             for offset in (0..4 * MIB).step_by(100_000) {
                 let mut access = bed.client.access(bed.open, offset, 100_000, how);
-                while bed.client.proceed(&mut access, &mut fetches).is_some() {
+                while bed.client.step(&mut access, &mut fetches).is_some() {
                     seen += fetches.iter().map(|range| range.length).sum::<u64>();
                 }
             }
             assert_eq!(seen, bytes, "{rules:?} {how:?}");
             assert_eq!(bed.client.cached_bytes(), bytes.next_multiple_of(PAGE));
             let again = bed.client.access(bed.open, 0, bytes, how);
-            assert!(bed.client.proceed(&mut { again }, &mut fetches).is_some() && fetches.is_empty());
+            assert!(bed.client.step(&mut { again }, &mut fetches).is_some() && fetches.is_empty());
         }
     }
 }
@@ -199,19 +201,19 @@ fn nothing_is_read_beyond_the_end_of_the_file_or_twice() {
 #[test]
 fn a_cold_node_reads_again_and_a_small_cache_forgets() {
     let mut bed = Bed::lustre();
-    assert_eq!(bed.sizes(far(0), PAGE, How::MmapRandom), [4]);
-    assert!(bed.sizes(far(0), PAGE, How::MmapRandom).is_empty());
+    assert_eq!(bed.sizes(far(0), PAGE, AccessMethod::MmapRandom), [4]);
+    assert!(bed.sizes(far(0), PAGE, AccessMethod::MmapRandom).is_empty());
     bed.client.drop_caches();
-    assert_eq!(bed.sizes(far(0), PAGE, How::MmapRandom), [4]);
+    assert_eq!(bed.sizes(far(0), PAGE, AccessMethod::MmapRandom), [4]);
 
     let spec = Spec::preset("fefs").unwrap().overridden(r#"{"cache_bytes": 1048576}"#).unwrap();
-    let mut bed = Bed::new(Rules::Lustre, &spec, 1 << 40);
+    let mut bed = Bed::new(ReadAheadRules::Lustre, &spec, 1 << 40);
     for k in 0..8 {
-        assert_eq!(bed.sizes(far(k), 256 * KIB, How::Read), [256]);
+        assert_eq!(bed.sizes(far(k), 256 * KIB, AccessMethod::Read), [256]);
     }
     assert!(bed.client.cached_bytes() <= MIB);
-    assert!(bed.sizes(far(7), 256 * KIB, How::Read).is_empty());
-    assert_eq!(bed.sizes(far(0), 256 * KIB, How::Read), [256]);
+    assert!(bed.sizes(far(7), 256 * KIB, AccessMethod::Read).is_empty());
+    assert_eq!(bed.sizes(far(0), 256 * KIB, AccessMethod::Read), [256]);
 }
 
 #[test]
@@ -219,11 +221,11 @@ fn programs_of_a_node_share_pages_and_not_the_state_of_read_ahead() {
     let mut bed = Bed::lustre();
     let first = bed.open;
     let second = bed.client.open(FILE, 1 << 40);
-    assert_eq!(bed.sizes(64 * MIB, 3 * PAGE, How::Mmap), [4; 3]);
+    assert_eq!(bed.sizes(64 * MIB, 3 * PAGE, AccessMethod::Mmap), [4; 3]);
     bed.open = second;
     // The fourth page in a row, but the first of this program.
-    assert_eq!(bed.sizes(64 * MIB + 3 * PAGE, PAGE, How::Mmap), [4]);
-    assert!(bed.sizes(64 * MIB, 2 * PAGE, How::Mmap).is_empty());
+    assert_eq!(bed.sizes(64 * MIB + 3 * PAGE, PAGE, AccessMethod::Mmap), [4]);
+    assert!(bed.sizes(64 * MIB, 2 * PAGE, AccessMethod::Mmap).is_empty());
     bed.open = first;
-    assert_eq!(bed.sizes(64 * MIB + 4 * PAGE, PAGE, How::Mmap), [1024 - 16]);
+    assert_eq!(bed.sizes(64 * MIB + 4 * PAGE, PAGE, AccessMethod::Mmap), [1024 - 16]);
 }

@@ -1,4 +1,5 @@
-//! What is read through a mount is what the backing directory has, whatever is read how, and what is written through it arrives there.
+//! What is read through a mount is what the backing directory has, whatever is read how, and what
+//! is written through it arrives there.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
@@ -116,7 +117,8 @@ fn a_file_that_shrank_behind_the_mount_reads_short_and_is_seen_whole_after_openi
     assert!(fs::read(&path).unwrap() == data);
     File::options().write(true).open(room.backing("file")).unwrap().set_len(1000).unwrap();
     let mut buffer = Aligned::new(64 * KIB);
-    // The kernel believes in the old size until it is told; the bytes beyond the end are not made up.
+    // The kernel believes in the old size until it is told; the bytes beyond the end are not made
+    // up.
     let read = direct(&path).read_at(buffer.bytes(64 * KIB), 0).unwrap();
     assert_eq!(read, 1000);
     // New contents of the same size, behind the mount: dropped at the next open.
@@ -187,7 +189,8 @@ fn a_link_out_of_the_backing_directory_is_only_a_link() {
     symlink("../secret", room.backing("relative")).unwrap();
     symlink(room.at("backing"), room.backing("around")).unwrap();
     let _emulator = room.start(1, Spec::free());
-    // Resolved by the kernel from where the mount is, not by the emulator from where the backing directory is.
+    // Resolved by the kernel from where the mount is, not by the emulator from where the backing
+    // directory is.
     assert_eq!(fs::read_to_string(room.on(0, "relative")).unwrap(), "outside");
     assert!(fs::symlink_metadata(room.on(0, "around")).unwrap().file_type().is_symlink());
 }

@@ -1,4 +1,5 @@
-//! Counters equal what was read, mounts have caches of their own, and queues are as deep as programs make them.
+//! Counters equal what was read, mounts have caches of their own, and queues are as deep as
+//! programs make them.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
@@ -119,8 +120,9 @@ fn one_node_becomes_cold_while_a_program_has_the_file_mapped() {
     assert_eq!(number(&node(&stats, 1)["read_bytes"]), 0);
 }
 
-/// The most requests in flight at once that `read` makes of a fresh file system, where at least `wanted` are expected. What takes
-/// long enough on an idle machine may be answered on a busy one before the last request has come, so it takes longer the next time.
+/// The most requests in flight at once that `read` makes of a fresh file system, where at least
+/// `wanted` are expected. What takes long enough on an idle machine may be answered on a busy one
+/// before the last request has come, so it takes longer the next time.
 fn deepest(room: &Room, wanted: u64, read: impl Fn(&Emulator)) -> u64 {
     let mut found = 0;
     for latency_us in [20e3, 200e3, 2e6, 20e6] {

@@ -1,4 +1,5 @@
-//! What is broken on command breaks for programs as it would on a real file system, and is whole again afterwards.
+//! What is broken on command breaks for programs as it would on a real file system, and is whole
+//! again afterwards.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use emulator_support::{Aligned, MIB, direct, errno, latency, number, room};
 use forebay_pfs::Spec;
-use forebay_pfs::faults::Fault;
+use forebay_pfs::emulator::Fault;
 
 fn eio(from: usize, to: usize) -> Fault {
     Fault::Eio { file: "file".to_owned(), from: from as u64, to: to as u64 }

@@ -1,4 +1,5 @@
-//! Mounts come and go: refused where they cannot be, gone after the end, also when programs hold them.
+//! Mounts come and go: refused where they cannot be, gone after the end, also when programs hold
+//! them.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 

@@ -1,7 +1,7 @@
 //! What holds for every file system and every sequence of requests.
 use std::collections::HashMap;
 
-use forebay_pfs::{FileId, Kind, Layout, Model, NodeId, Piece, ServerId, Spec};
+use forebay_pfs::{Direction, FileId, Layout, Model, NodeId, Piece, ServerId, Spec};
 use proptest::prelude::*;
 
 const KIB: u64 = 1024;
@@ -83,7 +83,7 @@ fn answers(spec: &Spec, requests: &[Asked], seed: u64) -> Vec<Answer> {
         .iter()
         .map(|asked| {
             now += asked.gap_ns;
-            let kind = if asked.write { Kind::Write } else { Kind::Read };
+            let kind = if asked.write { Direction::Write } else { Direction::Read };
             let mut pieces = Vec::new();
             let node = nodes[asked.node as usize];
             let due =
@@ -103,7 +103,7 @@ proptest! {
         let layout = Layout::of(&spec, FileId(file));
         let mut at = offset;
         let mut ends: HashMap<ServerId, u64> = HashMap::new();
-        for stretch in layout.cut(offset, length, spec.request_bytes) {
+        for stretch in layout.split(offset, length, spec.request_bytes) {
             prop_assert_eq!(stretch.offset, at);
             prop_assert!((1..=spec.request_bytes.min(spec.stripe_bytes)).contains(&stretch.bytes));
             prop_assert!(stretch.server.0 < spec.targets);

@@ -1,11 +1,12 @@
 //! Whether the model has the shapes that were published.
 //!
-//! The reader of "Performance analysis of a deep learning framework on a high-performance distributed file system" (F): an LMDB of images,
-//! 49 pages each, mapped; 16 ranks, each on a node of its own; per step a rank takes 128 records (2 x 64), *skipping* (records r, r + 16,
-//! r + 32 …) or *contiguous* (its own region), computes, and meets the others. docs/cost-model.md has the figures as a table;
-//! `cargo test -p forebay-pfs --test shapes -- --nocapture` prints them.
+//! The reader of "Performance analysis of a deep learning framework on a high-performance
+//! distributed file system" (F): an LMDB of images, 49 pages each, mapped; 16 ranks, each on a node
+//! of its own; per step a rank takes 128 records (2 x 64), *skipping* (records r, r + 16, r + 32 …)
+//! or *contiguous* (its own region), computes, and meets the others. docs/cost-model.md has the
+//! figures as a table; `cargo test -p forebay-pfs --test shapes -- --nocapture` prints them.
 use forebay_pfs::virtual_time::{Action, Outcome, Scenario, Stream, StreamOutcome, run};
-use forebay_pfs::{How, Rules, Spec};
+use forebay_pfs::{AccessMethod, ReadAheadRules, Spec};
 
 const PAGE: u64 = 4096;
 const RECORD_PAGES: u64 = 49;
@@ -52,7 +53,7 @@ impl Readers {
                         file: 0,
                         offset: record * RECORD_PAGES * PAGE,
                         length: RECORD_PAGES * PAGE,
-                        how: How::Mmap,
+                        how: AccessMethod::Mmap,
                     });
                 }
                 actions.extend([Action::ThinkNs(self.think_ns), Action::Barrier]);
@@ -60,7 +61,7 @@ impl Readers {
             Stream { node: (rank / self.ranks_per_node) as u32, actions }
         };
         let streams = (0..self.nodes * self.ranks_per_node).map(stream).collect();
-        Scenario { rules: Rules::Lustre, streams, ..Scenario::default() }
+        Scenario { rules: ReadAheadRules::Lustre, streams, ..Scenario::default() }
     }
 
     fn run(self, spec: &Spec, pattern: Pattern) -> Outcome {
@@ -125,7 +126,8 @@ fn the_narrowed_file_system_keeps_the_ratio() {
 fn the_window_of_page_faults_is_why() {
     let (bytes, requests) = fetched(&PAPER.run(&fefs(), Skipping));
     expect("skipping: bytes fetched / asked", "-", bytes, 3.4, 3.8);
-    // Three pages, then the fourth with the rest of its MiB; a record in five reaches into the next MiB.
+    // Three pages, then the fourth with the rest of its MiB; a record in five reaches into the next
+    // MiB.
     expect("skipping: requests per record", "-", requests, 4.0, 4.4);
     let (bytes, requests) = fetched(&PAPER.run(&fefs(), Contiguous));
     expect("contiguous: bytes fetched / asked", "-", bytes, 1.0, 1.05);
@@ -188,21 +190,24 @@ fn stripes_below_one_mebibyte_lose_only_where_a_request_keeps_its_server_busy() 
     // Pieces of one request travel side by side here, so small stripes bring a window in faster.
     let [small, one] = by_stripe(&fefs(), Skipping, [64, 1024]);
     expect("skipping: stripes of 64 KiB / 1 MiB", "1 MiB best", small / one, 0.6, 1.0);
-    // A cost of each piece that does keep the server busy (here as a seek of 0.1 ms) turns that round.
+    // A cost of each piece that does keep the server busy (here as a seek of 0.1 ms) turns that
+    // round.
     let [small, one] = by_stripe(&with(&fefs(), r#"{"seek_us": 100.0}"#), Skipping, [64, 1024]);
     expect("skipping, 0.1 ms per piece: stripes of 64 KiB / 1 MiB", "1 MiB best", small / one, 1.0, 2.0);
 }
 
 #[test]
 fn contiguous_hardly_feels_the_stripe() {
-    // Published: 64 MiB is best. Sixteen streams meet by chance on twelve targets here, at any stripe.
+    // Published: 64 MiB is best. Sixteen streams meet by chance on twelve targets here, at any
+    // stripe.
     let ms = by_stripe(&fefs(), Contiguous, [64, 1024, 65_536]);
     let (least, most) = (ms.iter().copied().fold(f64::MAX, f64::min), ms.iter().copied().fold(0.0, f64::max));
     expect("contiguous: worst / best stripe", "64 MiB best", most / least, 1.0, 1.5);
 }
 
-/// Two epochs of a small data set, 15 records more than a multiple of the ranks as F's; answers for each epoch what is fetched, in
-/// multiples of a rank's share, when a node keeps `shares` times that.
+/// Two epochs of a small data set, 15 records more than a multiple of the ranks as F's; answers for
+/// each epoch what is fetched, in multiples of a rank's share, when a node keeps `shares` times
+/// that.
 fn two_epochs(pattern: Pattern, shares: f64) -> [f64; 2] {
     let per_rank = 96;
     let records = RANKS * per_rank + 15;
@@ -217,9 +222,10 @@ fn two_epochs(pattern: Pattern, shares: f64) -> [f64; 2] {
                     Contiguous => rank * per_rank + k % per_rank,
                 };
                 let (offset, length) = (record * RECORD_PAGES * PAGE, RECORD_PAGES * PAGE);
-                Action::Touch { file: 0, offset, length, how: How::Mmap }
+                Action::Touch { file: 0, offset, length, how: AccessMethod::Mmap }
             };
-            // A rank walks until the data set has been passed once; the next epoch goes on from there.
+            // A rank walks until the data set has been passed once; the next epoch goes on from
+            // there.
             let steps = if pattern == Skipping { records.div_ceil(RANKS) } else { per_rank };
             Stream { node: rank as u32, actions: (0..steps * epochs).map(touch).collect() }
         });
@@ -241,7 +247,8 @@ fn the_second_epoch_comes_from_the_cache_only_if_contiguous() {
     let [first, second] = two_epochs(Skipping, 1.5);
     expect("skipping, cache of 1.5 shares: first epoch fetches shares", "-", first, 3.3, 3.9);
     expect("skipping, cache of 1.5 shares: second epoch fetches shares", "more than 0", second, 3.0, 3.9);
-    // F's nodes keep 6.4 shares, and 3.6 fit: what is missing then is what the neighbour's records need beyond that.
+    // F's nodes keep 6.4 shares, and 3.6 fit: what is missing then is what the neighbour's records
+    // need beyond that.
     let [_, second] = two_epochs(Skipping, 6.4);
     expect("skipping, cache of 6.4 shares: second epoch fetches shares", "more than 0", second, 0.1, 1.5);
 }

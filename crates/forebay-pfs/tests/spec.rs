@@ -28,8 +28,9 @@ fn every_preset_reads_checks_and_is_called_like_its_file() {
 fn every_number_of_every_preset_has_a_source() {
     for &name in Spec::preset_names() {
         let spec = Spec::preset(name).unwrap();
-        let text = std::fs::read_to_string(format!("{}/src/presets/{name}.toml", env!("CARGO_MANIFEST_DIR")))
-            .unwrap();
+        let text =
+            std::fs::read_to_string(format!("{}/src/spec/presets/{name}.toml", env!("CARGO_MANIFEST_DIR")))
+                .unwrap();
         let table: toml::Table = toml::from_str(&text).unwrap();
         let numbers: Vec<_> =
             table.iter().filter(|(_, value)| !value.is_str() && !value.is_table()).collect();
@@ -64,10 +65,9 @@ fn a_bad_file_is_refused_with_its_path_the_field_and_what_was_expected() {
     assert!(unknown.contains("dir/own.toml") && unknown.contains("bandwidth"), "{unknown}");
     let absent = refused(&OWN.replace("latency_us = 500.0", ""));
     assert!(absent.contains("latency_us"), "{absent}");
-    let wide = refused(&OWN.replace("stripe_count = 2", "stripe_count = 5"));
-    assert_eq!(wide, "file system specification \"own\": stripe_count = 5: expected 1 to 4");
     for (good, bad, field) in [
         ("targets = 4", "targets = 0", "targets"),
+        ("stripe_count = 2", "stripe_count = 5", "stripe_count"),
         ("latency_us = 500.0", "latency_us = nan", "latency_us"),
         ("latency_us = 500.0", "latency_us = -1.0", "latency_us"),
         ("= 1e9", "= 0.0", "target_bytes_per_second"),
@@ -80,16 +80,15 @@ fn a_bad_file_is_refused_with_its_path_the_field_and_what_was_expected() {
         ("metadata_us = 1000.0", "metadata_us = 1.0\nlink_bytes_per_second = 0.0", "link_bytes_per_second"),
         ("metadata_us = 1000.0", "metadata_us = 1000.0\n[sources]\nspeed = \"E\"", "sources.speed"),
     ] {
-        let message = refused(&OWN.replace(good, bad));
-        assert!(message.contains(&format!("{field} = ")), "{bad}: {message}");
+        let error = Spec::from_toml(&OWN.replace(good, bad), "own.toml").unwrap_err();
+        assert!(matches!(&error, Error::Field { field: found, .. } if found == field), "{bad}: {error}");
     }
 }
 
 #[test]
 fn an_unknown_preset_names_those_there_are() {
     let error = Spec::preset("lustre").unwrap_err();
-    assert!(matches!(error, Error::UnknownPreset { .. }));
-    assert!(error.to_string().contains("lustre-hdd, lustre-ssd"), "{error}");
+    assert!(matches!(error, Error::UnknownPreset { known, .. } if known.contains(&"lustre-hdd")));
 }
 
 #[test]
@@ -100,7 +99,10 @@ fn overrides_change_fields_drop_their_source_and_are_checked() {
     assert!(!changed.sources.contains_key("latency_us") && changed.sources.contains_key("targets"));
     assert_eq!(spec.overridden("{}").unwrap(), spec);
     assert!(spec.overridden(r#"{"latency": 1}"#).unwrap_err().to_string().contains("latency"));
-    assert!(spec.overridden(r#"{"targets": 2}"#).unwrap_err().to_string().contains("stripe_count = 12"));
+    let narrowed = spec.overridden(r#"{"targets": 2}"#);
+    assert!(
+        matches!(narrowed, Err(Error::Field { field, found, .. }) if field == "stripe_count" && found == "12")
+    );
     assert!(spec.overridden("[]").is_err());
 }
 
@@ -117,7 +119,8 @@ fn narrowing_keeps_a_file_on_the_targets_there_are() {
 fn the_suggested_time_scale_carries_rate_and_latency() {
     let suggested =
         |name: &str, targets| Spec::preset(name).unwrap().with_targets(targets).suggested_time_scale();
-    // 3 x 2.4 GB/s / 0.4 GB/s, as facts of the study say; 60 GB/s / 0.4; 0.5 ms / 0.3 ms would be less.
+    // 3 x 2.4 GB/s / 0.4 GB/s, as facts of the study say; 60 GB/s / 0.4; 0.5 ms / 0.3 ms would be
+    // less.
     assert!((suggested("fefs", 3) - 18.0).abs() < 1e-9);
     assert!((suggested("lustre-hdd", 16) - 150.0).abs() < 1e-9);
     assert!((Spec::free().suggested_time_scale() - 1.0).abs() < 1e-12);

@@ -1,6 +1,6 @@
 //! Programs in virtual time, against cases computed by hand and what must always add up.
 use forebay_pfs::virtual_time::{Action, Outcome, Scenario, Stream, run};
-use forebay_pfs::{How, Rules, Spec};
+use forebay_pfs::{AccessMethod, ReadAheadRules, Spec};
 use proptest::prelude::*;
 
 const LATENCY: u64 = 100_000;
@@ -13,7 +13,7 @@ fn spec() -> Spec {
 }
 
 fn direct(offset: u64, length: u64) -> Action {
-    Action::Touch { file: 0, offset, length, how: How::Direct }
+    Action::Touch { file: 0, offset, length, how: AccessMethod::Direct }
 }
 
 fn of(streams: Vec<(u32, Vec<Action>)>) -> Scenario {
@@ -61,7 +61,7 @@ fn a_barrier_waits_for_all_that_have_not_ended() {
 
 #[test]
 fn who_comes_second_on_a_node_waits_for_the_same_request() {
-    let touch = |offset, length| Action::Touch { file: 0, offset, length, how: How::Read };
+    let touch = |offset, length| Action::Touch { file: 0, offset, length, how: AccessMethod::Read };
     let late = vec![Action::ThinkNs(50_000), touch(0, PAGE)];
     let outcome = run(&spec(), &of(vec![(0, vec![touch(0, PAGE)]), (0, late.clone())])).unwrap();
     assert_eq!(ends(&outcome), [PAGE + LATENCY, PAGE + LATENCY]);
@@ -74,20 +74,21 @@ fn who_comes_second_on_a_node_waits_for_the_same_request() {
 
 #[test]
 fn page_faults_wait_one_after_the_other() {
-    let touch = Action::Touch { file: 0, offset: 0, length: 3 * PAGE, how: How::MmapRandom };
+    let touch = Action::Touch { file: 0, offset: 0, length: 3 * PAGE, how: AccessMethod::MmapRandom };
     let outcome = run(&spec(), &of(vec![(0, vec![touch])])).unwrap();
     assert_eq!(outcome.end_ns, 3 * (PAGE + LATENCY));
-    let touch = Action::Touch { file: 0, offset: 0, length: 3 * PAGE, how: How::Read };
+    let touch = Action::Touch { file: 0, offset: 0, length: 3 * PAGE, how: AccessMethod::Read };
     assert_eq!(run(&spec(), &of(vec![(0, vec![touch])])).unwrap().end_ns, 3 * PAGE + LATENCY);
 }
 
 #[test]
 fn read_ahead_goes_on_while_the_program_computes() {
-    // Linux, 128 KiB: the first read brings 16 KiB; its marker, the second page, brings the next 32 KiB meanwhile.
-    let read = |page| Action::Touch { file: 0, offset: page * PAGE, length: PAGE, how: How::Read };
+    // Linux, 128 KiB: the first read brings 16 KiB; its marker, the second page, brings the next 32
+    // KiB meanwhile.
+    let read = |page| Action::Touch { file: 0, offset: page * PAGE, length: PAGE, how: AccessMethod::Read };
     let think = Action::ThinkNs(1_000_000);
     let actions = vec![read(0), think, read(1), think, read(2), think, read(3), think, read(4)];
-    let rules = Rules::Linux { read_ahead_bytes: 131_072 };
+    let rules = ReadAheadRules::Linux { read_ahead_bytes: 131_072 };
     let outcome = run(&spec(), &Scenario { rules, ..of(vec![(0, actions)]) }).unwrap();
     assert_eq!(outcome.streams[0].wait_ns, 4 * PAGE + LATENCY);
     // The 32 KiB, and the window after it, which page 4 asks for as its marker.
@@ -127,7 +128,12 @@ fn nobody_and_nothing_take_no_time() {
 }
 
 fn any_action() -> impl Strategy<Value = Action> {
-    let how = prop::sample::select(vec![How::Read, How::Mmap, How::MmapRandom, How::Direct]);
+    let how = prop::sample::select(vec![
+        AccessMethod::Read,
+        AccessMethod::Mmap,
+        AccessMethod::MmapRandom,
+        AccessMethod::Direct,
+    ]);
     let place = (0u64..2, 0u64..4_000_000, 0u64..400_000);
     prop_oneof![
         5 => (place.clone(), how).prop_map(|((file, offset, length), how)| Action::Touch {
@@ -144,8 +150,8 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
     let stream = (0u32..3, prop::collection::vec(any_action(), 0..12))
         .prop_map(|(node, actions)| Stream { node, actions });
     let rules = prop_oneof![
-        Just(Rules::Lustre),
-        (0u64..2_000_000).prop_map(|read_ahead_bytes| Rules::Linux { read_ahead_bytes }),
+        Just(ReadAheadRules::Lustre),
+        (0u64..2_000_000).prop_map(|read_ahead_bytes| ReadAheadRules::Linux { read_ahead_bytes }),
     ];
     (rules, any::<u64>(), prop::collection::vec(stream, 0..6)).prop_map(|(rules, seed, streams)| Scenario {
         rules,
@@ -174,7 +180,8 @@ proptest! {
         }
         prop_assert_eq!(outcome.servers.iter().map(|server| server.bytes).sum::<u64>(), moved_bytes);
         for server in &outcome.servers {
-            // Read-ahead and writes of others may go on after a program's end, but nothing without being waited for by a deadline.
+            // Read-ahead and writes of others may go on after a program's end, but nothing without
+            // being waited for by a deadline.
             prop_assert!(server.seeks <= server.pieces);
             prop_assert!(spec.seek_us > 0.0 || server.seeks == 0);
         }

@@ -2,11 +2,13 @@
 //!
 //! `cargo run --release -p forebay-pfs --example floor [floor|accuracy|all]`
 //!
-//! Floor: with a file system that costs nothing, reads through the mount beside reads of the backing file from the page cache and of a FUSE
-//! server that answers from one buffer (`constant.rs`: the most that can be had), alternating; medians and ratios, once into one buffer
-//! again and again (which stays in the processor's cache) and once into new memory. The backing file is written once in one go and once in
-//! pieces: the kernel keeps the first in large folios, and reads it up to twice as fast. Accuracy: two access patterns alternate on a
-//! modelled file system; each median beside what the model says in virtual time, and the spread of their ratio.
+//! Floor: with a file system that costs nothing, reads through the mount beside reads of the
+//! backing file from the page cache and of a FUSE server that answers from one buffer
+//! (`constant.rs`: the most that can be had), alternating; medians and ratios, once into one buffer
+//! again and again (which stays in the processor's cache) and once into new memory. The backing
+//! file is written once in one go and once in pieces: the kernel keeps the first in large folios,
+//! and reads it up to twice as fast. Accuracy: two access patterns alternate on a modelled file
+//! system; each median beside what the model says in virtual time, and the spread of their ratio.
 
 #![allow(clippy::disallowed_methods, reason = "an example may panic where there are no threads")]
 
@@ -20,7 +22,7 @@ use std::time::Instant;
 
 use forebay_pfs::emulator::{Configuration, Emulator};
 use forebay_pfs::virtual_time::{Action, Scenario, Stream, run};
-use forebay_pfs::{How, Rules, Spec};
+use forebay_pfs::{AccessMethod, ReadAheadRules, Spec};
 
 const FILE_BYTES: u64 = 256 << 20;
 const MIB: usize = 1 << 20;
@@ -63,7 +65,8 @@ fn read_all(file: &File, ranges: &[(u64, usize)]) -> std::io::Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// Seconds that it takes to read the whole file into memory that was never used before, 1 MiB at a time.
+/// Seconds that it takes to read the whole file into memory that was never used before, 1 MiB at a
+/// time.
 fn read_into_new_memory(file: &File) -> std::io::Result<f64> {
     let mut room = vec![0; FILE_BYTES as usize + 4096];
     let skipped = room.as_ptr().align_offset(4096);
@@ -78,7 +81,8 @@ fn sequential(count: u64, length: usize) -> Vec<(u64, usize)> {
     (0..count).map(|number| (number * length as u64, length)).collect()
 }
 
-/// Page-aligned places all over the file, never one right behind the other; the same ones each time.
+/// Page-aligned places all over the file, never one right behind the other; the same ones each
+/// time.
 fn scattered(count: u64, length: usize) -> Vec<(u64, usize)> {
     let pages = (FILE_BYTES - length as u64) / 4096;
     (0..count).map(|number| ((number * 40_503 + 17) * 2_654_435_761 % pages * 4096, length)).collect()
@@ -172,10 +176,10 @@ fn predicted(spec: &Spec, ranges: &[(u64, usize)]) -> Result<f64, Failure> {
         file: 0,
         offset,
         length: length as u64,
-        how: How::Direct,
+        how: AccessMethod::Direct,
     };
     let scenario = Scenario {
-        rules: Rules::Linux { read_ahead_bytes: 0 },
+        rules: ReadAheadRules::Linux { read_ahead_bytes: 0 },
         files: vec![FILE_BYTES],
         streams: vec![Stream { node: 0, actions: ranges.iter().map(touch).collect() }],
         ..Scenario::default()
@@ -219,7 +223,7 @@ fn accuracy(room: &Path, name: &str, spec: &Spec, time_scale: f64) -> Result<(),
     let lateness = &stats["lateness_us"];
     println!(
         "  last run [model us]: lateness p50 {}, p99 {}, max {}; way {}",
-        lateness["p50"], lateness["p99"], lateness["max"], stats["way_us"]
+        lateness["p50"], lateness["p99"], lateness["max"], stats["round_trip_us"]
     );
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The directory that holds the real files: always reached from descriptors of directories, never over a path and never through a link.
+//! The backing directory, which holds the real files. Files are reached from descriptors of
+//! directories, never by a path and never through a link.
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps};
 
-/// What a file is, whatever it is called: device, inode and, where the file system knows it, the time of its birth, as inode numbers are
-/// used again.
+/// Identifies a file independent of its names: device, inode and, if known, the time of creation,
+/// since inode numbers are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     device: (u32, u32),
@@ -16,25 +17,25 @@ pub(crate) struct Key {
     birth: (i64, u32),
 }
 
-/// What changes when a file's contents change.
+/// Size and time of modification: differ after a change of the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct Version {
     size: u64,
     modified: (i64, u32),
 }
 
-/// Everything about a file.
+/// The status of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status(Statx);
 
 impl Status {
-    /// Of what is called `name` in a directory; a link is not followed. `.` is the directory.
+    /// Status of `name` in a directory, without following a link. `.` is the directory.
     pub(crate) fn at(directory: impl AsFd, name: &OsStr) -> io::Result<Status> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         Ok(Status(rustix::fs::statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?))
     }
 
-    /// Of an open file.
+    /// Status of an open file.
     pub(crate) fn of(file: impl AsFd) -> io::Result<Status> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         Ok(Status(rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?))
@@ -49,8 +50,8 @@ impl Status {
         }
     }
 
-    pub(crate) fn stamp(&self) -> Stamp {
-        Stamp { size: self.0.stx_size, modified: (self.0.stx_mtime.tv_sec, self.0.stx_mtime.tv_nsec) }
+    pub(crate) fn version(&self) -> Version {
+        Version { size: self.0.stx_size, modified: (self.0.stx_mtime.tv_sec, self.0.stx_mtime.tv_nsec) }
     }
 
     pub(crate) fn links(&self) -> u32 {
@@ -61,7 +62,7 @@ impl Status {
         kind_of(rustix::fs::FileType::from_raw_mode(self.0.stx_mode.into()))
     }
 
-    /// As the kernel wants it, under the emulator's inode number.
+    /// The attributes for the kernel, under the emulator's inode number.
     pub(crate) fn attributes(&self, inode: u64) -> FileAttr {
         let time = |stamp: rustix::fs::StatxTimestamp| {
             let nanoseconds = Duration::from_nanos(stamp.tv_nsec.into());
@@ -91,7 +92,7 @@ impl Status {
     }
 }
 
-/// The kernel's word for a kind of file.
+/// Converts the type of a file.
 pub(crate) fn kind_of(kind: rustix::fs::FileType) -> FileType {
     use rustix::fs::FileType as Found;
     match kind {
@@ -105,22 +106,22 @@ pub(crate) fn kind_of(kind: rustix::fs::FileType) -> FileType {
     }
 }
 
-/// A handle on a directory that survives its renaming; good for `*at` calls, not for reading it.
+/// Opens a directory for `*at` calls. The descriptor survives a rename.
 pub(crate) fn open_directory(parent: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
 }
 
-/// What of the flags of an `open` reaches the backing file.
+/// Flags for opening the backing file.
 ///
-/// `O_DIRECT` is between the program and the mount: the kernel bypasses its cache, and the backing file should come from memory. `O_APPEND` is
-/// done by the kernel, which sends offsets. The kernel truncates by itself.
+/// The access mode passes through. `O_DIRECT` concerns the cache of the mount; the backing file
+/// should be read from memory. The kernel implements `O_APPEND` and `O_TRUNC`.
 pub(crate) fn open_flags(flags: i32) -> OFlags {
     let mode = OFlags::from_bits_retain(flags as u32) & OFlags::RWMODE;
     mode | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK
 }
 
-/// Times to set; what is `None` stays.
+/// Times to set; `None` leaves a time unchanged.
 pub(crate) fn timestamps(access: Option<TimeOrNow>, modification: Option<TimeOrNow>) -> Timestamps {
     let one = |time: Option<TimeOrNow>| match time {
         None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
@@ -129,7 +130,7 @@ pub(crate) fn timestamps(access: Option<TimeOrNow>, modification: Option<TimeOrN
             Ok(after) => Timespec { tv_sec: after.as_secs() as i64, tv_nsec: after.subsec_nanos().into() },
             Err(before) => {
                 let before = before.duration();
-                // Nanoseconds count forward from the second before.
+                // Nanoseconds count forward from the preceding second.
                 let borrow = i64::from(before.subsec_nanos() > 0);
                 Timespec {
                     tv_sec: -(before.as_secs() as i64) - borrow,
@@ -141,12 +142,12 @@ pub(crate) fn timestamps(access: Option<TimeOrNow>, modification: Option<TimeOrN
     Timestamps { last_access: one(access), last_modification: one(modification) }
 }
 
-/// The error number that a program gets to see.
+/// The error number for the program.
 pub(crate) fn errno(error: &io::Error) -> Errno {
     Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Reads until the buffer is full or the file ends.
+/// Reads until the buffer is full or the file ends; returns the number of bytes.
 pub(crate) fn read_full(file: impl AsFd, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -160,7 +161,7 @@ pub(crate) fn read_full(file: impl AsFd, buffer: &mut [u8], offset: u64) -> io::
     Ok(filled)
 }
 
-/// Writes everything.
+/// Writes all bytes.
 pub(crate) fn write_full(file: impl AsFd, data: &[u8], offset: u64) -> io::Result<()> {
     let mut written = 0;
     while written < data.len() {
@@ -172,4 +173,9 @@ pub(crate) fn write_full(file: impl AsFd, data: &[u8], offset: u64) -> io::Resul
         }
     }
     Ok(())
+}
+
+/// The I/O error of an error number.
+pub(crate) fn error_number(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
 }

@@ -1,7 +1,7 @@
-//! Real time and model time: the model's clock runs `time_scale` times slower than the wall's.
+//! Real time and model time: the model's clock runs `time_scale` times slower than the real one.
 use std::time::{Duration, Instant};
 
-use crate::model::ModelTime;
+use crate::ids::ModelTime;
 
 /// Nanoseconds of real time since the emulator's start.
 pub(crate) type RealTime = u64;
@@ -19,7 +19,7 @@ impl Clock {
         Clock { start: Instant::now(), time_scale }
     }
 
-    /// How many real seconds a model second takes.
+    /// Real seconds per model second.
     pub(crate) fn time_scale(&self) -> f64 {
         self.time_scale
     }
@@ -31,22 +31,17 @@ impl Clock {
 
     /// Model time since the start.
     pub(crate) fn model_now(&self) -> ModelTime {
-        self.model(self.real_now())
+        // Exact to the nanosecond for 104 days (2^53 ns).
+        (self.real_now() as f64 / self.time_scale).round() as u64
     }
 
-    /// Real as model time.
-    pub(crate) fn model(&self, real: RealTime) -> ModelTime {
-        // To the nanosecond for 104 days, which is 2^53 ns.
-        (real as f64 / self.time_scale).round() as u64
-    }
-
-    /// Model as real time.
+    /// Converts model time to real time.
     pub(crate) fn real(&self, model: ModelTime) -> RealTime {
         (model as f64 * self.time_scale).round() as u64
     }
 
-    /// A span of model time as a span of real time.
-    pub(crate) fn stretched(&self, model: Duration) -> Duration {
+    /// Converts a duration of model time to real time.
+    pub(crate) fn scaled(&self, model: Duration) -> Duration {
         model.mul_f64(self.time_scale)
     }
 }

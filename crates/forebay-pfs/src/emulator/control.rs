@@ -1,7 +1,8 @@
-//! The control socket: one JSON object a line in, one a line out.
+//! The protocol of the control socket: one JSON object per line, in both directions.
 //!
-//! Requests and answers are listed in docs/pfs.md. Every answer has `ok`; where it is false, `error` says why, with a hint as its last line.
-//! Who may connect is decided by the socket's mode (0600) and once more by the caller's user id.
+//! docs/pfs.md lists requests and answers. Every answer has `ok`; if it is false, `error` holds the
+//! message, with a hint as its last line. The socket's mode (0600) and the user id of the peer
+//! decide who may connect.
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,10 +11,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::emulator::error::EmulatorError;
-use crate::emulator::running::Emulator;
-use crate::faults::Fault;
+use crate::emulator::faults::Fault;
+use crate::emulator::instance::Emulator;
 
-/// Longest request: a path has at most 4096 bytes, six times that when all of it is escaped.
+/// Longest request \[B\]: a path has at most 4096 bytes, or six times that if all are escaped.
 const REQUEST_BYTES: u64 = 64 * 1024;
 
 /// One request.
@@ -27,54 +28,41 @@ enum Request {
     Prometheus,
     Reset,
     DropCaches { mount: PathBuf },
+    Fault(Fault),
     Events { since: u64 },
     End,
 }
 
-/// What the server does after an answer.
+/// What the server does after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
-    /// Goes on.
-    Nothing,
-    /// Ends; the answer is sent once that is done.
+enum After {
+    Continue,
+    /// The server ends, then sends the answer.
     End,
 }
 
-/// Whether the process on the other side belongs to us or to root.
+/// Whether the peer is a process of our user or of root.
 pub(crate) fn is_allowed(stream: &UnixStream) -> bool {
     rustix::net::sockopt::socket_peercred(stream)
         .is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
 }
 
-fn parse(line: &str) -> Result<Result<Request, Fault>, EmulatorError> {
-    let wrong =
-        |error: serde_json::Error| EmulatorError::Wrong(format!("request {}: {error}", line.trim_end()));
-    let mut value: Value = serde_json::from_str(line).map_err(wrong)?;
-    if value["command"] == "fault" {
-        if let Some(fields) = value.as_object_mut() {
-            fields.remove("command");
-        }
-        return serde_json::from_value(value).map(Err).map_err(wrong);
-    }
-    serde_json::from_value(value).map(Ok).map_err(wrong)
+fn parse(line: &str) -> Result<Request, EmulatorError> {
+    serde_json::from_str(line)
+        .map_err(|error| EmulatorError::Wrong(format!("request {}: {error}", line.trim_end())))
 }
 
-/// Does what one line asks for.
+/// Executes one request.
 fn answer(emulator: &Emulator, line: &str) -> Result<(Value, After), EmulatorError> {
-    let request = match parse(line)? {
-        Err(fault) => {
-            emulator.fault(&fault)?;
-            return Ok((json!({}), After::Nothing));
-        }
-        Ok(request) => request,
-    };
-    let answer = match request {
+    let mut after = After::Continue;
+    let answer = match parse(line)? {
         Request::Ping => {
             let configuration = emulator.configuration();
+            let mounts = emulator.mounts();
             json!({
                 "pid": std::process::id(),
                 "backing": configuration.backing.to_string_lossy(),
-                "mounts": emulator.mounts().iter().map(|mount| mount.to_string_lossy().into_owned()).collect::<Vec<_>>(),
+                "mounts": mounts.iter().map(|mount| mount.to_string_lossy()).collect::<Vec<_>>(),
                 "spec": configuration.spec,
                 "time_scale": configuration.time_scale,
                 "seed": configuration.seed,
@@ -86,7 +74,10 @@ fn answer(emulator: &Emulator, line: &str) -> Result<(Value, After), EmulatorErr
         }
         Request::Unmount { mount } => {
             let last = emulator.unmount(&mount)?;
-            return Ok((json!({"last": last}), if last { After::End } else { After::Nothing }));
+            if last {
+                after = After::End;
+            }
+            json!({"last": last})
         }
         Request::Stats => emulator.stats(),
         Request::Prometheus => json!({"text": emulator.prometheus()}),
@@ -95,24 +86,35 @@ fn answer(emulator: &Emulator, line: &str) -> Result<(Value, After), EmulatorErr
             json!({})
         }
         Request::DropCaches { mount } => json!({"pages_dropped_files": emulator.drop_caches(&mount)?}),
+        Request::Fault(fault) => {
+            emulator.fault(&fault)?;
+            json!({})
+        }
         Request::Events { since } => {
             let (events, next) = emulator.events(since);
             json!({"events": events, "next": next})
         }
-        Request::End => return Ok((json!({}), After::End)),
+        Request::End => {
+            after = After::End;
+            json!({})
+        }
     };
-    Ok((answer, After::Nothing))
+    Ok((answer, after))
 }
 
-/// Answers all requests of one connection. `end` ends the server and returns once it has; what it returns is its error.
-pub(crate) fn converse(emulator: &Emulator, stream: &UnixStream, end: impl Fn() -> Result<(), String>) {
+/// Answers all requests of one connection. `end` ends the server and returns its result.
+pub(crate) fn serve_connection(
+    emulator: &Emulator,
+    stream: &UnixStream,
+    end: impl Fn() -> Result<(), String>,
+) {
     let mut reader = BufReader::new(stream);
     let mut out = stream;
     loop {
         let mut line = String::new();
         match reader.by_ref().take(REQUEST_BYTES).read_line(&mut line) {
             Ok(count) if count > 0 && line.ends_with('\n') => {}
-            // The other side has gone, or sends no lines.
+            // The peer has closed the connection, or exceeds the length of a request.
             _ => return,
         }
         let (value, after) = match answer(emulator, &line) {
@@ -121,7 +123,7 @@ pub(crate) fn converse(emulator: &Emulator, stream: &UnixStream, end: impl Fn() 
                 (Value::Object(fields), after)
             }
             Ok((other, after)) => (json!({"ok": true, "answer": other}), after),
-            Err(error) => (json!({"ok": false, "error": error.text()}), After::Nothing),
+            Err(error) => (json!({"ok": false, "error": error.text()}), After::Continue),
         };
         let ended = if after == After::End { end() } else { Ok(()) };
         let value = ended.map_or_else(|error| json!({"ok": false, "error": error}), |()| value);
@@ -138,17 +140,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_strictly() {
-        assert!(matches!(parse(r#"{"command":"ping"}"#), Ok(Ok(Request::Ping))));
-        assert!(matches!(parse(r#"{"command":"fault","kind":"clear"}"#), Ok(Err(Fault::Clear))));
+    fn requests_are_parsed_strictly() {
+        assert!(matches!(parse(r#"{"command":"ping"}"#), Ok(Request::Ping)));
+        assert!(matches!(parse(r#"{"command":"fault","kind":"clear"}"#), Ok(Request::Fault(Fault::Clear))));
         for bad in [
             r#"{"command":"dance"}"#,
             r#"{"command":"events"}"#,
             "[]",
             "",
             r#"{"command":"drop_caches","moun":"x"}"#,
+            r#"{"command":"fault","kind":"stall","server":1,"for_seconds":1.0,"extra":1}"#,
         ] {
-            assert!(parse(bad).is_err(), "{bad} was taken");
+            assert!(parse(bad).is_err(), "{bad} was accepted");
         }
     }
 }

@@ -1,51 +1,51 @@
-//! What can go wrong with a running emulator.
+//! Errors of the emulator.
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Wrong use, or a machine that does not let us.
+/// Wrong use, or a failure of the machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmulatorError {
-    /// The specification, or an order to its servers, makes no sense.
+    /// The specification, or a request to its servers, is invalid.
     #[error(transparent)]
     Model(#[from] crate::Error),
-    /// The configuration, or a request, makes no sense.
+    /// The configuration, or a request, is invalid.
     #[error("{0}")]
     Wrong(String),
-    /// A mount cannot be made, or there is none.
+    /// A mount cannot be created, or does not exist.
     #[error("mount point {}: {problem}", mount.display())]
     Mount {
-        /// Where.
+        /// The mount point.
         mount: PathBuf,
-        /// What is in the way.
+        /// The cause.
         problem: String,
-        /// What helps.
+        /// Advice, or empty.
         hint: &'static str,
     },
-    /// A thread could not be started.
+    /// A thread was not started.
     #[error("cannot start {what}: {source}")]
     Thread {
-        /// Which one.
+        /// The thread.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Something on this machine failed.
+    /// A system call failed.
     #[error("{doing} {}: {source}", path.display())]
     Io {
         /// What was attempted.
         doing: &'static str,
-        /// On what.
+        /// On which path.
         path: PathBuf,
-        /// How it failed.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl EmulatorError {
-    /// What may help.
+    /// Advice.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             EmulatorError::Mount { hint, .. } if !hint.is_empty() => Some(hint),
@@ -53,7 +53,7 @@ impl EmulatorError {
         }
     }
 
-    /// Message and hint, as people get them.
+    /// Message and hint.
     pub fn text(&self) -> String {
         match self.hint() {
             Some(hint) => format!("{self}\nhint: {hint}"),
@@ -66,12 +66,12 @@ impl EmulatorError {
     }
 }
 
-/// Says which thread could not be started.
+/// Adds the name of the thread that was not started.
 pub(crate) fn thread(what: impl Into<String>) -> impl FnOnce(io::Error) -> EmulatorError {
     move |source| EmulatorError::Thread { what: what.into(), source }
 }
 
-/// Says what was attempted on what when it fails.
+/// Adds what was attempted, and on which path.
 pub(crate) fn doing<'a>(
     doing: &'static str,
     path: &'a Path,

@@ -1,53 +1,72 @@
-//! One mount, as the kernel sees it.
+//! The requests of the kernel to one mount.
 //!
-//! Every request comes here on a loop thread, which never sleeps: it books the cost with the model, does what is quick on the backing store,
-//! and leaves the reply to the timers. Requests that cost nothing are answered on the spot.
+//! A request arrives on a request thread, which never sleeps: it books the cost with the model,
+//! performs quick work on the backing directory, and passes the reply to the scheduler. A request
+//! without cost is answered immediately.
 //!
-//! - Reads: booked first, so that the servers' queues have the order of coming; the data are read while the reply waits. A request that the
-//!   page cache made and that touches an unreadable range fails whole, and the kernel then asks for each page that somebody wants; one of
-//!   `O_DIRECT` ends before the range (and where one `read()` is several requests, the error of any is the kernel's answer to all).
-//! - Writes reach the backing store at once and are booked like reads; there is no write-back cache.
-//! - Names and attributes cost an operation of the metadata server each. They stay valid for as long as Lustre keeps an unused lock.
-//! - Open files keep their pages. They are dropped where the backing file was changed by somebody else since the last look.
+//! - **Reads** are booked first, so that the queues of the servers keep the order of arrival; the
+//!   data are read while the reply waits. A request of the page cache that touches an unreadable
+//!   range fails whole, and the kernel then requests each page that a program needs. One of
+//!   `O_DIRECT` ends before the range.
+//! - **Writes** reach the backing directory at once and are booked like reads. There is no
+//!   write-back cache.
+//! - **Names and attributes** cost one metadata operation each, and stay valid as long as Lustre
+//!   keeps an unused lock.
+//! - **Open files** keep their cached pages, unless the backing file has changed since the last
+//!   open.
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use rustix::fs::{AtFlags, FallocateFlags, Mode};
+use rustix::fs::{AtFlags, FallocateFlags, Gid, Mode, OFlags, Timestamps, Uid};
 
-use crate::emulator::backing::{self, errno};
-use crate::emulator::calibration::{self, Calibration};
-use crate::emulator::errands::Errand;
-use crate::emulator::nodes::ROOT;
-use crate::emulator::operations::{
-    MountFileSystem, ReadReply, answer_attributes, answer_empty, answer_entry, error_number, read_lock,
-    write_lock,
-};
-use crate::emulator::shared::locked;
-use crate::emulator::timers::Task;
-use crate::model::Kind;
+use crate::emulator::backing::{self, Status, errno, error_number, open_flags, write_full};
+use crate::emulator::context::Context;
+use crate::emulator::deferred::Deferred;
+use crate::emulator::inodes::{Numbers, ROOT};
+use crate::emulator::locks::{locked, read_locked, write_locked};
+use crate::emulator::mapping::Mapping;
+use crate::emulator::mount::{DirectoryEntry, Handle, Mount};
+use crate::emulator::read_reply::{ReadReply, clip, send_now};
+use crate::emulator::reply_scheduler::Reply;
+use crate::emulator::round_trip::{self, RoundTrip};
+use crate::model::Direction;
 
-/// The largest request \[B\]: what the kernel carries unless `/proc/sys/fs/fuse/max_pages_limit` is raised.
+/// The largest request \[B\]: the kernel's default (`/proc/sys/fs/fuse/max_pages_limit`).
 const REQUEST_BYTES: u32 = 1 << 20;
 
-/// Requests of read-ahead and of asynchronous programs that the kernel lets come at once; the default of 16 would be the bottleneck
-/// of every deep queue.
+/// Requests of read-ahead and of asynchronous programs in flight. The kernel's default of 16 would
+/// limit every deep queue.
 const MAX_BACKGROUND: u16 = 256;
+
+/// Validity of names and attributes \[model s\]: how long Lustre has kept an unused lock since
+/// 2024.
+const VALID_SECONDS: u64 = 600;
+
+/// The file system of one mount.
+pub(crate) struct MountFileSystem {
+    context: Arc<Context>,
+    mount: Arc<Mount>,
+    /// Validity of names and attributes in the kernel's cache.
+    valid: Duration,
+}
 
 impl Filesystem for MountFileSystem {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Each alone, as one that an old kernel lacks must not take the others along.
+        // One by one: an old kernel that lacks one of them refuses the whole call.
         for wanted in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_PARALLEL_DIROPS] {
             let _ = config.add_capabilities(wanted);
         }
-        // Refused values answer with the nearest allowed one; these are within the limits of every kernel.
+        // These values are within the limits of every kernel.
         let _ = config.set_max_background(MAX_BACKGROUND);
         let _ = config.set_congestion_threshold(MAX_BACKGROUND);
         let _ = config.set_max_write(REQUEST_BYTES);
@@ -55,20 +74,20 @@ impl Filesystem for MountFileSystem {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        if parent.0 == ROOT && self.shared.calibration.has(name) {
-            reply.entry(&Duration::ZERO, &Calibration::attributes(), Generation(0));
+        if parent.0 == ROOT && self.context.round_trip.is_probe(name) {
+            reply.entry(&Duration::ZERO, &RoundTrip::attributes(), Generation(0));
             return;
         }
-        self.metadata(|| Ok(self.enter(parent, name)?.0), answer_entry(reply, self.valid));
+        self.metadata(|| Ok(self.look_up(parent, name)?.0), answer_entry(reply, self.valid));
     }
 
     fn forget(&self, _request: &Request, inode: INodeNo, lookups: u64) {
-        locked(&self.mount.nodes).forget(inode.0, lookups);
+        locked(&self.mount.inodes).forget(inode.0, lookups);
     }
 
     fn getattr(&self, _request: &Request, inode: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
-        if inode.0 == calibration::INODE {
-            reply.attr(&Duration::ZERO, &Calibration::attributes());
+        if inode.0 == round_trip::INODE {
+            reply.attr(&Duration::ZERO, &RoundTrip::attributes());
             return;
         }
         let work = || Ok(self.status(inode.0, handle)?.attributes(inode.0));
@@ -101,7 +120,7 @@ impl Filesystem for MountFileSystem {
 
     fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
         let work = || {
-            let place = locked(&self.mount.nodes).place(inode.0)?;
+            let place = locked(&self.mount.inodes).locate(inode.0)?;
             Ok(rustix::fs::readlinkat(&place.directory, &place.name, Vec::new())?.into_bytes())
         };
         self.metadata(work, move |result| match result {
@@ -122,7 +141,7 @@ impl Filesystem for MountFileSystem {
     ) {
         let kind = rustix::fs::FileType::from_raw_mode(mode);
         let bits = Mode::from_raw_mode(mode & 0o7777);
-        let make = |directory: &std::os::fd::OwnedFd| {
+        let make = |directory: &OwnedFd| {
             rustix::fs::mknodat(directory, name, kind, bits, device.into())?;
             rustix::fs::chmodat(directory, name, bits, AtFlags::empty())
         };
@@ -139,7 +158,7 @@ impl Filesystem for MountFileSystem {
         reply: ReplyEntry,
     ) {
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        let make = |directory: &std::os::fd::OwnedFd| {
+        let make = |directory: &OwnedFd| {
             rustix::fs::mkdirat(directory, name, mode)?;
             rustix::fs::chmodat(directory, name, mode, AtFlags::empty())
         };
@@ -180,8 +199,8 @@ impl Filesystem for MountFileSystem {
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let place = locked(&self.mount.nodes).place(inode.0);
-        let make = |directory: &std::os::fd::OwnedFd| {
+        let place = locked(&self.mount.inodes).locate(inode.0);
+        let make = |directory: &OwnedFd| {
             let place = place.map_err(|_| rustix::io::Errno::STALE)?;
             rustix::fs::linkat(&place.directory, &place.name, directory, new_name, AtFlags::empty())
         };
@@ -189,8 +208,8 @@ impl Filesystem for MountFileSystem {
     }
 
     fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if inode.0 == calibration::INODE {
-            // Every read comes here, and no handle has this number.
+        if inode.0 == round_trip::INODE {
+            // FOPEN_DIRECT_IO: no read is answered from the page cache. No other file has handle 0.
             reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
             return;
         }
@@ -214,13 +233,13 @@ impl Filesystem for MountFileSystem {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        if inode.0 == calibration::INODE {
-            let (timers, now) = (&self.shared.timers, self.shared.clock.real_now());
-            Calibration::answer(timers, now, self.mount.node, size as usize, reply);
+        if inode.0 == round_trip::INODE {
+            let (scheduler, now) = (&self.context.scheduler, self.context.clock.real_now());
+            RoundTrip::answer(scheduler, now, self.mount.node, size as usize, reply);
             return;
         }
         let found = self.handle(handle).and_then(|handle| {
-            let length = Self::clipped(&handle, offset, size)?;
+            let length = clip(&handle, offset, size.into())?;
             Ok((handle, length))
         });
         let (handle, length) = match found {
@@ -230,7 +249,7 @@ impl Filesystem for MountFileSystem {
         if length == 0 {
             return reply.data(&[]);
         }
-        let booking = self.shared.transfer(self.mount.node, handle.file, offset, length, Kind::Read);
+        let booking = self.context.transfer(self.mount.node, handle.file, offset, length, Direction::Read);
         let direct = flags.0 & libc::O_DIRECT != 0;
         let (length, failed) = match booking.bad {
             None => (length, false),
@@ -238,19 +257,19 @@ impl Filesystem for MountFileSystem {
             Some(_) => (length, true),
         };
         let length = length as usize;
-        if booking.due <= self.shared.clock.real_now() {
+        if booking.due <= self.context.clock.real_now() {
             if failed {
                 reply.error(Errno::EIO);
             } else {
-                self.read_now(&handle, offset, length, reply);
+                send_now(&self.context, &handle, offset, length, reply);
             }
             return;
         }
         self.mount.in_flight.enter();
-        self.shared.in_flight.enter();
-        let (mount, shared) = (self.mount.clone(), self.shared.clone());
-        let reply = ReadReply { mount, shared, handle, offset, length, failed, reply };
-        self.shared.timers.push(booking.due, self.mount.node, Task::Data(Box::new(reply)));
+        self.context.in_flight.enter();
+        let (mount, context) = (self.mount.clone(), self.context.clone());
+        let reply = ReadReply { mount, context, handle, offset, length, failed, reply };
+        self.context.scheduler.schedule(booking.due, self.mount.node, Reply::Data(Box::new(reply)));
     }
 
     fn write(
@@ -270,17 +289,17 @@ impl Filesystem for MountFileSystem {
             Err(error) => return reply.error(errno(&error)),
         };
         let length = data.len() as u64;
-        let booking = self.shared.transfer(self.mount.node, handle.file, offset, length, Kind::Write);
+        let booking = self.context.transfer(self.mount.node, handle.file, offset, length, Direction::Write);
         let result = self.write_file(inode.0, &handle, offset, data);
         let mount = self.mount.clone();
-        let answer = move || match mount.check_alive().and(result) {
+        let answer = move || match mount.check_serving().and(result) {
             Ok(()) => reply.written(length as u32),
             Err(error) => reply.error(errno(&error)),
         };
-        if booking.due <= self.shared.clock.real_now() {
+        if booking.due <= self.context.clock.real_now() {
             return answer();
         }
-        self.shared.timers.push(booking.due, self.mount.node, Task::Answer(Box::new(answer)));
+        self.context.scheduler.schedule(booking.due, self.mount.node, Reply::Plain(Box::new(answer)));
     }
 
     fn flush(
@@ -291,7 +310,7 @@ impl Filesystem for MountFileSystem {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // Nothing is held back; the kernel takes this for success and does not ask again.
+        // Nothing is buffered. The kernel treats ENOSYS as success and does not ask again.
         reply.error(Errno::ENOSYS);
     }
 
@@ -305,7 +324,7 @@ impl Filesystem for MountFileSystem {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        write_lock(&self.mount.handles).remove(&handle.0);
+        write_locked(&self.mount.handles).remove(&handle.0);
         reply.ok();
     }
 
@@ -326,14 +345,14 @@ impl Filesystem for MountFileSystem {
             let synced = sync(&handle.descriptor);
             answer_empty(reply)(synced.map_err(|error| errno(&error.into())));
         };
-        let _ = self.shared.errands.send(Errand::Slow(Box::new(work)));
+        let _ = self.context.deferred.send(Deferred::Run(Box::new(work)));
     }
 
     fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let work = || {
             let entries = self.read_directory(inode.0)?;
             let number = self.next_handle();
-            write_lock(&self.mount.directories).insert(number, Arc::new(entries));
+            write_locked(&self.mount.directories).insert(number, Arc::new(entries));
             Ok(FileHandle(number))
         };
         self.metadata(work, move |result| match result {
@@ -350,7 +369,7 @@ impl Filesystem for MountFileSystem {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let Some(entries) = read_lock(&self.mount.directories).get(&handle.0).cloned() else {
+        let Some(entries) = read_locked(&self.mount.directories).get(&handle.0).cloned() else {
             return reply.error(Errno::EBADF);
         };
         let rest = entries.iter().enumerate().skip(offset as usize);
@@ -370,12 +389,12 @@ impl Filesystem for MountFileSystem {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        write_lock(&self.mount.directories).remove(&handle.0);
+        write_locked(&self.mount.directories).remove(&handle.0);
         reply.ok();
     }
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        let work = || Ok(rustix::fs::fstatvfs(&self.shared.root)?);
+        let work = || Ok(rustix::fs::fstatvfs(&self.context.root)?);
         self.metadata(work, move |result| match result {
             Ok(found) => reply.statfs(
                 found.f_blocks,
@@ -426,10 +445,10 @@ impl Filesystem for MountFileSystem {
         let work = || {
             let handle = self.handle(handle)?;
             let mode = FallocateFlags::from_bits_retain(mode as u32);
-            let _nothing_is_sent = write_lock(&self.shared.sizes);
+            let _no_reply_is_sent = write_locked(&self.context.sizes);
             rustix::fs::fallocate(&handle.descriptor, mode, offset, length)?;
-            self.restamp(inode.0, &handle.descriptor);
-            self.changed(inode.0, offset, length);
+            self.update_version(inode.0, &handle.descriptor);
+            self.invalidate_data(inode.0, offset, length);
             Ok(())
         };
         self.metadata(work, answer_empty(reply));
@@ -447,7 +466,7 @@ impl Filesystem for MountFileSystem {
         let work = || {
             let handle = self.handle(handle)?;
             let offset = u64::try_from(offset).map_err(|_| error_number(libc::EINVAL))?;
-            // The kernel answers the other kinds itself. Nobody uses the position of the backing file.
+            // The kernel handles the other kinds. The position of the backing file is not used.
             let to = match whence {
                 libc::SEEK_DATA => rustix::fs::SeekFrom::Data(offset),
                 libc::SEEK_HOLE => rustix::fs::SeekFrom::Hole(offset),
@@ -461,6 +480,318 @@ impl Filesystem for MountFileSystem {
         });
     }
 
-    // Not here on purpose: extended attributes, locks and copying ranges. The kernel takes "not implemented" for an answer, does not ask
-    // again, refuses attributes (EOPNOTSUPP), locks within the mount and copies by reading and writing.
+    // Left out on purpose: extended attributes, locks and copying of ranges. After ENOSYS the
+    // kernel does not ask again: it refuses attributes (EOPNOTSUPP), implements locks within the
+    // mount, and copies by reading and writing.
+}
+
+impl MountFileSystem {
+    pub(crate) fn new(context: Arc<Context>, mount: Arc<Mount>) -> MountFileSystem {
+        let valid = context.clock.scaled(Duration::from_secs(VALID_SECONDS));
+        MountFileSystem { context, mount, valid }
+    }
+
+    /// Performs a metadata operation, and answers once the metadata server would have.
+    fn metadata<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T>,
+        answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
+        if let Err(error) = self.mount.check_serving() {
+            return answer(Err(errno(&error)));
+        }
+        let due = self.context.metadata(self.mount.node);
+        let result = work().map_err(|error| errno(&error));
+        if due <= self.context.clock.real_now() {
+            answer(result);
+            return;
+        }
+        self.context.scheduler.schedule(due, self.mount.node, Reply::Plain(Box::new(move || answer(result))));
+    }
+
+    /// An open file. Fails unless the mount is serving.
+    fn handle(&self, handle: FileHandle) -> io::Result<Arc<Handle>> {
+        self.mount.check_serving()?;
+        read_locked(&self.mount.handles).get(&handle.0).cloned().ok_or_else(|| error_number(libc::EBADF))
+    }
+
+    fn next_handle(&self) -> u64 {
+        self.mount.last_handle.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn keep_handle(&self, handle: Handle) -> FileHandle {
+        let number = self.next_handle();
+        write_locked(&self.mount.handles).insert(number, Arc::new(handle));
+        FileHandle(number)
+    }
+
+    /// The numbers of `name` in a directory.
+    fn numbers(&self, parent: u64, name: &OsStr, status: &Status) -> Numbers {
+        let path = || locked(&self.mount.inodes).path(parent, name).to_string_lossy().into_owned();
+        locked(&self.context.numbers).of(status, path)
+    }
+
+    /// Looks a name up on behalf of the kernel.
+    fn look_up(&self, parent: INodeNo, name: &OsStr) -> io::Result<(FileAttr, Numbers)> {
+        let directory = locked(&self.mount.inodes).directory(parent.0)?;
+        let status = Status::at(&directory, name)?;
+        let numbers = self.numbers(parent.0, name, &status);
+        locked(&self.mount.inodes).looked_up(parent.0, name, &status, numbers)?;
+        Ok((status.attributes(numbers.inode), numbers))
+    }
+
+    /// Creates a name, then looks it up.
+    fn make(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        make: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
+        reply: ReplyEntry,
+    ) {
+        let work = || {
+            make(&*locked(&self.mount.inodes).directory(parent.0)?)?;
+            Ok(self.look_up(parent, name)?.0)
+        };
+        self.metadata(work, answer_entry(reply, self.valid));
+    }
+
+    /// Status of a file, through its handle if the kernel sent one.
+    fn status(&self, inode: u64, handle: Option<FileHandle>) -> io::Result<Status> {
+        if let Some(handle) = handle
+            && let Ok(handle) = self.handle(handle)
+        {
+            return Status::of(&handle.descriptor);
+        }
+        let place = locked(&self.mount.inodes).locate(inode)?;
+        let status = Status::at(&place.directory, &place.name)?;
+        if status.key() != place.key {
+            return Err(error_number(libc::ESTALE));
+        }
+        Ok(status)
+    }
+
+    fn invalidate_data(&self, inode: u64, offset: u64, length: u64) {
+        let _ = self.context.deferred.send(Deferred::InvalidateData {
+            by: self.mount.node,
+            inode,
+            offset,
+            length,
+        });
+    }
+
+    fn invalidate_name(&self, parent: INodeNo, name: &OsStr) {
+        let (by, parent, name) = (self.mount.node, parent.0, name.to_owned());
+        let _ = self.context.deferred.send(Deferred::InvalidateName { by, parent, name });
+    }
+
+    /// Records that the kernel's cache holds the current contents.
+    fn update_version(&self, inode: u64, file: impl AsFd) {
+        if let Ok(status) = Status::of(file) {
+            locked(&self.mount.inodes).set_version(inode, status.version());
+        }
+    }
+
+    fn open_file(&self, inode: u64, flags: i32) -> io::Result<(FileHandle, FopenFlags)> {
+        let place = locked(&self.mount.inodes).locate(inode)?;
+        let descriptor = rustix::fs::openat(&place.directory, &place.name, open_flags(flags), Mode::empty())?;
+        let status = Status::of(&descriptor)?;
+        if status.key() != place.key {
+            return Err(error_number(libc::ESTALE));
+        }
+        let file = place.numbers.file.ok_or_else(|| error_number(libc::EINVAL))?;
+        let mut answer = FopenFlags::FOPEN_KEEP_CACHE;
+        if locked(&self.mount.inodes).set_version(inode, status.version()) {
+            answer = FopenFlags::empty();
+            if let Some(notifier) = self.mount.notifier.get() {
+                // Not deferred, since a read must not see the old size. A negative offset drops the
+                // attributes only and never waits; the answer drops the pages.
+                let _ = notifier.inval_inode(INodeNo(inode), -1, 0);
+            }
+        }
+        Ok((self.keep_handle(Handle { descriptor, file, mapping: Mapping::default() }), answer))
+    }
+
+    fn read_directory(&self, inode: u64) -> io::Result<Vec<DirectoryEntry>> {
+        let directory = locked(&self.mount.inodes).directory(inode)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&directory, ".", flags, Mode::empty())?;
+        let mut entries = Vec::new();
+        for entry in rustix::fs::Dir::new(opened)? {
+            let entry = entry?;
+            let name = std::os::unix::ffi::OsStrExt::from_bytes(entry.file_name().to_bytes());
+            entries.push((entry.ino(), backing::kind_of(entry.file_type()), OsStr::to_owned(name)));
+        }
+        Ok(entries)
+    }
+
+    fn remove(&self, parent: INodeNo, name: &OsStr, flags: AtFlags, reply: ReplyEmpty) {
+        let work = || {
+            let directory = locked(&self.mount.inodes).directory(parent.0)?;
+            let status = Status::at(&directory, name)?;
+            let numbers = self.numbers(parent.0, name, &status);
+            rustix::fs::unlinkat(&directory, name, flags)?;
+            self.forget_name(parent.0, name, &status, numbers);
+            self.invalidate_name(parent, name);
+            Ok(())
+        };
+        self.metadata(work, answer_empty(reply));
+    }
+
+    /// Forgets a deleted name, and after the last one the file.
+    fn forget_name(&self, parent: u64, name: &OsStr, status: &Status, numbers: Numbers) {
+        locked(&self.mount.inodes).removed(parent, name, numbers.inode);
+        if status.links() <= 1 || status.kind() == fuser::FileType::Directory {
+            locked(&self.context.numbers).remove(status.key());
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the kernel changes attributes all at once")]
+    fn change(
+        &self,
+        inode: u64,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        times: Option<&Timestamps>,
+        handle: Option<FileHandle>,
+    ) -> io::Result<FileAttr> {
+        let place = locked(&self.mount.inodes).locate(inode);
+        if let Some(size) = size {
+            let _no_reply_is_sent = write_locked(&self.context.sizes);
+            let opened = handle.and_then(|handle| self.handle(handle).ok());
+            if let Some(handle) = opened {
+                rustix::fs::ftruncate(&handle.descriptor, size)?;
+                self.update_version(inode, &handle.descriptor);
+            } else {
+                let place = place.as_ref().map_err(copy)?;
+                let flags = open_flags(libc::O_WRONLY);
+                let file = rustix::fs::openat(&place.directory, &place.name, flags, Mode::empty())?;
+                rustix::fs::ftruncate(&file, size)?;
+                self.update_version(inode, &file);
+            }
+            self.invalidate_data(inode, size, 0);
+        }
+        if mode.is_some() || uid.is_some() || gid.is_some() || times.is_some() {
+            let place = place.as_ref().map_err(copy)?;
+            if uid.is_some() || gid.is_some() {
+                let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+                rustix::fs::chownat(&place.directory, &place.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            if let Some(mode) = mode {
+                let mode = Mode::from_raw_mode(mode & 0o7777);
+                rustix::fs::chmodat(&place.directory, &place.name, mode, AtFlags::empty())?;
+            }
+            if let Some(times) = times {
+                rustix::fs::utimensat(&place.directory, &place.name, times, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            let status = Status::at(&place.directory, &place.name)?;
+            locked(&self.mount.inodes).set_version(inode, status.version());
+            // Attributes only: there are no pages that far.
+            self.invalidate_data(inode, i64::MAX as u64 & !0xfff, 0);
+        }
+        Ok(self.status(inode, handle)?.attributes(inode))
+    }
+
+    fn rename_file(
+        &self,
+        from: (INodeNo, &OsStr),
+        to: (INodeNo, &OsStr),
+        flags: RenameFlags,
+    ) -> io::Result<()> {
+        let (old, new) = {
+            let inodes = locked(&self.mount.inodes);
+            (inodes.directory(from.0.0)?, inodes.directory(to.0.0)?)
+        };
+        let status = Status::at(&old, from.1)?;
+        let moved = self.numbers(from.0.0, from.1, &status);
+        let replaced = Status::at(&new, to.1).ok();
+        let replaced = replaced.map(|status| (status, self.numbers(to.0.0, to.1, &status)));
+        let kernel_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
+        rustix::fs::renameat_with(&old, from.1, &new, to.1, kernel_flags)?;
+        let source = (from.0.0, from.1);
+        let target = (to.0.0, to.1);
+        if let Some((status, numbers)) = replaced {
+            if flags.contains(RenameFlags::RENAME_EXCHANGE) {
+                locked(&self.mount.inodes).renamed(target, source, numbers.inode);
+            } else if numbers != moved {
+                self.forget_name(target.0, target.1, &status, numbers);
+            }
+        }
+        let mut inodes = locked(&self.mount.inodes);
+        inodes.renamed(source, target, moved.inode);
+        let path = inodes.path(target.0, target.1).to_string_lossy().into_owned();
+        drop(inodes);
+        if let Some(file) = moved.file {
+            locked(&self.context.numbers).renamed(file, path);
+        }
+        self.invalidate_name(from.0, from.1);
+        self.invalidate_name(to.0, to.1);
+        Ok(())
+    }
+
+    fn create_file(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        flags: i32,
+    ) -> io::Result<(FileAttr, FileHandle)> {
+        let directory = locked(&self.mount.inodes).directory(parent.0)?;
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        let fresh = open_flags(flags) | OFlags::CREATE | OFlags::EXCL;
+        let descriptor = match rustix::fs::openat(&directory, name, fresh, mode) {
+            Ok(descriptor) => {
+                // The kernel has applied the program's umask; undo that of this process.
+                rustix::fs::fchmod(&descriptor, mode)?;
+                descriptor
+            }
+            Err(rustix::io::Errno::EXIST) if flags & libc::O_EXCL == 0 => {
+                rustix::fs::openat(&directory, name, open_flags(flags), Mode::empty())?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let (attributes, numbers) = self.look_up(parent, name)?;
+        let file = numbers.file.ok_or_else(|| error_number(libc::EEXIST))?;
+        Ok((attributes, self.keep_handle(Handle { descriptor, file, mapping: Mapping::default() })))
+    }
+
+    fn write_file(&self, inode: u64, handle: &Handle, offset: u64, data: &[u8]) -> io::Result<()> {
+        write_full(&handle.descriptor, data, offset)?;
+        self.update_version(inode, &handle.descriptor);
+        self.invalidate_data(inode, offset, data.len() as u64);
+        Ok(())
+    }
+}
+
+/// The same error again.
+fn copy(error: &io::Error) -> io::Error {
+    error_number(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Sends an entry or the error.
+fn answer_entry(reply: ReplyEntry, valid: Duration) -> impl FnOnce(Result<FileAttr, Errno>) + Send + 'static {
+    move |result| match result {
+        Ok(attributes) => reply.entry(&valid, &attributes, Generation(0)),
+        Err(error) => reply.error(error),
+    }
+}
+
+/// Sends attributes or the error.
+fn answer_attributes(
+    reply: ReplyAttr,
+    valid: Duration,
+) -> impl FnOnce(Result<FileAttr, Errno>) + Send + 'static {
+    move |result| match result {
+        Ok(attributes) => reply.attr(&valid, &attributes),
+        Err(error) => reply.error(error),
+    }
+}
+
+/// Sends success or the error.
+fn answer_empty(reply: ReplyEmpty) -> impl FnOnce(Result<(), Errno>) + Send + 'static {
+    move |result| match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
 }

@@ -1,27 +1,29 @@
-//! Large reads are answered out of a mapping of the backing file: the kernel copies once, from the page cache to where the reader wants
-//! the bytes. Reading them into a buffer first is a second copy, and was a third of what a large reply cost (docs/results/emulator.md).
+//! Answers large reads from a mapping of the backing file: the kernel copies once, from the page
+//! cache to the reader. A buffer in between is a second copy, which took a third of the time of a
+//! large reply (docs/results/emulator.md).
 //!
-//! A mapping has the length that the file had when it was made; what has grown since is read. Nothing here touches the bytes: the kernel
-//! does, inside the call that sends them, so that a file which somebody else cuts off in that moment is an error of this one reply.
+//! A mapping keeps the length of the file at its creation; later growth is read instead. Only the
+//! kernel accesses the bytes, inside the call that sends them: if another process truncates the
+//! file at that moment, this one reply fails.
 #![allow(unsafe_code)]
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
 
 use memmap2::{Advice, Mmap};
 
-/// Reads from this size on are answered out of the mapping; smaller ones cost less to copy than to map.
+/// Smallest read that is answered from the mapping \[B\]; a smaller one is cheaper to copy.
 const MAPPED_BYTES: usize = 64 * 1024;
 
-/// A mapping of an open file, made when it is first needed.
+/// A mapping of an open file, created at the first large read.
 #[derive(Debug, Default)]
 pub(crate) struct Mapping(OnceLock<Option<Mmap>>);
 
 impl Mapping {
-    /// Whether a read is answered out of the mapping.
+    /// Whether a read is answered from the mapping.
     pub(crate) fn serves(&self, file: impl AsFd, offset: u64, length: usize) -> bool {
         let map = || {
-            // SAFETY: the bytes are handed to system calls only, which check every access (see above); nobody here reads them or keeps
-            // a copy that must not change.
+            // SAFETY: the bytes are passed to system calls only, which check each access (see the
+            // module header); this process never dereferences them.
             unsafe { Mmap::map(file.as_fd().as_raw_fd()) }.ok()
         };
         length >= MAPPED_BYTES && {
@@ -30,16 +32,16 @@ impl Mapping {
         }
     }
 
-    /// The bytes of a range that the mapping serves, or of a part of it; to be handed to system calls only.
+    /// The bytes of a range inside the mapping, to be passed to system calls only.
     pub(crate) fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
         let start = usize::try_from(offset).ok()?;
         self.0.get()?.as_ref()?.get(start..start.checked_add(length)?)
     }
 
-    /// Brings a range into memory, so that sending it waits for no disk.
+    /// Reads a range into memory, so that sending it does not wait for a disk.
     pub(crate) fn populate(&self, offset: u64, length: usize) {
         if let Some(Some(map)) = self.0.get() {
-            // Refused before Linux 5.14; then sending does it.
+            // Linux before 5.14 refuses: then the send reads the pages.
             let _ = map.advise_range(Advice::PopulateRead, offset as usize, length);
         }
     }
@@ -58,10 +60,10 @@ mod tests {
     }
 
     #[test]
-    fn large_reads_inside_the_file_are_served_and_no_others() {
+    fn only_large_reads_inside_the_file_are_served() {
         let (file, mapping) = (file(), Mapping::default());
         assert!(!mapping.serves(&file, 0, MAPPED_BYTES - 1));
-        assert!(mapping.bytes(0, 1).is_none(), "nothing is mapped for small reads");
+        assert!(mapping.bytes(0, 1).is_none(), "a small read has created the mapping");
         assert!(mapping.serves(&file, 4096, MAPPED_BYTES));
         mapping.populate(4096, MAPPED_BYTES);
         assert_eq!(mapping.bytes(4096, 10), Some(&[7; 10][..]));
@@ -74,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn sending_bytes_that_were_cut_off_is_an_error_and_no_signal() {
+    fn sending_truncated_bytes_is_an_error_and_no_signal() {
         let (file, mapping) = (file(), Mapping::default());
         assert!(mapping.serves(&file, 0, FILE_BYTES));
         file.set_len(0).unwrap();

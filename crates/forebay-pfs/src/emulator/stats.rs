@@ -1,11 +1,14 @@
-//! What was counted, as JSON and as Prometheus text. Times are model seconds; the meaning of every key is in docs/metrics.md.
+//! Reports the counters as JSON and in the text format of Prometheus. Times are model seconds;
+//! docs/metrics.md defines the keys.
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::counters::Tally;
-use crate::emulator::shared::{Shared, locked};
-use crate::model::ServerId;
+use crate::emulator::context::Context;
+use crate::emulator::counters::RequestCounters;
+use crate::emulator::locks::locked;
+use crate::emulator::mount::Connection;
+use crate::ids::ServerId;
 
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
@@ -17,14 +20,14 @@ pub(crate) fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn tally(tally: &Tally) -> Map<String, Value> {
+fn requests(counters: &RequestCounters) -> Map<String, Value> {
     let fields = json!({
-        "reads": tally.reads,
-        "read_bytes": tally.read_bytes,
-        "writes": tally.writes,
-        "written_bytes": tally.written_bytes,
-        "sequential_reads": tally.sequential_reads,
-        "queue_seconds": seconds(tally.queue_ns),
+        "reads": counters.reads,
+        "read_bytes": counters.read_bytes,
+        "writes": counters.writes,
+        "written_bytes": counters.written_bytes,
+        "sequential_reads": counters.sequential_reads,
+        "queue_seconds": seconds(counters.queue_ns),
     });
     match fields {
         Value::Object(fields) => fields,
@@ -39,15 +42,15 @@ fn with(mut fields: Map<String, Value>, more: Value) -> Value {
     Value::Object(fields)
 }
 
-/// Everything.
-pub(crate) fn json(shared: &Shared, cpu_seconds: f64) -> Value {
-    let mounts = shared.mounts();
-    let lateness = shared.timers.lateness();
-    let state = locked(&shared.state);
+/// The counters as JSON.
+pub(crate) fn json(context: &Context, cpu_seconds: f64) -> Value {
+    let mounts = context.mounts();
+    let lateness = context.scheduler.lateness();
+    let state = locked(&context.state);
     let counters = state.counters.clone();
     let faults = state.faults.clone();
     drop(state);
-    let now = shared.now();
+    let now = context.clock.model_now();
 
     let nodes: Vec<Value> = mounts
         .iter()
@@ -61,13 +64,13 @@ pub(crate) fn json(shared: &Shared, cpu_seconds: f64) -> Value {
                 "read_ahead_kb": mount.read_ahead_kb.get(),
                 "metadata": found.metadata,
                 "sizes": sizes,
-                "max_in_flight": mount.in_flight.most(),
-                "partitioned": mount.is_dead(),
+                "max_in_flight": mount.in_flight.max(),
+                "partitioned": mount.connection() != Connection::Serving,
             });
-            with(tally(&found.tally), more)
+            with(requests(&found.requests), more)
         })
         .collect();
-    let servers: Vec<Value> = (0..shared.spec.targets)
+    let servers: Vec<Value> = (0..context.spec.targets)
         .map(|number| {
             let found = counters.server(ServerId(number));
             let more = json!({
@@ -75,36 +78,36 @@ pub(crate) fn json(shared: &Shared, cpu_seconds: f64) -> Value {
                 "seeks": found.seeks,
                 "busy_seconds": seconds(found.busy_ns),
             });
-            with(tally(&found.tally), more)
+            with(requests(&found.requests), more)
         })
         .collect();
     let files: Vec<Value> = counters
         .files()
         .map(|(file, found)| {
-            let more = json!({"file": shared.name(file), "first": found.first.map(seconds)});
-            with(tally(&found.tally), more)
+            let more = json!({"file": context.name(file), "first": found.first_read.map(seconds)});
+            with(requests(&found.requests), more)
         })
         .collect();
 
-    let model_us = |quantile: u64| quantile as f64 / 1e3 / shared.clock.time_scale();
+    let model_us = |quantile: u64| quantile as f64 / 1e3 / context.clock.time_scale();
     let p99_us = model_us(lateness.quantile(0.99));
     json!({
         "model_seconds": seconds(now),
-        "time_scale": shared.clock.time_scale(),
+        "time_scale": context.clock.time_scale(),
         "lateness_us": {
             "p50": model_us(lateness.quantile(0.5)),
             "p99": p99_us,
             "max": model_us(lateness.max()),
         },
-        "lateness_exceeds_latency": !shared.spec.is_free() && p99_us > shared.spec.latency_us,
-        "way_us": model_us(shared.calibration.way()),
-        "max_in_flight": shared.in_flight.most(),
+        "lateness_exceeds_latency": !context.spec.is_free() && p99_us > context.spec.latency_us,
+        "round_trip_us": model_us(context.round_trip.overhead()),
+        "max_in_flight": context.in_flight.max(),
         "nodes": nodes,
         "servers": servers,
         "files": files,
         "faults": {
-            "eio": faults.ranges().iter().map(|&(file, from, to)| {
-                json!({"file": shared.name(file), "from": from, "to": to})
+            "eio": faults.unreadable().iter().map(|&(file, from, to)| {
+                json!({"file": context.name(file), "from": from, "to": to})
             }).collect::<Vec<_>>(),
             "stalled": faults.stalled(now).map(|(server, until)| {
                 json!({"server": server.0, "for_seconds": seconds(until - now)})
@@ -112,7 +115,7 @@ pub(crate) fn json(shared: &Shared, cpu_seconds: f64) -> Value {
             "slow": faults.slowed().map(|(server, factor)| {
                 json!({"server": server.0, "factor": factor})
             }).collect::<Vec<_>>(),
-            "partition": mounts.iter().filter(|mount| mount.is_dead()).map(|mount| {
+            "partition": mounts.iter().filter(|mount| mount.connection() != Connection::Serving).map(|mount| {
                 mount.path.to_string_lossy().into_owned()
             }).collect::<Vec<_>>(),
         },
@@ -120,16 +123,16 @@ pub(crate) fn json(shared: &Shared, cpu_seconds: f64) -> Value {
     })
 }
 
-/// One family of metrics: name, kind, what it says, the key that it comes from.
+/// One family of metrics: name, type, help text, key in the JSON.
 type Family = (&'static str, &'static str, &'static str, &'static str);
 
 const NODE_FAMILIES: [Family; 8] = [
     ("reads_total", "counter", "Read requests.", "reads"),
-    ("read_bytes_total", "counter", "Bytes that read requests asked for.", "read_bytes"),
+    ("read_bytes_total", "counter", "Bytes of read requests.", "read_bytes"),
     ("writes_total", "counter", "Write requests.", "writes"),
-    ("written_bytes_total", "counter", "Bytes that write requests carried.", "written_bytes"),
+    ("written_bytes_total", "counter", "Bytes of write requests.", "written_bytes"),
     ("sequential_reads_total", "counter", "Reads that begin where the last one ended.", "sequential_reads"),
-    ("metadata_total", "counter", "Operations on the metadata server.", "metadata"),
+    ("metadata_total", "counter", "Metadata operations.", "metadata"),
     ("queue_seconds_total", "counter", "Model seconds that pieces waited for servers.", "queue_seconds"),
     ("max_in_flight", "gauge", "Most reads in flight at once.", "max_in_flight"),
 ];
@@ -142,11 +145,11 @@ const SERVER_FAMILIES: [Family; 8] = [
     (
         "sequential_reads_total",
         "counter",
-        "Pieces right behind the last one of their object.",
+        "Pieces that begin where the last one of their object ended.",
         "sequential_reads",
     ),
-    ("seeks_total", "counter", "Pieces that made the server seek.", "seeks"),
-    ("busy_seconds_total", "counter", "Model seconds that the server worked.", "busy_seconds"),
+    ("seeks_total", "counter", "Pieces that began with a seek.", "seeks"),
+    ("busy_seconds_total", "counter", "Model seconds that the server was busy.", "busy_seconds"),
     ("queue_seconds_total", "counter", "Model seconds that pieces waited for the server.", "queue_seconds"),
 ];
 
@@ -154,7 +157,7 @@ fn escaped(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The text format 0.0.4 of Prometheus.
+/// The counters in the text format 0.0.4 of Prometheus.
 pub(crate) fn prometheus(stats: &Value) -> String {
     let mut out = String::new();
     let none = Vec::new();
@@ -173,14 +176,14 @@ pub(crate) fn prometheus(stats: &Value) -> String {
     table("server", "servers", &SERVER_FAMILIES, &|row| format!("server=\"{}\"", row["server"]));
     for (name, kind, help, value) in [
         ("model_seconds", "counter", "Model seconds since the start.", &stats["model_seconds"]),
-        ("time_scale", "gauge", "Real seconds for each model second.", &stats["time_scale"]),
+        ("time_scale", "gauge", "Real seconds per model second.", &stats["time_scale"]),
         ("cpu_seconds_total", "counter", "CPU seconds of the emulator.", &stats["cpu_seconds"]),
     ] {
         let _ = writeln!(out, "# HELP forebay_pfs_{name} {help}");
         let _ = writeln!(out, "# TYPE forebay_pfs_{name} {kind}");
         let _ = writeln!(out, "forebay_pfs_{name} {value}");
     }
-    let _ = writeln!(out, "# HELP forebay_pfs_lateness_us How late replies ended, in model microseconds.");
+    let _ = writeln!(out, "# HELP forebay_pfs_lateness_us Lateness of replies in model microseconds.");
     let _ = writeln!(out, "# TYPE forebay_pfs_lateness_us gauge");
     for quantile in ["p50", "p99", "max"] {
         let value = &stats["lateness_us"][quantile];

@@ -1,43 +1,47 @@
-//! The few system calls that have no safe wrapper: real-time scheduling and waiting for signals.
+//! System calls without a safe wrapper: real-time scheduling and waiting for signals.
 #![allow(unsafe_code)]
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
 
-/// Real-time priority of the threads that serve requests: above everything ordinary, below the kernel's own threads.
+/// Real-time priority of the threads that serve requests: above ordinary threads, below the
+/// kernel's.
 const PRIORITY: libc::c_int = 20;
 
-/// Gives the calling thread, and those that it starts, precedence over ordinary threads.
+/// Gives the calling thread, and those that it starts, real-time priority, if that is allowed.
 ///
-/// Answers whether that was allowed; without it replies are later on a busy machine (four times at the 99th percentile).
-pub(crate) fn take_precedence() -> bool {
+/// Without it replies are later on a busy machine (four times at the 99th percentile).
+pub(crate) fn use_real_time_priority() {
     let parameters = libc::sched_param { sched_priority: PRIORITY };
-    // SAFETY: the pointer is to a live value of the type that the call reads; 0 is the calling thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) == 0 }
+    // SAFETY: the pointer is to a live value of the type that the call reads; 0 is the calling
+    // thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
 }
 
-/// Gives that precedence back: for threads that may work for long.
-pub(crate) fn yield_precedence() {
+/// Returns to ordinary priority, for work that may take long.
+pub(crate) fn use_ordinary_priority() {
     let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: as above. Going back to ordinary scheduling is always allowed, so the result says nothing.
+    // SAFETY: as above. Leaving real-time scheduling is always allowed.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
 }
 
-/// SIGTERM and SIGINT, held back from the calling thread and all that it starts, to be waited for like a file.
+/// SIGTERM and SIGINT, blocked in the calling thread and all that it starts, as a descriptor to
+/// poll.
 ///
-/// Dropping it restores the calling thread's mask.
-pub(crate) struct EndSignals {
+/// Dropping it restores the mask of the calling thread.
+pub(crate) struct TerminationSignals {
     file: File,
     before: libc::sigset_t,
 }
 
-impl EndSignals {
-    pub(crate) fn hold() -> io::Result<EndSignals> {
+impl TerminationSignals {
+    pub(crate) fn block() -> io::Result<TerminationSignals> {
         let mut wanted = MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: `sigemptyset` initialises `wanted` before it is read; `pthread_sigmask` initialises `before` when it succeeds, and it
-        // is not read otherwise; a descriptor that `signalfd` returns is ours alone.
+        // SAFETY: `sigemptyset` initialises `wanted` before it is read. `pthread_sigmask`
+        // initialises `before` on success, and it is not read otherwise. No one else owns the
+        // descriptor that `signalfd` returns.
         unsafe {
             libc::sigemptyset(wanted.as_mut_ptr());
             libc::sigaddset(wanted.as_mut_ptr(), libc::SIGTERM);
@@ -53,23 +57,23 @@ impl EndSignals {
                 libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
                 return Err(error);
             }
-            Ok(EndSignals { file: File::from_raw_fd(descriptor), before })
+            Ok(TerminationSignals { file: File::from_raw_fd(descriptor), before })
         }
     }
 }
 
-impl AsFd for EndSignals {
+impl AsFd for TerminationSignals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl Drop for EndSignals {
+impl Drop for TerminationSignals {
     fn drop(&mut self) {
-        // Whatever came is taken first, else it would be delivered now, after it has done its work.
+        // Consume pending signals first: unblocking would deliver them a second time.
         let mut taken = [0; 128];
         while matches!(io::Read::read(&mut self.file, &mut taken), Ok(count) if count > 0) {}
-        // SAFETY: `before` was filled in by the call that held the signals back.
+        // SAFETY: the call that blocked the signals initialised `before`.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
     }
 }

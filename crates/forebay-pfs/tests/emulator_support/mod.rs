@@ -1,4 +1,5 @@
-//! What the tests of the emulator share: a room with a backing directory and mount points, and a reason to skip.
+//! What the tests of the emulator share: a room with a backing directory and mount points, and a
+//! reason to skip.
 #![allow(dead_code, reason = "every test file uses some of it")]
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;

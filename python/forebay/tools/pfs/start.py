@@ -247,8 +247,8 @@ def _configure(backing: Path, points: list[Path], socket: Path, wanted: Wanted) 
         "seed": wanted.seed or 0,
         "socket": os.fspath(socket),
         "events": None if wanted.events is None else os.fspath(wanted.events.absolute()),
-        "loop_threads": 2,
-        "timer_threads": 2,
+        "request_threads": 2,
+        "reply_threads": 2,
     }
 
 

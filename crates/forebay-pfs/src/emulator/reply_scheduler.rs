@@ -1,75 +1,84 @@
-//! Replies at their time.
+//! Sends replies at their due times.
 //!
-//! In order, for one reply that is due at an absolute time:
+//! For one reply, in order:
 //!
-//! 1. A loop thread puts a task into a heap. Of the idle timer threads one, the leader, sleeps until the earliest task's time; the others
-//!    sleep until there is no leader. A task that is earlier than all others wakes the leader.
-//! 2. Data that a reply carries are made ready a little before it is due ([`PREPARE`]), so that reading costs no lateness: at once where that
-//!    is soon and needs no buffer, small ones with the reply.
-//! 3. A reply is begun early by as long as it usually takes, so that its end is at the due time. That, and the time by which the kernel
-//!    wakes sleepers too late, are learned from the last replies and never exceed [`EARLY`]; the rest until the time is spent spinning.
-//! 4. How late it ended is recorded.
+//! 1. A request thread adds it to a heap. One idle reply thread, the leader, sleeps until the
+//!    earliest entry; the others sleep until there is no leader. A new earliest entry wakes the
+//!    leader.
+//! 2. Its data are read [`READ_BEFORE_DUE`], so that reading causes no lateness. A mapped range
+//!    that is due sooner is populated by the request thread, and a small one is read when it is
+//!    sent.
+//! 3. Sending begins early by its usual duration, so that it ends at the due time. The scheduler
+//!    learns that duration, and the kernel's usual wake-up delay, from the last replies; neither
+//!    exceeds [`MAX_EARLY`]. A thread that wakes early spins.
+//! 4. Its lateness is recorded.
 //!
-//! Threads sleep with a timer slack of 1 ns and take precedence over ordinary ones when allowed.
+//! Threads sleep with a timer slack of 1 ns, at real-time priority if that is allowed.
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, num::NonZeroU64, thread};
 
-use crate::counters::Histogram;
 use crate::emulator::clock::{Clock, RealTime};
+use crate::emulator::counters::Histogram;
+use crate::emulator::locks::locked;
 use crate::emulator::system;
-use crate::model::NodeId;
+use crate::ids::NodeId;
 
-/// How long before its due time the data of a reply are read: memory holds what is due within this time, however deep the queues are.
-const PREPARE: RealTime = 20_000_000;
+/// How long before the due time data are read \[ns\]. Memory holds the replies due within it,
+/// however deep the queues are.
+const READ_BEFORE_DUE: RealTime = 20_000_000;
 
-/// Up to this size data are read when the reply is sent: 16 KiB take 3 µs from the page cache, a turn through the heap as long.
+/// Largest reply whose data are read when it is sent \[B\]. 16 KiB take 3 µs from the page cache,
+/// as long as another pass through the heap.
 const INLINE_BYTES: usize = 16 * 1024;
 
-/// The most by which a reply is begun early, and by which a sleeper wants to be woken early.
-const EARLY: RealTime = 2_000_000;
+/// Maximum time by which sending begins early \[ns\].
+const MAX_EARLY: RealTime = 2_000_000;
 
-/// The most by which a sleeper wants to be woken early; the time until the task is spent spinning.
-const SPIN: RealTime = 150_000;
+/// Maximum time by which a thread wakes early, and spins \[ns\].
+const MAX_SPIN: RealTime = 150_000;
 
-/// Buffers that are kept for the next reply: as many as two threads and a full window of 1 MiB requests ordinarily use.
+/// Buffers kept for reuse: as many as two threads and a full window of 1 MiB requests usually need.
 const KEPT_BUFFERS: usize = 64;
 
-/// A reply that carries data.
+/// A reply with data.
 pub(crate) trait DataReply: Send {
-    /// Makes them ready; answers whether it has them without a buffer.
+    /// Prepares the data; returns whether they need no buffer.
     fn prepare(&mut self) -> bool;
-    /// Reads them into a buffer; answers how many bytes there are.
+    /// Reads the data into a buffer; returns the number of bytes.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
-    /// How many bytes at most.
+    /// Maximum number of bytes.
     fn length(&self) -> usize;
-    /// Sends them, or the error; none: those that it has itself.
+    /// Sends the data or the error; `Ok(None)` if [`DataReply::prepare`] needed no buffer.
     fn send(self: Box<Self>, data: io::Result<Option<&[u8]>>);
 }
 
-/// What is to be done at some time.
-pub(crate) enum Task {
+/// A reply to send at its due time.
+pub(crate) enum Reply {
     /// A reply without data.
-    Answer(Box<dyn FnOnce() + Send>),
+    Plain(Box<dyn FnOnce() + Send>),
     /// A reply with data.
     Data(Box<dyn DataReply>),
 }
 
-/// A buffer, and how many bytes of it are data.
+/// A buffer, and the number of valid bytes.
 type Filled = (Vec<u8>, usize);
 
+/// What a thread does with an entry of the heap.
 enum Step {
-    Prepare(Box<dyn DataReply>),
-    Data(Box<dyn DataReply>),
-    Prepared(Box<dyn DataReply>, io::Result<Option<Filled>>),
-    Answer(Box<dyn FnOnce() + Send>),
+    /// Read the data, then wait for the due time.
+    Read(Box<dyn DataReply>),
+    ReadAndSend(Box<dyn DataReply>),
+    Send(Box<dyn DataReply>, io::Result<Option<Filled>>),
+    Plain(Box<dyn FnOnce() + Send>),
 }
 
 struct Entry {
+    /// When the step begins.
     at: RealTime,
     order: u64,
     due: RealTime,
@@ -105,40 +114,36 @@ struct Queue {
     stopping: bool,
 }
 
-struct Shared {
+struct Core {
     clock: Clock,
     queue: Mutex<Queue>,
     leader: Condvar,
     follower: Condvar,
     buffers: Mutex<Vec<Vec<u8>>>,
     lateness: Mutex<Histogram>,
-    /// By how much sleepers wake too late, usually.
+    /// Usual delay of the kernel's wake-ups.
     wake_ns: AtomicU64,
-    /// How long a reply without data takes, usually.
+    /// Usual duration of sending a reply without data.
     send_ns: AtomicU64,
-    /// How long a MiB takes, usually, beyond that.
+    /// Usual additional duration per MiB.
     mebibyte_ns: AtomicU64,
 }
 
-/// The timer threads of one emulator.
-pub(crate) struct Timers {
-    shared: Arc<Shared>,
+/// The reply threads of one emulator.
+pub(crate) struct ReplyScheduler {
+    core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Moves an average an eighth of the way to a new value.
+/// Moves an average by an eighth of the difference to a new value.
 fn learn(average: &AtomicU64, value: u64) {
     let old = average.load(Ordering::Relaxed);
-    average.store(old - old / 8 + value.min(EARLY) / 8, Ordering::Relaxed);
+    average.store(old - old / 8 + value.min(MAX_EARLY) / 8, Ordering::Relaxed);
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Timers {
-    pub(crate) fn start(clock: Clock, threads: usize) -> io::Result<Timers> {
-        let shared = Arc::new(Shared {
+impl ReplyScheduler {
+    pub(crate) fn start(clock: Clock, threads: usize) -> io::Result<ReplyScheduler> {
+        let core = Arc::new(Core {
             clock,
             queue: Mutex::default(),
             leader: Condvar::new(),
@@ -149,76 +154,75 @@ impl Timers {
             send_ns: AtomicU64::new(0),
             mebibyte_ns: AtomicU64::new(0),
         });
-        let timers = Timers { shared, threads: Mutex::default() };
+        let scheduler = ReplyScheduler { core, threads: Mutex::default() };
         for number in 0..threads {
-            let shared = timers.shared.clone();
+            let core = scheduler.core.clone();
             let work = move || {
-                // Refused only by kernels without it; then sleeps are up to 50 µs longer.
+                // Without it sleeps are up to 50 µs longer.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-                system::take_precedence();
-                shared.work();
+                system::use_real_time_priority();
+                core.work();
             };
-            let thread = thread::Builder::new().name(format!("pfs-timer-{number}")).spawn(work)?;
-            locked(&timers.threads).push(thread);
+            let thread = thread::Builder::new().name(format!("pfs-reply-{number}")).spawn(work)?;
+            locked(&scheduler.threads).push(thread);
         }
-        Ok(timers)
+        Ok(scheduler)
     }
 
-    /// Does a task so that it ends at `due`.
-    pub(crate) fn push(&self, due: RealTime, node: NodeId, task: Task) {
-        let (at, step) = match task {
-            Task::Answer(answer) => (due.saturating_sub(self.shared.send_time(0)), Step::Answer(answer)),
-            Task::Data(reply) if reply.length() <= INLINE_BYTES => {
-                (due.saturating_sub(self.shared.send_time(reply.length())), Step::Data(reply))
+    /// Sends a reply so that sending ends at `due`.
+    pub(crate) fn schedule(&self, due: RealTime, node: NodeId, reply: Reply) {
+        let (at, step) = match reply {
+            Reply::Plain(send) => (due.saturating_sub(self.core.send_time(0)), Step::Plain(send)),
+            Reply::Data(reply) if reply.length() <= INLINE_BYTES => {
+                (due.saturating_sub(self.core.send_time(reply.length())), Step::ReadAndSend(reply))
             }
-            Task::Data(mut reply) => match due.saturating_sub(PREPARE) {
-                // Here and not by a timer thread, which would let replies wait that are due.
-                at if at <= self.shared.clock.real_now() && reply.prepare() => (
-                    due.saturating_sub(self.shared.send_time(reply.length())),
-                    Step::Prepared(reply, Ok(None)),
-                ),
-                at => (at, Step::Prepare(reply)),
+            Reply::Data(mut reply) => match due.saturating_sub(READ_BEFORE_DUE) {
+                // Here, as a reply thread would delay other replies.
+                at if at <= self.core.clock.real_now() && reply.prepare() => {
+                    (due.saturating_sub(self.core.send_time(reply.length())), Step::Send(reply, Ok(None)))
+                }
+                at => (at, Step::Read(reply)),
             },
         };
-        self.shared.insert(at, due, node, step);
+        self.core.insert(at, due, node, step);
     }
 
-    /// Does everything for a node now.
-    pub(crate) fn hurry(&self, node: NodeId) {
-        let mut queue = locked(&self.shared.queue);
+    /// Sends all replies to a node now.
+    pub(crate) fn expedite(&self, node: NodeId) {
+        let mut queue = locked(&self.core.queue);
         let entries = std::mem::take(&mut queue.heap).into_vec();
-        let now = self.shared.clock.real_now();
-        let hurried = entries.into_iter().map(|Reverse(mut entry)| {
+        let now = self.core.clock.real_now();
+        let expedited = entries.into_iter().map(|Reverse(mut entry)| {
             if entry.node == node {
                 (entry.at, entry.due) = (0, now);
             }
             Reverse(entry)
         });
-        queue.heap = hurried.collect();
-        self.shared.leader.notify_one();
-        self.shared.follower.notify_one();
+        queue.heap = expedited.collect();
+        self.core.leader.notify_one();
+        self.core.follower.notify_one();
     }
 
-    /// How late replies ended, in real nanoseconds.
+    /// Lateness of the replies \[real ns\].
     pub(crate) fn lateness(&self) -> Histogram {
-        locked(&self.shared.lateness).clone()
+        locked(&self.core.lateness).clone()
     }
 
-    /// Forgets how late replies were.
+    /// Clears the lateness.
     pub(crate) fn reset(&self) {
-        *locked(&self.shared.lateness) = Histogram::default();
+        *locked(&self.core.lateness) = Histogram::default();
     }
 
-    /// Drops what is still to be done, and waits for the threads.
+    /// Drops the waiting replies and joins the threads.
     pub(crate) fn stop(&self) {
         let dropped = {
-            let mut queue = locked(&self.shared.queue);
+            let mut queue = locked(&self.core.queue);
             queue.stopping = true;
-            self.shared.leader.notify_all();
-            self.shared.follower.notify_all();
+            self.core.leader.notify_all();
+            self.core.follower.notify_all();
             std::mem::take(&mut queue.heap)
         };
-        // A reply that is dropped answers with an error.
+        // A dropped reply sends an error.
         drop(dropped);
         for thread in locked(&self.threads).drain(..) {
             let _ = thread.join();
@@ -226,18 +230,18 @@ impl Timers {
     }
 }
 
-impl Drop for Timers {
+impl Drop for ReplyScheduler {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-impl Shared {
+impl Core {
     fn insert(&self, at: RealTime, due: RealTime, node: NodeId, step: Step) {
         let mut queue = locked(&self.queue);
         if queue.stopping {
             drop(queue);
-            // A reply that is dropped answers with an error.
+            // A dropped reply sends an error.
             drop(step);
             return;
         }
@@ -254,18 +258,18 @@ impl Shared {
         }
     }
 
-    /// How long a reply of this size usually takes.
+    /// Usual duration of sending a reply of this size.
     fn send_time(&self, length: usize) -> RealTime {
         let each = self.send_ns.load(Ordering::Relaxed);
         let data = self.mebibyte_ns.load(Ordering::Relaxed) * length as u64 / (1 << 20);
-        (each + data).min(EARLY)
+        (each + data).min(MAX_EARLY)
     }
 
     fn work(&self) {
         let mut queue = locked(&self.queue);
         while !queue.stopping {
             let next = queue.heap.peek().map(|Reverse(entry)| entry.at);
-            let early = self.wake_ns.load(Ordering::Relaxed).min(SPIN);
+            let early = self.wake_ns.load(Ordering::Relaxed).min(MAX_SPIN);
             let now = self.clock.real_now();
             if let Some(at) = next
                 && at <= now + early
@@ -306,20 +310,20 @@ impl Shared {
         let Entry { due, node, step, .. } = entry;
         let begun = self.clock.real_now();
         match step {
-            Step::Prepare(mut reply) => {
+            Step::Read(mut reply) => {
                 let data = if reply.prepare() { Ok(None) } else { self.read(&mut *reply) };
                 let at = due.saturating_sub(self.send_time(reply.length()));
-                self.insert(at, due, node, Step::Prepared(reply, data));
+                self.insert(at, due, node, Step::Send(reply, data));
             }
-            Step::Answer(answer) => {
-                answer();
+            Step::Plain(send) => {
+                send();
                 self.sent(begun, due, 0);
             }
-            Step::Data(mut reply) => {
+            Step::ReadAndSend(mut reply) => {
                 let data = self.read(&mut *reply);
                 self.send(begun, due, reply, data);
             }
-            Step::Prepared(reply, data) => self.send(begun, due, reply, data),
+            Step::Send(reply, data) => self.send(begun, due, reply, data),
         }
     }
 
@@ -403,40 +407,44 @@ mod tests {
     }
 
     #[test]
-    fn replies_leave_in_the_order_of_their_due_times_and_not_before_them() {
+    fn replies_leave_in_order_of_their_due_times_and_not_before_them() {
         let clock = Clock::new(1.0);
-        let timers = Timers::start(clock, 2).unwrap();
+        let scheduler = ReplyScheduler::start(clock, 2).unwrap();
         let (sender, receiver) = mpsc::channel();
         let now = clock.real_now();
-        // Far enough apart that a busy machine does not turn them around.
+        // Far enough apart that a busy machine keeps their order.
         for (length, after) in [(1 << 20, 90_000_000), (10, 30_000_000), (100_000, 60_000_000)] {
             let reply = Bytes(length, sender.clone(), clock);
-            timers.push(now + after, NodeId(0), Task::Data(Box::new(reply)));
+            scheduler.schedule(now + after, NodeId(0), Reply::Data(Box::new(reply)));
         }
         for (length, after) in [(10, 30_000_000), (100_000, 60_000_000), (1 << 20, 90_000_000)] {
             let (sent, at) = receiver.recv().unwrap();
             assert_eq!(sent, length);
-            assert!(at + EARLY >= now + after, "{sent} bytes left {} ns early", now + after - at);
+            assert!(at + MAX_EARLY >= now + after, "{sent} bytes left {} ns early", now + after - at);
         }
-        timers.stop();
-        assert_eq!(timers.lateness().count(), 3);
+        scheduler.stop();
+        assert_eq!(scheduler.lateness().count(), 3);
     }
 
     #[test]
-    fn hurrying_a_node_sends_its_replies_and_no_others() {
+    fn expediting_a_node_sends_only_its_replies() {
         let clock = Clock::new(1.0);
-        let timers = Timers::start(clock, 2).unwrap();
+        let scheduler = ReplyScheduler::start(clock, 2).unwrap();
         let (sender, receiver) = mpsc::channel();
         let far = clock.real_now() + 3_600_000_000_000;
         for (node, length) in [(0, 1), (1, 2), (1, 1 << 20)] {
-            timers.push(far, NodeId(node), Task::Data(Box::new(Bytes(length, sender.clone(), clock))));
+            scheduler.schedule(
+                far,
+                NodeId(node),
+                Reply::Data(Box::new(Bytes(length, sender.clone(), clock))),
+            );
         }
-        timers.hurry(NodeId(1));
+        scheduler.expedite(NodeId(1));
         let mut sent = [receiver.recv().unwrap().0, receiver.recv().unwrap().0];
         sent.sort_unstable();
         assert_eq!(sent, [2, 1 << 20]);
         drop(sender);
-        timers.stop();
+        scheduler.stop();
         assert_eq!(receiver.iter().count(), 0);
     }
 }

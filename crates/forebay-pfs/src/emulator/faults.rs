@@ -1,14 +1,14 @@
-//! What is broken on command.
+//! Injected faults.
 //!
-//! Unreadable ranges are looked up here; stalls and slow servers are the model's business, dead mounts the emulator's, and are only
-//! remembered here for the report.
+//! Unreadable ranges take effect here. The model executes stalls and slow servers, the mounts
+//! execute partitions; here the former two are recorded for the report.
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{FileId, ModelTime, ServerId};
+use crate::ids::{FileId, ModelTime, ServerId};
 
-/// One order to break something, as it comes over the control socket.
+/// A request to inject or clear faults, as the control socket takes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Fault {
@@ -16,55 +16,55 @@ pub enum Fault {
     Eio {
         /// Path below the root of the file system.
         file: String,
-        /// First bad byte.
+        /// First unreadable byte.
         from: u64,
-        /// First good byte behind it.
+        /// First readable byte after it.
         to: u64,
     },
-    /// A server begins nothing new for so many model seconds.
+    /// A server begins nothing new for a while.
     Stall {
-        /// Its number.
+        /// Number of the server.
         server: u32,
-        /// How long.
+        /// Duration \[model s\].
         for_seconds: f64,
     },
-    /// A server takes `factor` times as long for everything; 1 is normal.
+    /// A server takes `factor` times as long; 1 is normal.
     Slow {
-        /// Its number.
+        /// Number of the server.
         server: u32,
-        /// How many times as long.
+        /// Factor on its times.
         factor: f64,
     },
-    /// A mount stops answering: ENOTCONN.
+    /// All requests to a mount fail with ENOTCONN.
     Partition {
-        /// Where it is mounted.
+        /// The mount point.
         mount: String,
     },
-    /// Nothing is broken any more; a connection that was cut stays cut.
+    /// Clears all faults; a mount whose connection was aborted stays partitioned.
     Clear,
 }
 
-/// What is broken now.
+/// The current faults.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Faults {
-    bad: Vec<(FileId, u64, u64)>,
+pub(crate) struct Faults {
+    unreadable: Vec<(FileId, u64, u64)>,
     stalled: BTreeMap<ServerId, ModelTime>,
     slow: BTreeMap<ServerId, f64>,
 }
 
 impl Faults {
     /// Makes `[from, to)` of a file unreadable.
-    pub fn spoil(&mut self, file: FileId, from: u64, to: u64) {
-        self.bad.push((file, from, to));
+    pub(crate) fn add_unreadable(&mut self, file: FileId, from: u64, to: u64) {
+        self.unreadable.push((file, from, to));
     }
 
-    /// Remembers a stall.
-    pub fn stall(&mut self, server: ServerId, until: ModelTime) {
+    /// Records a stall.
+    pub(crate) fn stall(&mut self, server: ServerId, until: ModelTime) {
         self.stalled.insert(server, until);
     }
 
-    /// Remembers a slow server; factor 1 forgets it.
-    pub fn slow(&mut self, server: ServerId, factor: f64) {
+    /// Records a slow server; factor 1 removes it.
+    pub(crate) fn slow(&mut self, server: ServerId, factor: f64) {
         if (factor - 1.0).abs() < f64::EPSILON {
             self.slow.remove(&server);
         } else {
@@ -73,32 +73,32 @@ impl Faults {
     }
 
     /// The first unreadable byte of `[offset, offset + length)`.
-    pub fn first_bad(&self, file: FileId, offset: u64, length: u64) -> Option<u64> {
+    pub(crate) fn first_bad(&self, file: FileId, offset: u64, length: u64) -> Option<u64> {
         let end = offset.saturating_add(length);
-        self.bad
+        self.unreadable
             .iter()
-            .filter(|&&(bad, from, to)| bad == file && from < end && offset < to && from < to)
+            .filter(|&&(other, from, to)| other == file && from < end && offset < to && from < to)
             .map(|&(_, from, _)| from.max(offset))
             .min()
     }
 
-    /// Unreadable ranges.
-    pub fn ranges(&self) -> &[(FileId, u64, u64)] {
-        &self.bad
+    /// The unreadable ranges.
+    pub(crate) fn unreadable(&self) -> &[(FileId, u64, u64)] {
+        &self.unreadable
     }
 
-    /// Servers that are stalled at `now`, and until when.
-    pub fn stalled(&self, now: ModelTime) -> impl Iterator<Item = (ServerId, ModelTime)> {
+    /// The servers that are stalled at `now`, and the end of each stall.
+    pub(crate) fn stalled(&self, now: ModelTime) -> impl Iterator<Item = (ServerId, ModelTime)> {
         self.stalled.iter().map(|(&server, &until)| (server, until)).filter(move |&(_, until)| until > now)
     }
 
-    /// Servers that are slow, and how slow.
-    pub fn slowed(&self) -> impl Iterator<Item = (ServerId, f64)> {
+    /// The slow servers and their factors.
+    pub(crate) fn slowed(&self) -> impl Iterator<Item = (ServerId, f64)> {
         self.slow.iter().map(|(&server, &factor)| (server, factor))
     }
 
-    /// Forgets everything; answers which servers the model must be told about.
-    pub fn clear(&mut self) -> Vec<ServerId> {
+    /// Clears all faults; returns the servers that the model must restore.
+    pub(crate) fn clear(&mut self) -> Vec<ServerId> {
         let servers = self.stalled.keys().chain(self.slow.keys()).copied().collect();
         *self = Faults::default();
         servers
@@ -112,9 +112,9 @@ mod tests {
     #[test]
     fn the_first_bad_byte_of_a_read_is_found() {
         let mut faults = Faults::default();
-        faults.spoil(FileId(1), 100, 200);
-        faults.spoil(FileId(1), 50, 60);
-        faults.spoil(FileId(1), 70, 70);
+        faults.add_unreadable(FileId(1), 100, 200);
+        faults.add_unreadable(FileId(1), 50, 60);
+        faults.add_unreadable(FileId(1), 70, 70);
         assert_eq!(faults.first_bad(FileId(1), 0, 50), None);
         assert_eq!(faults.first_bad(FileId(1), 0, 51), Some(50));
         assert_eq!(faults.first_bad(FileId(1), 60, 1000), Some(100));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_were_stalled_or_slow_are_named_when_all_is_cleared() {
+    fn clearing_returns_the_servers_that_were_stalled_or_slow() {
         let mut faults = Faults::default();
         faults.stall(ServerId(2), 10);
         faults.slow(ServerId(0), 4.0);
@@ -139,9 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_read_strictly() {
-        let order: Fault = serde_json::from_str(r#"{"kind":"eio","file":"a","from":1,"to":2}"#).unwrap();
-        assert_eq!(order, Fault::Eio { file: "a".into(), from: 1, to: 2 });
+    fn a_fault_is_parsed_strictly() {
+        let fault: Fault = serde_json::from_str(r#"{"kind":"eio","file":"a","from":1,"to":2}"#).unwrap();
+        assert_eq!(fault, Fault::Eio { file: "a".into(), from: 1, to: 2 });
         assert!(serde_json::from_str::<Fault>(r#"{"kind":"eio","file":"a","from":1,"to":2,"x":3}"#).is_err());
         assert!(serde_json::from_str::<Fault>(r#"{"kind":"flood"}"#).is_err());
     }

@@ -1,11 +1,12 @@
 //! Which server holds which bytes of a file.
 //!
-//! A file is dealt out in stripes, round robin, over `stripe_count` servers; the first one follows from the file's number, so that
-//! files made one after the other begin on servers one after the other. What a server holds of a file is one object, without holes.
-use crate::model::{FileId, ServerId};
+//! A file is striped round robin over `stripe_count` servers. The file's number selects the first
+//! one, so that consecutive files begin on consecutive servers. What one server holds of a file is
+//! one object without holes.
+use crate::ids::{FileId, ServerId};
 use crate::spec::Spec;
 
-/// How one file lies on the servers.
+/// Where the bytes of one file lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     targets: u32,
@@ -16,14 +17,14 @@ pub struct Layout {
 
 /// Consecutive bytes of a file on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
-    /// Who holds them.
+pub struct StripeExtent {
+    /// The server that holds them.
     pub server: ServerId,
-    /// Where they begin in the file \[B\].
+    /// Offset in the file \[B\].
     pub offset: u64,
-    /// Where they begin in the server's object \[B\].
+    /// Offset in the server's object \[B\].
     pub object_offset: u64,
-    /// How many \[B\].
+    /// Length \[B\].
     pub bytes: u64,
 }
 
@@ -38,7 +39,7 @@ impl Layout {
         }
     }
 
-    /// The server and the place in its object of one byte.
+    /// The server that holds the byte at `offset`, and the byte's offset in the server's object.
     pub fn locate(&self, offset: u64) -> (ServerId, u64) {
         let stripe = offset / self.stripe_bytes;
         let column = (stripe % u64::from(self.stripe_count)) as u32;
@@ -47,10 +48,10 @@ impl Layout {
         (ServerId(server as u32), row * self.stripe_bytes + offset % self.stripe_bytes)
     }
 
-    /// Cuts a range at stripe edges, and after every `most_bytes`, in file order.
+    /// Splits a range at stripe edges and after every `max_bytes`, in file order.
     ///
-    /// A range that reaches beyond what an offset can say ends there.
-    pub fn cut(self, offset: u64, length: u64, most_bytes: u64) -> impl Iterator<Item = Stretch> {
+    /// A range that would pass the largest offset ends there.
+    pub fn split(self, offset: u64, length: u64, max_bytes: u64) -> impl Iterator<Item = StripeExtent> {
         let end = offset.saturating_add(length);
         let mut at = offset;
         std::iter::from_fn(move || {
@@ -58,10 +59,10 @@ impl Layout {
                 return None;
             }
             let (server, object_offset) = self.locate(at);
-            let bytes = (self.stripe_bytes - at % self.stripe_bytes).min(most_bytes).min(end - at);
-            let stretch = Stretch { server, offset: at, object_offset, bytes };
+            let bytes = (self.stripe_bytes - at % self.stripe_bytes).min(max_bytes).min(end - at);
+            let extent = StripeExtent { server, offset: at, object_offset, bytes };
             at += bytes;
-            Some(stretch)
+            Some(extent)
         })
     }
 }

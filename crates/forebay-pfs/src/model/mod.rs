@@ -1,88 +1,78 @@
-//! When a request is answered, given all that came before it.
+//! When a request completes, given all earlier requests.
 //!
-//! In order, for one transfer of a node:
+//! For one transfer of a node, in order:
 //!
-//! 1. It is cut into pieces at stripe edges and at the request size; each piece goes to the server that holds it.
-//! 2. A piece may start once the node has fewer than `request_depth` pieces in flight to that server.
-//! 3. It books the server: a seek, unless it begins where the last piece of that object ended, and its bytes at the target's bandwidth.
-//!    Servers serve in the order of coming; a gap that rule 2 left is used by whoever fits into it.
-//! 4. It books the node's link, from its start on, for its bytes at the link's bandwidth; both go on side by side.
-//! 5. It has arrived once both are done and the latency has passed. The transfer is due when its last piece has arrived.
+//! 1. Split it at stripe edges and at the request size into pieces, each for one server.
+//! 2. A piece may start once the node has fewer than `request_depth` pieces in flight to its
+//!    server.
+//! 3. Book the server: a seek, unless the piece begins where the last piece of that object ended,
+//!    and the bytes at the target's bandwidth. Servers serve in order of arrival; later pieces may
+//!    use a gap that rule 2 left.
+//! 4. Book the node's link from the piece's start, for the bytes at the link's bandwidth. Server
+//!    and link work in parallel.
+//! 5. The piece arrives once both are done and the latency has passed. The transfer completes with
+//!    its last piece.
 //!
-//! Bookings are final: a stall or a slow server changes what comes after it. Given the specification, the seed and the sequence of calls,
-//! all answers are the same, on every machine. There is no clock in here; time only goes forward, a call that comes from the past is
-//! taken as coming now.
+//! Bookings are final: a stall or a slow server affects later pieces only. The specification, the
+//! seed and the sequence of calls determine all results, on every machine. Time never goes back: a
+//! call with an earlier time counts as made now.
+mod layout;
+mod timeline;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::layout::{Layout, StripeExtent};
+use self::timeline::Timeline;
 use crate::error::Error;
-use crate::layout::Layout;
+use crate::ids::{FileId, ModelTime, NodeId, ServerId};
 use crate::spec::{FREE_BYTES_PER_SECOND, Spec};
-use crate::timeline::Timeline;
-
-/// Nanoseconds since the model's start, in the time of the modelled file system.
-pub type ModelTime = u64;
-
-/// A client of the file system: has its own link and its own requests in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NodeId(pub u32);
-
-/// A file; files numbered one after the other begin on servers one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct FileId(pub u64);
-
-/// A target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ServerId(pub u32);
 
 /// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum Direction {
     /// From the servers to the node.
     Read,
     /// From the node to the servers.
     Write,
 }
 
-/// What one server does for one transfer.
+/// The part of a transfer that one server performs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Who does it.
+    /// The server.
     pub server: ServerId,
-    /// Where it begins in the file \[B\].
+    /// Offset in the file \[B\].
     pub offset: u64,
-    /// How long it is \[B\].
+    /// Length \[B\].
     pub bytes: u64,
-    /// When the server begins, the seek included.
+    /// When the server begins, seek included.
     pub start: ModelTime,
-    /// When the server is done.
+    /// When the server has finished.
     pub end: ModelTime,
-    /// When its bytes have arrived (and may be used before those of later pieces).
+    /// When its bytes have arrived; they may be used before those of later pieces.
     pub due: ModelTime,
-    /// How long it waited for its turn \[ns\]: `start` less the time of the call.
+    /// How long it waited for the server \[ns\]: `start` less the time of the call.
     pub queue_ns: u64,
     /// Whether the server had to seek.
     pub seek: bool,
 }
 
-/// All queues of one file system.
+/// The queues of one file system.
 #[derive(Clone, Debug)]
 pub struct Model {
     spec: Spec,
-    noise: Noise,
+    jitter: Jitter,
     latest: ModelTime,
     servers: Vec<Server>,
     nodes: Vec<Node>,
     metadata: Timeline,
-    /// Where the last piece of each object ended.
+    /// Where the last piece of each object ended \[B\].
     positions: HashMap<(FileId, ServerId), u64>,
-    /// When answers arrive that are still under way, for each node and server; the earliest on top.
+    /// Arrival times of the pieces in flight, per node and server; the earliest on top.
     in_flight: HashMap<(NodeId, ServerId), BinaryHeap<Reverse<ModelTime>>>,
 }
 
@@ -93,7 +83,7 @@ struct Server {
     factor: f64,
 }
 
-/// The link of a node; directions do not disturb each other.
+/// The link of a node, which is full duplex.
 #[derive(Clone, Debug, Default)]
 struct Node {
     reads: Timeline,
@@ -101,13 +91,13 @@ struct Node {
 }
 
 impl Model {
-    /// An idle file system without nodes.
+    /// Creates an idle file system without nodes.
     pub fn new(spec: Spec, seed: u64) -> Result<Self, Error> {
         spec.check()?;
         let server = Server { timeline: Timeline::default(), stalled_until: 0, factor: 1.0 };
         Ok(Model {
             servers: vec![server; spec.targets as usize],
-            noise: Noise(seed),
+            jitter: Jitter(seed),
             latest: 0,
             nodes: Vec::new(),
             metadata: Timeline::default(),
@@ -117,23 +107,23 @@ impl Model {
         })
     }
 
-    /// What is modelled.
+    /// The specification.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// One more client.
+    /// Adds a node.
     pub fn add_node(&mut self) -> NodeId {
         self.nodes.push(Node::default());
         NodeId(self.nodes.len() as u32 - 1)
     }
 
-    /// Books a transfer that is asked for at `now`; answers when all of it has arrived, and fills `pieces` with what was done for it.
+    /// Books a transfer at `now`, fills `pieces`, and returns when the last piece arrives.
     ///
     /// # Panics
     ///
-    /// When the node is none of this model's.
-    #[expect(clippy::too_many_arguments, reason = "one request is exactly these")]
+    /// If [`Model::add_node`] did not return the node.
+    #[expect(clippy::too_many_arguments, reason = "these are the parts of one request")]
     pub fn transfer(
         &mut self,
         now: ModelTime,
@@ -141,57 +131,57 @@ impl Model {
         file: FileId,
         offset: u64,
         length: u64,
-        kind: Kind,
+        direction: Direction,
         pieces: &mut Vec<Piece>,
     ) -> ModelTime {
         pieces.clear();
         let now = self.advance(now);
-        let cuts = Layout::of(&self.spec, file).cut(offset, length, self.spec.request_bytes);
-        // A transfer of nothing still asks somebody.
+        let extents = Layout::of(&self.spec, file).split(offset, length, self.spec.request_bytes);
+        // An empty transfer is still one request.
         let mut due = if length == 0 { now + self.latency_ns() } else { now };
-        for stretch in cuts {
-            // Where nothing seeks nobody needs to know where the disks stand.
-            let end = stretch.object_offset + stretch.bytes;
+        for extent in extents {
+            // Positions matter only where a seek costs time.
+            let end = extent.object_offset + extent.bytes;
             let seek = self.spec.seek_us > 0.0
-                && self.positions.insert((file, stretch.server), end) != Some(stretch.object_offset);
-            let seek_ns = if seek { self.seek_ns(stretch.bytes) } else { 0 };
+                && self.positions.insert((file, extent.server), end) != Some(extent.object_offset);
+            let seek_ns = if seek { self.seek_ns(extent.bytes) } else { 0 };
             let latency_ns = self.latency_ns();
 
             let depth = self.spec.request_depth as usize;
-            let in_flight = self.in_flight.entry((node, stretch.server)).or_default();
+            let in_flight = self.in_flight.entry((node, extent.server)).or_default();
             while in_flight.peek().is_some_and(|&Reverse(arrival)| arrival <= now) {
                 in_flight.pop();
             }
             let mut earliest = now;
             if in_flight.len() >= depth {
-                // The heap never holds more than `depth`: whoever is let in takes the slot of the one that arrives first.
+                // The heap never exceeds `depth`: this piece takes the slot of the first to arrive.
                 earliest = in_flight.pop().map_or(now, |Reverse(arrival)| arrival);
             }
 
-            let server = &mut self.servers[stretch.server.0 as usize];
+            let server = &mut self.servers[extent.server.0 as usize];
             server.timeline.forget(now);
-            let transfer_ns = transmission_ns(stretch.bytes, self.spec.target_bytes_per_second);
+            let transfer_ns = transmission_ns(extent.bytes, self.spec.target_bytes_per_second);
             let service_ns = scaled(seek_ns + transfer_ns, server.factor).max(transfer_ns.min(1));
             let start = server.timeline.book(earliest.max(server.stalled_until), service_ns);
             let end = start.saturating_add(service_ns);
             let mut arrival = end;
             if let Some(rate) = self.spec.link_bytes_per_second {
                 let node = &mut self.nodes[node.0 as usize];
-                let link = match kind {
-                    Kind::Read => &mut node.reads,
-                    Kind::Write => &mut node.writes,
+                let link = match direction {
+                    Direction::Read => &mut node.reads,
+                    Direction::Write => &mut node.writes,
                 };
                 link.forget(now);
-                let link_ns = transmission_ns(stretch.bytes, rate);
+                let link_ns = transmission_ns(extent.bytes, rate);
                 arrival = arrival.max(link.book(start, link_ns).saturating_add(link_ns));
             }
             arrival = arrival.saturating_add(latency_ns);
             in_flight.push(Reverse(arrival));
             due = due.max(arrival);
             pieces.push(Piece {
-                server: stretch.server,
-                offset: stretch.offset,
-                bytes: stretch.bytes,
+                server: extent.server,
+                offset: extent.offset,
+                bytes: extent.bytes,
                 start,
                 end,
                 due: arrival,
@@ -202,9 +192,9 @@ impl Model {
         due
     }
 
-    /// Books one operation of the metadata server that is asked for at `now`; answers when it is done.
+    /// Books a metadata operation at `now` and returns when it completes.
     ///
-    /// An operation alone takes `metadata_us`; the server begins no more than `metadata_operations_per_second`.
+    /// An idle server takes `metadata_us`; it begins at most `metadata_operations_per_second`.
     pub fn metadata(&mut self, now: ModelTime, node: NodeId) -> ModelTime {
         debug_assert!((node.0 as usize) < self.nodes.len());
         let now = self.advance(now);
@@ -216,17 +206,17 @@ impl Model {
             start = self.metadata.book(now, service_ns);
             alone_ns = alone_ns.max(service_ns);
         }
-        start + scaled(alone_ns, self.noise.factor(self.spec.jitter))
+        start + scaled(alone_ns, self.jitter.factor(self.spec.jitter))
     }
 
-    /// Lets a server begin nothing new before `until`.
+    /// Stalls a server: it begins nothing new before `until`.
     pub fn stall(&mut self, server: ServerId, until: ModelTime) -> Result<(), Error> {
         let server = self.server(server)?;
         server.stalled_until = until;
         Ok(())
     }
 
-    /// Lets everything on a server take `factor` times as long from now on; 1 is normal.
+    /// Slows a server down: new work takes `factor` times as long; 1 is normal.
     pub fn slow(&mut self, server: ServerId, factor: f64) -> Result<(), Error> {
         let name = self.spec.name.clone();
         let found = self.server(server)?;
@@ -237,20 +227,17 @@ impl Model {
         Ok(())
     }
 
-    /// The most that large sequential reads of one file can reach from so many nodes \[B/s\]; see [`Spec::limit_bytes_per_second`].
-    pub fn limit_bytes_per_second(&self, nodes: u32) -> f64 {
-        self.spec.limit_bytes_per_second(nodes)
-    }
-
-    /// Empties all queues and forgets where the disks stand; nodes, stalls, slow servers and the sequence of the jitter stay.
+    /// Empties all queues and forgets the disks' positions.
+    ///
+    /// Nodes, stalls, slow servers and the state of the jitter stay.
     pub fn reset(&mut self) {
-        self.forget_transfers();
+        self.clear_transfers();
         self.metadata.clear();
         self.positions.clear();
     }
 
-    /// Empties the queues of servers and links: what is booked there has been answered.
-    pub fn forget_transfers(&mut self) {
+    /// Empties the queues of servers and links: all booked transfers have been answered.
+    pub fn clear_transfers(&mut self) {
         for server in &mut self.servers {
             server.timeline.clear();
         }
@@ -273,39 +260,41 @@ impl Model {
     }
 
     fn latency_ns(&mut self) -> u64 {
-        scaled(nanoseconds(self.spec.latency_us / 1e6), self.noise.factor(self.spec.jitter))
+        scaled(nanoseconds(self.spec.latency_us / 1e6), self.jitter.factor(self.spec.jitter))
     }
 
     fn seek_ns(&mut self, bytes: u64) -> u64 {
         let disks = if bytes < self.spec.small_request_bytes { f64::from(self.spec.data_disks) } else { 1.0 };
-        scaled(nanoseconds(self.spec.seek_us / disks / 1e6), self.noise.factor(self.spec.jitter))
+        scaled(nanoseconds(self.spec.seek_us / disks / 1e6), self.jitter.factor(self.spec.jitter))
     }
 }
 
-/// Seconds as whole nanoseconds, the nearest; what lasts longer than the clock lasts as long as the clock.
+/// Seconds as nanoseconds, rounded; saturates at the end of the clock.
 fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9).round() as u64
 }
 
-/// How long bytes take at a rate, one nanosecond at least: what takes no time leaves no trace in a timeline, so that later work could
-/// be placed across it. What is free takes none.
+/// How long bytes take at a rate: at least 1 ns, or 0 if the rate is free.
+///
+/// Work of 0 ns leaves no trace in a timeline, so later work could be booked across it.
 fn transmission_ns(bytes: u64, bytes_per_second: f64) -> u64 {
     nanoseconds(bytes as f64 / bytes_per_second).max((bytes_per_second < FREE_BYTES_PER_SECOND).into())
 }
 
-/// A span times a factor; exact for factor 1 and spans below 104 days, which is 2^53 ns.
+/// A duration times a factor; exact for factor 1 and durations below 104 days (2^53 ns).
 fn scaled(ns: u64, factor: f64) -> u64 {
     (ns as f64 * factor).round() as u64
 }
 
-/// A fixed sequence of numbers for each seed.
+/// A pseudorandom sequence that the seed determines.
 ///
-/// `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
+/// OOPSLA 2014).
 #[derive(Clone, Debug)]
-struct Noise(u64);
+struct Jitter(u64);
 
-impl Noise {
-    /// 1 to 1 + `jitter`; draws nothing where there is none.
+impl Jitter {
+    /// A factor from 1 to 1 + `jitter`. Draws no number if `jitter` is 0.
     fn factor(&mut self, jitter: f64) -> f64 {
         if jitter == 0.0 {
             return 1.0;
@@ -315,7 +304,7 @@ impl Noise {
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^= word >> 31;
-        // 53 bits are what a double holds: [0, 1).
+        // A double holds 53 bits: the quotient is in [0, 1).
         1.0 + jitter * ((word >> 11) as f64 / (1u64 << 53) as f64)
     }
 }

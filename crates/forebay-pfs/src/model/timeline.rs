@@ -1,20 +1,21 @@
-//! When somebody who does one thing at a time is busy.
+//! The queue of a resource that does one thing at a time: a server, a link, the metadata server.
 //!
-//! Work is placed at the first moment from which on there is room for all of it. Who always comes at the present time is served in
-//! the order of coming. Work that may only begin later (its sender has too many requests in flight) leaves a gap, and others may use it.
+//! Work is booked into the first gap that is long enough. Work that may begin at once is served in
+//! order of arrival. Work that may only begin later (its sender has too many requests in flight)
+//! leaves a gap, which later work may use.
 use std::collections::VecDeque;
 
-use crate::model::ModelTime;
+use crate::ids::ModelTime;
 
-/// What lies ahead of one server, one link, one metadata server.
+/// The booked work of one resource.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
-    /// Stretches of work `[begin, end)`, ascending, neither touching nor empty.
+    /// Busy intervals `[begin, end)`, ascending, neither adjacent nor empty.
     busy: VecDeque<(ModelTime, ModelTime)>,
 }
 
 impl Timeline {
-    /// Forgets what is over: nobody will ask for anything before `now` again.
+    /// Forgets what ended by `now`; no later booking begins before `now`.
     pub(crate) fn forget(&mut self, now: ModelTime) {
         while self.busy.front().is_some_and(|&(_, end)| end <= now) {
             self.busy.pop_front();
@@ -26,12 +27,12 @@ impl Timeline {
         self.busy.clear();
     }
 
-    /// Books `duration` at or after `earliest`; answers when it begins.
+    /// Books `duration` at or after `earliest` and returns when it begins.
     pub(crate) fn book(&mut self, earliest: ModelTime, duration: ModelTime) -> ModelTime {
         let mut begin = earliest;
         let mut place = self.busy.partition_point(|&(_, end)| end <= begin);
         while let Some(&(next, end)) = self.busy.get(place) {
-            // What takes no time waits, too, for what came before it and begins at the same moment.
+            // Work that takes no time also waits for earlier work that begins at the same moment.
             if begin.saturating_add(duration.max(1)) <= next {
                 break;
             }
@@ -44,11 +45,11 @@ impl Timeline {
         begin
     }
 
-    /// Inserts before `place`, growing together with neighbours that it touches.
+    /// Inserts an interval before `place` and merges it with adjacent ones.
     fn insert(&mut self, place: usize, begin: ModelTime, end: ModelTime) {
-        let joins_last = place > 0 && self.busy[place - 1].1 == begin;
+        let joins_previous = place > 0 && self.busy[place - 1].1 == begin;
         let joins_next = self.busy.get(place).is_some_and(|&(next, _)| next == end);
-        match (joins_last, joins_next) {
+        match (joins_previous, joins_next) {
             (true, true) => {
                 self.busy[place - 1].1 = self.busy[place].1;
                 self.busy.remove(place);
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_no_time_waits_for_what_came_before_it() {
+    fn work_that_takes_no_time_waits_for_earlier_work() {
         let mut timeline = Timeline::default();
         assert_eq!(timeline.book(0, 10), 0);
         assert_eq!((timeline.book(0, 0), timeline.book(5, 0)), (10, 10));

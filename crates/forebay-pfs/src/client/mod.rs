@@ -1,74 +1,77 @@
-//! One node: turns what its programs touch into requests.
+//! The client of one node: turns file accesses of its programs into requests.
 //!
-//! A node has one page cache and, per open file, a state of read-ahead (`read_ahead`). A program's access goes forward step by step:
-//! [`Client::proceed`] says what to fetch now and what to wait for before the next step, so that somebody with a clock (`virtual_time`)
-//! can let other programs of the node do things meanwhile. A page counts as there from the moment it is asked for; who comes later waits
-//! for the same request.
+//! A node has one page cache, and per open file a read-ahead state. An access advances in steps:
+//! [`Client::step`] returns what to fetch now and what to wait for before the next step. In between
+//! the caller, which has the clock (`virtual_time`), runs other programs of the node. A page counts
+//! as cached once it is requested: later accesses wait for the same request.
+mod page_cache;
+mod read_ahead;
+
 use serde::{Deserialize, Serialize};
 
-use crate::model::FileId;
-use crate::page_cache::PageCache;
-use crate::read_ahead::{Linux, Lustre, Pages};
+use self::page_cache::PageCache;
+use self::read_ahead::{Linux, Lustre, Pages};
+use crate::ids::FileId;
 use crate::spec::{PAGE_BYTES, Spec};
 
-/// The most that Linux puts into one request of a FUSE mount \[B\]: 256 pages.
+/// The largest request of Linux on a FUSE mount \[B\]: 256 pages.
 const FUSE_REQUEST_BYTES: u64 = 1 << 20;
 
-/// Whose rules decide what is read ahead.
+/// Which client's read-ahead applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rules {
-    /// Those of a Lustre client, with the windows of the specification.
+pub enum ReadAheadRules {
+    /// A Lustre client with the windows of the specification.
     #[default]
     Lustre,
-    /// Those of the Linux page cache, as on a FUSE mount with this `read_ahead_kb` (in bytes).
+    /// The Linux page cache, as on a FUSE mount.
     Linux {
-        /// The largest window \[B\].
+        /// The largest window, as of `read_ahead_kb` \[B\].
         read_ahead_bytes: u64,
     },
 }
 
-/// How a program touches a file.
+/// How a program accesses a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum AccessMethod {
     /// `read()` or `pread()` through the page cache.
     Read,
-    /// Loads from a mapping, page after page.
+    /// Loads from a mapping, page by page.
     Mmap,
-    /// The same under `MADV_RANDOM`: no read-ahead.
+    /// Loads from a mapping under `MADV_RANDOM`: no read-ahead.
     MmapRandom,
-    /// `O_DIRECT`: past the page cache.
+    /// `O_DIRECT`: bypasses the page cache.
     Direct,
 }
 
-/// A file that one program has open on one node.
+/// A file that one program has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpenFile(u32);
 
-/// Bytes of a file.
+/// A range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    /// Where they begin \[B\].
+pub struct ByteRange {
+    /// Offset \[B\].
     pub offset: u64,
-    /// How many \[B\].
+    /// Length \[B\].
     pub length: u64,
 }
 
-/// One access of a program, and how far it has got.
+/// One access of a program, and its progress.
 #[derive(Clone, Debug)]
 pub struct Access {
     open: OpenFile,
     at: u64,
     end: u64,
-    how: How,
+    how: AccessMethod,
     begun: bool,
 }
 
-/// One node's page cache and open files.
+/// The page cache and open files of one node.
 #[derive(Debug)]
 pub struct Client {
-    rules: Rules,
+    rules: ReadAheadRules,
     read_ahead_pages: u64,
     read_ahead_mmap_pages: u64,
     cache: PageCache,
@@ -89,8 +92,8 @@ enum ReadAhead {
 }
 
 impl Client {
-    /// A node with an empty cache.
-    pub fn new(spec: &Spec, rules: Rules) -> Client {
+    /// Creates a node with an empty cache.
+    pub fn new(spec: &Spec, rules: ReadAheadRules) -> Client {
         Client {
             rules,
             read_ahead_pages: spec.read_ahead_bytes / PAGE_BYTES,
@@ -100,27 +103,31 @@ impl Client {
         }
     }
 
-    /// Opens a file of this size; each program that opens it has its own state of read-ahead.
+    /// Opens a file of `bytes` bytes. Each opening has its own read-ahead state.
     pub fn open(&mut self, file: FileId, bytes: u64) -> OpenFile {
         let read_ahead = match self.rules {
-            Rules::Lustre => {
+            ReadAheadRules::Lustre => {
                 ReadAhead::Lustre(Lustre::new(self.read_ahead_pages, self.read_ahead_mmap_pages))
             }
-            Rules::Linux { read_ahead_bytes } => ReadAhead::Linux(Linux::new(read_ahead_bytes / PAGE_BYTES)),
+            ReadAheadRules::Linux { read_ahead_bytes } => {
+                ReadAhead::Linux(Linux::new(read_ahead_bytes / PAGE_BYTES))
+            }
         };
         self.opens.push(Open { file, bytes, read_ahead });
         OpenFile(self.opens.len() as u32 - 1)
     }
 
-    /// Begins an access; what lies behind the end of the file is left out.
-    pub fn access(&self, open: OpenFile, offset: u64, length: u64, how: How) -> Access {
+    /// Begins an access, clipped to the end of the file.
+    pub fn access(&self, open: OpenFile, offset: u64, length: u64, how: AccessMethod) -> Access {
         let end = offset.saturating_add(length).min(self.opens[open.0 as usize].bytes);
         Access { open, at: offset, end, how, begun: false }
     }
 
-    /// Takes an access one step further: fills `fetches` with what to ask the servers for now, and answers what must have arrived
-    /// before the next step; nothing when the access is done.
-    pub fn proceed(&mut self, access: &mut Access, fetches: &mut Vec<Range>) -> Option<Range> {
+    /// Advances an access by one step.
+    ///
+    /// Fills `fetches` with the requests to send now, and returns what must have arrived before the
+    /// next step; `None` once the access is done.
+    pub fn step(&mut self, access: &mut Access, fetches: &mut Vec<ByteRange>) -> Option<ByteRange> {
         fetches.clear();
         if access.at >= access.end {
             return None;
@@ -129,24 +136,24 @@ impl Client {
         let wanted: Pages = (access.at / PAGE_BYTES, access.end.div_ceil(PAGE_BYTES));
         let mut node = Fetching { cache: &mut self.cache, file: open.file, bytes: open.bytes, fetches };
         let done = match (access.how, &mut open.read_ahead) {
-            (How::Direct, read_ahead) => {
-                let most =
+            (AccessMethod::Direct, read_ahead) => {
+                let max_bytes =
                     if matches!(read_ahead, ReadAhead::Linux(_)) { FUSE_REQUEST_BYTES } else { u64::MAX };
-                node.send(access.at, access.end, most);
+                node.send(access.at, access.end, max_bytes);
                 wanted.1
             }
-            (How::MmapRandom, _) => {
+            (AccessMethod::MmapRandom, _) => {
                 node.fetch((wanted.0, wanted.0 + 1), u64::MAX);
                 wanted.0 + 1
             }
-            (How::Read, ReadAhead::Lustre(state)) => {
+            (AccessMethod::Read, ReadAhead::Lustre(state)) => {
                 node.fetch(wanted, u64::MAX);
                 if let Some(ahead) = (!access.begun).then(|| state.request(wanted.0, wanted.1)).flatten() {
                     node.fetch(ahead, u64::MAX);
                 }
                 wanted.1
             }
-            (How::Mmap, ReadAhead::Lustre(state)) => {
+            (AccessMethod::Mmap, ReadAhead::Lustre(state)) => {
                 // Pages that are there and ask for nothing are touched in one go.
                 let mut page = wanted.0;
                 loop {
@@ -162,58 +169,57 @@ impl Client {
                     }
                 }
             }
-            (How::Read, ReadAhead::Linux(state)) => {
+            (AccessMethod::Read, ReadAhead::Linux(state)) => {
                 if !node.has(wanted.0) {
-                    let window =
-                        state.miss(wanted.0, wanted.1 - wanted.0, |most| node.before(wanted.0, most));
+                    let window = state.miss(wanted.0, wanted.1 - wanted.0, |max| node.before(wanted.0, max));
                     node.fetch(window, FUSE_REQUEST_BYTES);
                 } else if state.marker == Some(wanted.0) {
-                    node.fetch(state.marked(), FUSE_REQUEST_BYTES);
+                    node.fetch(state.next_window(), FUSE_REQUEST_BYTES);
                 }
                 let end = node.run(wanted, state.marker);
-                state.used(end - 1);
+                state.was_read(end - 1);
                 end
             }
-            (How::Mmap, ReadAhead::Linux(state)) => {
+            (AccessMethod::Mmap, ReadAhead::Linux(state)) => {
                 if node.has(wanted.0) {
-                    state.found(1);
+                    state.hit(1);
                     if state.marker == Some(wanted.0) {
-                        node.fetch(state.marked(), FUSE_REQUEST_BYTES);
+                        node.fetch(state.next_window(), FUSE_REQUEST_BYTES);
                     }
                 } else {
                     node.fetch(state.fault(wanted.0), FUSE_REQUEST_BYTES);
                 }
                 let end = node.run(wanted, state.marker);
-                state.found(end - wanted.0 - 1);
+                state.hit(end - wanted.0 - 1);
                 end
             }
         };
-        if access.how != How::Direct {
+        if access.how != AccessMethod::Direct {
             self.cache.touch(open.file, wanted.0, done);
         }
         access.begun = true;
         let begin = access.at;
         access.at = access.end.min(done * PAGE_BYTES);
-        Some(Range { offset: begin, length: access.at - begin })
+        Some(ByteRange { offset: begin, length: access.at - begin })
     }
 
-    /// Drops the cache; open files keep their state of read-ahead.
+    /// Empties the cache; open files keep their read-ahead state.
     pub fn drop_caches(&mut self) {
         self.cache.clear();
     }
 
-    /// What the node keeps \[B\].
+    /// Size of the cached pages \[B\].
     pub fn cached_bytes(&self) -> u64 {
         self.cache.pages() * PAGE_BYTES
     }
 }
 
-/// Where one step looks pages up and writes requests down.
+/// What one step needs to look pages up and to add requests.
 struct Fetching<'a> {
     cache: &'a mut PageCache,
     file: FileId,
     bytes: u64,
-    fetches: &'a mut Vec<Range>,
+    fetches: &'a mut Vec<ByteRange>,
 }
 
 impl Fetching<'_> {
@@ -221,18 +227,18 @@ impl Fetching<'_> {
         self.cache.has(self.file, page)
     }
 
-    /// How many pages there are right before this one, counting no further than `most`.
-    fn before(&self, page: u64, most: u64) -> u64 {
-        (1..=most.min(page)).take_while(|back| self.has(page - back)).count() as u64
+    /// Number of cached pages right before this one, at most `max`.
+    fn before(&self, page: u64, max: u64) -> u64 {
+        (1..=max.min(page)).take_while(|back| self.has(page - back)).count() as u64
     }
 
-    /// Where a run of pages that are there ends; it has at least one, and does not enter the marker page.
+    /// End of the run of cached pages: at least one page, and up to the marker page.
     fn run(&self, wanted: Pages, marker: Option<u64>) -> u64 {
         (wanted.0 + 1..wanted.1).find(|&page| Some(page) == marker || !self.has(page)).unwrap_or(wanted.1)
     }
 
-    /// Asks for what of these pages is not there.
-    fn fetch(&mut self, pages: Pages, most_bytes: u64) {
+    /// Requests those of the pages that are not cached.
+    fn fetch(&mut self, pages: Pages, max_bytes: u64) {
         let end = pages.1.min(self.bytes.div_ceil(PAGE_BYTES));
         let mut page = pages.0;
         while page < end {
@@ -244,19 +250,19 @@ impl Fetching<'_> {
             while page < end && !self.has(page) {
                 page += 1;
             }
-            self.send(begin * PAGE_BYTES, (page * PAGE_BYTES).min(self.bytes), most_bytes);
+            self.send(begin * PAGE_BYTES, (page * PAGE_BYTES).min(self.bytes), max_bytes);
             for page in begin..page {
                 self.cache.insert(self.file, page);
             }
         }
     }
 
-    /// Writes requests down, none larger than `most_bytes`.
-    fn send(&mut self, begin: u64, end: u64, most_bytes: u64) {
+    /// Adds requests of at most `max_bytes` each.
+    fn send(&mut self, begin: u64, end: u64, max_bytes: u64) {
         let mut offset = begin;
         while offset < end {
-            let length = (end - offset).min(most_bytes);
-            self.fetches.push(Range { offset, length });
+            let length = (end - offset).min(max_bytes);
+            self.fetches.push(ByteRange { offset, length });
             offset += length;
         }
     }

@@ -1,52 +1,52 @@
-//! Mount points: checked before, found afterwards, taken away.
+//! Validates mount points, mounts and unmounts.
 //!
-//! Nothing in here looks *into* a mount of an emulator: a server that asks itself waits for itself. What is mounted where is read from
-//! `/proc/self/mountinfo`, and mount points are only looked at before something is mounted on them.
-use std::ffi::{CString, OsStr, OsString};
+//! Nothing here accesses a file on a mount of an emulator: a server that sends itself a request
+//! waits for itself. Mounts are found in `/proc/self/mountinfo`, and a mount point is examined only
+//! before it is mounted.
+use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use fuser::{Config, SessionACL};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use crate::emulator::error::EmulatorError;
+use crate::emulator::error::{EmulatorError, doing};
 
-/// File system type of our mounts, behind the kernel's `fuse.`.
+/// File system type of our mounts after the kernel's `fuse.`.
 const SUBTYPE: &str = "forebay-pfs";
 
-/// The device that requests come from.
+/// The device that delivers requests.
 const DEVICE: &str = "/dev/fuse";
 
 /// One line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MountLine {
+pub(crate) struct MountEntry {
     /// `major:minor`.
     pub(crate) device: String,
     pub(crate) path: PathBuf,
-    pub(crate) kind: String,
+    pub(crate) fs_type: String,
 }
 
-/// Reads the lines of a mountinfo file; see proc(5).
-pub(crate) fn parse_mounts(text: &[u8]) -> Vec<MountLine> {
+/// Parses a mountinfo file; see `proc_pid_mountinfo(5)`.
+pub(crate) fn parse_mounts(text: &[u8]) -> Vec<MountEntry> {
     let parse = |line: &[u8]| {
         let mut fields = line.split(|&byte| byte == b' ');
         let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
         let path = PathBuf::from(unescape(fields.nth(1)?));
-        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-        Some(MountLine { device, path, kind: String::from_utf8_lossy(kind).into_owned() })
+        let fs_type = fields.skip_while(|field| *field != b"-").nth(1)?;
+        Some(MountEntry { device, path, fs_type: String::from_utf8_lossy(fs_type).into_owned() })
     };
     text.split(|&byte| byte == b'\n').filter_map(parse).collect()
 }
 
-/// Undoes `\040` and the like.
+/// Decodes octal escapes such as `\040`.
 fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -62,18 +62,26 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
+const MOUNT_TABLE: &str = "/proc/self/mountinfo";
+
 /// All mounts that this process sees.
-pub(crate) fn mounts() -> io::Result<Vec<MountLine>> {
-    Ok(parse_mounts(&std::fs::read("/proc/self/mountinfo")?))
+fn mounts() -> io::Result<Vec<MountEntry>> {
+    Ok(parse_mounts(&std::fs::read(MOUNT_TABLE)?))
 }
 
-/// Whether this emulator's mount is what is mounted at its place, on top.
-fn is_ours(path: &Path, device: &str) -> bool {
-    let mounts = mounts().unwrap_or_default();
-    mounts.iter().rev().find(|mount| mount.path == path).is_some_and(|mount| mount.device == device)
+/// The device of the topmost mount at a path.
+pub(crate) fn device_of(path: &Path) -> Option<String> {
+    let all = mounts().ok()?;
+    all.into_iter().rev().find(|mount| mount.path == path).map(|mount| mount.device)
 }
 
-/// Says why nothing can be mounted at a place, if so; answers its absolute path.
+/// The mount of an emulator that contains a path.
+fn emulator_around<'a>(all: &'a [MountEntry], path: &Path) -> Option<&'a MountEntry> {
+    let fs_type = format!("fuse.{SUBTYPE}");
+    all.iter().find(|entry| entry.fs_type == fs_type && path.starts_with(&entry.path))
+}
+
+/// Validates a mount point; returns its absolute path.
 pub(crate) fn check_mount_point(mount: &Path, backing: &Path) -> Result<PathBuf, EmulatorError> {
     let refuse = |problem: &str, hint| Err(EmulatorError::mount(mount, problem, hint));
     let path = match resolve(mount) {
@@ -83,62 +91,51 @@ pub(crate) fn check_mount_point(mount: &Path, backing: &Path) -> Result<PathBuf,
         }
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             return refuse(
-                "a mount whose server is gone is in the way",
-                "umount -l, or fusermount3 -uz, removes it",
+                "it is a stale mount, whose server has ended",
+                "remove it with umount -l or fusermount3 -uz",
             );
         }
-        Err(error) => return refuse(&format!("it cannot be looked at: {error}"), ""),
+        Err(error) => return refuse(&format!("cannot resolve it: {error}"), ""),
     };
-    let all = mounts().map_err(|source| EmulatorError::Io {
-        doing: "reading",
-        path: "/proc/self/mountinfo".into(),
-        source,
-    })?;
-    let is_emulator = |line: &MountLine| line.kind == format!("fuse.{SUBTYPE}");
-    if all.iter().any(|line| line.path == path) {
-        return refuse("something is mounted there already", "unmount it first, or take another directory");
+    let all = mounts().map_err(doing("reading", Path::new(MOUNT_TABLE)))?;
+    if all.iter().any(|entry| entry.path == path) {
+        return refuse("something is mounted there already", "unmount it first, or use another directory");
     }
-    if let Some(outer) = all.iter().find(|line| is_emulator(line) && path.starts_with(&line.path)) {
+    if let Some(outer) = emulator_around(&all, &path) {
         let problem = format!("it lies inside the emulator mount {}", outer.path.display());
         return refuse(&problem, "mounts must not be nested");
     }
     if path.starts_with(backing) || backing.starts_with(&path) {
         let problem = format!("it lies inside the backing directory {}, or around it", backing.display());
-        return refuse(&problem, "the backing directory and its mounts must lie beside each other");
+        return refuse(&problem, "use a directory beside the backing directory");
     }
     match std::fs::read_dir(&path) {
         Ok(mut entries) => match entries.next() {
             None => Ok(path),
-            Some(_) => refuse("it is not empty", "its contents would be hidden; take an empty directory"),
+            Some(_) => refuse("it is not empty", "the mount would hide its contents; use an empty directory"),
         },
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => refuse("it is no directory", ""),
-        Err(error) => refuse(&format!("it cannot be listed: {error}"), ""),
+        Err(error) => refuse(&format!("cannot list it: {error}"), ""),
     }
 }
 
-/// The absolute path without links, found without looking at the last component itself: it may be a mount that does not answer.
+/// Resolves links. A path that is a mount is returned as it is, since it may not answer.
 fn resolve(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let known = mounts()?;
-    if known.iter().any(|line| line.path == absolute) {
+    if known.iter().any(|entry| entry.path == absolute) {
         return Ok(absolute);
     }
     absolute.canonicalize()
 }
 
-/// Says why the backing directory cannot be one, if so; answers its absolute path.
+/// Validates the backing directory; returns its absolute path.
 pub(crate) fn check_backing(backing: &Path) -> Result<PathBuf, EmulatorError> {
-    let failed = |source| EmulatorError::Io {
-        doing: "opening the backing directory",
-        path: backing.to_owned(),
-        source,
-    };
-    let path = backing.canonicalize().map_err(failed)?;
-    std::fs::read_dir(&path).map_err(failed)?;
-    let all = mounts().map_err(failed)?;
-    let inside =
-        all.iter().find(|line| line.kind == format!("fuse.{SUBTYPE}") && path.starts_with(&line.path));
-    match inside {
+    let failed = || doing("opening the backing directory", backing);
+    let path = backing.canonicalize().map_err(failed())?;
+    std::fs::read_dir(&path).map_err(failed())?;
+    let all = mounts().map_err(failed())?;
+    match emulator_around(&all, &path) {
         None => Ok(path),
         Some(outer) => Err(EmulatorError::Wrong(format!(
             "backing directory {}: it lies inside the emulator mount {}\nhint: mounts must not be nested",
@@ -148,19 +145,12 @@ pub(crate) fn check_backing(backing: &Path) -> Result<PathBuf, EmulatorError> {
     }
 }
 
-/// How the requests of a mount are taken.
-pub(crate) fn session_options(loop_threads: usize) -> (SessionACL, Config) {
-    let mut config = Config::default();
-    config.n_threads = Some(loop_threads);
-    (SessionACL::Owner, config)
-}
-
-/// Mounts: directly where that is allowed, else through fusermount3. Answers the descriptor over which requests come.
+/// Mounts, directly or through fusermount3, and returns the descriptor that delivers requests.
 ///
-/// Done here and not by fuser, whose sessions unmount by path when they end: by then something else may be mounted there, and a mount
-/// whose connection was cut on purpose shall stay.
-pub(crate) fn mount(path: &Path, source: &str) -> io::Result<OwnedFd> {
-    let source = format!("forebay-pfs:{source}");
+/// A session of fuser that mounts also unmounts by path when it ends. By then another file system
+/// may be mounted there, and a mount that was partitioned must stay.
+pub(crate) fn mount(path: &Path, socket: &Path) -> io::Result<OwnedFd> {
+    let source = format!("{SUBTYPE}:{}", socket.to_string_lossy());
     let device = OpenOptions::new().read(true).write(true).open(DEVICE)?;
     let data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},default_permissions,subtype={SUBTYPE}",
@@ -177,7 +167,8 @@ pub(crate) fn mount(path: &Path, source: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Lets fusermount3 mount: it sends the descriptor over a socket, here its standard input, whose number is in its environment.
+/// Mounts through fusermount3, which sends the descriptor over the socket that `_FUSE_COMMFD`
+/// names.
 fn mount_by_helper(path: &Path, source: &str) -> io::Result<OwnedFd> {
     let program = find_fusermount().ok_or_else(|| io::Error::from_raw_os_error(libc::EPERM))?;
     let (ours, theirs) = UnixStream::pair()?;
@@ -216,7 +207,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(rights)
 }
 
-/// Turns a failed mount into what a person can do about it.
+/// Finds the cause of a failed mount, and advice.
 pub(crate) fn explain(mount: &Path, error: &io::Error) -> EmulatorError {
     let root = rustix::process::geteuid().is_root();
     if let Err(refused) = OpenOptions::new().read(true).write(true).open(DEVICE) {
@@ -227,7 +218,7 @@ pub(crate) fn explain(mount: &Path, error: &io::Error) -> EmulatorError {
             return EmulatorError::mount(mount, problem, hint);
         }
         let mode = std::fs::metadata(DEVICE).map_or(0, |found| found.permissions().mode() & 0o777);
-        let problem = format!("{DEVICE} (mode {mode:04o}) cannot be opened: {refused}");
+        let problem = format!("cannot open {DEVICE} (mode {mode:04o}): {refused}");
         return EmulatorError::mount(
             mount,
             problem,
@@ -236,12 +227,12 @@ pub(crate) fn explain(mount: &Path, error: &io::Error) -> EmulatorError {
     }
     if find_fusermount().is_none() {
         if !root {
-            let problem = "mounting is refused: not root, and there is no fusermount3";
+            let problem = "mounting is refused: expected root or fusermount3, found neither";
             let hint = "install fuse3, or work inside `unshare -Urm`, where you are root";
             return EmulatorError::mount(mount, problem, hint);
         }
         if error.raw_os_error() == Some(libc::EPERM) {
-            let problem = "mounting is refused: root here, but without the right to mount (CAP_SYS_ADMIN)";
+            let problem = "mounting is refused: root lacks CAP_SYS_ADMIN";
             let hint = "start the container with --cap-add SYS_ADMIN --device /dev/fuse";
             return EmulatorError::mount(mount, problem, hint);
         }
@@ -268,16 +259,10 @@ fn fusermount(arguments: &[&str], mount: &Path) -> io::Result<()> {
     Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()))
 }
 
-/// The device of what is mounted at a place.
-pub(crate) fn device_of(path: &Path) -> Option<String> {
-    let all = mounts().ok()?;
-    all.into_iter().rev().find(|mount| mount.path == path).map(|mount| mount.device)
-}
-
-/// Takes a mount away, also when programs use it: they get ENOTCONN from then on.
+/// Unmounts, also while programs use the mount: they get ENOTCONN from then on.
 pub(crate) fn unmount(path: &Path, device: &str) -> io::Result<()> {
-    if !is_ours(path, device) {
-        // Somebody else has unmounted it.
+    if device_of(path).as_deref() != Some(device) {
+        // Unmounted already.
         return Ok(());
     }
     match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
@@ -290,11 +275,12 @@ pub(crate) fn unmount(path: &Path, device: &str) -> io::Result<()> {
         }
         Err(_) => {}
     }
-    // Busy. Force ends the connection, so that whoever waits for a reply gets an error; detach takes it out of sight.
+    // Busy. MNT_FORCE aborts the connection, so that waiting requests fail; MNT_DETACH hides the
+    // mount.
     abort(device);
     let forced = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH;
     match rustix::mount::unmount(path, forced) {
-        // Force is for the administrator of the machine only.
+        // MNT_FORCE needs privileges in the initial user namespace.
         Err(rustix::io::Errno::PERM) => {
             rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
         }
@@ -303,15 +289,18 @@ pub(crate) fn unmount(path: &Path, device: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Cuts the connection of a mount and leaves the mount: everything on it fails with ENOTCONN. Answers whether that was allowed.
-pub(crate) fn cut(path: &Path, device: &str) -> bool {
-    if !is_ours(path, device) {
+/// Aborts the connection of a mount and keeps the mount: all requests fail with ENOTCONN.
+///
+/// Returns whether that was allowed.
+pub(crate) fn abort_connection(path: &Path, device: &str) -> bool {
+    if device_of(path).as_deref() != Some(device) {
         return false;
     }
     if abort(device) {
         return true;
     }
-    // A handle on the mount's root makes it busy: force then ends the connection, but the mount stays.
+    // A descriptor of the root keeps the mount busy: MNT_FORCE aborts the connection and then
+    // fails.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(_held) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
     matches!(
@@ -320,17 +309,17 @@ pub(crate) fn cut(path: &Path, device: &str) -> bool {
     )
 }
 
-/// Cuts a connection through fusectl, where that is mounted and the connection is ours.
+/// Aborts a connection through fusectl, if that is mounted and the connection is our user's.
 fn abort(device: &str) -> bool {
     let Some((_, minor)) = device.split_once(':') else { return false };
     let path = format!("/sys/fs/fuse/connections/{minor}/abort");
     std::fs::write(path, "1").is_ok()
 }
 
-/// Sets how much the kernel reads ahead on a mount, where that is allowed; answers how much it is then \[KiB\].
+/// Sets the read-ahead of a mount, if that is allowed; returns the resulting value \[KiB\].
 pub(crate) fn set_read_ahead(device: &str, wanted_kb: u64) -> Option<u64> {
     let path = PathBuf::from(format!("/sys/class/bdi/{device}/read_ahead_kb"));
-    // Refused to all but root; what is there is reported either way.
+    // Only root may write; the current value is returned either way.
     let _ = File::options()
         .write(true)
         .open(&path)
@@ -338,28 +327,23 @@ pub(crate) fn set_read_ahead(device: &str, wanted_kb: u64) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// A path as text for messages and answers.
-pub(crate) fn text(path: &OsStr) -> String {
-    String::from_utf8_lossy(path.as_bytes()).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn mount_lines_are_read_with_escapes_and_optional_fields() {
+    fn mountinfo_is_parsed_with_escapes_and_optional_fields() {
         let text = b"36 35 98:0 /a /mnt/with\\040space rw,noatime shared:1 master:2 - ext4 /dev/root rw\n\
             40 35 0:52 / /tmp/m rw,nosuid,nodev - fuse.forebay-pfs forebay-pfs:/run/s rw,user_id=0\n";
         let lines = parse_mounts(text);
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0].path, Path::new("/mnt/with space"));
-        assert_eq!((&*lines[0].device, &*lines[0].kind), ("98:0", "ext4"));
-        assert_eq!((&*lines[1].device, &*lines[1].kind), ("0:52", "fuse.forebay-pfs"));
+        assert_eq!((&*lines[0].device, &*lines[0].fs_type), ("98:0", "ext4"));
+        assert_eq!((&*lines[1].device, &*lines[1].fs_type), ("0:52", "fuse.forebay-pfs"));
     }
 
     #[test]
-    fn mount_points_that_cannot_be_are_refused_with_the_reason() {
+    fn invalid_mount_points_are_refused_with_the_cause() {
         let room = tempfile::tempdir().unwrap();
         let at = |name: &str| room.path().canonicalize().unwrap().join(name);
         for name in ["backing", "backing/inside", "full", "empty"] {

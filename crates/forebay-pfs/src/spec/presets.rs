@@ -1,6 +1,7 @@
-//! Twelve file systems, one TOML file each, with a source for each number (docs/cost-model.md has them as a table).
+//! Twelve file systems, one TOML file each, with a source per number; docs/cost-model.md tabulates
+//! them.
 
-/// Their names, the papers' own and common ones first.
+/// Names of the presets; those of the papers and common ones first.
 pub(crate) const NAMES: &[&str] = &[
     "fefs",
     "fefs-hdd",

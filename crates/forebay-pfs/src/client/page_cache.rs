@@ -1,46 +1,46 @@
-//! Which pages of which files one node keeps.
+//! The page cache of one node: which pages of which files it holds.
 //!
-//! Pages are remembered in aligned chunks of 64, one bit each; the chunk that was touched longest ago goes first, whole. So a node
-//! that keeps 96 GiB costs some 50 MB to model, and eviction is exact to 256 KiB.
+//! Pages are stored as one bit each in aligned chunks of 64. Eviction drops the least recently used
+//! chunk whole, so it is exact to 256 KiB, and a cache of 96 GiB costs about 50 MB to model.
 use lru::LruCache;
 
-use crate::model::FileId;
+use crate::ids::FileId;
 
 const CHUNK_PAGES: u64 = 64;
 
-/// Pages kept, least recently used last.
+/// The cached pages, in chunks ordered by their last use.
 #[derive(Debug)]
 pub(crate) struct PageCache {
     chunks: LruCache<(FileId, u64), u64>,
     pages: u64,
-    most_pages: u64,
+    max_pages: u64,
 }
 
 impl PageCache {
-    pub(crate) fn new(most_pages: u64) -> PageCache {
-        PageCache { chunks: LruCache::unbounded(), pages: 0, most_pages }
+    pub(crate) fn new(max_pages: u64) -> PageCache {
+        PageCache { chunks: LruCache::unbounded(), pages: 0, max_pages }
     }
 
-    /// How many pages there are.
+    /// Number of cached pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Whether a page is there; does not count as touching it.
+    /// Whether a page is cached. Does not count as a use.
     pub(crate) fn has(&self, file: FileId, page: u64) -> bool {
         self.chunks
             .peek(&(file, page / CHUNK_PAGES))
             .is_some_and(|bits| bits & (1 << (page % CHUNK_PAGES)) != 0)
     }
 
-    /// Remembers that pages of `[first, end)` were used.
+    /// Marks the pages `[first, end)` as used.
     pub(crate) fn touch(&mut self, file: FileId, first: u64, end: u64) {
         for chunk in first / CHUNK_PAGES..end.div_ceil(CHUNK_PAGES) {
             self.chunks.promote(&(file, chunk));
         }
     }
 
-    /// Takes in a page; drops what was used longest ago where there is no room.
+    /// Adds a page and evicts the least recently used chunks beyond the limit.
     pub(crate) fn insert(&mut self, file: FileId, page: u64) {
         let bit = 1 << (page % CHUNK_PAGES);
         let bits = self.chunks.get_or_insert_mut((file, page / CHUNK_PAGES), || 0);
@@ -49,15 +49,15 @@ impl PageCache {
         }
         *bits |= bit;
         self.pages += 1;
-        // The chunk just used is the last to go: one chunk is kept whatever the limit.
-        while self.pages > self.most_pages && self.chunks.len() > 1 {
+        // The chunk just used stays, whatever the limit.
+        while self.pages > self.max_pages && self.chunks.len() > 1 {
             if let Some((_, bits)) = self.chunks.pop_lru() {
                 self.pages -= u64::from(bits.count_ones());
             }
         }
     }
 
-    /// Drops everything.
+    /// Drops all pages.
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
         self.pages = 0;
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_used_longest_ago_goes_first() {
+    fn the_least_recently_used_chunk_is_evicted_first() {
         let file = FileId(1);
         let mut cache = PageCache::new(130);
         for page in 0..128 {

@@ -1,82 +1,84 @@
-//! One file system in numbers.
+//! One file system as numbers.
 //!
-//! A [`Spec`] comes from a preset, from a TOML file whose keys are its field names, or from code; [`Spec::check`] says what is wrong with
-//! it, field by field. What the numbers do is told in `model` and `client`, to the formula in docs/cost-model.md.
+//! A [`Spec`] comes from a preset, from a TOML file whose keys are the field names, or from code.
+//! [`Spec::check`] validates each field. docs/cost-model.md has the formulas that use them.
+mod presets;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::presets;
 
-/// A target so fast that no request takes a nanosecond of it \[B/s\]: JSON has no infinity.
+/// A rate at which no request takes a nanosecond \[B/s\]; JSON has no infinity.
 pub(crate) const FREE_BYTES_PER_SECOND: f64 = 1e18;
 
-/// What Linux reads ahead where nobody says otherwise \[B\] (mm/readahead.c, `VM_READAHEAD_PAGES`).
+/// Default read-ahead of Linux \[B\] (mm/readahead.c, `VM_READAHEAD_PAGES`).
 const KERNEL_READ_AHEAD_BYTES: u64 = 128 * 1024;
 
-/// Total rate that an emulator on a small machine carries without becoming the bottleneck \[B/s\] (two cores under foreign load).
+/// Total rate that an emulator carries on a small machine (two cores under other load) \[B/s\].
 const EMULATOR_BYTES_PER_SECOND: f64 = 0.4e9;
 
-/// Latency beside which the emulator's own lateness (0.05 to 0.1 ms) is small \[µs\].
+/// Latency next to which the emulator's own lateness (50 to 100 µs) is small \[µs\].
 const EMULATOR_LATENCY_US: f64 = 500.0;
 
-/// Pages of client and server caches \[B\].
+/// Page size of the client \[B\].
 pub const PAGE_BYTES: u64 = 4096;
 
-/// One file system: servers, network, clients.
+/// One file system: servers, network and clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// What it imitates.
+    /// The file system that it models.
     #[serde(default)]
     pub about: String,
-    /// Servers that hold data: object storage targets, NSD servers, bricks.
+    /// Number of servers that hold data: object storage targets, NSD servers, bricks.
     pub targets: u32,
-    /// What one target moves, in either direction \[B/s\].
+    /// Bandwidth of one target, reads and writes together \[B/s\].
     pub target_bytes_per_second: f64,
-    /// Network and server, per request, however small \[µs\]; no queue, so many requests bear it side by side.
+    /// Latency of network and server per request \[µs\]. A delay, not work: any number of requests
+    /// overlap in it.
     pub latency_us: f64,
-    /// What a target does first when a request does not follow the last one on that object \[µs\].
+    /// Seek before a request that does not continue the last one of its object \[µs\].
     #[serde(default)]
     pub seek_us: f64,
-    /// A request smaller than this costs a seek divided by `data_disks` \[B\].
+    /// For smaller requests the seek is divided by `data_disks` \[B\].
     #[serde(default)]
     pub small_request_bytes: u64,
-    /// Disks of a target that serve small requests side by side.
+    /// Disks of a target that serve small requests in parallel.
     #[serde(default = "one")]
     pub data_disks: u32,
     /// Consecutive bytes of a file on one target \[B\].
     pub stripe_bytes: u64,
-    /// Targets that a file is spread over.
+    /// Number of targets that a file is striped over.
     pub stripe_count: u32,
-    /// The most bytes that one request to a target carries (an RPC) \[B\].
+    /// Largest request to a target (RPC) \[B\].
     pub request_bytes: u64,
-    /// Requests that a node has in flight to one target.
+    /// Requests that a node keeps in flight to one target.
     pub request_depth: u32,
-    /// The most that `read()` reads ahead \[B\].
+    /// Largest read-ahead of `read()` \[B\].
     #[serde(default = "kernel_read_ahead")]
     pub read_ahead_bytes: u64,
-    /// The aligned window that page faults of a mapping read ahead in \[B\].
+    /// Aligned read-ahead window of page faults \[B\].
     #[serde(default = "kernel_read_ahead")]
     pub read_ahead_mmap_bytes: u64,
-    /// What the link of one node carries, in each direction \[B/s\].
+    /// Bandwidth of the link of one node, per direction \[B/s\]; absent: unlimited.
     #[serde(default)]
     pub link_bytes_per_second: Option<f64>,
-    /// One open or stat on an idle metadata server \[µs\].
+    /// Duration of one open or stat on an idle metadata server \[µs\].
     pub metadata_us: f64,
-    /// What the metadata server does at most, for all nodes together \[1/s\].
+    /// Largest rate of the metadata server, all nodes together \[1/s\]; absent: unlimited.
     #[serde(default)]
     pub metadata_operations_per_second: Option<f64>,
-    /// What one node keeps of what it read \[B\]; absent: as much as the machine has.
+    /// Page cache of one node \[B\]; absent: unlimited.
     #[serde(default)]
     pub cache_bytes: Option<u64>,
-    /// Latency and seeks are longer by a random part of up to this fraction.
+    /// Latency and seeks are longer by a random fraction of up to this.
     #[serde(default)]
     pub jitter: f64,
-    /// Field by field, where its number comes from; `E` marks an estimate.
+    /// The source of each number, by field; `E` marks an estimate.
     #[serde(default)]
     pub sources: BTreeMap<String, String>,
 }
@@ -90,7 +92,7 @@ fn kernel_read_ahead() -> u64 {
 }
 
 impl Spec {
-    /// The preset of this name; `none` is [`Spec::free`].
+    /// Returns a preset; `none` is [`Spec::free`].
     pub fn preset(name: &str) -> Result<Spec, Error> {
         if name == "none" {
             return Ok(Spec::free());
@@ -100,12 +102,12 @@ impl Spec {
         Spec::from_toml(text, &format!("preset {name}"))
     }
 
-    /// All presets that imitate something; `none` is not among them.
+    /// Names of all presets but `none`.
     pub fn preset_names() -> &'static [&'static str] {
         presets::NAMES
     }
 
-    /// Reads a specification; `path` is only for messages.
+    /// Parses a specification; `path` is for messages only.
     pub fn from_toml(text: &str, path: &str) -> Result<Spec, Error> {
         let spec: Spec = toml::from_str(text)
             .map_err(|source| Error::Toml { path: path.to_owned(), source: Box::new(source) })?;
@@ -113,9 +115,9 @@ impl Spec {
         Ok(spec)
     }
 
-    /// This specification with some fields changed: a JSON object of field names and values.
+    /// Replaces some fields: a JSON object of field names and values.
     ///
-    /// A number that is replaced loses its source.
+    /// A replaced number loses its source.
     pub fn overridden(&self, fields: &str) -> Result<Spec, Error> {
         let refused = |source| Error::Overrides { name: self.name.clone(), source };
         let changes: serde_json::Map<String, serde_json::Value> =
@@ -134,7 +136,7 @@ impl Spec {
         Ok(spec)
     }
 
-    /// A file system that costs nothing: what is left is the machine's own floor.
+    /// A file system without costs, to measure the machine's own floor.
     pub fn free() -> Spec {
         Spec {
             name: "none".to_owned(),
@@ -160,7 +162,7 @@ impl Spec {
         }
     }
 
-    /// Whether no request of any size costs anything.
+    /// Whether no request costs anything.
     pub fn is_free(&self) -> bool {
         self.target_bytes_per_second >= FREE_BYTES_PER_SECOND
             && self.latency_us == 0.0
@@ -170,31 +172,29 @@ impl Spec {
             && self.metadata_operations_per_second.is_none()
     }
 
-    /// This file system with fewer (or more) targets; a file is spread over no more than there are.
+    /// Changes the number of targets; `stripe_count` shrinks with it.
     #[must_use]
     pub fn with_targets(&self, targets: u32) -> Spec {
         Spec { targets, stripe_count: self.stripe_count.min(targets), ..self.clone() }
     }
 
-    /// Factor by which a small machine must stretch model time to carry this file system, at least 1.
+    /// The time scale that a small machine needs to emulate this file system, at least 1.
     ///
-    /// `max(all targets' rate / 0.4 GB/s, 0.5 ms / latency)`.
+    /// `max(rate of all targets / 0.4 GB/s, 0.5 ms / latency)`.
     pub fn suggested_time_scale(&self) -> f64 {
         if self.is_free() {
             return 1.0;
         }
         let rate = f64::from(self.targets) * self.target_bytes_per_second / EMULATOR_BYTES_PER_SECOND;
-        let latency =
-            if self.latency_us > 0.0 { EMULATOR_LATENCY_US / self.latency_us } else { f64::INFINITY };
-        // A latency of zero cannot be stretched; then only the rate counts.
-        let factor = if latency.is_finite() { rate.max(latency) } else { rate };
-        factor.max(1.0)
+        // No factor lengthens a latency of zero: only the rate counts then.
+        let latency = if self.latency_us > 0.0 { EMULATOR_LATENCY_US / self.latency_us } else { 0.0 };
+        rate.max(latency).max(1.0)
     }
 
-    /// The most that large sequential reads of one file can reach from so many nodes \[B/s\].
+    /// Largest throughput of large sequential reads of one file by `nodes` nodes \[B/s\].
     ///
-    /// The least of what the targets of its stripes move, what the nodes' links carry, and what their requests in flight can carry
-    /// given the latency.
+    /// The minimum of three limits: the bandwidth of the file's targets, that of the nodes' links,
+    /// and that of the requests in flight at the given latency.
     pub fn limit_bytes_per_second(&self, nodes: u32) -> f64 {
         if self.is_free() {
             return f64::INFINITY;
@@ -209,10 +209,10 @@ impl Spec {
         disks.min(links).min(flight)
     }
 
-    /// The most that reads of so many bytes each, at random places of one file, can reach from so many nodes \[B/s\].
+    /// Largest throughput of reads of `read_bytes` at random offsets of one file \[B/s\].
     ///
-    /// Like [`Spec::limit_bytes_per_second`], where each read costs a seek on every target that it touches. It holds for reads that begin at
-    /// a stripe edge, and however many are in flight.
+    /// Like [`Spec::limit_bytes_per_second`], plus one seek per read on every target that the read
+    /// touches. Holds for reads that begin at a stripe edge, whatever the queue depth.
     pub fn limit_of_random_reads(&self, nodes: u32, read_bytes: u64) -> f64 {
         if self.is_free() || read_bytes == 0 {
             return f64::INFINITY;
@@ -226,35 +226,35 @@ impl Spec {
         disks.min(self.limit_bytes_per_second(nodes))
     }
 
-    /// Says which field is wrong, if one is.
+    /// Validates the fields; the error names the first invalid one.
     pub fn check(&self) -> Result<(), Error> {
-        let whole = |field, value: u64, least: u64, most: u64| {
-            self.expect(field, (least..=most).contains(&value), value, || format!("{least} to {most}"))
+        let integer = |field, value: u64, min: u64, max: u64| {
+            self.expect(field, (min..=max).contains(&value), value, || format!("{min} to {max}"))
         };
-        let real = |field, value: f64, least: f64, most: f64| {
-            self.expect(field, (least..=most).contains(&value), value, || format!("{least} to {most:e}"))
+        let real = |field, value: f64, min: f64, max: f64| {
+            self.expect(field, (min..=max).contains(&value), value, || format!("{min} to {max:e}"))
         };
         let pages = |field, value: u64| {
-            let most = 1 << 40;
-            self.expect(field, value > 0 && value.is_multiple_of(PAGE_BYTES) && value <= most, value, || {
-                format!("a multiple of {PAGE_BYTES}, at most {most}")
+            let max = 1 << 40;
+            self.expect(field, value > 0 && value.is_multiple_of(PAGE_BYTES) && value <= max, value, || {
+                format!("a multiple of {PAGE_BYTES}, at most {max}")
             })
         };
-        self.expect("name", !self.name.is_empty(), "\"\"", || "a name".to_owned())?;
-        whole("targets", self.targets.into(), 1, 1 << 16)?;
-        // Below 1 B/s one request could outlast the clock.
+        self.expect("name", !self.name.is_empty(), "\"\"", || "a non-empty string".to_owned())?;
+        integer("targets", self.targets.into(), 1, 1 << 16)?;
+        // Below 1 B/s one request could exceed the clock.
         real("target_bytes_per_second", self.target_bytes_per_second, 1.0, FREE_BYTES_PER_SECOND)?;
         let hour_us = 3600e6;
         real("latency_us", self.latency_us, 0.0, hour_us)?;
         real("seek_us", self.seek_us, 0.0, hour_us)?;
-        whole("small_request_bytes", self.small_request_bytes, 0, 1 << 40)?;
-        whole("data_disks", self.data_disks.into(), 1, 1 << 16)?;
+        integer("small_request_bytes", self.small_request_bytes, 0, 1 << 40)?;
+        integer("data_disks", self.data_disks.into(), 1, 1 << 16)?;
         pages("stripe_bytes", self.stripe_bytes)?;
-        whole("stripe_count", self.stripe_count.into(), 1, self.targets.into())?;
+        integer("stripe_count", self.stripe_count.into(), 1, self.targets.into())?;
         pages("request_bytes", self.request_bytes)?;
-        whole("request_depth", self.request_depth.into(), 1, u32::MAX.into())?;
-        whole("read_ahead_bytes", self.read_ahead_bytes, 0, 1 << 40)?;
-        whole("read_ahead_mmap_bytes", self.read_ahead_mmap_bytes, 0, 1 << 40)?;
+        integer("request_depth", self.request_depth.into(), 1, u32::MAX.into())?;
+        integer("read_ahead_bytes", self.read_ahead_bytes, 0, 1 << 40)?;
+        integer("read_ahead_mmap_bytes", self.read_ahead_mmap_bytes, 0, 1 << 40)?;
         if let Some(rate) = self.link_bytes_per_second {
             real("link_bytes_per_second", rate, 1.0, FREE_BYTES_PER_SECOND)?;
         }
@@ -263,11 +263,11 @@ impl Spec {
             real("metadata_operations_per_second", rate, 1e-3, 1e12)?;
         }
         if let Some(bytes) = self.cache_bytes {
-            whole("cache_bytes", bytes, PAGE_BYTES, 1 << 60)?;
+            integer("cache_bytes", bytes, PAGE_BYTES, 1 << 60)?;
         }
         real("jitter", self.jitter, 0.0, 100.0)?;
         for field in self.sources.keys() {
-            self.expect(&format!("sources.{field}"), is_field(field), "a source", || {
+            self.expect(&format!("sources.{field}"), is_field(field), "an unknown field", || {
                 "the name of a field of the specification".to_owned()
             })?;
         }
@@ -293,7 +293,7 @@ impl Spec {
     }
 }
 
-/// Whether a specification has such a field.
+/// Whether a specification has this field.
 fn is_field(name: &str) -> bool {
     let known = serde_json::to_value(Spec::free()).expect("a specification is plain data");
     known.get(name).is_some()

@@ -1,0 +1,114 @@
+//! What all mounts of one emulator share.
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, RwLock};
+
+use crate::emulator::clock::{Clock, RealTime};
+use crate::emulator::counters::{Counters, Transfer};
+use crate::emulator::deferred::Deferred;
+use crate::emulator::events::{Event, Ring};
+use crate::emulator::faults::Faults;
+use crate::emulator::inodes::FileNumbers;
+use crate::emulator::locks::{locked, read_locked};
+use crate::emulator::mount::{InFlight, Mount, Mounts};
+use crate::emulator::reply_scheduler::ReplyScheduler;
+use crate::emulator::round_trip::RoundTrip;
+use crate::ids::{FileId, ModelTime, NodeId};
+use crate::model::{Direction, Model, Piece};
+use crate::spec::Spec;
+
+/// The model and its records, under one lock: bookings, counters and events have one order.
+pub(crate) struct State {
+    pub(crate) model: Model,
+    pub(crate) counters: Counters,
+    pub(crate) events: Ring,
+    pub(crate) faults: Faults,
+    pieces: Vec<Piece>,
+}
+
+impl State {
+    pub(crate) fn new(model: Model) -> State {
+        State {
+            model,
+            counters: Counters::default(),
+            events: Ring::default(),
+            faults: Faults::default(),
+            pieces: Vec::new(),
+        }
+    }
+}
+
+/// The modelled outcome of a transfer.
+pub(crate) struct Booking {
+    /// When the reply is due.
+    pub(crate) due: RealTime,
+    /// The first unreadable byte, if any.
+    pub(crate) bad: Option<u64>,
+}
+
+pub(crate) struct Context {
+    pub(crate) spec: Spec,
+    pub(crate) clock: Clock,
+    pub(crate) root: Arc<OwnedFd>,
+    pub(crate) state: Mutex<State>,
+    pub(crate) numbers: Mutex<FileNumbers>,
+    pub(crate) scheduler: ReplyScheduler,
+    pub(crate) deferred: Sender<Deferred>,
+    pub(crate) mounts: Arc<Mounts>,
+    pub(crate) in_flight: InFlight,
+    /// Read-locked while bytes of a mapping are sent, write-locked while a file is truncated.
+    pub(crate) sizes: RwLock<()>,
+    pub(crate) round_trip: RoundTrip,
+}
+
+impl Context {
+    /// Books a transfer that arrives now.
+    pub(crate) fn transfer(
+        &self,
+        node: NodeId,
+        file: FileId,
+        offset: u64,
+        length: u64,
+        direction: Direction,
+    ) -> Booking {
+        let mut state = locked(&self.state);
+        let State { model, counters, events, faults, pieces } = &mut *state;
+        let time = self.clock.model_now();
+        let due = model.transfer(time, node, file, offset, length, direction, pieces);
+        counters.transfer(&self.spec, &Transfer { time, node, file, offset, length, direction }, pieces);
+        let mut bad = None;
+        if direction == Direction::Read {
+            events.push(Event { time, node, file, offset, length, latency_ns: due.saturating_sub(time) });
+            bad = faults.first_bad(file, offset, length);
+        }
+        drop(state);
+        Booking { due: self.real_due(time, due), bad }
+    }
+
+    /// Books a metadata operation that arrives now; returns when its reply is due.
+    pub(crate) fn metadata(&self, node: NodeId) -> RealTime {
+        let mut state = locked(&self.state);
+        let time = self.clock.model_now();
+        state.counters.metadata(node);
+        let due = state.model.metadata(time, node);
+        drop(state);
+        self.real_due(time, due)
+    }
+
+    /// When a reply must leave to reach the program at `due`.
+    fn real_due(&self, arrived: ModelTime, due: ModelTime) -> RealTime {
+        // At most half of a modelled duration is spent on the kernel's round trip.
+        let half = self.clock.real(due.saturating_sub(arrived)) / 2;
+        self.clock.real(due) - self.round_trip.overhead().min(half)
+    }
+
+    /// The current mounts.
+    pub(crate) fn mounts(&self) -> Vec<Arc<Mount>> {
+        read_locked(&self.mounts).clone()
+    }
+
+    /// Path of a file below the root.
+    pub(crate) fn name(&self, file: FileId) -> String {
+        locked(&self.numbers).name(file).to_owned()
+    }
+}
