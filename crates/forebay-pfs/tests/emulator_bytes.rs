@@ -1,5 +1,4 @@
-//! What is read through a mount is what the backing directory has, whatever is read how, and what
-//! is written through it arrives there.
+//! Reads through a mount return the bytes of the backing directory, and writes reach it.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
@@ -20,7 +19,7 @@ fn random_reads_of_every_kind_equal_the_backing_file() {
     let emulator = room.start(1, latency(100.0));
     let path = room.on(0, "file");
     let (buffered, unbuffered) = (File::open(&path).unwrap(), direct(&path));
-    // SAFETY: nobody changes the file while it is mapped.
+    // SAFETY: the file does not change while it is mapped.
     let mapped = unsafe { Mmap::map(&buffered).unwrap() };
     let mut dice = Dice::new(1);
     let mut room_for_reads = Aligned::new(3 * MIB);
@@ -116,12 +115,10 @@ fn a_file_that_shrank_behind_the_mount_reads_short_and_is_seen_whole_after_openi
     let path = room.on(0, "file");
     assert!(fs::read(&path).unwrap() == data);
     File::options().write(true).open(room.backing("file")).unwrap().set_len(1000).unwrap();
-    let mut buffer = Aligned::new(64 * KIB);
-    // The kernel believes in the old size until it is told; the bytes beyond the end are not made
-    // up.
+    let mut buffer = Aligned::new(64 * KIB); // The kernel keeps the old size until the next open; bytes beyond the end are not invented.
     let read = direct(&path).read_at(buffer.bytes(64 * KIB), 0).unwrap();
     assert_eq!(read, 1000);
-    // New contents of the same size, behind the mount: dropped at the next open.
+    // New contents of the same size, not through the mount: the next open drops the old pages.
     fs::write(room.backing("file"), vec![7; 1000]).unwrap();
     let mut file = File::open(&path).unwrap();
     let mut found = Vec::new();
@@ -151,7 +148,7 @@ fn names_links_modes_and_directories_go_through() {
     file.write_all(b" two").unwrap();
     file.sync_all().unwrap();
     assert_eq!(fs::read_to_string(room.backing("moved/file")).unwrap(), "one two");
-    // The second mount saw none of this happen.
+    // The second mount has cached none of this.
     let mut names: Vec<_> =
         fs::read_dir(room.at("1")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -188,9 +185,7 @@ fn a_link_out_of_the_backing_directory_is_only_a_link() {
     fs::write(room.at("secret"), "outside").unwrap();
     symlink("../secret", room.backing("relative")).unwrap();
     symlink(room.at("backing"), room.backing("around")).unwrap();
-    let _emulator = room.start(1, Spec::free());
-    // Resolved by the kernel from where the mount is, not by the emulator from where the backing
-    // directory is.
+    let _emulator = room.start(1, Spec::free()); // The kernel resolves a link from the mount, not the emulator from the backing directory.
     assert_eq!(fs::read_to_string(room.on(0, "relative")).unwrap(), "outside");
     assert!(fs::symlink_metadata(room.on(0, "around")).unwrap().file_type().is_symlink());
 }
@@ -205,7 +200,7 @@ fn what_one_mount_writes_another_one_that_has_it_cached_reads() {
     other.read_exact_at(&mut buffer, 0).unwrap();
     let writer = OpenOptions::new().write(true).open(room.on(0, "file")).unwrap();
     writer.write_all_at(&[0xee; 5000], 300_000).unwrap();
-    // Told a moment later; a watchdog, not a measurement.
+    // Invalidated a moment later; a watchdog, not a measurement.
     let begun = std::time::Instant::now();
     while begun.elapsed().as_secs() < 240 {
         other.read_exact_at(&mut buffer, 0).unwrap();
@@ -215,4 +210,28 @@ fn what_one_mount_writes_another_one_that_has_it_cached_reads() {
         }
     }
     panic!("the other mount still reads old bytes");
+}
+
+#[test]
+fn operations_that_no_data_set_needs_are_refused_and_holes_read_as_zeros() {
+    use rustix::fs::{CWD, FallocateFlags, FileType, Mode, RenameFlags, SeekFrom};
+    use rustix::io::Errno;
+
+    let Some(room) = room() else { return };
+    room.write("file", 4096);
+    room.write("other", 10);
+    let _emulator = room.start(1, Spec::free());
+    let file = OpenOptions::new().read(true).write(true).open(room.on(0, "file")).unwrap();
+    file.set_len(MIB as u64).unwrap();
+    assert_eq!(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 8192), Err(Errno::OPNOTSUPP));
+    // The kernel reports one extent of data up to the end.
+    assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(0)), Ok(MIB as u64));
+    assert!(fs::read(room.on(0, "file")).unwrap()[4096..].iter().all(|&byte| byte == 0));
+    let fifo = rustix::fs::mknodat(CWD, room.on(0, "fifo"), FileType::Fifo, Mode::RUSR, 0);
+    assert_eq!(fifo, Err(Errno::NOSYS));
+    let rename = |flags| rustix::fs::renameat_with(CWD, room.on(0, "file"), CWD, room.on(0, "other"), flags);
+    assert_eq!(rename(RenameFlags::EXCHANGE), Err(Errno::INVAL));
+    assert_eq!(rename(RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    rename(RenameFlags::empty()).unwrap();
+    assert_eq!(fs::metadata(room.on(0, "other")).unwrap().len(), MIB as u64);
 }

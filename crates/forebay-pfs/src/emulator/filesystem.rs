@@ -25,9 +25,9 @@ use std::time::{Duration, SystemTime};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use rustix::fs::{AtFlags, FallocateFlags, Gid, Mode, OFlags, Timestamps, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timestamps, Uid};
 
 use crate::emulator::backing::{self, Status, errno, error_number, open_flags, write_full};
 use crate::emulator::context::Context;
@@ -114,38 +114,27 @@ impl Filesystem for MountFileSystem {
     ) {
         let timed = accessed.is_some() || modified.is_some();
         let times = timed.then(|| backing::timestamps(accessed, modified));
-        let work = || self.change(inode.0, mode, uid, gid, size, times.as_ref(), handle);
+        let work = || {
+            if let Some(size) = size {
+                self.truncate(inode.0, size, handle)?;
+            }
+            if mode.is_some() || uid.is_some() || gid.is_some() || times.is_some() {
+                self.set_attributes(inode.0, mode, uid, gid, times.as_ref())?;
+            }
+            Ok(self.status(inode.0, handle)?.attributes(inode.0))
+        };
         self.metadata(work, answer_attributes(reply, self.valid));
     }
 
     fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
         let work = || {
-            let place = locked(&self.mount.inodes).locate(inode.0)?;
-            Ok(rustix::fs::readlinkat(&place.directory, &place.name, Vec::new())?.into_bytes())
+            let found = locked(&self.mount.inodes).locate(inode.0)?;
+            Ok(rustix::fs::readlinkat(&found.directory, &found.name, Vec::new())?.into_bytes())
         };
         self.metadata(work, move |result| match result {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(error),
         });
-    }
-
-    fn mknod(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        device: u32,
-        reply: ReplyEntry,
-    ) {
-        let kind = rustix::fs::FileType::from_raw_mode(mode);
-        let bits = Mode::from_raw_mode(mode & 0o7777);
-        let make = |directory: &OwnedFd| {
-            rustix::fs::mknodat(directory, name, kind, bits, device.into())?;
-            rustix::fs::chmodat(directory, name, bits, AtFlags::empty())
-        };
-        self.make(parent, name, make, reply);
     }
 
     fn mkdir(
@@ -199,10 +188,10 @@ impl Filesystem for MountFileSystem {
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let place = locked(&self.mount.inodes).locate(inode.0);
+        let found = locked(&self.mount.inodes).locate(inode.0);
         let make = |directory: &OwnedFd| {
-            let place = place.map_err(|_| rustix::io::Errno::STALE)?;
-            rustix::fs::linkat(&place.directory, &place.name, directory, new_name, AtFlags::empty())
+            let found = found.map_err(|_| rustix::io::Errno::STALE)?;
+            rustix::fs::linkat(&found.directory, &found.name, directory, new_name, AtFlags::empty())
         };
         self.make(new_parent, new_name, make, reply);
     }
@@ -373,8 +362,8 @@ impl Filesystem for MountFileSystem {
             return reply.error(Errno::EBADF);
         };
         let rest = entries.iter().enumerate().skip(offset as usize);
-        for (place, (inode, kind, name)) in rest {
-            if reply.add(INodeNo(*inode), place as u64 + 1, *kind, name) {
+        for (index, (inode, kind, name)) in rest {
+            if reply.add(INodeNo(*inode), index as u64 + 1, *kind, name) {
                 break;
             }
         }
@@ -432,57 +421,10 @@ impl Filesystem for MountFileSystem {
         );
     }
 
-    fn fallocate(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let work = || {
-            let handle = self.handle(handle)?;
-            let mode = FallocateFlags::from_bits_retain(mode as u32);
-            let _no_reply_is_sent = write_locked(&self.context.sizes);
-            rustix::fs::fallocate(&handle.descriptor, mode, offset, length)?;
-            self.update_version(inode.0, &handle.descriptor);
-            self.invalidate_data(inode.0, offset, length);
-            Ok(())
-        };
-        self.metadata(work, answer_empty(reply));
-    }
-
-    fn lseek(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        handle: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        let work = || {
-            let handle = self.handle(handle)?;
-            let offset = u64::try_from(offset).map_err(|_| error_number(libc::EINVAL))?;
-            // The kernel handles the other kinds. The position of the backing file is not used.
-            let to = match whence {
-                libc::SEEK_DATA => rustix::fs::SeekFrom::Data(offset),
-                libc::SEEK_HOLE => rustix::fs::SeekFrom::Hole(offset),
-                _ => return Err(error_number(libc::EINVAL)),
-            };
-            Ok(rustix::fs::seek(&handle.descriptor, to)?)
-        };
-        self.metadata(work, move |result| match result {
-            Ok(found) => reply.offset(found as i64),
-            Err(error) => reply.error(error),
-        });
-    }
-
-    // Left out on purpose: extended attributes, locks and copying of ranges. After ENOSYS the
-    // kernel does not ask again: it refuses attributes (EOPNOTSUPP), implements locks within the
-    // mount, and copies by reading and writing.
+    // Left out on purpose, because no reader or converter of data sets needs them: device files and
+    // sockets, fallocate, SEEK_DATA and SEEK_HOLE, extended attributes, locks, copying of ranges. After
+    // ENOSYS the kernel does not ask again. It refuses attributes and fallocate (EOPNOTSUPP), reports
+    // files without holes, implements locks within the mount, and copies by reading and writing.
 }
 
 impl MountFileSystem {
@@ -562,9 +504,9 @@ impl MountFileSystem {
         {
             return Status::of(&handle.descriptor);
         }
-        let place = locked(&self.mount.inodes).locate(inode)?;
-        let status = Status::at(&place.directory, &place.name)?;
-        if status.key() != place.key {
+        let found = locked(&self.mount.inodes).locate(inode)?;
+        let status = Status::at(&found.directory, &found.name)?;
+        if status.key() != found.key {
             return Err(error_number(libc::ESTALE));
         }
         Ok(status)
@@ -592,13 +534,13 @@ impl MountFileSystem {
     }
 
     fn open_file(&self, inode: u64, flags: i32) -> io::Result<(FileHandle, FopenFlags)> {
-        let place = locked(&self.mount.inodes).locate(inode)?;
-        let descriptor = rustix::fs::openat(&place.directory, &place.name, open_flags(flags), Mode::empty())?;
+        let found = locked(&self.mount.inodes).locate(inode)?;
+        let descriptor = rustix::fs::openat(&found.directory, &found.name, open_flags(flags), Mode::empty())?;
         let status = Status::of(&descriptor)?;
-        if status.key() != place.key {
+        if status.key() != found.key {
             return Err(error_number(libc::ESTALE));
         }
-        let file = place.numbers.file.ok_or_else(|| error_number(libc::EINVAL))?;
+        let file = found.numbers.file.ok_or_else(|| error_number(libc::EINVAL))?;
         let mut answer = FopenFlags::FOPEN_KEEP_CACHE;
         if locked(&self.mount.inodes).set_version(inode, status.version()) {
             answer = FopenFlags::empty();
@@ -645,52 +587,47 @@ impl MountFileSystem {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the kernel changes attributes all at once")]
-    fn change(
+    fn truncate(&self, inode: u64, size: u64, handle: Option<FileHandle>) -> io::Result<()> {
+        let _no_reply_is_sent = write_locked(&self.context.sizes);
+        if let Some(handle) = handle.and_then(|handle| self.handle(handle).ok()) {
+            rustix::fs::ftruncate(&handle.descriptor, size)?;
+            self.update_version(inode, &handle.descriptor);
+        } else {
+            let found = locked(&self.mount.inodes).locate(inode)?;
+            let flags = open_flags(libc::O_WRONLY);
+            let file = rustix::fs::openat(&found.directory, &found.name, flags, Mode::empty())?;
+            rustix::fs::ftruncate(&file, size)?;
+            self.update_version(inode, &file);
+        }
+        self.invalidate_data(inode, size, 0);
+        Ok(())
+    }
+
+    fn set_attributes(
         &self,
         inode: u64,
         mode: Option<u32>,
         uid: Option<u32>,
         gid: Option<u32>,
-        size: Option<u64>,
         times: Option<&Timestamps>,
-        handle: Option<FileHandle>,
-    ) -> io::Result<FileAttr> {
-        let place = locked(&self.mount.inodes).locate(inode);
-        if let Some(size) = size {
-            let _no_reply_is_sent = write_locked(&self.context.sizes);
-            let opened = handle.and_then(|handle| self.handle(handle).ok());
-            if let Some(handle) = opened {
-                rustix::fs::ftruncate(&handle.descriptor, size)?;
-                self.update_version(inode, &handle.descriptor);
-            } else {
-                let place = place.as_ref().map_err(copy)?;
-                let flags = open_flags(libc::O_WRONLY);
-                let file = rustix::fs::openat(&place.directory, &place.name, flags, Mode::empty())?;
-                rustix::fs::ftruncate(&file, size)?;
-                self.update_version(inode, &file);
-            }
-            self.invalidate_data(inode, size, 0);
+    ) -> io::Result<()> {
+        let found = locked(&self.mount.inodes).locate(inode)?;
+        if uid.is_some() || gid.is_some() {
+            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+            rustix::fs::chownat(&found.directory, &found.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
         }
-        if mode.is_some() || uid.is_some() || gid.is_some() || times.is_some() {
-            let place = place.as_ref().map_err(copy)?;
-            if uid.is_some() || gid.is_some() {
-                let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
-                rustix::fs::chownat(&place.directory, &place.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
-            }
-            if let Some(mode) = mode {
-                let mode = Mode::from_raw_mode(mode & 0o7777);
-                rustix::fs::chmodat(&place.directory, &place.name, mode, AtFlags::empty())?;
-            }
-            if let Some(times) = times {
-                rustix::fs::utimensat(&place.directory, &place.name, times, AtFlags::SYMLINK_NOFOLLOW)?;
-            }
-            let status = Status::at(&place.directory, &place.name)?;
-            locked(&self.mount.inodes).set_version(inode, status.version());
-            // Attributes only: there are no pages that far.
-            self.invalidate_data(inode, i64::MAX as u64 & !0xfff, 0);
+        if let Some(mode) = mode {
+            let mode = Mode::from_raw_mode(mode & 0o7777);
+            rustix::fs::chmodat(&found.directory, &found.name, mode, AtFlags::empty())?;
         }
-        Ok(self.status(inode, handle)?.attributes(inode))
+        if let Some(times) = times {
+            rustix::fs::utimensat(&found.directory, &found.name, times, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        let status = Status::at(&found.directory, &found.name)?;
+        locked(&self.mount.inodes).set_version(inode, status.version());
+        // Attributes only: there are no pages that far.
+        self.invalidate_data(inode, i64::MAX as u64 & !0xfff, 0);
+        Ok(())
     }
 
     fn rename_file(
@@ -699,6 +636,9 @@ impl MountFileSystem {
         to: (INodeNo, &OsStr),
         flags: RenameFlags,
     ) -> io::Result<()> {
+        if !flags.difference(RenameFlags::RENAME_NOREPLACE).is_empty() {
+            return Err(error_number(libc::EINVAL));
+        }
         let (old, new) = {
             let inodes = locked(&self.mount.inodes);
             (inodes.directory(from.0.0)?, inodes.directory(to.0.0)?)
@@ -711,12 +651,10 @@ impl MountFileSystem {
         rustix::fs::renameat_with(&old, from.1, &new, to.1, kernel_flags)?;
         let source = (from.0.0, from.1);
         let target = (to.0.0, to.1);
-        if let Some((status, numbers)) = replaced {
-            if flags.contains(RenameFlags::RENAME_EXCHANGE) {
-                locked(&self.mount.inodes).renamed(target, source, numbers.inode);
-            } else if numbers != moved {
-                self.forget_name(target.0, target.1, &status, numbers);
-            }
+        if let Some((status, numbers)) = replaced
+            && numbers != moved
+        {
+            self.forget_name(target.0, target.1, &status, numbers);
         }
         let mut inodes = locked(&self.mount.inodes);
         inodes.renamed(source, target, moved.inode);
@@ -762,11 +700,6 @@ impl MountFileSystem {
         self.invalidate_data(inode, offset, data.len() as u64);
         Ok(())
     }
-}
-
-/// The same error again.
-fn copy(error: &io::Error) -> io::Error {
-    error_number(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// Sends an entry or the error.
