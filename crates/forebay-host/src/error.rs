@@ -1,4 +1,4 @@
-//! What can go wrong with shared memory, the runtime directory, sockets and pidfds.
+//! Errors of shared memory, the runtime directory, sockets and pidfds.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,23 +16,23 @@ pub enum HostError {
         path: PathBuf,
         /// What was expected and found.
         problem: String,
-        /// The way out.
+        /// Advice.
         hint: String,
     },
-    /// Shared memory is not what it should be.
+    /// Shared memory has an unexpected size or seal.
     #[error("shared memory: expected {expected}, found {found}")]
     Memory {
-        /// What was asked for.
+        /// The requested property.
         expected: String,
-        /// What is there.
+        /// The actual property.
         found: String,
     },
-    /// The system gave no memory.
+    /// The system refused memory.
     #[error("cannot {action}: {}", refusal.cause)]
     NoMemory {
         /// What was attempted.
         action: String,
-        /// Which limit is reached, and the way out.
+        /// The limit that was reached, and advice.
         refusal: MemoryRefusal,
     },
     /// The operating system refused.
@@ -40,13 +40,13 @@ pub enum HostError {
     System {
         /// What was attempted.
         action: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl HostError {
-    /// Advice that goes below the message, if there is any.
+    /// Advice for the line below the message.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
@@ -63,7 +63,7 @@ impl HostError {
         move |source| Self::System { action, source: source.into() }
     }
 
-    /// Like [`HostError::system`], of an attempt to take `bytes` of memory.
+    /// Like [`HostError::system`], for an attempt to allocate `bytes`.
     pub(crate) fn taking<E: Into<io::Error>>(
         action: impl Into<String>,
         bytes: u64,
@@ -83,10 +83,10 @@ impl HostError {
     }
 }
 
-/// What the action of watching a process is called in messages.
+/// The action of watching a process, as messages name it.
 pub(crate) const WATCH: &str = "watch a process (pidfd_open)";
 
-/// How the actions on the two files of a [`SocketPath`](crate::SocketPath) begin in messages.
+/// Prefixes of the actions on the two files of a [`SocketPath`](crate::SocketPath).
 pub(crate) const LOCK: &str = "lock ";
 pub(crate) const LISTEN: &str = "listen at ";
 

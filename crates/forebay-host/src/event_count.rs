@@ -10,15 +10,14 @@
 //! 2. wait: increment `waiters`, then in a loop: load `sequence`, full fence, *evaluate the
 //!    condition*, and sleep while `sequence` is unchanged.
 //!
-//! With the two fences it cannot happen that the notifier misses the waiter *and* the waiter misses
-//! the word. A notification between the evaluation and the sleep changes `sequence`, so the sleep
-//! does not begin. `tests/loom_event_count.rs` checks this in every interleaving; there a futex is
-//! a lock and a condition variable.
+//! The two fences rule out that the notifier misses the waiter *and* the waiter misses the word. A
+//! notification between the evaluation and the sleep changes `sequence`, so the sleep does not
+//! begin. `tests/loom_event_count.rs` checks every interleaving, with a lock and a condition
+//! variable as the futex.
 //!
 //! A process that is killed while it waits leaves `waiters` one too high: notifications stay
 //! correct and cost a system call. All zeros is a valid event count. A wait ends only when the
-//! condition holds or the time is over; each notification re-evaluates the condition, whatever it
-//! was for.
+//! condition holds or the timeout expires; every notification re-evaluates the condition.
 
 use std::time::{Duration, Instant};
 
@@ -41,12 +40,12 @@ impl EventCount {
         Self::default()
     }
 
-    /// Wakes everybody whose condition may hold now. To be called after the word was published.
+    /// Wakes all waiters, to re-evaluate their conditions. Call it after publishing the word.
     #[inline]
     pub fn notify(&self) {
         // SYNC: event-published. Orders the caller's publishing store before the load of `waiters`;
-        // pairs with the fence in `wait`, which orders the count of `waiters` before the look at
-        // the condition.
+        // pairs with the fence in `wait`, which orders the increment of `waiters` before the
+        // evaluation of the condition.
         fence(Ordering::SeqCst);
         if self.waiters.load(Ordering::Relaxed) != 0 {
             self.wake();
@@ -55,13 +54,13 @@ impl EventCount {
 
     #[cold]
     fn wake(&self) {
-        // SYNC: event-sequence (release) pairs with the acquire in `wait`: who sees the new count
-        // sees the word.
+        // SYNC: event-sequence (release) pairs with the acquire in `wait`: a waiter that sees the
+        // new count sees the word.
         self.sequence.fetch_add(1, Ordering::Release);
         self.futex_wake();
     }
 
-    /// Waits until `condition` holds or `timeout` is over; returns whether it holds.
+    /// Waits until `condition` holds or `timeout` expires; returns whether it holds.
     ///
     /// The condition runs on this thread at the start and after each notification. It reads what
     /// other processes publish by an acquire load.
@@ -69,13 +68,13 @@ impl EventCount {
         if condition() {
             return true;
         }
-        // `None`: so far away that the clock cannot say it.
+        // `None`: beyond the range of the clock.
         let end = Instant::now().checked_add(timeout);
         let _waiter = Waiter::new(&self.waiters);
         loop {
             // SYNC: event-sequence (acquire) pairs with the release in `wake`.
             let remembered = self.sequence.load(Ordering::Acquire);
-            // SYNC: event-published. Pairs with the fence in `ring`.
+            // SYNC: event-published. Pairs with the fence in `notify`.
             fence(Ordering::SeqCst);
             if condition() {
                 return true;
@@ -88,7 +87,7 @@ impl EventCount {
         }
     }
 
-    /// Processes that wait now, and processes that were killed while they waited.
+    /// Number of waiting processes, plus those killed while they waited.
     pub fn waiters(&self) -> u32 {
         self.waiters.load(Ordering::Relaxed)
     }
@@ -107,8 +106,8 @@ impl EventCount {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         };
-        // Woken, changed meanwhile, interrupted by a signal, time over: `wait` looks again in all
-        // of them.
+        // Woken, changed, interrupted by a signal or timed out: `wait` evaluates again in all
+        // cases.
         let _ = futex::wait(&self.sequence, futex::Flags::empty(), remembered, Some(&limit));
     }
 
@@ -123,7 +122,7 @@ impl EventCount {
     }
 }
 
-/// Counts itself among the waiting as long as it lives, also through a panic of the condition.
+/// Counts as a waiter while it lives, also through a panic of the condition.
 struct Waiter<'a>(&'a AtomicU32);
 
 impl<'a> Waiter<'a> {
@@ -135,7 +134,7 @@ impl<'a> Waiter<'a> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        // A panic of loom itself (it found a dead-lock) leaves no model to count in.
+        // After a panic of loom itself (a deadlock) there is no model to count in.
         if cfg!(loom) && std::thread::panicking() {
             return;
         }
@@ -143,7 +142,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// What the kernel promises of a futex, in loom's terms: comparing and falling asleep are one step.
+/// A futex in loom's terms: comparing and falling asleep are one atomic step.
 #[cfg(loom)]
 mod model {
     use crate::sync::{Condvar, Mutex, wait};

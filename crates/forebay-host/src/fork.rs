@@ -1,11 +1,13 @@
-//! Noticing that this process is a forked child.
+//! Detects that this process is a forked child.
 //!
 //! A child made by `fork` without `exec` has the parent's memory, descriptors and objects, but none
-//! of its threads, and it is not the process that the other ranks know. So everything that belongs
-//! to a loader remembers the [`generation`] in which it was made; the number grows by one in every
-//! child (a handler of `pthread_atfork`), and [`in_forked_child`] compares. Children made by a bare
-//! `clone` system call do not run such handlers; no library that Python programs use does that
-//! without `exec`. The same handler closes what must not stay open in a child ([`ClosedInChild`]).
+//! of its threads, and the other ranks do not know it. So every object of a loader stores the
+//! [`generation`] in which it was created. A `pthread_atfork` handler increments the generation in
+//! each child, and [`in_forked_child`] compares. The same handler closes descriptors that must not
+//! stay open in a child ([`ClosedInChild`]).
+//!
+//! A bare `clone` system call does not run such handlers; no library that Python programs use makes
+//! it without `exec`.
 
 use std::os::fd::RawFd;
 use std::sync::Once;
@@ -14,7 +16,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 /// 0 until the handler is installed.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// How often the line of processes that leads here has forked since it first asked; never 0.
+/// Number of forks among the ancestors of this process since the first call, plus one.
 #[inline]
 pub fn generation() -> u64 {
     match GENERATION.load(Ordering::Relaxed) {
@@ -23,7 +25,7 @@ pub fn generation() -> u64 {
     }
 }
 
-/// Whether this process was forked after `remembered` was taken from [`generation`].
+/// Whether this process was forked after [`generation`] returned `remembered`.
 #[inline]
 pub fn in_forked_child(remembered: u64) -> bool {
     generation() != remembered
@@ -33,9 +35,8 @@ pub fn in_forked_child(remembered: u64) -> bool {
 fn install() -> u64 {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        // SAFETY: `grow` has the signature that pthread_atfork wants and lives as long as the
-        // program; it only touches an atomic, which is allowed in the child of a process with
-        // several threads.
+        // SAFETY: `grow` has the signature of pthread_atfork and lives as long as the program. It
+        // uses only atomics and close(2), which the child of a threaded process may.
         let refused = unsafe { libc::pthread_atfork(None, None, Some(grow)) };
         assert_eq!(refused, 0, "pthread_atfork needs a few bytes of memory");
         GENERATION.store(1, Ordering::Relaxed);
@@ -48,21 +49,21 @@ extern "C" fn grow() {
     for place in &CLOSED_IN_CHILDREN {
         let descriptor = place.swap(FREE, Ordering::Relaxed);
         if descriptor != FREE {
-            // SAFETY: close(2) may be called in the child of a process with several threads. The
-            // descriptor is the child's copy of one that an owner in the parent's thread holds;
-            // that thread is not in the child, so nobody closes it a second time.
+            // SAFETY: close(2) is async-signal-safe. The owner of the descriptor is on the stack of
+            // a thread of the parent, which the child does not have, so nothing closes it twice.
             unsafe { libc::close(descriptor) };
         }
     }
 }
 
-/// Descriptors at once; one for each link to another node.
+/// Maximum number of descriptors; each link to another node has one.
 const PLACES: usize = 1024;
 const FREE: RawFd = -1;
 static CLOSED_IN_CHILDREN: [AtomicI32; PLACES] = [const { AtomicI32::new(FREE) }; PLACES];
 
-/// Sees to it that a descriptor is closed in forked children, as long as this lives: a connection
-/// that a child keeps open does not end when this process does.
+/// Closes a descriptor in forked children, as long as this lives.
+///
+/// A connection that a child keeps open does not end with this process.
 ///
 /// The owner of the descriptor must live on the stack of a thread that never forks, so that the
 /// child has no owner.
@@ -70,8 +71,8 @@ static CLOSED_IN_CHILDREN: [AtomicI32; PLACES] = [const { AtomicI32::new(FREE) }
 pub struct ClosedInChild(Option<usize>);
 
 impl ClosedInChild {
-    /// Notes the descriptor. With more than a thousand of them the rest are kept open in children,
-    /// which is later news of a death.
+    /// Registers the descriptor. Beyond the maximum it stays open in children, which only delays
+    /// the detection of a death.
     pub fn new(descriptor: RawFd) -> Self {
         generation(); // the handler is installed
         let take = |place: &AtomicI32| {
@@ -95,8 +96,7 @@ mod tests {
 
     /// Runs `body` in a forked child and returns its exit code.
     fn exit_code_of_child(body: impl FnOnce() -> i32) -> i32 {
-        // SAFETY: the child only runs `body`, which touches atomics and forks at most, and leaves
-        // by `_exit`.
+        // SAFETY: the child only runs `body`, which uses atomics and forks, and leaves by `_exit`.
         match unsafe { libc::fork() } {
             -1 => panic!("fork: {}", std::io::Error::last_os_error()),
             // SAFETY: ends the child without running destructors of the parent.

@@ -1,23 +1,22 @@
-//! The processes of one node: what they share, how they wake and find each other, and what the
-//! system lets them take.
+//! What the processes of one node share: memory, wake-ups, sockets and limits.
 //!
-//! - [`sealed_memfd`], [`sealed_copy`] and [`Draft`] create memory without a name; [`Map`] maps it.
+//! - [`sealed_memfd`], [`sealed_copy`] and [`Draft`] create anonymous shared memory; [`Map`] maps
+//!   it.
 //! - [`EventCount`] wakes processes that wait for a word in shared memory. [`sync`] holds the
 //!   atomics and locks that loom replaces.
-//! - [`runtime_directory`] is the user's private directory on the node; [`SocketPath`] is a socket
-//!   in it with its lock, and [`PacketSocket`] carries packets with descriptors.
+//! - [`runtime_directory`] is the user's private directory on the node. [`SocketPath`] is a socket
+//!   in it with a lock, [`PacketSocket`] sends packets with descriptors.
 //! - [`own_pidfd`] and [`first_exited`] detect the end of a process; [`Siblings`] are the processes
 //!   that the same launcher started; [`fork`] distinguishes a forked child from its parent.
-//! - [`available_bytes`] and its neighbours answer how much memory may be taken. [`MemoryRefusal`]
-//!   and [`ThreadError`] name the limit that the system enforced.
-//! - [`failpoint`] stops a process at an exact place, for tests of failures.
+//! - [`available_bytes`] and related functions return how much memory this process may use.
+//!   [`MemoryRefusal`] and [`ThreadError`] name the limit that was reached.
 //!
-//! Promises: nothing here has a name in a file system but the two files of a [`SocketPath`], which
-//! its lock removes; no call waits for another process but [`EventCount::wait`]; what arrives over
-//! a socket is checked before it is used.
+//! Promises: nothing has a name in a file system except the two files of a [`SocketPath`], which
+//! its lock removes. Only [`EventCount::wait`] waits for another process. Everything that arrives
+//! over a socket is validated.
 //!
-//! Not done here: who joins whom, what the messages say, and when to give up. The crate starts no
-//! threads.
+//! Not done here: which process joins which, the meaning of messages, and timeouts. The crate
+//! starts no threads.
 
 // A test may panic where there are no threads.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]

@@ -1,20 +1,18 @@
-//! Memory that the processes of a node share: made without a name, handed over as a descriptor,
-//! gone with its last user.
+//! Shared memory of the processes of a node: anonymous, passed as a descriptor, freed with its last
+//! user.
 //!
-//! - [`sealed_memfd`] makes zeros that everybody may write and nobody can shrink or grow, so no
-//!   access to a mapping can end in SIGBUS; [`sealed_copy`] makes bytes that nobody, the maker
-//!   included, can change any more; a [`Draft`] is filled piece by piece before it is sealed like
-//!   that.
-//! - [`Map`] maps either, after it has checked size and seals itself: what arrives over a socket is
-//!   not believed.
-//! - [`Map::populate`] touches pages ahead of their use: that costs 0.8 s/GiB, the first copy into
-//!   them otherwise 1.0. Pages are charged to the control group of whoever touches them first, so
-//!   the leader does it, in the background.
-//! - [`Map::ask_for_huge_pages`] asks; most systems say no to shared memory, silently, so
-//!   [`Map::huge_bytes`] counts.
+//! - [`sealed_memfd`] creates writable zeros with a fixed size, so no access to a mapping can raise
+//!   SIGBUS. [`sealed_copy`] creates immutable bytes; a [`Draft`] is filled piece by piece and then
+//!   becomes immutable.
+//! - [`Map`] maps either, after it has validated size and seals.
+//! - [`Map::populate`] touches pages ahead of their use: that costs 0.8 s/GiB, a first copy into
+//!   untouched pages 1.0. The kernel charges a page to the control group of the process that
+//!   touches it first, so the leader populates, in the background.
+//! - [`Map::ask_for_huge_pages`] requests huge pages. Most systems ignore that for shared memory,
+//!   so [`Map::huge_bytes`] counts them.
 //!
-//! How much may be taken is answered by [`available_bytes`](crate::available_bytes) and its
-//! neighbours: a process that takes more is killed without an error.
+//! [`available_bytes`](crate::available_bytes) returns how much memory may be used: a process that
+//! uses more is killed without an error.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +25,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::HostError;
 
-/// Bytes that are touched between two looks at whether to stop \[bytes\]: about 3 ms of work.
+/// Bytes touched between two checks of `stop` \[bytes\]: about 3 ms of work.
 const POPULATE_STEP_BYTES: usize = 4 << 20;
 
 const PAGE_BYTES: usize = 4096;
@@ -47,7 +45,7 @@ fn memfd(name: &str, bytes: u64) -> Result<OwnedFd, HostError> {
     Ok(fd)
 }
 
-/// Makes `bytes` bytes of zeros whose size is sealed. `name` appears in `/proc/PID/maps` only.
+/// Creates zeros whose size is sealed. `name` appears in `/proc/PID/maps` only.
 pub fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, HostError> {
     let fd = memfd(name, bytes as u64)?;
     rustix::fs::fcntl_add_seals(&fd, fixed_size() | SealFlags::SEAL)
@@ -55,15 +53,14 @@ pub fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, HostError> {
     Ok(fd)
 }
 
-/// Makes memory that holds `bytes` and can never change again.
+/// Creates immutable memory that holds `bytes`.
 pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, HostError> {
     let draft = Draft::new(name, bytes.len() as u64)?;
     draft.write(0, bytes)?;
     draft.seal()
 }
 
-/// Memory that is being filled, by several threads if need be; what nobody writes stays a hole that
-/// costs nothing.
+/// Memory that threads fill before it becomes immutable. Unwritten parts are holes without cost.
 #[derive(Debug)]
 pub struct Draft {
     name: String,
@@ -71,7 +68,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Makes `bytes` bytes of zeros.
+    /// Creates `bytes` zeros.
     pub fn new(name: &str, bytes: u64) -> Result<Self, HostError> {
         Ok(Self { name: name.to_owned(), fd: memfd(name, bytes)? })
     }
@@ -91,7 +88,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Ends the writing: from now on nobody, the maker included, can change it.
+    /// Makes the memory immutable, also for this process.
     pub fn seal(self) -> Result<OwnedFd, HostError> {
         rustix::fs::fcntl_add_seals(&self.fd, fixed_size() | SealFlags::WRITE | SealFlags::SEAL)
             .map_err(HostError::system(format!("seal shared memory \"{}\"", self.name)))?;
@@ -104,19 +101,18 @@ impl Draft {
 pub struct Map {
     start: NonNull<u8>,
     length: usize,
-    /// Nobody can write these bytes, in any process.
+    /// No process can write these bytes.
     frozen: bool,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; what may be done through its address
-// is up to the users of `as_ptr`, each of which says why it is sound.
+// SAFETY: a mapping belongs to the process, not to a thread. Each user of `as_ptr` justifies its
+// own accesses.
 unsafe impl Send for Map {}
-// SAFETY: as above; `bytes` hands out shared references only to memory that nobody can write.
+// SAFETY: as above; `bytes` returns shared references to immutable memory only.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps all of `fd` to read and write, after checking that it is `length` bytes long and cannot
-    /// change its size.
+    /// Maps all of `fd` read-write, after checking that its size is `length` and sealed.
     pub fn shared(fd: impl AsFd, length: usize) -> Result<Self, HostError> {
         let (found, seals) = examine(&fd)?;
         if found != length as u64 {
@@ -128,7 +124,7 @@ impl Map {
         Self::new(fd, length, ProtFlags::READ | ProtFlags::WRITE, false)
     }
 
-    /// Maps all of `fd` to read, after checking that its content is sealed.
+    /// Maps all of `fd` read-only, after checking that its content is sealed.
     pub fn read_only(fd: impl AsFd) -> Result<Self, HostError> {
         let (length, seals) = examine(&fd)?;
         if !seals.contains(fixed_size() | SealFlags::WRITE) {
@@ -141,15 +137,15 @@ impl Map {
         if length == 0 {
             return Ok(Self { start: NonNull::dangling(), length, frozen });
         }
-        // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no existing memory.
         let start = unsafe { rustix::mm::mmap(null_mut(), length, protection, MapFlags::SHARED, fd, 0) }
             .map_err(HostError::taking(format!("map {length} bytes of shared memory"), length as u64))?;
         let start = NonNull::new(start.cast()).expect("a mapping does not start at address 0");
         Ok(Self { start, length, frozen })
     }
 
-    /// The first byte, page-aligned, valid as long as the map. Not to be written through where the
-    /// map is read-only.
+    /// The first byte: page-aligned, valid as long as the map, and not writable for a read-only
+    /// map.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -159,7 +155,7 @@ impl Map {
         self.length
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -167,19 +163,18 @@ impl Map {
     /// The bytes of a map made by [`Map::read_only`].
     ///
     /// # Panics
-    /// For a writable map, whose bytes change behind any reference.
+    /// For a writable map, whose bytes may change behind a reference.
     pub fn bytes(&self) -> &[u8] {
         assert!(self.frozen, "only a read-only map of sealed content has bytes that stay as they are");
-        // SAFETY: mapped for as long as `self`, `length` long (dangling and 0 for an empty one),
-        // and the write seal was checked, so no process can change them.
+        // SAFETY: the mapping lives as long as `self` and has `length` bytes (for 0 the pointer
+        // dangles). The write seal was checked, so no process can change them.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    /// Touches the pages of `range` \[bytes\] so that their first use costs nothing; content stays
-    /// as it is.
+    /// Touches the pages of `range` \[bytes\], so that their first use is fast; keeps the content.
     ///
-    /// Works in steps of a few milliseconds and looks at `stop` before each. Safe while others use
-    /// the memory. Returns whether it came to the end.
+    /// Works in steps of a few milliseconds and calls `stop` before each. Safe while other
+    /// processes use the memory. Returns whether it finished.
     ///
     /// # Panics
     /// When `range` is not inside the map, or the map is read-only.
@@ -217,14 +212,14 @@ impl Map {
     }
 
     fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the callers' ranges lie inside the mapping. Of the advices used here only that of
-        // `release` changes content, which is what it is for: bytes of a shared mapping may change
-        // at any time, and who reads them says why it is sound.
+        // SAFETY: the callers' ranges lie inside the mapping. Only the advice of `release` changes
+        // content. Bytes of a shared mapping may change at any time; each reader justifies its own
+        // accesses.
         unsafe { rustix::mm::madvise(self.start.as_ptr().add(range.start).cast(), range.len(), advice) }
     }
 
-    /// Gives the pages of `range` \[bytes\], whole ones, back to the system: they are zeros for
-    /// every process from now on.
+    /// Returns the whole pages of `range` \[bytes\] to the system: they become zeros for all
+    /// processes.
     ///
     /// # Panics
     /// When `range` is not inside the map or not made of pages, or the map is read-only.
@@ -241,16 +236,16 @@ impl Map {
     fn touch(&self, range: Range<usize>) {
         for offset in range.step_by(PAGE_BYTES) {
             // SAFETY: inside the writable mapping by the callers' check. The access is atomic and
-            // adds nothing, so it loses nothing that others write at the same time.
+            // adds 0, so it loses no concurrent write.
             let byte = unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(offset)) };
-            // Not `fetch_add(0)`: the compiler may make a load of it.
+            // Not `fetch_add(0)`: the compiler may turn it into a load.
             let value = byte.load(Ordering::Relaxed);
             let _ = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Asks for huge pages, before the memory is touched. Returns whether this system may give them
-    /// to shared memory.
+    /// Requests huge pages; call it before the memory is touched. Returns whether this system may
+    /// use them for shared memory.
     pub fn ask_for_huge_pages(&self) -> bool {
         const POLICY: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
         let asked = self.length > 0 && self.advise(0..self.length, Advice::LinuxHugepage).is_ok();
@@ -258,8 +253,8 @@ impl Map {
         asked && policy_gives_huge_pages(&policy)
     }
 
-    /// Bytes of this mapping that are huge pages now. Walks the process's page tables: for
-    /// `explain()`, not for loops.
+    /// Bytes of this mapping in huge pages. Slow, as the kernel walks the page tables: for
+    /// `explain()`.
     pub fn huge_bytes(&self) -> u64 {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         let start = self.start.as_ptr() as u64;
@@ -270,8 +265,8 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         if self.length > 0 {
-            // SAFETY: this mapping was made by `new` and nothing borrowed from it outlives `self`;
-            // who keeps addresses keeps the map (see `as_ptr`).
+            // SAFETY: `new` made this mapping, and no borrow of it outlives `self`. A holder of an
+            // address also holds the map (see `as_ptr`).
             let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
         }
     }

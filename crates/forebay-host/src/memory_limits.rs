@@ -1,12 +1,11 @@
-//! How much memory this process may take without being killed for it.
+//! How much memory this process may use without being killed.
 //!
-//! A control group that is over its limit gets no error but SIGKILL, whichever way the memory was
-//! asked for, so limit and usage are read beforehand. The group and all its ancestors count, in
-//! version 1 (`memory.limit_in_bytes`) and version 2 (`memory.max`), found through
-//! `/proc/self/cgroup` and `/proc/self/mountinfo`. The usage of a group contains the page cache of
-//! the files it read; a training job fills its limit with that, and the kernel drops it when memory
-//! is asked for. So file pages of `memory.stat` are not counted as used, as in the kernel's own
-//! `MemAvailable`.
+//! The kernel kills a control group that exceeds its limit, without an error, so limit and usage
+//! are read beforehand. The group and all its ancestors count, in version 1
+//! (`memory.limit_in_bytes`) and version 2 (`memory.max`), found through `/proc/self/cgroup` and
+//! `/proc/self/mountinfo`. The usage of a group contains the page cache of the files that it read.
+//! A training job fills its limit with that, and the kernel drops it on demand, so file pages of
+//! `memory.stat` do not count as used, as in the kernel's own `MemAvailable`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,17 +13,15 @@ use std::path::{Path, PathBuf};
 /// Largest default budget \[bytes\]: 2.5 GiB hold the windows of the default order for samples of
 /// 110 KB on 16 ranks.
 const DEFAULT_MOST_BYTES: u64 = 2560 << 20;
-/// Part of what there is that the default takes: one in this many.
+/// The default budget is the limit divided by this.
 const DEFAULT_PART: u64 = 4;
 
-/// Bytes that can be taken now: the least of what the system and every control group above this
-/// process have left.
+/// Bytes available now: the minimum of the system and all control groups of this process.
 pub fn available_bytes() -> u64 {
     Machine::this().available_bytes()
 }
 
-/// Memory of the machine or of the tightest control group above this process, whichever is less
-/// \[bytes\].
+/// Memory of the machine, or the smallest limit of a control group of this process \[bytes\].
 pub fn limit_bytes() -> u64 {
     Machine::this().limit_bytes()
 }
@@ -34,13 +31,12 @@ pub fn physical_bytes() -> u64 {
     Machine::this().physical_bytes()
 }
 
-/// Budget of a job on a node where the user names none: a quarter of [`limit_bytes`], 2.5 GiB at
-/// most.
+/// Default budget of a job on a node: a quarter of [`limit_bytes`], at most 2.5 GiB.
 pub fn default_memory_bytes() -> u64 {
     (limit_bytes() / DEFAULT_PART).min(DEFAULT_MOST_BYTES)
 }
 
-/// Where the kernel tells these things; tests make their own.
+/// Paths of the kernel's files; tests use their own.
 pub(crate) struct Machine {
     pub(crate) root: PathBuf,
 }
@@ -82,7 +78,7 @@ impl Machine {
             .fold(of_system.unwrap_or(u64::MAX), u64::min)
     }
 
-    /// All groups with a limit above this process.
+    /// All control groups of this process that have a limit.
     fn groups(&self) -> Vec<Group> {
         let group = |group: GroupDirectory| {
             if group.unified { unified_group(&group.path) } else { version_1_group(&group.path) }
@@ -90,8 +86,7 @@ impl Machine {
         self.directories("memory").into_iter().filter_map(group).collect()
     }
 
-    /// The directories of the groups above this process that a controller of version 1 or version 2
-    /// may limit, its own first.
+    /// Directories of the control groups of this process, its own first, in version 1 or 2.
     pub(crate) fn directories(&self, controller: &str) -> Vec<GroupDirectory> {
         let (memberships, mounts) = (self.read("proc/self/cgroup"), self.read("proc/self/mountinfo"));
         let mut directories = Vec::new();
@@ -124,8 +119,8 @@ impl Machine {
     }
 }
 
-/// Where the hierarchy of a controller, of version 1, or that of version 2 is mounted, and the
-/// directory of the group `path` below that.
+/// Mount point of a hierarchy (a controller of version 1, or version 2), and the directory of the
+/// group `path` below it.
 fn find_mount(mountinfo: &str, controller: Option<&str>, path: &str) -> Option<(PathBuf, PathBuf)> {
     for line in mountinfo.lines() {
         // 36 35 98:0 /root /mount/point options optional-fields - type source super-options
@@ -146,8 +141,8 @@ fn find_mount(mountinfo: &str, controller: Option<&str>, path: &str) -> Option<(
             continue;
         }
         let point = PathBuf::from(unescape(point));
-        // Inside a container the root may be the container's own group, or `path` may lead out of
-        // what is mounted ("/../.."); then the top of the mount is the best that can be seen.
+        // In a container the root may be the container's own group, or `path` may lead outside the
+        // mount ("/../.."): then use the top of the mount.
         let below = Path::new(path).strip_prefix(unescape(root)).ok();
         let below = below.filter(|below| !below.components().any(|part| part.as_os_str() == ".."));
         let leaf = match below {
@@ -159,7 +154,7 @@ fn find_mount(mountinfo: &str, controller: Option<&str>, path: &str) -> Option<(
     None
 }
 
-/// Undoes the octal escapes of mountinfo (`\040` is a space).
+/// Decodes the octal escapes of mountinfo (`\040` is a space).
 fn unescape(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -177,7 +172,7 @@ fn unescape(text: &str) -> String {
     plain
 }
 
-/// A group of version 2; `None` where it has no limit.
+/// A group of version 2; `None` without a limit.
 fn unified_group(directory: &Path) -> Option<Group> {
     let limit_bytes = number(&directory.join("memory.max"))?;
     let usage = number(&directory.join("memory.current"))?;
@@ -186,7 +181,7 @@ fn unified_group(directory: &Path) -> Option<Group> {
     Some(Group { limit_bytes, used_bytes: usage.saturating_sub(files) })
 }
 
-/// A group of version 1; "unlimited" is a number there, larger than any memory.
+/// A group of version 1, where "unlimited" is a number larger than any memory.
 fn version_1_group(directory: &Path) -> Option<Group> {
     let limit_bytes = number(&directory.join("memory.limit_in_bytes"))?;
     let usage = number(&directory.join("memory.usage_in_bytes"))?;

@@ -1,10 +1,10 @@
-//! The limits of this process on memory: how much they leave, and which of them refused some.
+//! The memory limits of this process: what they leave, and which one refused an allocation.
 //!
-//! `RLIMIT_AS` (`ulimit -v`) counts address space, touched or not, in each process by itself:
-//! `VmSize` of `/proc/self/status`. `RLIMIT_DATA` (`ulimit -d`) counts private writable memory,
-//! `VmData`: the heap and the stacks of threads, and no shared mapping. The kernel answers both, a
-//! lack of memory and too many mappings (`vm.max_map_count`) with the same ENOMEM, so
-//! [`MemoryRefusal::of`] reads them afterwards and names the one that is reached, with its figure.
+//! `RLIMIT_AS` (`ulimit -v`) limits the address space of each process, touched or not: `VmSize` of
+//! `/proc/self/status`. `RLIMIT_DATA` (`ulimit -d`) limits private writable memory, the heap and
+//! the stacks of threads without shared mappings: `VmData`. Both limits, a lack of memory and too
+//! many mappings (`vm.max_map_count`) all cause ENOMEM, so [`MemoryRefusal::of`] reads them
+//! afterwards and names the one that is reached.
 
 use std::fs;
 use std::io;
@@ -15,28 +15,27 @@ use crate::memory_limits::{available_bytes, kib_after};
 
 const MIB: u64 = 1 << 20;
 
-/// Address space that `RLIMIT_AS` leaves this process \[bytes\]; `None` without such a limit.
+/// Address space that `RLIMIT_AS` leaves this process \[bytes\]; `None` without a limit.
 pub fn address_left_bytes() -> Option<u64> {
     let limit_bytes = getrlimit(Resource::As).current?;
     Some(limit_bytes.saturating_sub(used_bytes(&status(), "VmSize:")))
 }
 
-/// Why the system gave no memory, and what to do.
+/// Why the system refused memory, and advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryRefusal {
-    /// The limit that is reached, with its figure; the least that can be said is how much memory is
-    /// free.
+    /// The limit that is reached, with its value; if none is, the free memory.
     pub cause: String,
-    /// The way out.
+    /// Advice.
     pub hint: String,
 }
 
 impl MemoryRefusal {
-    /// Of an attempt to take `bytes`; `None` where the system's answer is about something else.
+    /// Explains a failed allocation of `bytes`; `None` if the error is not about memory.
     pub fn of(bytes: u64, source: &io::Error) -> Option<Self> {
         match source.raw_os_error()? {
             libc::ENOMEM | libc::ENOSPC => Some(Process::this().refusal(bytes)),
-            // What ftruncate(2) says of memory, too.
+            // ftruncate(2) also reports a lack of memory so.
             libc::EFBIG => Some(Self {
                 cause: "RLIMIT_FSIZE is reached, which counts for shared memory as for files".into(),
                 hint: "raise it with `ulimit -f`".into(),
@@ -46,7 +45,7 @@ impl MemoryRefusal {
     }
 }
 
-/// What counts for a refusal; tests make their own.
+/// The facts that explain a refusal; tests use their own.
 struct Process {
     status: String,
     address_limit: Option<u64>,

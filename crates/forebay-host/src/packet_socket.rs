@@ -1,9 +1,8 @@
 //! Packets with descriptors between processes of one node: a `SOCK_SEQPACKET` socket that never
 //! blocks.
 //!
-//! A packet arrives whole or not at all. Descriptors travel as `SCM_RIGHTS` and are closed on exec
-//! at the receiver. What the bytes mean is the caller's business, and so is waiting (poll(2) on the
-//! socket).
+//! A packet arrives whole or not at all. Descriptors travel as `SCM_RIGHTS`; the receiver's copies
+//! are closed on exec. The caller defines the content, and waits with poll(2) on the socket.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -20,50 +19,49 @@ use rustix::net::{
 
 use crate::error::{HostError, LISTEN};
 
-/// Largest packet \[bytes\]. The kernel takes memory for a packet in one piece; larger ones gain
-/// nothing.
+/// Largest packet \[bytes\]. The kernel allocates a packet in one piece; larger ones gain nothing.
 const PACKET_BYTES: usize = 64 << 10;
-/// Least that is taken for the largest packet, whatever the send buffer \[bytes\].
+/// Lower bound of the largest packet, whatever the send buffer \[bytes\].
 const MIN_PACKET_BYTES: usize = 516;
 /// Descriptors per packet; the kernel refuses more than 253.
 pub const MAX_FDS: usize = 64;
-/// Pause when too many descriptors are on their way to be received.
+/// Pause while too many descriptors are in flight.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 fn flags() -> SocketFlags {
     SocketFlags::CLOEXEC | SocketFlags::NONBLOCK
 }
 
-/// A packet that was received.
+/// A received packet.
 #[derive(Debug)]
 pub struct Packet {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// What came with them.
+    /// Its descriptors.
     pub fds: Vec<OwnedFd>,
-    /// It was longer than any packet that [`PacketSocket::try_send`] sends; the rest is lost.
+    /// Whether it was longer than any packet of [`PacketSocket::try_send`]; the rest is lost.
     pub is_truncated: bool,
 }
 
-/// What came of an attempt to receive.
+/// The result of an attempt to receive.
 #[derive(Debug)]
 pub enum Received {
     /// A packet.
     Packet(Packet),
-    /// Nothing is there yet.
+    /// No packet is available.
     Nothing,
-    /// The other side closed its end, or died.
+    /// The peer closed the connection or died.
     Closed,
 }
 
-/// What came of an attempt to send.
+/// The result of an attempt to send.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It is under way.
+    /// The packet was sent.
     Yes,
-    /// The other side has to receive something first.
+    /// The peer has to receive earlier packets first.
     Full,
-    /// The other side closed its end, or died.
+    /// The peer closed the connection or died.
     Closed,
 }
 
@@ -81,7 +79,7 @@ impl AsFd for PacketSocket {
 }
 
 impl PacketSocket {
-    /// Takes over a connected socket that does not block.
+    /// Takes ownership of a connected, non-blocking socket.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         // A packet and the kernel's own overhead must fit into the send buffer.
@@ -90,34 +88,34 @@ impl PacketSocket {
         Self { socket, max_packet_bytes }
     }
 
-    /// Connects to a listener; `None` while none can be reached there.
+    /// Connects to a listener; `None` if none accepts at the moment.
     pub fn connect(path: &Path) -> Result<Option<Self>, HostError> {
         let fail = || HostError::system(format!("connect to {}", path.display()));
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags(), None).map_err(fail())?;
         let address = SocketAddrUnix::new(path).map_err(fail())?;
         match connect(&socket, &address) {
             Ok(()) => Ok(Some(Self::new(socket))),
-            // Not there yet; bound but not listening, or stale; the backlog is full; interrupted.
+            // Missing; not listening, or stale; backlog full; interrupted.
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => Err(fail()(error)),
         }
     }
 
-    /// Most bytes of one packet \[bytes\].
+    /// Largest packet \[bytes\].
     #[must_use]
     pub fn max_packet_bytes(&self) -> usize {
         self.max_packet_bytes
     }
 
-    /// The user at the other end (for the side that connected: the one that called `listen`), and
-    /// the process id, 0 where it has none in this process's namespace.
+    /// User id and process id of the peer; the process that called `listen`, for a connecting side.
+    ///
+    /// The process id is 0 if the peer is not in this process's namespace.
     pub fn peer_credentials(&self) -> Result<(u32, i32), HostError> {
-        // Not by rustix: a process of another pid namespace has number 0 here, which rustix's `Pid`
-        // cannot hold.
+        // Without rustix, whose `Pid` cannot hold the 0 of another pid namespace.
         let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the descriptor is open as long as `self`, and the kernel writes at most `length`
-        // bytes, all plain numbers, into `who`.
+        // SAFETY: the descriptor is open as long as `self`. The kernel writes at most `length`
+        // bytes of plain numbers into `who`.
         let refused = unsafe {
             libc::getsockopt(
                 self.socket.as_raw_fd(),
@@ -133,7 +131,7 @@ impl PacketSocket {
         Ok((who.uid, who.pid))
     }
 
-    /// Sends one packet, `header` and `body` behind each other.
+    /// Sends one packet: `header`, then `body`.
     ///
     /// # Panics
     /// For more than [`MAX_FDS`] descriptors.
@@ -151,8 +149,7 @@ impl PacketSocket {
                 Ok(_) => Ok(Sent::Yes),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => Ok(Sent::Full),
-                // More descriptors under way than one user may have; they become fewer as others
-                // receive.
+                // The user has too many descriptors in flight; receivers reduce them.
                 Err(Errno::TOOMANYREFS) => {
                     std::thread::sleep(FULL_PAUSE);
                     Ok(Sent::Full)
@@ -176,8 +173,8 @@ impl PacketSocket {
                 RecvFlags::CMSG_CLOEXEC,
             ) {
                 Ok(received) => break received,
-                // Reset: the other side closed without having read everything. The kernel reports
-                // that once, before the last packets that it sent.
+                // Reset: the peer closed with unread packets. The kernel reports that once, before
+                // the last packets of the peer.
                 Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(Errno::AGAIN) => return Ok(Received::Nothing),
                 Err(error) => return Err(HostError::system("receive from a process of this node")(error)),
@@ -193,7 +190,7 @@ impl PacketSocket {
             return Ok(Received::Closed);
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            // The kernel drops descriptors for which this process has no room.
+            // The kernel drops descriptors beyond this process's limit.
             return Err(HostError::system("receive all descriptors from a process of this node")(
                 Errno::MFILE,
             ));
@@ -204,7 +201,7 @@ impl PacketSocket {
     }
 }
 
-/// A socket that others connect to.
+/// A listening socket.
 #[derive(Debug)]
 pub struct PacketListener {
     socket: OwnedFd,
@@ -217,7 +214,7 @@ impl AsFd for PacketListener {
 }
 
 impl PacketListener {
-    /// Listens at `path`, which must be free; `backlog` connections may wait to be accepted.
+    /// Listens at `path`, which must not exist; `backlog` limits the pending connections.
     pub fn bind(path: &Path, backlog: i32) -> Result<Self, HostError> {
         let fail = || HostError::system(format!("{LISTEN}{}", path.display()));
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags(), None).map_err(fail())?;
@@ -227,7 +224,7 @@ impl PacketListener {
         Ok(Self { socket })
     }
 
-    /// A process that has connected, if there is one.
+    /// Accepts a pending connection, if any.
     pub fn accept(&self) -> Result<Option<PacketSocket>, HostError> {
         loop {
             return match accept_with(&self.socket, flags()) {

@@ -1,9 +1,8 @@
-//! Which processes have ended, by their pidfds.
+//! Detects the end of processes by their pidfds.
 //!
-//! A pidfd is made by the process itself and sent to its peers. A process id could denote another
-//! process by now, or belong to another pid namespace, and a socket stays open in forked children;
-//! neither happens to a pidfd. It becomes readable when the last thread of the process has ended,
-//! however it ended.
+//! Each process creates its own pidfd and sends it to its peers. A process id may be reused or
+//! belong to another pid namespace, and a socket stays open in forked children; a pidfd has neither
+//! problem. It becomes readable when the last thread of the process has ended, for any reason.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -24,8 +23,7 @@ pub fn has_exited(pidfd: &OwnedFd) -> bool {
     poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// The place in the list of the first process that has ended. Never blocks: one `poll`, about a
-/// microsecond.
+/// Index of the first process that has ended. Never blocks: one `poll`, about a microsecond.
 #[must_use]
 pub fn first_exited(pidfds: &[BorrowedFd<'_>]) -> Option<usize> {
     if pidfds.is_empty() {
@@ -33,7 +31,7 @@ pub fn first_exited(pidfds: &[BorrowedFd<'_>]) -> Option<usize> {
     }
     let mut polled: Vec<PollFd<'_>> =
         pidfds.iter().map(|pidfd| PollFd::from_borrowed_fd(*pidfd, PollFlags::IN)).collect();
-    // A signal or a lack of kernel memory says nothing about a process; the next call asks again.
+    // On a signal or a lack of kernel memory the state is unknown; the next call polls again.
     poll(&mut polled, Some(&Timespec::default())).ok()?;
     polled.iter().position(|polled| !polled.revents().is_empty())
 }

@@ -1,18 +1,17 @@
-//! Where the processes of a node meet: a private directory of the user, and in it one socket per
-//! name.
+//! The meeting point of the processes of a node: a private directory of the user with one socket
+//! per name.
 //!
-//! The directory is `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay` where that place exists
-//! (schedulers hand the login node's value on to nodes that have no such directory), else
-//! `/tmp/forebay-UID`. `$TMPDIR` is not asked: it often differs between ranks, and they must agree.
-//! It is made with mode 0700; one that is there must be a real directory, ours, and closed to
-//! everybody else.
+//! The directory is `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay` if that variable's
+//! directory exists (schedulers pass the login node's value to nodes without it), else
+//! `/tmp/forebay-UID`. `$TMPDIR` is ignored, because it often differs between ranks. The directory
+//! is created with mode 0700; an existing one must be a real directory with our owner and that
+//! mode.
 //!
-//! A name has two files, called by its hash: the socket, and a lock file that the listening process
-//! keeps locked as long as the socket is there. The lock is one of `fcntl`, which ends with the
-//! process and is not inherited by its forked children. So a process that gets the lock knows that
-//! a socket beside it is stale, and may remove both: the next listener, a process whose listener
-//! died ([`SocketPath::remove_if_stale`]), and every listener for all other names in the directory
-//! ([`remove_stale_sockets`]).
+//! A name has two files, named by its hash: the socket, and a lock file. The listener holds an
+//! `fcntl` lock as long as the socket exists; the lock ends with the process, and forked children
+//! do not inherit it. So a process that gets the lock knows that the socket is stale, and removes
+//! both files. That may be the next listener, a process whose listener died
+//! ([`SocketPath::remove_if_stale`]), or a listener for another name ([`remove_stale_sockets`]).
 
 use std::ffi::OsString;
 use std::fs;
@@ -31,10 +30,10 @@ use crate::packet_socket::PacketListener;
 const VARIABLE: &str = "FOREBAY_RUNTIME_DIR";
 const SOCKET: &str = "sock";
 const LOCK: &str = "lock";
-/// Longest path of a socket \[bytes\]: `sun_path` has 108, one of them for the NUL at the end.
+/// Longest path of a socket \[bytes\]: `sun_path` has 108, including the final NUL.
 const SOCKET_PATH_BYTES: usize = 107;
 
-/// The runtime directory of this user, made if need be.
+/// Returns the runtime directory of this user; creates it if needed.
 pub fn runtime_directory() -> Result<PathBuf, HostError> {
     let uid = rustix::process::geteuid().as_raw();
     let path = choose(|name| std::env::var_os(name), uid)?;
@@ -65,7 +64,7 @@ fn choose(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> Result<PathB
     Ok(PathBuf::from(format!("/tmp/forebay-{uid}")))
 }
 
-/// Makes the directory if it is not there, and checks that nobody else can put anything into it.
+/// Creates the directory if needed, and checks that no other user can write to it.
 fn prepare(path: &Path, uid: u32) -> Result<(), HostError> {
     let refuse = |problem: String, hint: String| HostError::Directory { path: path.into(), problem, hint };
     let elsewhere =
@@ -114,11 +113,11 @@ pub struct SocketPath {
 }
 
 impl SocketPath {
-    /// The files in `directory` of the name that these words make together.
+    /// The files in `directory` of the name with these parts.
     pub fn new(directory: &Path, name: &[&str]) -> Result<Self, HostError> {
         let mut hash = Xxh3::new();
         for word in name {
-            // The length first, so that ("ab", "c") and ("a", "bc") differ.
+            // Each part with its length, so that ("ab", "c") and ("a", "bc") differ.
             hash.update(&(word.len() as u64).to_le_bytes());
             hash.update(word.as_bytes());
         }
@@ -145,14 +144,14 @@ impl SocketPath {
         &self.socket
     }
 
-    /// Locks the name, for a listener; `None` while another one has it.
+    /// Locks the name for a listener; `None` if another process holds the lock.
     pub fn try_lock(&self) -> Result<Option<SocketLock>, HostError> {
         self.lock(OFlags::CREATE)
     }
 
-    /// Removes what a dead listener left here, if anything.
+    /// Removes the files of a dead listener, if any.
     pub fn remove_if_stale(&self) {
-        // Any process may remove it first; errors are left to the next listener.
+        // Another process may be faster; the next listener reports errors.
         drop(self.lock(OFlags::empty()));
     }
 
@@ -173,8 +172,8 @@ impl SocketPath {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(fail()(error)),
             }
-            // Its former owner may have removed the file between our open and our lock; then it
-            // locks nobody out.
+            // The former owner may have removed the file between our open and our lock: then the
+            // lock is void.
             let ours = fstat(&file).map_err(fail())?;
             match stat(&self.lock) {
                 Ok(named) if (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino) => {
@@ -187,7 +186,7 @@ impl SocketPath {
     }
 }
 
-/// Removes what dead listeners left behind under any name.
+/// Removes the files of dead listeners under all names.
 pub fn remove_stale_sockets(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
@@ -204,13 +203,13 @@ pub fn remove_stale_sockets(directory: &Path) {
 #[derive(Debug)]
 pub struct SocketLock {
     path: SocketPath,
-    // Fields are dropped in this order: the lock ends before the process may ask for it again.
+    // Drop order: the lock ends before this process may take it again.
     _file: OwnedFd,
     held: Held,
 }
 
 impl SocketLock {
-    /// Removes the socket of a listener that died here, and listens.
+    /// Removes the socket of a dead listener, and listens.
     pub fn listen(&self, backlog: i32) -> Result<PacketListener, HostError> {
         let socket = self.path.socket();
         match fs::remove_file(socket) {
@@ -230,19 +229,17 @@ impl Drop for SocketLock {
         if fork::in_forked_child(self.held.generation) {
             return;
         }
-        // The socket first: as long as the lock file is there, another process can find and remove
-        // both.
+        // The socket first: while the lock file exists, another process can find and remove both.
         let _ = fs::remove_file(&self.path.socket);
         let _ = fs::remove_file(&self.path.lock);
     }
 }
 
-/// The names that this process has locked, or is about to.
+/// The names that this process has locked or is about to lock.
 ///
-/// `fcntl` locks do not keep threads of one process apart, and closing any descriptor of a file
-/// ends all of the process's locks on it. So a lock file is opened only by the thread that has its
-/// path in here. A forked child has none of its parent's locks; entries of another generation do
-/// not count.
+/// `fcntl` locks do not exclude threads of one process, and closing any descriptor of a file ends
+/// all locks of the process on it. So only the thread whose path is in this list opens a lock file.
+/// A forked child has none of its parent's locks: entries of another generation do not count.
 static HELD: Mutex<Vec<(u64, PathBuf)>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]

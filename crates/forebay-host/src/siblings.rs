@@ -1,23 +1,22 @@
-//! What became of ranks that have not come: the processes that the launcher of this one started on
-//! this node.
+//! Detects ranks that ended before they joined, among the processes that the same launcher started
+//! on this node.
 //!
-//! A rank that ends before it comes to a meeting is known to nobody there. Its launcher (torchrun's
-//! agent, mpiexec's proxy, slurmstepd) started it beside this process, and wrote its rank into its
-//! environment, which processes of one user can read:
+//! No process at a meeting knows a rank that ends before it joins. But its launcher (torchrun's
+//! agent, mpiexec's proxy, slurmstepd) also started this process, and wrote the rank into the
+//! environment, which processes of the same user can read:
 //!
 //! 1. The launcher is the parent of the first ancestor of this process that carries this rank in
 //!    `variable`.
-//! 2. Its children that carry another rank, and agree with this process on what tells jobs apart,
-//!    are the *tops* of those ranks: the ranks themselves, or a shell around them. Each is kept
-//!    with a pidfd, and looked at again in every [`Siblings::look`].
-//! 3. A rank has *ended* when a top of it was seen alive and has ended since, no other top of it is
-//!    there, and no process of this machine carries it any more. To the launcher it has ended as
-//!    well.
+//! 2. Its children with another rank and the same values of [`JOB_VARIABLES`] are the *tops* of
+//!    those ranks: the ranks themselves, or a shell around them. [`Siblings::look`] examines each
+//!    again, through a pidfd.
+//! 3. A rank has *ended* if a top of it was seen alive and has ended, no other top of it exists,
+//!    and no process of this machine carries the rank any more. Then it has ended for the launcher
+//!    too.
 //!
-//! That never accuses a rank that lives: one that was not seen, since it ended before the first
-//! look or has not been started, is not told from a slow one. Without a variable, as under
-//! `multiprocessing`, nobody can say which process is which rank: then the children of the parent
-//! that have ended are only mentioned.
+//! A living rank is never reported as ended. A rank that ended before the first look looks like one
+//! that has not started. Without a variable, as under `multiprocessing`, processes cannot be mapped
+//! to ranks: then only the number of ended children of the parent is reported.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,9 +29,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::pidfd::has_exited;
 
-/// How often the processes are looked at: once takes a tenth of a millisecond per process.
+/// Minimum interval between looks, each of which takes 0.1 ms per process.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// What tells jobs of one launcher apart, and restarts of one job.
+/// Variables that distinguish jobs of one launcher, and restarts of one job.
 const JOB_VARIABLES: [&str; 9] = [
     "FOREBAY_JOB",
     "TORCHELASTIC_RUN_ID",
@@ -44,13 +43,13 @@ const JOB_VARIABLES: [&str; 9] = [
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
 ];
-/// Most ancestors between a rank and its launcher.
+/// Maximum number of ancestors between a rank and its launcher.
 const MOST_ANCESTORS: usize = 16;
 
 /// A process that the launcher started.
 #[derive(Debug)]
 struct Top {
-    /// Its rank; `None` where its environment cannot be read or does not say.
+    /// Its rank; `None` if its environment is unreadable or has none.
     rank: Option<u32>,
     started: u64,
     pidfd: Option<OwnedFd>,
@@ -58,7 +57,7 @@ struct Top {
     how: Option<How>,
 }
 
-/// How a process ended, where its parent has not asked yet.
+/// How a process ended, if its parent has not reaped it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Exit(i32),
@@ -70,7 +69,7 @@ enum How {
 pub struct Ended {
     /// Its process.
     pub pid: i32,
-    /// How, in words; may be empty.
+    /// How it ended, as text; may be empty.
     pub how: String,
 }
 
@@ -86,11 +85,9 @@ pub struct Siblings {
 }
 
 impl Siblings {
-    /// Finds the launcher of this process. `variable` is the variable of its environment that holds
-    /// the rank.
+    /// Finds the launcher of this process; `variable` names the environment variable of the rank.
     ///
-    /// `None` where the launcher cannot be seen: it has ended, or lives in another process
-    /// namespace.
+    /// `None` if the launcher has ended or is in another pid namespace.
     pub fn find(variable: Option<&str>, rank: u32) -> Option<Self> {
         Self::find_in(variable, rank, std::process::id().cast_signed())
     }
@@ -109,8 +106,8 @@ impl Siblings {
             let above = variable.and_then(|name| process::environment(parent)?.get(name).cloned());
             match above {
                 Some(found) if found == rank => top = parent,
-                // A launcher that is a rank of another one: its children look like that one until
-                // they become ours.
+                // A launcher may itself be a rank of another one. Until exec, its children have its
+                // rank.
                 Some(_) => return None,
                 None => {
                     let launcher = (parent, process::stat(parent)?.started);
@@ -122,7 +119,7 @@ impl Siblings {
         None
     }
 
-    /// Looks at the launcher's processes, unless it has just done so.
+    /// Examines the launcher's processes, at most once per interval.
     pub fn look(&mut self) {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return;
@@ -150,8 +147,8 @@ impl Siblings {
             }
             let rank = self.rank_of(pid);
             if let Some(top) = self.tops.get_mut(&pid) {
-                // A process that was forked and has become another program since; and one that
-                // hides its environment now.
+                // A forked process may have executed another program, or may now hide its
+                // environment.
                 top.rank = rank.or(top.rank);
             } else if let Some(pidfd) = process::pidfd(pid, stat.started) {
                 self.tops.insert(
@@ -169,7 +166,7 @@ impl Siblings {
         }
     }
 
-    /// Whether a rank has ended, beyond doubt.
+    /// Whether a rank has certainly ended.
     pub fn ended(&self, rank: u32) -> Option<Ended> {
         let of_rank = || self.tops.iter().filter(move |(_, top)| top.rank == Some(rank));
         let (pid, top) = of_rank().next_back()?;
@@ -186,7 +183,7 @@ impl Siblings {
         ranks.into_iter().filter_map(|rank| Some((rank, self.ended(rank)?))).collect()
     }
 
-    /// What is known of ranks that have not come, in words, for a warning.
+    /// What is known of missing ranks, as text for a warning.
     pub fn about(&self, ranks: &[u32]) -> String {
         let mut facts = Vec::new();
         if self.variable.is_some() {
@@ -201,14 +198,14 @@ impl Siblings {
             }
         } else {
             let mut ended: Vec<_> = self.tops.iter().filter(|(_, top)| top.ended).collect();
-            // The newest first: others may have ended long ago.
+            // The latest first: others may have ended long ago.
             ended.sort_by_key(|(_, top)| std::cmp::Reverse(top.started));
             facts.extend(ended.into_iter().map(|(pid, top)| {
                 let how = described(top.how);
                 format!("process {pid}, which the same process {} started, has ended{how}", self.launcher.0)
             }));
         }
-        // A job of many ranks is not to fill the screen.
+        // Limit the output of a large job.
         facts.truncate(4);
         facts.join("; ")
     }
@@ -235,7 +232,7 @@ mod process {
 
     pub(super) struct Stat {
         pub(super) parent: i32,
-        /// Clock ticks since boot: tells two processes of one id apart.
+        /// Start in clock ticks since boot: distinguishes processes that reuse an id.
         pub(super) started: u64,
         pub(super) ended: bool,
         pub(super) how: Option<How>,
@@ -243,14 +240,14 @@ mod process {
 
     pub(super) fn stat(pid: i32) -> Option<Stat> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold anything. Behind it: state, parent; field 22 is the
-        // start, the last one the status as wait(2) gives it, 0 where this user may not know.
+        // The name, in parentheses, may contain anything. State and parent follow. Field 22 is the
+        // start; the last one is the status as of wait(2), or 0 without permission.
         let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
         let ended = matches!(*fields.first()?, "Z" | "X" | "x");
         let status: i32 = fields.get(49).and_then(|field| field.parse().ok()).unwrap_or(0);
         let how = match (status & 0x7f, status >> 8 & 0xff) {
             _ if !ended => None,
-            // Also what is not to be known.
+            // 0 also means without permission.
             (0, 0) => None,
             (0, code) => Some(How::Exit(code)),
             (signal, _) => Some(How::Signal(signal)),
@@ -416,7 +413,7 @@ mod tests {
         while siblings.tops.get(&ranks.pid(1)).is_none_or(|top| top.how.is_none()) {
             look(&mut siblings);
         }
-        // Other tests have children, too.
+        // Other tests also have children.
         siblings.tops.retain(|pid, _| *pid == ranks.pid(1));
         let (pid, me) = (ranks.pid(1), std::process::id());
         let told = format!("process {pid}, which the same process {me} started, has ended with exit code 3");

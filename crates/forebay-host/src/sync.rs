@@ -1,10 +1,9 @@
-//! Atomics, locks and fences behind one door, so that loom can model-check what is built on them.
+//! Atomics, locks and fences that loom can replace, to model-check the code that uses them.
 //!
-//! In a normal build these are the standard library's types. Under `--cfg loom` they are loom's,
-//! and a test that runs inside `loom::model` sees every interleaving. Waiting goes through [`wait`]
-//! and [`wait_timeout`], because the two differ there: loom has no clock, so a wait with a time
-//! limit never ends by itself under loom. That is the harsher model: what needs the time limit in
-//! order to go on is a lost wake-up, and loom reports it as a dead-lock.
+//! A normal build uses the standard library's types. Under `--cfg loom` they are loom's, and a test
+//! inside `loom::model` runs every interleaving. [`wait`] and [`wait_timeout`] differ between the
+//! two: loom has no clock, so under loom a wait never times out. That is the stricter model: code
+//! that needs the timeout to make progress has lost a wake-up, and loom reports a deadlock.
 
 use std::time::Duration;
 
@@ -14,16 +13,14 @@ pub use std::sync::{Condvar, Mutex, MutexGuard, atomic};
 #[cfg(loom)]
 pub use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
 
-/// Waits for the condition variable. A panic of another thread while it held the lock does not
-/// matter here.
+/// Waits for the condition variable. Ignores a poisoned lock.
 pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Waits for the condition variable, at most `timeout`. The second value says whether the time is
-/// over.
+/// Waits for the condition variable, at most `timeout`; the second value is whether it timed out.
 ///
-/// Under loom the time is never over.
+/// Never times out under loom.
 #[cfg(not(loom))]
 pub fn wait_timeout<'a, T>(
     condvar: &Condvar,
@@ -35,7 +32,7 @@ pub fn wait_timeout<'a, T>(
     (guard, result.timed_out())
 }
 
-/// As in a normal build, but the time is never over.
+/// As in a normal build, but never times out.
 #[cfg(loom)]
 pub fn wait_timeout<'a, T>(
     condvar: &Condvar,

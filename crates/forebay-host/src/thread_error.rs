@@ -1,11 +1,10 @@
 //! Why the system refused to start a thread.
 //!
-//! clone(2) answers EAGAIN for every limit alike, and the C library turns a stack that finds no
-//! memory into the same number. So the limits are read afterwards and compared with what is in use:
-//! `pids.max` of the control groups above this process, `RLIMIT_NPROC` of the user, `RLIMIT_AS` and
-//! `RLIMIT_DATA` of the process, `threads-max` of the machine. The first one that is reached is
-//! named with its figure; where none is, because the use has fallen meanwhile or is hidden, the
-//! message lists those that are set.
+//! clone(2) returns EAGAIN for every limit, and the C library returns it also for a stack without
+//! memory. So the limits are compared with their use afterwards: `pids.max` of the control groups,
+//! `RLIMIT_NPROC` of the user, `RLIMIT_AS` and `RLIMIT_DATA` of the process, `threads-max` of the
+//! machine. The message names the first one that is reached, with its value. If none is, because
+//! the use has dropped or is hidden, it lists the limits that are set.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +14,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::memory_limits::{Machine, kib_after, number, value_after};
 
-/// Address space that a thread takes \[bytes\]: the stack that Rust gives it.
+/// Address space of a thread \[bytes\]: the stack that Rust allocates.
 const STACK_BYTES: u64 = 2 << 20;
 
 /// A thread that could not be started.
@@ -29,7 +28,7 @@ pub struct ThreadError {
 }
 
 impl ThreadError {
-    /// Finds out why `what` could not be started.
+    /// Determines why `what` could not be started.
     pub fn new(what: impl fmt::Display, error: &io::Error) -> Self {
         let limits = Limits::read(&Machine::this());
         let (cause, hint) = limits.explain(error);
@@ -37,20 +36,20 @@ impl ThreadError {
         Self { what: what.to_string(), cause, hint, lacks_memory }
     }
 
-    /// Whether a limit on memory leaves no room for its stack.
+    /// Whether a memory limit leaves no room for its stack.
     #[must_use]
     pub fn lacks_memory(&self) -> bool {
         self.lacks_memory
     }
 
-    /// Advice that goes below the message.
+    /// Advice for the line below the message.
     #[must_use]
     pub fn hint(&self) -> &str {
         &self.hint
     }
 }
 
-/// A limit and what is in use of it.
+/// A limit and its use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Use {
     limit: u64,
@@ -63,13 +62,13 @@ impl Use {
     }
 }
 
-/// What may stand in the way of a thread.
+/// The limits on threads.
 #[derive(Clone, Debug, Default)]
 struct Limits {
-    /// `pids.max` of each control group that has one, by its directory.
+    /// `pids.max` of each control group that has one, by directory.
     groups: Vec<(String, Use)>,
-    /// `RLIMIT_NPROC`, and the processes and threads of the user that can be seen; not where the
-    /// kernel exempts the user.
+    /// `RLIMIT_NPROC`, and the visible processes and threads of the user; `None` for an exempt
+    /// user.
     user: Option<(u32, Use)>,
     /// `RLIMIT_AS` \[bytes\].
     space: Option<Use>,
@@ -97,7 +96,7 @@ impl Limits {
         };
         let space = of_process(Resource::As, "VmSize:");
         let data = of_process(Resource::Data, "VmData:");
-        // 0.20 0.18 0.12 1/80 11206: tasks that run and tasks there are.
+        // 0.20 0.18 0.12 1/80 11206: running tasks / all tasks.
         let load = machine.read("proc/loadavg");
         let tasks =
             load.split_ascii_whitespace().nth(3).and_then(|both| both.split_once('/')?.1.parse().ok());
@@ -112,8 +111,7 @@ impl Limits {
         !of_groups.chain(self.user.iter().map(|(_, found)| found)).any(|found| found.is_reached(1))
     }
 
-    /// The limit on memory of the process that leaves no room for a stack: its name, and the option
-    /// of ulimit.
+    /// The memory limit that leaves no room for a stack: its name, and the option of ulimit.
     fn lacks_memory(&self) -> Option<(&'static str, &'static str, &Use)> {
         let both = [("RLIMIT_AS", "-v", &self.space), ("RLIMIT_DATA", "-d", &self.data)];
         both.into_iter().find_map(|(name, flag, found)| {
@@ -169,7 +167,7 @@ impl Limits {
         (cause, hint.into())
     }
 
-    /// The limits that are set, none of which is seen to be reached.
+    /// The limits that are set, if none seems to be reached.
     fn described(&self) -> String {
         let mut set = Vec::new();
         if let Some((_, Use { limit, used })) = &self.user {
@@ -185,7 +183,7 @@ impl Limits {
     }
 }
 
-/// Processes and threads of a user, as far as they can be seen.
+/// Number of visible processes and threads of a user.
 fn tasks_of_user(machine: &Machine, uid: u32) -> u64 {
     let Ok(processes) = fs::read_dir(machine.root.join("proc")) else { return 0 };
     let threads = |status: String| {

@@ -2,8 +2,8 @@
 //!
 //!     RUSTFLAGS="--cfg loom" cargo test -p forebay-host --test loom_event_count --release
 //!
-//! Under loom a wait never ends by its time limit, so a waiter that sleeps through its notification
-//! is a dead-lock, which loom reports.
+//! Under loom a wait never times out, so a waiter that misses its notification is a deadlock, which
+//! loom reports.
 #![cfg(loom)]
 
 use std::time::Duration;
@@ -114,8 +114,7 @@ fn two_processes_pass_a_word_to_and_fro() {
 #[should_panic(expected = "deadlock")]
 fn notifying_before_publishing_is_caught() {
     loom::model(|| {
-        // Leaked, because loom's own reference counts cannot be dropped once it has found the
-        // dead-lock.
+        // Leaked: loom's reference counts cannot be dropped after it has found a deadlock.
         let shared: &'static Shared = Box::leak(Box::default());
         let notifier = thread::spawn(|| {
             shared.events.notify();

@@ -1,8 +1,8 @@
-//! Fields: the parts of a decoded sample.
+//! Fields: the named parts of a decoded sample.
 
 use serde::{Deserialize, Serialize};
 
-/// Type of one element, named as numpy names it.
+/// Type of one element, with numpy's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -70,24 +70,23 @@ pub struct Field {
     pub name: String,
     /// Type of one element.
     pub dtype: Dtype,
-    /// Shape, or that it varies.
+    /// Dense with a shape, or ragged.
     pub layout: Layout,
-    /// Type of an element for numpy, where it is not in [`Dtype`]: a string as from
-    /// `numpy.lib.format.dtype_to_descr`, such as `>f4`. The dtype is then `Uint8`, and the last
+    /// Type of an element for numpy if [`Dtype`] has none: a string of
+    /// `numpy.lib.format.dtype_to_descr`, such as `>f4`. Then the dtype is `Uint8`, and the last
     /// axis of a dense layout counts the bytes of an element.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numpy: Option<String>,
 }
 
 impl Field {
-    /// A field of one of our own types.
+    /// A field of a [`Dtype`].
     #[must_use]
     pub fn new(name: impl Into<String>, dtype: Dtype, layout: Layout) -> Self {
         Self { name: name.into(), dtype, layout, numpy: None }
     }
 
-    /// Size of one sample of a dense field \[bytes\]; `None` for a ragged field or where the
-    /// product overflows.
+    /// Size of one sample of a dense field \[bytes\]; `None` for a ragged field, or on overflow.
     #[must_use]
     pub fn sample_bytes(&self) -> Option<u64> {
         match &self.layout {

@@ -1,14 +1,13 @@
-//! The words that format, plan and engine share.
+//! Types that format, plan and engine share.
 //!
-//! A dataset is reduced to one thing: for every sample and column, a list of [`Slice`]s of
-//! [`Unit`]s. A unit is the smallest thing that is decoded at once: its encoded bytes are
-//! [`Piece`]s (extents of shards, or literal bytes that are in no file), and a [`CodecChain`]
-//! decodes them to `decoded_bytes` bytes. One LMDB record is one unit of one extent; one HDF5 chunk
-//! is one unit that many samples slice; a multi-part `RecordIO` record is one unit of several
-//! extents with literals between them.
+//! For each sample and column, a data set is a list of [`Slice`]s of [`Unit`]s. A unit is the
+//! smallest part that is decoded at once. Its encoded bytes are [`Piece`]s: extents of shards, or
+//! literal bytes that are in no file. A [`CodecChain`] decodes them to `decoded_bytes` bytes. One
+//! LMDB record is one unit of one extent. One HDF5 chunk is one unit, of which many samples are
+//! slices. A multi-part `RecordIO` record is one unit of several extents with literals in between.
 //!
-//! [`Located`] is the arena in which an index answers for many samples at once, without an
-//! allocation per sample. This crate does no I/O and holds no policy.
+//! An index returns the units of many samples in one arena, [`Located`], without an allocation per
+//! sample. This crate does no I/O and holds no policy.
 #![forbid(unsafe_code)]
 
 mod field;

@@ -1,10 +1,10 @@
-//! Where samples lie: the answer of an index for a list of samples.
+//! Where samples lie: the result of an index for a list of samples.
 
 use std::ops::Range;
 
 use crate::Extent;
 
-/// One stretch of a unit's encoded bytes.
+/// A contiguous part of a unit's encoded bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Bytes of a shard.
@@ -30,8 +30,7 @@ impl Piece {
     }
 }
 
-/// Which codecs turn a unit's encoded bytes into its decoded ones: an entry in the index's table of
-/// chains.
+/// The codecs of a unit: an entry in the index's table of chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CodecChain(pub u16);
 
@@ -40,19 +39,19 @@ impl CodecChain {
     pub const STORED: Self = Self(0);
 }
 
-/// The smallest thing that is decoded at once.
+/// The smallest part that is decoded at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// First piece in [`Located::pieces`].
     pub first_piece: u32,
     /// Number of pieces.
     pub pieces: u32,
-    /// Codecs, in the order in which they are undone.
+    /// Codecs, in the order of decoding.
     pub codecs: CodecChain,
     /// Size after decoding \[bytes\]; for stored units the sum of the pieces.
     pub decoded_bytes: u64,
-    /// The number against which the format checks the first bytes of the unit after a read (LMDB:
-    /// the page number of the overflow run, whose header is part of the unit); 0 for no check.
+    /// What the format checks the first bytes of the unit against, or 0 for no check. For LMDB: the
+    /// page number of the overflow run, whose header is part of the unit.
     pub guard: u64,
 }
 
@@ -67,11 +66,10 @@ pub struct Slice {
     pub length: u64,
 }
 
-/// The units and slices of a list of samples, in one arena that is used again and again.
+/// The units and slices of a list of samples, in one reusable arena.
 ///
-/// Sample `i` (its place in the list, not its id), column `c` owns the slices
-/// `starts[i * columns + c] .. starts[i * columns + c + 1]`; their concatenation is the column's
-/// value.
+/// Sample `i` (its place in the list, not its id), column `c` owns the slices `starts[i * columns +
+/// c] .. starts[i * columns + c + 1]`; their concatenation is the column's value.
 #[derive(Clone, Debug, Default)]
 pub struct Located {
     columns: usize,
@@ -121,13 +119,13 @@ impl Located {
         Piece::Literal { first, length: bytes.len() as u32 }
     }
 
-    /// Adds a slice to the column that is being built.
+    /// Adds a slice to the current column.
     pub fn push_slice(&mut self, slice: Slice) {
         debug_assert!((slice.unit as usize) < self.units.len(), "a slice names a unit that exists");
         self.slices.push(slice);
     }
 
-    /// Ends the column that is being built; call it once per sample and column, in order.
+    /// Ends the current column. Call it once per sample and column, in order.
     pub fn end_column(&mut self) {
         self.starts.push(self.slices.len() as u32);
     }
@@ -144,7 +142,7 @@ impl Located {
         self.columns
     }
 
-    /// Slices of one column of the `position`-th sample of the list.
+    /// Slices of one column of the sample at `position` in the list.
     #[must_use]
     pub fn slices(&self, position: usize, column: usize) -> &[Slice] {
         let entry = position * self.columns + column;
@@ -157,7 +155,7 @@ impl Located {
         &self.units
     }
 
-    /// All pieces; [`Located::unit_pieces`] returns the range of a unit.
+    /// All pieces; [`Located::unit_pieces`] returns those of a unit.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
