@@ -1,9 +1,8 @@
-//! How many blocks of a node should be read at once: the real order, schedule and plan on the cost
-//! model, in virtual time.
+//! How many blocks a node should read at once: the real order, schedule and plan on the cost model,
+//! in virtual time.
 //!
-//! Every node has readers as the engine has them: reader k takes the blocks q with q mod R = k, in
-//! order, and does not wait for the others. Ranks take samples at once, so storage is the
-//! bottleneck.
+//! Each node has readers as in the engine: reader k reads the blocks q with q mod R = k, in order,
+//! and does not wait for the others. Ranks consume samples at once, so storage is the bottleneck.
 //!
 //!     cargo run --release -p forebay-pfs --example read_width
 
@@ -19,20 +18,20 @@ use forebay_types::{CodecChain, Extent, Located, Piece, Rank, ShardId, Slice};
 const MIB: u64 = 1 << 20;
 const RANKS: u32 = 4;
 const BATCH: u64 = 16;
-/// What one thread copies out of the page cache [bytes/ns].
+/// Rate at which one thread copies from the page cache [bytes/ns].
 const COPY: f64 = 5.0;
-/// What one thread decodes [bytes/ns].
+/// Rate at which one thread decodes [bytes/ns].
 const DECODE: f64 = 0.8;
 
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     /// Buffered, blocks announced in the order of the plan.
     Announced,
-    /// Buffered, one `pread` after the other.
+    /// Buffered, one `pread` at a time.
     Plain,
-    /// Around the page cache, one `pread` after the other.
+    /// `O_DIRECT`, one `pread` at a time.
     Direct,
-    /// Around the page cache, all reads of a block at once (`io_uring`).
+    /// `O_DIRECT`, all reads of a block at once (`io_uring`).
     DirectRing,
     /// Around the page cache, as many blocks as there are readers at once, requested in the order of the plan.
     DirectInOrder,
@@ -150,9 +149,7 @@ fn simulate(spec: &Spec, kind: Kind, nodes: u32, case: Case, sample: u64, bytes:
                 end: 0,
             }
         })
-        .collect();
-    // (time, what was begun before it, node, reader, block): the reader begins the block, or goes
-    // on with it.
+        .collect(); // (time, sequence number, node, reader, block): the reader begins or continues the block.
     let mut events = BinaryHeap::new();
     let mut number = 0_u64;
     for node in 0..nodes as usize {
@@ -191,8 +188,7 @@ fn simulate(spec: &Spec, kind: Kind, nodes: u32, case: Case, sample: u64, bytes:
 }
 
 impl Node {
-    /// Asks for all reads of a block and, where blocks are announced, of those behind it; when the
-    /// block is there.
+    /// Requests all reads of a block and, if announced, of later blocks; returns when the block is there.
     fn read_at_once(&mut self, model: &mut Model, case: Case, now: u64, block: usize) -> u64 {
         let announced = case.how == How::Announced;
         let ahead = case.readers.max((8 * MIB / self.blocks[block].length.max(1)).min(16)) as usize;

@@ -1,6 +1,6 @@
-//! What a node asks for when a program touches a file.
+//! The requests of a node for the accesses of its programs.
 //!
-//! The rules of Linux are held against what arrived at a FUSE server on Linux 6.18, by
+//! The rules of Linux are compared with the requests that a FUSE server on Linux 6.18 received, by
 //! `read_ahead_kb`.
 use forebay_pfs::{AccessMethod, ByteRange, Client, FileId, ReadAheadRules, Spec};
 
@@ -30,9 +30,7 @@ impl Bed {
     fn lustre() -> Bed {
         Bed::new(ReadAheadRules::Lustre, &Spec::preset("fefs").unwrap(), 1 << 40)
     }
-
-    /// Requests of one access, as (offset, length) in KiB; checks that what is waited for is what
-    /// was touched.
+    /// Requests of one access as (offset, length) in KiB; checks that it waits for the accessed bytes.
     fn touch(&mut self, offset: u64, length: u64, how: AccessMethod) -> Vec<(u64, u64)> {
         let mut access = self.client.access(self.open, offset, length, how);
         let (mut all, mut fetches, mut at) = (Vec::new(), Vec::new(), offset);
@@ -50,7 +48,7 @@ impl Bed {
     }
 }
 
-/// Far from everything, and not the same place in any window.
+/// An offset far from all others, at a different position in its window.
 fn far(k: u64) -> u64 {
     (k + 1) * 256 * MIB + k * 7 * PAGE
 }
@@ -148,14 +146,14 @@ fn lustre_faults_page_by_page_and_from_the_fourth_on_to_the_end_of_the_mebibyte(
         bed.touch(begin * KIB, 49 * PAGE, AccessMethod::Mmap),
         [(begin, 4), (begin + 4, 4), (begin + 8, 4), (begin + 12, 1024 - begin - 12)]
     );
-    // The rest of the MiB is there, and the next one comes whole.
+    // The rest of the MiB is cached, and the next one is fetched whole.
     assert_eq!(bed.touch(begin * KIB + 49 * PAGE, 156 * PAGE, AccessMethod::Mmap), [(1024, 1024)]);
     // Never more than that.
     assert_eq!(bed.sizes(305 * PAGE, MIB, AccessMethod::Mmap), [1024]);
-    // A jump begins anew.
+    // A jump resets the state.
     assert_eq!(bed.sizes(64 * MIB, 3 * PAGE, AccessMethod::Mmap), [4, 4, 4]);
     assert_eq!(bed.sizes(128 * MIB, 3 * PAGE, AccessMethod::Mmap), [4, 4, 4]);
-    // Pages that are near count as consecutive.
+    // Close pages count as consecutive.
     assert_eq!(bed.sizes(128 * MIB + 8 * PAGE, PAGE, AccessMethod::Mmap), [1024 - 32]);
 }
 
@@ -171,7 +169,7 @@ fn lustre_grows_its_window_from_the_second_sequential_read_up_to_the_cap() {
     }
     let at = 200 * 64 * KIB;
     assert!((39 * MIB..=40 * MIB).contains(&ahead(&bed, at)), "{}", ahead(&bed, at));
-    // Elsewhere: what is asked for, and nothing more.
+    // Elsewhere: the requested pages only.
     assert_eq!(bed.touch(far(1), 256 * KIB, AccessMethod::Read), [(far(1) / KIB, 256)]);
     assert_eq!(bed.touch(far(2), PAGE, AccessMethod::Read), [(far(2) / KIB, 4)]);
 }

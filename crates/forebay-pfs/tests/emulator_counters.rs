@@ -1,5 +1,5 @@
-//! Counters equal what was read, mounts have caches of their own, and queues are as deep as
-//! programs make them.
+//! Counters equal the reads, mounts have their own caches, and queues are as deep as programs make
+//! them.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
@@ -104,7 +104,7 @@ fn one_node_becomes_cold_while_a_program_has_the_file_mapped() {
     room.write("file", 2 * MIB);
     let emulator = room.start(2, latency(50.0));
     let file = File::open(room.on(0, "file")).unwrap();
-    // SAFETY: nobody changes the file while it is mapped.
+    // SAFETY: the file does not change while it is mapped.
     let mapped = unsafe { Mmap::map(&file).unwrap() };
     let touch = || mapped.iter().step_by(4096).map(|&byte| u64::from(byte)).sum::<u64>();
     let sum = touch();
@@ -120,9 +120,11 @@ fn one_node_becomes_cold_while_a_program_has_the_file_mapped() {
     assert_eq!(number(&node(&stats, 1)["read_bytes"]), 0);
 }
 
-/// The most requests in flight at once that `read` makes of a fresh file system, where at least
-/// `wanted` are expected. What takes long enough on an idle machine may be answered on a busy one
-/// before the last request has come, so it takes longer the next time.
+/// The maximum of requests in flight that `read` causes on a new file system; `wanted` are
+/// expected.
+///
+/// On a busy machine replies may leave before the last request arrives: the next attempt has a
+/// higher latency.
 fn deepest(room: &Room, wanted: u64, read: impl Fn(&Emulator)) -> u64 {
     let mut found = 0;
     for latency_us in [20e3, 200e3, 2e6, 20e6] {
@@ -223,7 +225,7 @@ fn writes_and_metadata_are_counted_too() {
 }
 
 #[test]
-fn a_reply_is_never_early_by_more_than_the_way_and_times_are_stretched() {
+fn a_reply_is_never_early_by_more_than_the_round_trip_and_times_are_scaled() {
     let Some(room) = room() else { return };
     room.write("file", MIB);
     let mut configuration = room.configuration(1, latency(2000.0));
@@ -234,7 +236,7 @@ fn a_reply_is_never_early_by_more_than_the_way_and_times_are_stretched() {
     for turn in 0..10 {
         let begun = std::time::Instant::now();
         file.read_exact_at(buffer.bytes(4096), turn * 4096).unwrap();
-        // 10 ms less at most 2 ms for sending and 0.1 ms for the way.
+        // 10 ms less at most 2 ms for sending and 0.1 ms for the round trip.
         assert!(begun.elapsed().as_micros() >= 7_900, "{:?}", begun.elapsed());
     }
     let (events, _) = emulator.events(0);

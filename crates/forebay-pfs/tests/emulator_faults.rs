@@ -1,5 +1,4 @@
-//! What is broken on command breaks for programs as it would on a real file system, and is whole
-//! again afterwards.
+//! Injected faults affect programs as on a real file system, and end when they are cleared.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
@@ -31,11 +30,11 @@ fn a_read_into_a_bad_range_ends_before_it_and_one_that_starts_in_it_fails() {
         assert_eq!(from + count, MIB);
         assert!(*buffer.bytes(count) == data[from..MIB]);
         assert_eq!(errno(file.read_at(buffer.bytes(4096), MIB as u64 + 4096)), Some(libc::EIO));
-        // Right behind it all is well.
+        // Bytes right after the range are readable.
         file.read_exact_at(buffer.bytes(4096), MIB as u64 + 8192).unwrap();
         assert!(*buffer.bytes(4096) == data[MIB + 8192..MIB + 12288]);
     }
-    // The kernel gives a read of several asynchronous requests the error of any of them.
+    // A read of several asynchronous requests fails if one of them fails.
     assert_eq!(errno(direct(&path).read_at(buffer.bytes(4 * MIB), 0)), Some(libc::EIO));
     assert_eq!(number(&emulator.stats()["faults"]["eio"][0]["from"]), MIB as u64);
     emulator.fault(&Fault::Clear).unwrap();
@@ -60,7 +59,7 @@ fn a_stalled_server_answers_when_the_stall_is_over() {
 fn a_stall_that_is_cleared_lets_go_what_waits_and_delays_nothing_that_comes() {
     let Some(room) = room() else { return };
     let data = room.write("file", MIB);
-    // More than one request in flight would have to wait for the one before it.
+    // A second request in flight would wait for the first one.
     let spec = Spec { request_depth: 1, link_bytes_per_second: Some(1e9), ..latency(100.0) };
     let emulator = room.start(1, spec);
     let file = direct(&room.on(0, "file"));
@@ -115,32 +114,32 @@ fn a_slow_server_is_reported_and_takes_longer_in_the_model() {
 }
 
 #[test]
-fn a_dead_mount_fails_at_once_for_those_who_wait_and_leaves_the_others_alone() {
+fn a_partitioned_mount_fails_at_once_also_for_waiting_reads_and_leaves_the_others_alone() {
     let Some(room) = room() else { return };
     let data = room.write("file", MIB);
     let emulator = room.start(2, latency(100.0));
-    let (dead, alive) = (direct(&room.on(0, "file")), direct(&room.on(1, "file")));
-    // Longer than the test may take: only the death ends the wait.
+    let (partitioned, serving) = (direct(&room.on(0, "file")), direct(&room.on(1, "file")));
+    // Longer than the test may take: only the partition ends the wait.
     emulator.fault(&Fault::Stall { server: 0, for_seconds: 3600.0 }).unwrap();
     let waiting = std::thread::spawn(move || {
-        let result = errno(dead.read_at(Aligned::new(4096).bytes(4096), 0));
-        (dead, result)
+        let result = errno(partitioned.read_at(Aligned::new(4096).bytes(4096), 0));
+        (partitioned, result)
     });
     while emulator.stats()["max_in_flight"] == 0 {
         std::thread::yield_now();
     }
     emulator.fault(&Fault::Partition { mount: room.at("0").to_string_lossy().into_owned() }).unwrap();
-    let (dead, result) = waiting.join().unwrap();
+    let (partitioned, result) = waiting.join().unwrap();
     assert!(matches!(result, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{result:?}");
-    let again = errno(dead.read_at(Aligned::new(4096).bytes(4096), 4096));
+    let again = errno(partitioned.read_at(Aligned::new(4096).bytes(4096), 4096));
     assert!(matches!(again, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{again:?}");
-    drop(dead);
-    // Nobody uses it any more, and still it is there and dead: a mount goes when it is taken away.
+    drop(partitioned);
+    // No program uses it, and still it is mounted and partitioned until it is unmounted.
     let refused = errno(fs::read(room.on(0, "other")));
     assert!(matches!(refused, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{refused:?}");
     emulator.fault(&Fault::Clear).unwrap();
     let mut buffer = Aligned::new(4096);
-    alive.read_exact_at(buffer.bytes(4096), 8192).unwrap();
+    serving.read_exact_at(buffer.bytes(4096), 8192).unwrap();
     assert!(*buffer.bytes(4096) == data[8192..12288]);
     assert!(!emulator.unmount(&room.at("0")).unwrap());
     assert!(emulator.unmount(&room.at("1")).unwrap());

@@ -1,5 +1,5 @@
-//! Mounts come and go: refused where they cannot be, gone after the end, also when programs hold
-//! them.
+//! Mounting and unmounting: invalid mount points are refused, and the end unmounts everything, also
+//! while programs use it.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic where there are no threads")]
 
@@ -89,7 +89,7 @@ fn mounts_can_be_added_and_taken_away_one_by_one() {
 }
 
 fn connect(socket: &Path) -> UnixStream {
-    // It appears when everything is mounted; a watchdog, not a measurement.
+    // The socket listens once everything is mounted; a watchdog, not a measurement.
     for _ in 0..24_000 {
         if let Ok(stream) = UnixStream::connect(socket) {
             return stream;
@@ -135,7 +135,7 @@ fn a_server_is_told_what_to_do_over_its_socket_and_leaves_nothing_behind() {
     assert_eq!(ask(&mut stream, &fault)["ok"], true);
     assert_eq!(errno(fs::read(room.on(0, "file"))), Some(libc::EIO));
     assert_eq!(ask(&mut stream, &json!({"command": "unmount", "mount": room.at("0")}))["last"], false);
-    // Another client that says nothing does not hold up the end.
+    // A client that sends nothing does not delay the end.
     let _silent = connect(&socket);
     assert_eq!(ask(&mut stream, &json!({"command": "end"}))["ok"], true);
     server.join().unwrap().unwrap();

@@ -1,7 +1,7 @@
 //! The model against cases computed by hand.
 //!
-//! One target moves 1 byte per nanosecond, the latency is 100,000 ns, stripes are 1 MiB, two
-//! targets: so times can be read off.
+//! A target moves 1 byte per ns, the latency is 100,000 ns, stripes are 1 MiB on two targets: the
+//! expected times can be read off.
 use forebay_pfs::{Direction, Error, FileId, Model, NodeId, Piece, ServerId, Spec};
 
 const MIB: u64 = 1 << 20;
@@ -27,7 +27,7 @@ fn with(fields: &str) -> Spec {
     spec().overridden(fields).unwrap()
 }
 
-/// A model with nodes, and somewhere to put pieces.
+/// A model with nodes, and a buffer for pieces.
 struct Bed {
     model: Model,
     nodes: Vec<NodeId>,
@@ -106,16 +106,16 @@ fn two_nodes_queue_at_one_server_and_not_at_two() {
 fn only_what_does_not_follow_on_an_object_costs_a_seek() {
     const SEEK: u64 = 5_000_000;
     let mut bed = Bed::new(with(r#"{"seek_us": 5000.0}"#));
-    // Nothing is known of the object: a seek. Both servers hold one.
+    // The first access to an object costs a seek; both servers hold one.
     assert_eq!(bed.read(0, 0, FILE, 0, 2 * MIB), SEEK + MIB + LATENCY);
     assert_eq!(bed.seeks(), [true, true]);
     let idle = 100_000_000;
-    // Stripe 2 lies right behind stripe 0 in the object of server 0, whoever asks.
+    // Stripe 2 follows stripe 0 in the object of server 0, for any node.
     assert_eq!(bed.read(idle, 1, FILE, 2 * MIB, 4096), idle + 4096 + LATENCY);
-    // The same bytes again, and bytes further on: not right behind.
+    // The same bytes again, and bytes further on, do not continue the last piece.
     assert_eq!(bed.read(2 * idle, 0, FILE, 2 * MIB, 4096), 2 * idle + SEEK + 4096 + LATENCY);
     assert_eq!(bed.read(3 * idle, 0, FILE, 2 * MIB + 8192, 4096), 3 * idle + SEEK + 4096 + LATENCY);
-    // Another object between two reads that follow each other costs its own seek only.
+    // Another object between two adjacent reads costs its own seek only.
     bed.read(4 * idle, 0, FileId(2), 0, 4096);
     assert_eq!(bed.seeks(), [true]);
     bed.read(5 * idle, 0, FILE, 2 * MIB + 12_288, 4096);
@@ -149,12 +149,11 @@ fn requests_beyond_the_depth_wait_for_an_answer_and_others_use_the_gap() {
         [first_answer, second_answer, first_answer + 4096 + LATENCY, second_answer + 4096 + LATENCY]
     );
     assert_eq!(bed.pieces[0].queue_ns, second_answer);
-    // The server is idle from 8192 until the first answer has arrived; the other node has its own
-    // depth.
+    // The server is idle from 8192 until the first arrival; the other node has its own depth.
     assert_eq!(bed.read(0, 1, FILE, 0, 4096), 8192 + 4096 + LATENCY);
-    // What does not fit into the gap goes behind everything.
+    // Work that does not fit into the gap is booked at the end.
     assert_eq!(bed.read(0, 1, FILE, 0, MIB), second_answer + 4096 + MIB + LATENCY);
-    // Once answers have arrived there is room again.
+    // After arrivals there are free slots again.
     assert_eq!(bed.read(10_000_000, 0, FILE, 0, 4096), 10_000_000 + 4096 + LATENCY);
 }
 
@@ -330,8 +329,8 @@ fn large_random_reads_reach_the_limit_that_the_model_states() {
     ] {
         let mut bed = Bed::new(with(fields));
         let count = 400;
-        // Backwards, with gaps: nothing follows on anything. An odd number of stripes apart: both
-        // targets get their share.
+        // Backwards with gaps, so no read continues another; an odd stride of stripes uses both
+        // targets.
         let stripes = (read_bytes / MIB).max(1) + 3 - (read_bytes / MIB).max(1) % 2;
         let due =
             (0..count).rev().map(|k| bed.read(0, 0, FILE, k * stripes * MIB, read_bytes)).max().unwrap();

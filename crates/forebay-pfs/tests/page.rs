@@ -1,4 +1,4 @@
-//! docs/cost-model.md says what the presets and the specification say.
+//! docs/cost-model.md agrees with the presets and the specification.
 use std::fmt::Write as _;
 use std::path::PathBuf;
 

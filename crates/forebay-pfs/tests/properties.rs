@@ -1,4 +1,4 @@
-//! What holds for every file system and every sequence of requests.
+//! Properties of every file system and every sequence of requests.
 use std::collections::HashMap;
 
 use forebay_pfs::{Direction, FileId, Layout, Model, NodeId, Piece, ServerId, Spec};

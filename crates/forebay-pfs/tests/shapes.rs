@@ -1,10 +1,10 @@
-//! Whether the model has the shapes that were published.
+//! The model reproduces published results.
 //!
 //! The reader of "Performance analysis of a deep learning framework on a high-performance
-//! distributed file system" (F): an LMDB of images, 49 pages each, mapped; 16 ranks, each on a node
-//! of its own; per step a rank takes 128 records (2 x 64), *skipping* (records r, r + 16, r + 32 …)
-//! or *contiguous* (its own region), computes, and meets the others. docs/cost-model.md has the
-//! figures as a table; `cargo test -p forebay-pfs --test shapes -- --nocapture` prints them.
+//! distributed file system" (F): a mapped LMDB of images of 49 pages; 16 ranks, one per node. In
+//! each step a rank reads 128 records (2 x 64), *skipping* (records r, r + 16, r + 32 …) or
+//! *contiguous* (its own region), computes, and waits at a barrier. docs/cost-model.md tabulates
+//! the results; `cargo test -p forebay-pfs --test shapes -- --nocapture` prints them.
 use forebay_pfs::virtual_time::{Action, Outcome, Scenario, Stream, StreamOutcome, run};
 use forebay_pfs::{AccessMethod, ReadAheadRules, Spec};
 
@@ -12,7 +12,7 @@ const PAGE: u64 = 4096;
 const RECORD_PAGES: u64 = 49;
 const RECORDS_PER_STEP: u64 = 128;
 const RANKS: u64 = 16;
-/// Steps that are run: enough that the start, with everybody at once, is a small part.
+/// Number of steps: enough that the simultaneous start is a small part.
 const STEPS: u64 = 8;
 /// A step of `AlexNet` on one P100 of the time, 64 images (TensorFlow "Benchmarks", 2017).
 const ALEXNET_NS: u64 = 21_400_000;
@@ -27,7 +27,7 @@ enum Pattern {
 
 use Pattern::{Contiguous, Skipping};
 
-/// The paper's ranks; `nodes` of the 16 are there, each with `ranks_per_node` of them.
+/// The paper's ranks, of which `nodes` nodes with `ranks_per_node` each run.
 #[derive(Clone, Copy)]
 struct Readers {
     nodes: u64,
@@ -85,7 +85,7 @@ fn with(spec: &Spec, fields: &str) -> Spec {
     spec.overridden(fields).unwrap()
 }
 
-/// What all ranks fetched, in multiples of what they asked for, and in requests per record.
+/// Bytes that all ranks fetched over those they accessed, and requests per record.
 fn fetched(outcome: &Outcome) -> (f64, f64) {
     let sum = |of: fn(&StreamOutcome) -> u64| outcome.streams.iter().map(of).sum::<u64>() as f64;
     let requested_bytes = sum(|stream| stream.requested_bytes);
@@ -93,7 +93,7 @@ fn fetched(outcome: &Outcome) -> (f64, f64) {
     (sum(|stream| stream.read_bytes) / requested_bytes, sum(|stream| stream.reads) / records)
 }
 
-/// Prints what came out beside what was published, and fails where it is not between.
+/// Prints a result beside the published one, and fails outside the range.
 fn expect(what: &str, published: &str, found: f64, least: f64, most: f64) {
     println!("{what}: {found:.2} (published: {published})");
     assert!(
@@ -126,13 +126,13 @@ fn the_narrowed_file_system_keeps_the_ratio() {
 fn the_window_of_page_faults_is_why() {
     let (bytes, requests) = fetched(&PAPER.run(&fefs(), Skipping));
     expect("skipping: bytes fetched / asked", "-", bytes, 3.4, 3.8);
-    // Three pages, then the fourth with the rest of its MiB; a record in five reaches into the next
-    // MiB.
+    // Three pages, then the fourth with the rest of its MiB; one record in five crosses into the
+    // next.
     expect("skipping: requests per record", "-", requests, 4.0, 4.4);
     let (bytes, requests) = fetched(&PAPER.run(&fefs(), Contiguous));
     expect("contiguous: bytes fetched / asked", "-", bytes, 1.0, 1.05);
     expect("contiguous: requests per record", "-", requests, 49.0 / 256.0, 0.22);
-    // Without the window nothing is left of the ratio but latency against latency.
+    // Without the window both patterns pay one latency per page.
     let without = with(&fefs(), r#"{"read_ahead_mmap_bytes": 0}"#);
     expect("no window: skipping / contiguous", "-", PAPER.skipping_to_contiguous(&without), 0.9, 1.1);
 }
@@ -181,33 +181,31 @@ fn by_stripe<const N: usize>(spec: &Spec, pattern: Pattern, stripes_kib: [u64; N
 #[test]
 fn a_stripe_of_one_mebibyte_beats_sixty_four_for_skipping() {
     let [one, sixty_four] = by_stripe(&fefs(), Skipping, [1024, 65_536]);
-    // With 64 MiB all ranks, which are at most 49 MiB apart, sit on one or two targets.
+    // With 64 MiB all ranks, at most 49 MiB apart, use one or two targets.
     expect("skipping: stripes of 64 MiB / 1 MiB", "1 MiB best", sixty_four / one, 1.5, 3.5);
 }
 
 #[test]
 fn stripes_below_one_mebibyte_lose_only_where_a_request_keeps_its_server_busy() {
-    // Pieces of one request travel side by side here, so small stripes bring a window in faster.
+    // Pieces of one request travel in parallel, so small stripes fetch a window faster.
     let [small, one] = by_stripe(&fefs(), Skipping, [64, 1024]);
     expect("skipping: stripes of 64 KiB / 1 MiB", "1 MiB best", small / one, 0.6, 1.0);
-    // A cost of each piece that does keep the server busy (here as a seek of 0.1 ms) turns that
-    // round.
+    // A cost per piece that keeps the server busy (here a seek of 0.1 ms) reverses that.
     let [small, one] = by_stripe(&with(&fefs(), r#"{"seek_us": 100.0}"#), Skipping, [64, 1024]);
     expect("skipping, 0.1 ms per piece: stripes of 64 KiB / 1 MiB", "1 MiB best", small / one, 1.0, 2.0);
 }
 
 #[test]
 fn contiguous_hardly_feels_the_stripe() {
-    // Published: 64 MiB is best. Sixteen streams meet by chance on twelve targets here, at any
-    // stripe.
+    // Published: 64 MiB is best. Here sixteen streams collide on twelve targets at any stripe.
     let ms = by_stripe(&fefs(), Contiguous, [64, 1024, 65_536]);
     let (least, most) = (ms.iter().copied().fold(f64::MAX, f64::min), ms.iter().copied().fold(0.0, f64::max));
     expect("contiguous: worst / best stripe", "64 MiB best", most / least, 1.0, 1.5);
 }
 
-/// Two epochs of a small data set, 15 records more than a multiple of the ranks as F's; answers for
-/// each epoch what is fetched, in multiples of a rank's share, when a node keeps `shares` times
-/// that.
+/// Runs two epochs of a small data set with 15 records more than a multiple of the ranks, as F's.
+///
+/// Returns the bytes fetched per epoch in shares of a rank, for a cache of `shares` shares.
 fn two_epochs(pattern: Pattern, shares: f64) -> [f64; 2] {
     let per_rank = 96;
     let records = RANKS * per_rank + 15;
@@ -224,8 +222,7 @@ fn two_epochs(pattern: Pattern, shares: f64) -> [f64; 2] {
                 let (offset, length) = (record * RECORD_PAGES * PAGE, RECORD_PAGES * PAGE);
                 Action::Touch { file: 0, offset, length, how: AccessMethod::Mmap }
             };
-            // A rank walks until the data set has been passed once; the next epoch goes on from
-            // there.
+            // A rank reads on until the end of the data set; the next epoch continues from there.
             let steps = if pattern == Skipping { records.div_ceil(RANKS) } else { per_rank };
             Stream { node: rank as u32, actions: (0..steps * epochs).map(touch).collect() }
         });
@@ -247,8 +244,7 @@ fn the_second_epoch_comes_from_the_cache_only_if_contiguous() {
     let [first, second] = two_epochs(Skipping, 1.5);
     expect("skipping, cache of 1.5 shares: first epoch fetches shares", "-", first, 3.3, 3.9);
     expect("skipping, cache of 1.5 shares: second epoch fetches shares", "more than 0", second, 3.0, 3.9);
-    // F's nodes keep 6.4 shares, and 3.6 fit: what is missing then is what the neighbour's records
-    // need beyond that.
+    // F's nodes cache 6.4 shares, so the 3.6 fit; the neighbour's records are still missing.
     let [_, second] = two_epochs(Skipping, 6.4);
     expect("skipping, cache of 6.4 shares: second epoch fetches shares", "more than 0", second, 0.1, 1.5);
 }

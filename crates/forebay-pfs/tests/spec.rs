@@ -1,4 +1,4 @@
-//! Specifications: presets, files, overrides, and what is refused.
+//! Specifications: presets, files, overrides and validation.
 use forebay_pfs::{Error, Model, Spec};
 
 const OWN: &str = r#"
@@ -119,8 +119,7 @@ fn narrowing_keeps_a_file_on_the_targets_there_are() {
 fn the_suggested_time_scale_carries_rate_and_latency() {
     let suggested =
         |name: &str, targets| Spec::preset(name).unwrap().with_targets(targets).suggested_time_scale();
-    // 3 x 2.4 GB/s / 0.4 GB/s, as facts of the study say; 60 GB/s / 0.4; 0.5 ms / 0.3 ms would be
-    // less.
+    // 3 x 2.4 GB/s / 0.4 GB/s; 60 GB/s / 0.4 GB/s; 0.5 ms / 0.3 ms would be less.
     assert!((suggested("fefs", 3) - 18.0).abs() < 1e-9);
     assert!((suggested("lustre-hdd", 16) - 150.0).abs() < 1e-9);
     assert!((Spec::free().suggested_time_scale() - 1.0).abs() < 1e-12);
@@ -150,7 +149,7 @@ fn random_reads_of_disks_reach_the_limit_only_when_they_are_large() {
         let share = spec.limit_of_random_reads(16, mib << 20) / spec.limit_bytes_per_second(16);
         (100.0 * share).round() as u32
     };
-    // As docs/cost-model.md says.
+    // As in docs/cost-model.md.
     assert_eq!([4, 16, 64, 256].map(percent), [12, 36, 69, 90]);
     let flash = Spec::preset("lustre-ssd").unwrap();
     assert!((flash.limit_of_random_reads(4, 1 << 20) - flash.limit_bytes_per_second(4)).abs() < 1.0);

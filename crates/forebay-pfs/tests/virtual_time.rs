@@ -1,4 +1,4 @@
-//! Programs in virtual time, against cases computed by hand and what must always add up.
+//! Programs in virtual time: cases computed by hand, and invariants.
 use forebay_pfs::virtual_time::{Action, Outcome, Scenario, Stream, run};
 use forebay_pfs::{AccessMethod, ReadAheadRules, Spec};
 use proptest::prelude::*;
@@ -54,7 +54,7 @@ fn a_barrier_waits_for_all_that_have_not_ended() {
     assert_eq!(ends(&outcome), [710, 710, 600]);
     let waits: Vec<_> = outcome.streams.iter().map(|stream| stream.barrier_ns).collect();
     assert_eq!(waits, [200, 0, 0]);
-    // The last one to end opens the barrier, too.
+    // The last program to end also opens the barrier.
     let scenario = of(vec![(0, vec![Action::Barrier]), (1, vec![Action::ThinkNs(900)])]);
     assert_eq!(ends(&run(&spec(), &scenario).unwrap()), [900, 900]);
 }
@@ -66,7 +66,7 @@ fn who_comes_second_on_a_node_waits_for_the_same_request() {
     let outcome = run(&spec(), &of(vec![(0, vec![touch(0, PAGE)]), (0, late.clone())])).unwrap();
     assert_eq!(ends(&outcome), [PAGE + LATENCY, PAGE + LATENCY]);
     assert_eq!((outcome.streams[1].reads, outcome.streams[1].wait_ns), (0, PAGE + LATENCY - 50_000));
-    // On a node of its own it asks itself.
+    // On its own node it sends its own request.
     let outcome = run(&spec(), &of(vec![(0, vec![touch(0, PAGE)]), (1, late)])).unwrap();
     assert_eq!(ends(&outcome), [PAGE + LATENCY, 50_000 + PAGE + LATENCY]);
     assert_eq!(outcome.streams[1].reads, 1);
@@ -83,15 +83,15 @@ fn page_faults_wait_one_after_the_other() {
 
 #[test]
 fn read_ahead_goes_on_while_the_program_computes() {
-    // Linux, 128 KiB: the first read brings 16 KiB; its marker, the second page, brings the next 32
-    // KiB meanwhile.
+    // Linux, 128 KiB: the first read fetches 16 KiB; its marker, the second page, fetches the next
+    // 32.
     let read = |page| Action::Touch { file: 0, offset: page * PAGE, length: PAGE, how: AccessMethod::Read };
     let think = Action::ThinkNs(1_000_000);
     let actions = vec![read(0), think, read(1), think, read(2), think, read(3), think, read(4)];
     let rules = ReadAheadRules::Linux { read_ahead_bytes: 131_072 };
     let outcome = run(&spec(), &Scenario { rules, ..of(vec![(0, actions)]) }).unwrap();
     assert_eq!(outcome.streams[0].wait_ns, 4 * PAGE + LATENCY);
-    // The 32 KiB, and the window after it, which page 4 asks for as its marker.
+    // The 32 KiB, and the window after them, whose marker is page 4.
     assert_eq!((outcome.streams[0].reads, outcome.streams[0].read_bytes), (3, (4 + 8 + 16) * PAGE));
 }
 
@@ -180,8 +180,7 @@ proptest! {
         }
         prop_assert_eq!(outcome.servers.iter().map(|server| server.bytes).sum::<u64>(), moved_bytes);
         for server in &outcome.servers {
-            // Read-ahead and writes of others may go on after a program's end, but nothing without
-            // being waited for by a deadline.
+            // Read-ahead and writes of others may outlast a program, but end by a deadline.
             prop_assert!(server.seeks <= server.pieces);
             prop_assert!(spec.seek_us > 0.0 || server.seeks == 0);
         }

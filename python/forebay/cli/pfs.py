@@ -1,4 +1,4 @@
-"""``forebay pfs``: an emulated parallel file system."""
+"""``forebay pfs``: the emulated parallel file system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAULTS = ("eio", "stall", "slow", "partition", "clear")
 
 
 def _json(function: Function) -> Function:
-    """Give a subcommand --json, which may also stand before its name."""
+    """Add --json to a subcommand; it may also stand before the name."""
     return click.option(
         "--json",
         "as_json",
@@ -62,48 +62,47 @@ def _time_scale(_: click.Context, __: click.Parameter, text: str | None) -> floa
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object; may also stand behind the subcommand."
+    "--json", "as_json", is_flag=True, help="Print one JSON object; may also stand after the subcommand."
 )
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """Mount a directory as an emulated parallel file system, and look at what is read from it.
+    """Mount a directory at the speed of a parallel file system, and count its requests.
 
-    Every mount of a directory is a node with a page cache of its own; all of them share the
-    modelled servers.
+    Each mount is one node with its own page cache; all mounts of a directory share the modelled servers.
     """
     context.obj = as_json
 
 
-@command.command(short_help="Mount a directory at one or more mount points, each a node.")
+@command.command(short_help="Mount a directory at one or more mount points, one per node.")
 @click.argument("backing", type=click.Path(path_type=Path))
 @click.argument("mounts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MOUNT...")
 @click.option(
     "--preset",
     metavar="NAME",
     shell_complete=_complete_presets,
-    help="The file system to imitate; `forebay pfs presets` tells which there are. Default lustre-hdd.",
+    help="File system to emulate, see `forebay pfs presets` [default: lustre-hdd].",
 )
 @click.option(
     "--spec",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A TOML file with the numbers of a file system, in place of a preset.",
+    help="TOML file with the numbers of a file system, instead of a preset.",
 )
-@click.option("--targets", type=COUNT, metavar="N", help="Storage targets in place of its own.")
-@click.option("--stripe", metavar="SIZE", callback=_bytes, help="Stripe size in place of its own.")
-@click.option("--stripe-count", type=COUNT, metavar="N", help="Targets that a file is striped over.")
+@click.option("--targets", type=COUNT, metavar="N", help="Number of storage targets [default: the preset's].")
+@click.option("--stripe", metavar="SIZE", callback=_bytes, help="Stripe size [default: the preset's].")
+@click.option("--stripe-count", type=COUNT, metavar="N", help="Targets per file [default: the preset's].")
 @click.option(
     "--time-scale",
     metavar="K",
     callback=_time_scale,
-    help="Factor on all times of the model, or auto for what a small machine needs. Default 1.",
+    help="Factor on all times of the model; auto: what a small machine needs [default: 1].",
 )
-@click.option("--seed", type=NUMBER, metavar="N", help="Seed of the model's jitter. Default 0.")
+@click.option("--seed", type=NUMBER, metavar="N", help="Seed of the model's jitter [default: 0].")
 @click.option(
     "--events",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write every read to this file, one line of JSON each.",
+    help="Record every read in this file, as JSON lines.",
 )
 @click.option("--foreground", is_flag=True, help="Serve in this process until Ctrl-C or SIGTERM.")
 @_json
@@ -121,9 +120,9 @@ def mount(
     foreground: bool,
     as_json: bool,
 ) -> None:
-    """Mount the directory BACKING at each MOUNT, an empty directory, as one node each.
+    """Mount the directory BACKING at each MOUNT, an empty directory; each is one node.
 
-    Where BACKING is mounted already, the new mounts join its server.
+    If BACKING is already mounted, the new mounts join its server.
     """
     from forebay.cli.output import print_json, print_pairs
     from forebay.tools.pfs import Server
@@ -138,7 +137,7 @@ def mount(
         _serve(backing, mounts, wanted, as_json)
         return
     started = start(backing, list(mounts), wanted)
-    _tell_removed(started.removed)
+    _report_removed(started.removed)
     server = Server.connect(started.socket)
     if started.is_new:
         _advise(server.spec, server.time_scale)
@@ -158,7 +157,7 @@ def mount(
             *((f"node {nodes.get(path, '-')}", path) for path in started.mounts),
             ("file system", _sentence(server.spec, server.time_scale)),
             ("backing", server.backing),
-            ("process", f"{server.pid}{'' if started.is_new else ', which ran already'}"),
+            ("process", f"{server.pid}{'' if started.is_new else ' (already running)'}"),
         ]
     )
 
@@ -172,7 +171,7 @@ def _serve(backing: Path, mounts: tuple[Path, ...], wanted: Wanted, as_json: boo
     from forebay.tools.pfs.start import prepare
 
     configuration, removed = prepare(backing, list(mounts), wanted)
-    _tell_removed(removed)
+    _report_removed(removed)
     _advise(configuration["spec"], configuration["time_scale"])
     if as_json:
         keys = ("backing", "mounts", "socket", "spec", "time_scale")
@@ -188,18 +187,18 @@ def _serve(backing: Path, mounts: tuple[Path, ...], wanted: Wanted, as_json: boo
     else:
         sentence = _sentence(configuration["spec"], configuration["time_scale"])
         click.echo(f"serving {backing} as {sentence}; Ctrl-C unmounts")
-    # Nothing may be left in the buffer while this runs.
+    # The server may run for long: print the buffered output first.
     sys.stdout.flush()
     serve(json.dumps(configuration))
 
 
-def _tell_removed(removed: list[Path]) -> None:
+def _report_removed(removed: list[Path]) -> None:
     for path in removed:
         print(f"forebay: removed the stale mount {path}, whose server is gone", file=sys.stderr)
 
 
 def _advise(spec: dict[str, Any], time_scale: float) -> None:
-    """Say what this machine will hardly carry."""
+    """Warn about a file system that is too fast for a small machine."""
     import json
 
     from forebay import _native
@@ -207,8 +206,8 @@ def _advise(spec: dict[str, Any], time_scale: float) -> None:
     suggested = _native.pfs_suggested_time_scale(json.dumps(spec))
     if suggested > time_scale:
         print(
-            f"forebay: {spec['name']} with {spec['targets']} targets moves more than a small machine can carry in real time\n"
-            f"hint: --time-scale auto stretches all times, here by {suggested:.3g}; narrow it first with --targets",
+            f"forebay: {spec['name']} with {spec['targets']} targets is too fast for a small machine in real time\n"
+            f"hint: --time-scale auto multiplies all times, here by {suggested:.3g}; first reduce --targets",
             file=sys.stderr,
         )
 
@@ -236,12 +235,12 @@ def _sentence(spec: dict[str, Any], time_scale: float) -> str:
     )
 
 
-@command.command(short_help="Print what was read, per node, server and file.")
+@command.command(short_help="Print the counters per node, server and file.")
 @_mount
-@click.option("--prometheus", is_flag=True, help="Print Prometheus' text format.")
+@click.option("--prometheus", is_flag=True, help="Print the text format of Prometheus.")
 @_json
 def stats(mount: Path, prometheus: bool, as_json: bool) -> None:
-    """Print what was read through the mounts of MOUNT's file system, per node, server and file."""
+    """Print the counters of MOUNT's file system, per node, server and file."""
     from forebay.cli.output import print_json
     from forebay.cli.pfs_stats import print_stats
     from forebay.tools.pfs import Server
@@ -259,8 +258,8 @@ def stats(mount: Path, prometheus: bool, as_json: bool) -> None:
         print_stats(found)
     if found["lateness_exceeds_latency"]:
         print(
-            "forebay: replies came later than the modelled latency; these times are not to be trusted\n"
-            "hint: mount with a larger --time-scale, or leave the machine alone meanwhile",
+            "forebay: lateness of replies exceeds the modelled latency: the times are not reliable\n"
+            "hint: mount with a larger --time-scale, or stop other programs",
             file=sys.stderr,
         )
 
@@ -269,7 +268,7 @@ def stats(mount: Path, prometheus: bool, as_json: bool) -> None:
 @_mount
 @_json
 def reset(mount: Path, as_json: bool) -> None:
-    """Set all counters of MOUNT's file system to zero, and empty the model's queues."""
+    """Set all counters of MOUNT's file system to zero and empty the model's queues."""
     from forebay.cli.output import print_json
     from forebay.tools.pfs import Server
 
@@ -279,11 +278,11 @@ def reset(mount: Path, as_json: bool) -> None:
         print_json({"backing": str(server.backing), "mounts": [str(one) for one in server.mounts]})
 
 
-@command.command(short_help="Empty the page cache of a node.")
+@command.command(short_help="Empty the page cache of nodes.")
 @click.argument("mounts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MOUNT...")
 @_json
 def drop_caches(mounts: tuple[Path, ...], as_json: bool) -> None:
-    """Empty the page cache of the node at each MOUNT: what is read next comes from the servers."""
+    """Empty the page cache of the node at each MOUNT: the next reads reach the servers."""
     from forebay.cli.output import print_json, print_pairs
     from forebay.tools.pfs import Server
 
@@ -294,7 +293,7 @@ def drop_caches(mounts: tuple[Path, ...], as_json: bool) -> None:
         print_pairs((one, f"{files} files dropped") for one, files in dropped.items())
 
 
-@command.command(short_help="Let something go wrong.")
+@command.command(short_help="Inject a fault, or clear all.")
 @_mount
 @click.argument("kind", type=click.Choice(FAULTS))
 @click.option(
@@ -302,13 +301,19 @@ def drop_caches(mounts: tuple[Path, ...], as_json: bool) -> None:
     "file",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="eio: the file, on the mount or relative to it.",
+    help="eio: file, on the mount or relative to it.",
 )
-@click.option("--from", "begin", metavar="OFFSET", callback=_bytes, help="eio: first byte. Default 0.")
-@click.option("--to", "end", metavar="OFFSET", callback=_bytes, help="eio: end. Default: that of the file.")
+@click.option("--from", "begin", metavar="OFFSET", callback=_bytes, help="eio: first byte [default: 0].")
+@click.option(
+    "--to", "end", metavar="OFFSET", callback=_bytes, help="eio: end of the range [default: end of the file]."
+)
 @click.option("--server", "number", type=NUMBER, metavar="N", help="stall, slow: number of the server.")
-@click.option("--for", "seconds", type=Finite(0, min_open=True), metavar="S", help="stall: model seconds.")
-@click.option("--factor", type=Finite(0, min_open=True), metavar="F", help="slow: factor on its times.")
+@click.option(
+    "--for", "seconds", type=Finite(0, min_open=True), metavar="S", help="stall: duration in model seconds."
+)
+@click.option(
+    "--factor", type=Finite(0, min_open=True), metavar="F", help="slow: factor on the server's times."
+)
 @_json
 def fault(
     mount: Path,
@@ -321,11 +326,11 @@ def fault(
     factor: float | None,
     as_json: bool,
 ) -> None:
-    """Let something go wrong on MOUNT's file system.
+    """Inject a fault into MOUNT's file system, or clear all.
 
-    eio: reads of a range of a file fail on every node. stall: a server stops for a while. slow: a
-    server takes longer, until the factor is 1 again. partition: this mount is cut off, as when a
-    client is evicted. clear: end eio, stalls and slowness.
+    eio: reads of a range of a file fail on every node. stall: a server does nothing for a while. slow: a server takes longer,
+    until the factor is 1 again. partition: all requests to this mount fail, as for an evicted client. clear: end all faults
+    but partition.
     """
     from forebay.cli.output import print_json
     from forebay.tools.pfs import Server
@@ -365,7 +370,7 @@ def fault(
 @click.argument("mounts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MOUNT...")
 @_json
 def unmount(mounts: tuple[Path, ...], as_json: bool) -> None:
-    """Unmount each MOUNT. The server of a directory ends with its last mount; stale mounts go too."""
+    """Unmount each MOUNT, also stale ones. The server of a directory ends with its last mount."""
     from forebay.cli.output import print_json
     from forebay.tools.pfs import unmount
 
@@ -410,11 +415,11 @@ def list_(as_json: bool) -> None:
         print_table(("mount", "backing", "file system", "time scale", "process"), rows)
 
 
-@command.command(short_help="List the file systems that can be imitated.")
+@command.command(short_help="List the preset file systems.")
 @click.argument("name", required=False, shell_complete=_complete_presets)
 @_json
 def presets(name: str | None, as_json: bool) -> None:
-    """List the file systems that can be imitated, or print all numbers of the one called NAME."""
+    """List the preset file systems, or print all numbers of NAME with their sources."""
     import json
 
     from forebay import _native

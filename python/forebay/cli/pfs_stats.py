@@ -1,4 +1,4 @@
-"""The counters of ``forebay pfs stats`` as tables for people."""
+"""The counters of ``forebay pfs stats`` as tables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from forebay.cli.output import bytes_text, print_pairs, print_table
 
 __all__ = ["print_stats"]
 
-# Files that are listed; all of them are in --json.
+# Maximum number of listed files; --json has all.
 _FILES = 10
 
 
 def print_stats(stats: Mapping[str, Any]) -> None:
-    """Print the file system, its nodes, servers, request sizes and the files that were read most."""
+    """Print nodes, servers, request sizes and the most read files."""
     late = stats["lateness_us"]
     print_pairs(
         [
@@ -78,7 +78,7 @@ def print_stats(stats: Mapping[str, Any]) -> None:
             ],
         )
         if len(files) > _FILES:
-            click.echo(f"and {len(files) - _FILES} files more")
+            click.echo(f"and {len(files) - _FILES} more files")
 
 
 def _counters(row: Mapping[str, Any]) -> tuple[object, ...]:
@@ -92,5 +92,5 @@ def _counters(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _share(row: Mapping[str, Any]) -> str:
-    """Write the share of reads that went on where the one before had ended."""
+    """Format the share of sequential reads."""
     return f"{row['sequential_reads'] / row['reads']:.0%}" if row["reads"] else "-"

@@ -1,9 +1,7 @@
-//! The least that a server behind FUSE can do: a directory with one file, every read of which is
-//! answered from one buffer.
+//! The upper bound for any FUSE server: one file, and every read is answered from one buffer.
 //!
-//! It books nothing, waits for nothing and reads nothing, with the mount options, request sizes and
-//! threads of the emulator: what it does not reach, no emulator reaches. One file, opened by nobody
-//! who was not told its name; everything else is answered with "not there".
+//! It has the mount options, request sizes and threads of the emulator, but books nothing, waits
+//! for nothing and reads nothing. All other names do not exist.
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::MetadataExt;

@@ -1,14 +1,14 @@
-//! What the emulator itself costs, and how near its times are to the model's.
+//! The emulator's own costs, and how close its times are to the model's.
 //!
 //! `cargo run --release -p forebay-pfs --example floor [floor|accuracy|all]`
 //!
-//! Floor: with a file system that costs nothing, reads through the mount beside reads of the
-//! backing file from the page cache and of a FUSE server that answers from one buffer
-//! (`constant.rs`: the most that can be had), alternating; medians and ratios, once into one buffer
-//! again and again (which stays in the processor's cache) and once into new memory. The backing
-//! file is written once in one go and once in pieces: the kernel keeps the first in large folios,
-//! and reads it up to twice as fast. Accuracy: two access patterns alternate on a modelled file
-//! system; each median beside what the model says in virtual time, and the spread of their ratio.
+//! - **Floor**: on a file system without costs, alternate reads through the mount, of the backing
+//!   file from the page cache, and through a FUSE server that answers from one buffer
+//!   (`constant.rs`, the upper bound). Prints medians and ratios, once into one reused buffer,
+//!   which stays in the processor's cache, and once into new memory. The backing file is written in
+//!   one go, which gives large folios in the page cache, and in pieces, which gives small ones.
+//! - **Accuracy**: two access patterns alternate on a modelled file system. Prints each median
+//!   against the model's value in virtual time, and the spread of their ratio.
 
 #![allow(clippy::disallowed_methods, reason = "an example may panic where there are no threads")]
 
@@ -51,9 +51,9 @@ fn open(path: &Path, direct: bool) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// Seconds that it takes to read these ranges, one after the other.
+/// Reads ranges in order; returns the duration \[s\].
 fn read_all(file: &File, ranges: &[(u64, usize)]) -> std::io::Result<f64> {
-    // Page-aligned, as O_DIRECT wants it: one page more would make a second request of each MiB.
+    // Page-aligned for O_DIRECT: an offset would split each MiB into two requests.
     let longest = ranges.iter().map(|range| range.1).max().unwrap_or(0);
     let mut room = vec![0; longest + 4096];
     let skipped = room.as_ptr().align_offset(4096);
@@ -65,8 +65,7 @@ fn read_all(file: &File, ranges: &[(u64, usize)]) -> std::io::Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// Seconds that it takes to read the whole file into memory that was never used before, 1 MiB at a
-/// time.
+/// Reads the whole file into new memory, 1 MiB at a time; returns the duration \[s\].
 fn read_into_new_memory(file: &File) -> std::io::Result<f64> {
     let mut room = vec![0; FILE_BYTES as usize + 4096];
     let skipped = room.as_ptr().align_offset(4096);
@@ -81,8 +80,7 @@ fn sequential(count: u64, length: usize) -> Vec<(u64, usize)> {
     (0..count).map(|number| (number * length as u64, length)).collect()
 }
 
-/// Page-aligned places all over the file, never one right behind the other; the same ones each
-/// time.
+/// Fixed page-aligned offsets in random order, none adjacent to its predecessor.
 fn scattered(count: u64, length: usize) -> Vec<(u64, usize)> {
     let pages = (FILE_BYTES - length as u64) / 4096;
     (0..count).map(|number| ((number * 40_503 + 17) * 2_654_435_761 % pages * 4096, length)).collect()
@@ -95,7 +93,7 @@ fn start(room: &Path, spec: Spec, time_scale: f64, read_ahead_kb: u64) -> Result
     Ok(Emulator::start(&configuration).map_err(|error| error.text())?)
 }
 
-/// Writes the backing file, so many bytes at a time.
+/// Writes the backing file in pieces.
 fn write_file(room: &Path, piece_bytes: usize) -> std::io::Result<()> {
     let bytes: Vec<u8> = (0..FILE_BYTES).map(|place| (place % 251) as u8).collect();
     let mut file = File::create(room.join("backing/file"))?;
@@ -170,7 +168,7 @@ fn floor_of_small_reads(room: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Model seconds that the model says these reads take.
+/// The duration of these reads in the model \[model s\].
 fn predicted(spec: &Spec, ranges: &[(u64, usize)]) -> Result<f64, Failure> {
     let touch = |&(offset, length): &(u64, usize)| Action::Touch {
         file: 0,

@@ -1,5 +1,4 @@
-//! What the tests of the emulator share: a room with a backing directory and mount points, and a
-//! reason to skip.
+//! Helpers for tests of the emulator: directories, mounts, and the reason to skip.
 #![allow(dead_code, reason = "every test file uses some of it")]
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,7 +16,7 @@ pub struct Room {
     directory: tempfile::TempDir,
 }
 
-/// A room, or the reason why nothing can be mounted, printed.
+/// Creates the directories, or prints why this machine cannot mount.
 pub fn room() -> Option<Room> {
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         eprintln!("skipped: /dev/fuse cannot be opened: {error}");
@@ -44,7 +43,7 @@ impl Room {
         self.at(&mount.to_string()).join(name)
     }
 
-    /// Writes a file into the backing directory; answers its bytes.
+    /// Writes a file into the backing directory; returns its bytes.
     pub fn write(&self, name: &str, bytes: usize) -> Vec<u8> {
         let data = pattern(bytes);
         std::fs::write(self.backing(name), &data).expect("the backing directory takes files");
@@ -61,12 +60,12 @@ impl Room {
     }
 }
 
-/// Bytes that tell their place.
+/// Bytes that depend on their offset.
 pub fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (place ^ (place >> 8) ^ (place >> 16)) as u8).collect()
 }
 
-/// Numbers that look random and are always the same.
+/// A fixed pseudorandom sequence.
 pub struct Dice(u64);
 
 impl Dice {
@@ -88,7 +87,7 @@ pub fn direct(path: &Path) -> File {
         .expect("the file opens with O_DIRECT")
 }
 
-/// A buffer that begins on a page, as `O_DIRECT` wants it.
+/// A page-aligned buffer, for `O_DIRECT`.
 pub struct Aligned {
     room: Vec<u8>,
     skipped: usize,
