@@ -33,7 +33,8 @@ enum How {
     Direct,
     /// `O_DIRECT`, all reads of a block at once (`io_uring`).
     DirectRing,
-    /// Around the page cache, as many blocks as there are readers at once, requested in the order of the plan.
+    /// `O_DIRECT`, one block per reader at once, requested in the order
+    /// of the plan.
     DirectInOrder,
 }
 
@@ -188,7 +189,8 @@ fn simulate(spec: &Spec, kind: Kind, nodes: u32, case: Case, sample: u64, bytes:
 }
 
 impl Node {
-    /// Requests all reads of a block and, if announced, of later blocks; returns when the block is there.
+    /// Requests all reads of a block and, if announced, of later blocks; returns when the block is
+    /// there.
     fn read_at_once(&mut self, model: &mut Model, case: Case, now: u64, block: usize) -> u64 {
         let announced = case.how == How::Announced;
         let ahead = case.readers.max((8 * MIB / self.blocks[block].length.max(1)).min(16)) as usize;

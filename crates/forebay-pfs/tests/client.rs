@@ -30,7 +30,8 @@ impl Bed {
     fn lustre() -> Bed {
         Bed::new(ReadAheadRules::Lustre, &Spec::preset("fefs").unwrap(), 1 << 40)
     }
-    /// Requests of one access as (offset, length) in KiB; checks that it waits for the accessed bytes.
+    /// Requests of one access as (offset, length) in KiB; checks that it waits for the accessed
+    /// bytes.
     fn touch(&mut self, offset: u64, length: u64, how: AccessMethod) -> Vec<(u64, u64)> {
         let mut access = self.client.access(self.open, offset, length, how);
         let (mut all, mut fetches, mut at) = (Vec::new(), Vec::new(), offset);

@@ -29,16 +29,16 @@ use fuser::{
 };
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timestamps, Uid};
 
-use crate::emulator::backing::{self, Status, errno, error_number, open_flags, write_full};
 use crate::emulator::context::Context;
 use crate::emulator::deferred::Deferred;
-use crate::emulator::inodes::{Numbers, ROOT};
+use crate::emulator::files::backing::{self, Status, errno, error_number, open_flags, write_full};
+use crate::emulator::files::inodes::{Numbers, ROOT};
+use crate::emulator::files::mapping::Mapping;
 use crate::emulator::locks::{locked, read_locked, write_locked};
-use crate::emulator::mapping::Mapping;
 use crate::emulator::mount::{DirectoryEntry, Handle, Mount};
 use crate::emulator::read_reply::{ReadReply, clip, send_now};
-use crate::emulator::reply_scheduler::Reply;
-use crate::emulator::round_trip::{self, RoundTrip};
+use crate::emulator::timing::reply_scheduler::Reply;
+use crate::emulator::timing::round_trip::{self, RoundTrip};
 use crate::model::Direction;
 
 /// The largest request \[B\]: the kernel's default (`/proc/sys/fs/fuse/max_pages_limit`).
@@ -422,9 +422,10 @@ impl Filesystem for MountFileSystem {
     }
 
     // Left out on purpose, because no reader or converter of data sets needs them: device files and
-    // sockets, fallocate, SEEK_DATA and SEEK_HOLE, extended attributes, locks, copying of ranges. After
-    // ENOSYS the kernel does not ask again. It refuses attributes and fallocate (EOPNOTSUPP), reports
-    // files without holes, implements locks within the mount, and copies by reading and writing.
+    // sockets, fallocate, SEEK_DATA and SEEK_HOLE, extended attributes, locks, copying of ranges.
+    // After ENOSYS the kernel does not ask again. It refuses attributes and fallocate (EOPNOTSUPP),
+    // reports files without holes, implements locks within the mount, and copies by reading and
+    // writing.
 }
 
 impl MountFileSystem {

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use fuser::{FileType, INodeNo, Notifier};
 
-use crate::emulator::inodes::Inodes;
+use crate::emulator::files::inodes::Inodes;
+use crate::emulator::files::mapping::Mapping;
 use crate::emulator::locks::locked;
-use crate::emulator::mapping::Mapping;
 use crate::ids::{FileId, NodeId};
 
 /// The mounts of one emulator.

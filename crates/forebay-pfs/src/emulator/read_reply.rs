@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use fuser::ReplyData;
 
-use crate::emulator::backing::{errno, error_number, read_full};
 use crate::emulator::context::Context;
+use crate::emulator::files::backing::{errno, error_number, read_full};
 use crate::emulator::locks::read_locked;
 use crate::emulator::mount::{Handle, Mount};
-use crate::emulator::reply_scheduler::DataReply;
+use crate::emulator::timing::reply_scheduler::DataReply;
 
 thread_local! {
     /// Data of replies that are sent immediately.

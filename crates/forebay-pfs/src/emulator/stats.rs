@@ -5,9 +5,9 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 
 use crate::emulator::context::Context;
-use crate::emulator::counters::RequestCounters;
 use crate::emulator::locks::locked;
 use crate::emulator::mount::Connection;
+use crate::emulator::records::counters::RequestCounters;
 use crate::ids::ServerId;
 
 fn seconds(ns: u64) -> f64 {

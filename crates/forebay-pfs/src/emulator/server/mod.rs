@@ -6,6 +6,8 @@
 //! 2. Mount everything, then listen: a client that connects finds all mounts ready.
 //! 3. Wait for a signal, a connection, a request to end, or the end of the last mount.
 //! 4. End: unmount everything, remove the socket, send outstanding answers, join all threads.
+mod control;
+
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -18,7 +20,7 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::Mode;
 
-use crate::emulator::control::{is_allowed, serve_connection};
+use self::control::{is_allowed, serve_connection};
 use crate::emulator::error::{EmulatorError, doing};
 use crate::emulator::instance::{Configuration, Emulator};
 use crate::emulator::locks::locked;

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::emulator::error::EmulatorError;
-use crate::emulator::faults::Fault;
 use crate::emulator::instance::Emulator;
+use crate::emulator::records::faults::Fault;
 
 /// Longest request \[B\]: a path has at most 4096 bytes, or six times that if all are escaped.
 const REQUEST_BYTES: u64 = 64 * 1024;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use fuser::FileType;
 
-use crate::emulator::backing::{Key, Status, Version, open_directory};
+use crate::emulator::files::backing::{Key, Status, Version, open_directory};
 use crate::ids::FileId;
 
 /// Inode number of the root directory.

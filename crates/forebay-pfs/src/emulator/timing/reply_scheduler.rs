@@ -22,10 +22,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, num::NonZeroU64, thread};
 
-use crate::emulator::clock::{Clock, RealTime};
-use crate::emulator::counters::Histogram;
 use crate::emulator::locks::locked;
+use crate::emulator::records::counters::Histogram;
 use crate::emulator::system;
+use crate::emulator::timing::clock::{Clock, RealTime};
 use crate::ids::NodeId;
 
 /// How long before the due time data are read \[ns\]. Memory holds the replies due within it,

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{FileAttr, FileType, INodeNo, ReplyData};
 
-use crate::emulator::clock::RealTime;
-use crate::emulator::reply_scheduler::{Reply, ReplyScheduler};
+use crate::emulator::timing::clock::RealTime;
+use crate::emulator::timing::reply_scheduler::{Reply, ReplyScheduler};
 use crate::ids::NodeId;
 
 /// Name of the file in the root.
