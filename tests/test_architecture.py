@@ -203,16 +203,11 @@ def test_the_makefile_has_its_targets(target):
     assert re.search(rf"^{target}:.*## \S", makefile, flags=re.MULTILINE)
 
 
-# Crates whose comments are not wrapped yet.
-UNWRAPPED = {"forebay-pfs"}
-
-
 def test_comments_in_rust_are_wrapped_at_100_columns():
     """Lines of tables and words that cannot be broken may be longer."""
     long = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in (ROOT / "crates").rglob("*.rs")
-        if path.relative_to(ROOT / "crates").parts[0] not in UNWRAPPED
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if len(line) > 100 and re.match(r"\s*//[/!]? (?!\|)\S+ ", line)
     ]

@@ -68,7 +68,8 @@ def _time_scale(_: click.Context, __: click.Parameter, text: str | None) -> floa
 def command(context: click.Context, as_json: bool) -> None:
     """Mount a directory at the speed of a parallel file system, and count its requests.
 
-    Each mount is one node with its own page cache; all mounts of a directory share the modelled servers.
+    Each mount is one node with its own page cache; all mounts of a directory share the modelled
+    servers.
     """
     context.obj = as_json
 
@@ -328,9 +329,9 @@ def fault(
 ) -> None:
     """Inject a fault into MOUNT's file system, or clear all.
 
-    eio: reads of a range of a file fail on every node. stall: a server does nothing for a while. slow: a server takes longer,
-    until the factor is 1 again. partition: all requests to this mount fail, as for an evicted client. clear: end all faults
-    but partition.
+    eio: reads of a range of a file fail on every node. stall: a server does nothing for a while.
+    slow: a server takes longer, until the factor is 1 again. partition: all requests to this mount
+    fail, as for an evicted client. clear: end all faults but partition.
     """
     from forebay.cli.output import print_json
     from forebay.tools.pfs import Server
