@@ -120,4 +120,4 @@ def use(path):
     _native.pfs_serve(json.dumps(configuration))
 """
     found = at_the_limit(places, use, places / "warm", places / "cold")
-    assert_names_the_limit(found, "the timer threads")
+    assert_names_the_limit(found, "the reply threads")
