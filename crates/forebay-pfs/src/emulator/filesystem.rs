@@ -60,6 +60,31 @@ pub(crate) struct MountFileSystem {
     valid: Duration,
 }
 
+/// A reply that can be an error.
+trait FallibleReply: Send + 'static {
+    fn fail(self, error: Errno);
+}
+
+macro_rules! fallible_replies {
+    ($($reply:ty),*) => {
+        $(impl FallibleReply for $reply {
+            fn fail(self, error: Errno) {
+                self.error(error);
+            }
+        })*
+    };
+}
+
+fallible_replies!(ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs);
+
+fn send_entry(valid: Duration) -> impl FnOnce(ReplyEntry, FileAttr) + Send + 'static {
+    move |reply, attributes| reply.entry(&valid, &attributes, Generation(0))
+}
+
+fn send_attributes(valid: Duration) -> impl FnOnce(ReplyAttr, FileAttr) + Send + 'static {
+    move |reply, attributes| reply.attr(&valid, &attributes)
+}
+
 impl Filesystem for MountFileSystem {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // One by one: an old kernel that lacks one of them refuses the whole call.
@@ -78,7 +103,7 @@ impl Filesystem for MountFileSystem {
             reply.entry(&Duration::ZERO, &RoundTrip::attributes(), Generation(0));
             return;
         }
-        self.metadata(|| Ok(self.look_up(parent, name)?.0), answer_entry(reply, self.valid));
+        self.metadata(reply, || Ok(self.look_up(parent, name)?.0), send_entry(self.valid));
     }
 
     fn forget(&self, _request: &Request, inode: INodeNo, lookups: u64) {
@@ -91,7 +116,7 @@ impl Filesystem for MountFileSystem {
             return;
         }
         let work = || Ok(self.status(inode.0, handle)?.attributes(inode.0));
-        self.metadata(work, answer_attributes(reply, self.valid));
+        self.metadata(reply, work, send_attributes(self.valid));
     }
 
     fn setattr(
@@ -123,7 +148,7 @@ impl Filesystem for MountFileSystem {
             }
             Ok(self.status(inode.0, handle)?.attributes(inode.0))
         };
-        self.metadata(work, answer_attributes(reply, self.valid));
+        self.metadata(reply, work, send_attributes(self.valid));
     }
 
     fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
@@ -131,10 +156,7 @@ impl Filesystem for MountFileSystem {
             let found = locked(&self.mount.inodes).locate(inode.0)?;
             Ok(rustix::fs::readlinkat(&found.directory, &found.name, Vec::new())?.into_bytes())
         };
-        self.metadata(work, move |result| match result {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(error),
-        });
+        self.metadata(reply, work, |reply, target| reply.data(&target));
     }
 
     fn mkdir(
@@ -177,7 +199,7 @@ impl Filesystem for MountFileSystem {
         reply: ReplyEmpty,
     ) {
         let work = || self.rename_file((parent, name), (new_parent, new_name), flags);
-        self.metadata(work, answer_empty(reply));
+        self.metadata(reply, work, |reply, ()| reply.ok());
     }
 
     fn link(
@@ -202,13 +224,8 @@ impl Filesystem for MountFileSystem {
             reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
             return;
         }
-        self.metadata(
-            || self.open_file(inode.0, flags.0),
-            move |result| match result {
-                Ok((handle, flags)) => reply.opened(handle, flags),
-                Err(error) => reply.error(error),
-            },
-        );
+        let work = || self.open_file(inode.0, flags.0);
+        self.metadata(reply, work, |reply, (handle, flags)| reply.opened(handle, flags));
     }
 
     fn read(
@@ -332,7 +349,10 @@ impl Filesystem for MountFileSystem {
         let work = move || {
             let sync = if data_only { rustix::fs::fdatasync } else { rustix::fs::fsync };
             let synced = sync(&handle.descriptor);
-            answer_empty(reply)(synced.map_err(|error| errno(&error.into())));
+            match synced {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(&error.into())),
+            }
         };
         let _ = self.context.deferred.send(Deferred::Run(Box::new(work)));
     }
@@ -344,10 +364,7 @@ impl Filesystem for MountFileSystem {
             write_locked(&self.mount.directories).insert(number, Arc::new(entries));
             Ok(FileHandle(number))
         };
-        self.metadata(work, move |result| match result {
-            Ok(handle) => reply.opened(handle, FopenFlags::empty()),
-            Err(error) => reply.error(error),
-        });
+        self.metadata(reply, work, |reply, handle| reply.opened(handle, FopenFlags::empty()));
     }
 
     fn readdir(
@@ -384,8 +401,8 @@ impl Filesystem for MountFileSystem {
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
         let work = || Ok(rustix::fs::fstatvfs(&self.context.root)?);
-        self.metadata(work, move |result| match result {
-            Ok(found) => reply.statfs(
+        self.metadata(reply, work, |reply, found| {
+            reply.statfs(
                 found.f_blocks,
                 found.f_bfree,
                 found.f_bavail,
@@ -394,8 +411,7 @@ impl Filesystem for MountFileSystem {
                 found.f_bsize as u32,
                 found.f_namemax as u32,
                 found.f_frsize as u32,
-            ),
-            Err(error) => reply.error(error),
+            );
         });
     }
 
@@ -410,15 +426,10 @@ impl Filesystem for MountFileSystem {
         reply: ReplyCreate,
     ) {
         let valid = self.valid;
-        self.metadata(
-            || self.create_file(parent, name, mode, flags),
-            move |result| match result {
-                Ok((attributes, handle)) => {
-                    reply.created(&valid, &attributes, Generation(0), handle, FopenFlags::FOPEN_KEEP_CACHE);
-                }
-                Err(error) => reply.error(error),
-            },
-        );
+        let work = || self.create_file(parent, name, mode, flags);
+        self.metadata(reply, work, move |reply, (attributes, handle)| {
+            reply.created(&valid, &attributes, Generation(0), handle, FopenFlags::FOPEN_KEEP_CACHE);
+        });
     }
 
     // Left out on purpose, because no reader or converter of data sets needs them: device files and
@@ -435,21 +446,25 @@ impl MountFileSystem {
     }
 
     /// Performs a metadata operation, and answers once the metadata server would have.
-    fn metadata<T: Send + 'static>(
+    fn metadata<R: FallibleReply, T: Send + 'static>(
         &self,
+        reply: R,
         work: impl FnOnce() -> io::Result<T>,
-        answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
+        send: impl FnOnce(R, T) + Send + 'static,
     ) {
         if let Err(error) = self.mount.check_serving() {
-            return answer(Err(errno(&error)));
+            return reply.fail(errno(&error));
         }
         let due = self.context.metadata(self.mount.node);
-        let result = work().map_err(|error| errno(&error));
+        let result = work();
+        let answer = move || match result {
+            Ok(value) => send(reply, value),
+            Err(error) => reply.fail(errno(&error)),
+        };
         if due <= self.context.clock.real_now() {
-            answer(result);
-            return;
+            return answer();
         }
-        self.context.scheduler.schedule(due, self.mount.node, Reply::Plain(Box::new(move || answer(result))));
+        self.context.scheduler.schedule(due, self.mount.node, Reply::Plain(Box::new(answer)));
     }
 
     /// An open file. Fails unless the mount is serving.
@@ -495,7 +510,7 @@ impl MountFileSystem {
             make(&*locked(&self.mount.inodes).directory(parent.0)?)?;
             Ok(self.look_up(parent, name)?.0)
         };
-        self.metadata(work, answer_entry(reply, self.valid));
+        self.metadata(reply, work, send_entry(self.valid));
     }
 
     /// Status of a file, through its handle if the kernel sent one.
@@ -577,7 +592,7 @@ impl MountFileSystem {
             self.invalidate_name(parent, name);
             Ok(())
         };
-        self.metadata(work, answer_empty(reply));
+        self.metadata(reply, work, |reply, ()| reply.ok());
     }
 
     /// Forgets a deleted name, and after the last one the file.
@@ -700,32 +715,5 @@ impl MountFileSystem {
         self.update_version(inode, &handle.descriptor);
         self.invalidate_data(inode, offset, data.len() as u64);
         Ok(())
-    }
-}
-
-/// Sends an entry or the error.
-fn answer_entry(reply: ReplyEntry, valid: Duration) -> impl FnOnce(Result<FileAttr, Errno>) + Send + 'static {
-    move |result| match result {
-        Ok(attributes) => reply.entry(&valid, &attributes, Generation(0)),
-        Err(error) => reply.error(error),
-    }
-}
-
-/// Sends attributes or the error.
-fn answer_attributes(
-    reply: ReplyAttr,
-    valid: Duration,
-) -> impl FnOnce(Result<FileAttr, Errno>) + Send + 'static {
-    move |result| match result {
-        Ok(attributes) => reply.attr(&valid, &attributes),
-        Err(error) => reply.error(error),
-    }
-}
-
-/// Sends success or the error.
-fn answer_empty(reply: ReplyEmpty) -> impl FnOnce(Result<(), Errno>) + Send + 'static {
-    move |result| match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(error),
     }
 }
