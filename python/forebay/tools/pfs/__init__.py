@@ -1,4 +1,4 @@
-"""The emulated parallel file system: a directory mounted so that it takes the time that a large one would.
+"""The emulated parallel file system: mounts a directory at the speed of a large one.
 
     from forebay.tools import pfs
 
@@ -7,8 +7,8 @@
     print(server.stats()["nodes"][0]["read_bytes"])
     server.end()
 
-Each mount is one node with a page cache of its own; all mounts of a directory share the modelled
-servers. What is modelled, and what the kernel's FUSE client cannot imitate, is told in docs/pfs.md.
+Each mount is one node with its own page cache; all mounts of a directory share the modelled
+servers. docs/pfs.md describes the model and its limits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What must hold before something is mounted, each with a message of its own.
+"""Checks before mounting, each with its own message.
 
-A mistake in the arguments is an :class:`forebay.OptionError`; what the machine does not offer, or
-what is in the way, is a :class:`forebay.StorageError`. Nothing is changed here.
+Wrong arguments raise :class:`forebay.OptionError`; a missing feature of the machine, or an unusable
+directory, raises :class:`forebay.StorageError`. The checks change nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DEVICE = "/dev/fuse"
 
 
 def check_backing(backing: str | os.PathLike[str]) -> Path:
-    """Return the whole path of a backing directory.
+    """Return the absolute path of a backing directory.
 
     Raises
     ------
     StorageError
-        If it is not there, or no directory that can be read.
+        If it does not exist, or is not a readable directory.
     OptionError
         If it lies on a mount of the emulator.
     """
@@ -56,7 +56,7 @@ def check_backing(backing: str | os.PathLike[str]) -> Path:
 
 
 def check_points(backing: Path, points: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Return the whole paths of mount points: existing, empty directories that are free and not nested.
+    """Return the absolute paths of mount points: empty directories, not mounted and not nested.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def check_points(backing: Path, points: Iterable[str | os.PathLike[str]]) -> lis
         If one is given twice or is nested with the backing directory, another mount point or an
         emulator's mount.
     StorageError
-        If one is not there, no directory, not empty, or a mount already.
+        If one does not exist, is not an empty directory, or is already a mount.
     """
     table = entries()
     found: list[Path] = []
@@ -156,8 +156,7 @@ def check_fuse() -> None:
     Raises
     ------
     StorageError
-        If the device is missing or closed to the user, or if mounting needs root or fusermount3 and
-        neither is there.
+        If the device is missing or inaccessible, or if there is neither root nor fusermount3.
     """
     attempt = "mount with FUSE"
     try:

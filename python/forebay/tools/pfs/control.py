@@ -1,7 +1,6 @@
-"""The control socket of a server: one line of JSON there, one line of JSON back.
+"""The control socket of a server: one line of JSON per request and per answer.
 
-A connection is made for each request, so that a forked process, or one that comes back after hours,
-never finds half an answer.
+Each request has its own connection, so a forked process never reads half of an answer.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from forebay._core import StorageError, StorageTimeout
 
 __all__ = ["GoneError", "ask"]
 
-# How long a server may take to answer [s]: dropping the page cache of a large node takes seconds,
-# nothing else does.
+# Timeout of an answer [s]: dropping the page cache of a large node takes seconds, other requests do
+# not.
 ANSWER_WITHIN_S = 60.0
 
 _PIECE_BYTES = 1 << 16
@@ -33,9 +32,9 @@ def ask(socket: Path, request: dict[str, Any], *, within_s: float = ANSWER_WITHI
     Raises
     ------
     GoneError
-        If nobody listens, or the server ends before it has answered.
+        If no server listens, or it ends before it answers.
     StorageError
-        If it does not answer in time, answers nonsense, or says what was wrong.
+        If the answer is late or invalid, or reports an error.
     """
     attempt = f"ask the emulator at {socket} for {request.get('command')!r}"
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as connection:

@@ -1,9 +1,9 @@
-"""Where servers of the emulator put their sockets: a directory of the user's own.
+"""The private directory for sockets of the emulator's servers.
 
-``$FOREBAY_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/forebay`` where that place exists and is ours,
-else ``/tmp/forebay-UID``: the same directory in which the ranks of a node meet. It is made with
-mode 0700; one that is there must be a real directory, ours, and closed to everybody else. Names
-here begin with ``pfs-``, which those of the ranks never do.
+It is ``$FOREBAY_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/forebay`` if that variable's directory
+exists and is ours, else ``/tmp/forebay-UID``: the directory in which the ranks of a node meet. It
+is created with mode 0700; an existing one must be a real directory with our owner and that mode.
+Names begin with ``pfs-``, unlike those of the ranks.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ __all__ = ["forget", "is_ours", "locked", "log_of", "runtime_directory", "socket
 
 VARIABLE = "FOREBAY_RUNTIME_DIR"
 
-# Longest path of a socket [bytes]: `sun_path` has 108, one of them for the NUL at the end
-# (unix(7)).
+# Longest path of a socket [bytes]: `sun_path` has 108, including the final NUL (unix(7)).
 _SOCKET_PATH_BYTES = 107
 
 
 def runtime_directory() -> Path:
-    """Return the directory, made if need be.
+    """Return the directory; create it if needed.
 
     Raises
     ------
@@ -77,7 +76,7 @@ def socket_of(directory: Path, backing: Path) -> Path:
     Raises
     ------
     StorageError
-        If its path would be too long for a socket.
+        If its path is too long for a socket.
     """
     name = hashlib.blake2b(os.fsencode(backing), digest_size=8).hexdigest()
     socket = directory / f"pfs-{name}.sock"
@@ -91,17 +90,17 @@ def socket_of(directory: Path, backing: Path) -> Path:
 
 
 def sockets() -> list[Path]:
-    """Return the sockets of our servers, those that were killed included."""
+    """Return the sockets of our servers, also of killed ones."""
     return [path for path in sorted(_choose().glob("pfs-*.sock")) if is_ours(path)]
 
 
 def log_of(socket: Path) -> Path:
-    """Return the file that the server of a socket writes its messages to."""
+    """Return the log file of the server of a socket."""
     return socket.with_suffix(".log")
 
 
 def is_ours(socket: Path) -> bool:
-    """Whether a path, as the mount table has it, is a socket of this user: the table shows what others wrote into it."""
+    """Whether a path of the mount table, into which others can write, is a socket of this user."""
     try:
         found = socket.lstat()
     except OSError:
@@ -110,7 +109,7 @@ def is_ours(socket: Path) -> bool:
 
 
 def forget(socket: Path) -> None:
-    """Remove what a server that was killed left: its socket and its messages."""
+    """Remove the socket and the log of a killed server."""
     if is_ours(socket):
         socket.unlink(missing_ok=True)
         log_of(socket).unlink(missing_ok=True)
@@ -118,7 +117,7 @@ def forget(socket: Path) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Let one process at a time start servers here; the lock is on the directory itself and leaves nothing."""
+    """Exclude other processes from starting servers; the lock is on the directory itself."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,12 +1,12 @@
-"""Mounts of the emulator: which there are, which one a path lies on, which are stale.
+"""Finds mounts of the emulator: all of them, the one of a path, and stale ones.
 
-How: the kernel's table, ``/proc/self/mountinfo``, is the only register. A mount of the emulator has
-the type ``fuse.forebay-pfs`` and the source ``forebay-pfs:SOCKET``, where SOCKET is the control
-socket of its server. A mount is stale where nobody listens on that socket *and* the kernel answers
-ENOTCONN for it: a server that has just begun, or one that somebody else runs, is never taken for
-dead. Nothing here waits for a server that does not answer.
+The kernel's table, ``/proc/self/mountinfo``, is the only register. A mount of the emulator has the
+type ``fuse.forebay-pfs`` and the source ``forebay-pfs:SOCKET``, where SOCKET is the control socket
+of its server. A mount is stale if no server listens on that socket *and* the kernel answers
+ENOTCONN: a server that has just started, or one of another user, never looks dead. Nothing here
+waits for a server that does not answer.
 
-Source: proc_pid_mountinfo(5); the behaviour of dead mounts is measured in the tests.
+Source: proc_pid_mountinfo(5); the tests measure the behaviour of stale mounts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SOURCE = "forebay-pfs:"
 
 MOUNTINFO = "/proc/self/mountinfo"
 
-# Bit of CAP_SYS_ADMIN, which mount(2) and umount(2) ask for.
+# Bit of CAP_SYS_ADMIN, which mount(2) and umount(2) require.
 _SYS_ADMIN = 21
 
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
@@ -40,7 +40,7 @@ _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the mount table: where, of which type, from what."""
+    """A line of the mount table: mount point, type, source."""
 
     point: Path
     type: str
@@ -54,11 +54,11 @@ class Mount:
     Attributes
     ----------
     mount : Path
-        Where it is.
+        The mount point.
     socket : Path
         The control socket of its server.
     alive : bool
-        Whether a server listened there when this was made.
+        Whether a server listened on it when this was created.
     """
 
     mount: Path
@@ -67,7 +67,7 @@ class Mount:
 
 
 def entries(table: bytes | None = None) -> list[Entry]:
-    """Read the mount table of this process, in the order in which it was mounted.
+    """Read the mount table of this process, in the order of mounting.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _text(field: bytes) -> str:
 
 
 def covering(path: str | os.PathLike[str], table: Iterable[Entry] | None = None) -> Entry | None:
-    """Return the mount that a path lies on: of those that contain it the longest, of several there the last."""
+    """Return the mount of a path: the last one at the longest mount point around it."""
     whole = Path(os.path.realpath(path))
     best: Entry | None = None
     for entry in entries() if table is None else table:
@@ -104,7 +104,7 @@ def covering(path: str | os.PathLike[str], table: Iterable[Entry] | None = None)
 
 
 def find(path: str | os.PathLike[str]) -> Mount | None:
-    """Return the emulator's mount that a path lies on, if it lies on one.
+    """Return the emulator's mount of a path, if there is one.
 
     Parameters
     ----------
@@ -129,13 +129,13 @@ def _mount(entry: Entry) -> Mount | None:
         return None
     socket = Path(entry.source.removeprefix(SOURCE))
     if not socket.is_absolute():
-        # An emulator inside of some process, without a control socket: nobody's but that process's.
+        # An emulator without a control socket, inside of another process.
         return None
     return Mount(entry.point, socket, _listens(socket))
 
 
 def _listens(path: Path) -> bool:
-    """Whether somebody takes connections on a socket; a socket that we may not use counts as in use."""
+    """Whether a server listens on a socket; one that we may not use counts as in use."""
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -143,8 +143,8 @@ def _listens(path: Path) -> bool:
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             return False
         except OSError as error:
-            # A full queue (EAGAIN) and a missing permission are signs of life; a path too long for
-            # a socket is none.
+            # A full queue (EAGAIN) or a missing permission is a sign of life; a path that is too
+            # long is not.
             return str(error) != "AF_UNIX path too long"
     return True
 
@@ -153,7 +153,7 @@ def _stale() -> Iterator[Mount]:
     for mount in list_mounts():
         if not mount.alive:
             try:
-                # Always a request, where a stat may be answered from the kernel's cache.
+                # Always sends a request; the kernel may answer a stat from its cache.
                 os.statvfs(mount.mount)
             except OSError as error:
                 if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
@@ -161,12 +161,12 @@ def _stale() -> Iterator[Mount]:
 
 
 def remove_stale() -> list[Path]:
-    """Unmount every mount whose server is gone, and remove the socket that it left.
+    """Unmount all stale mounts, and remove the sockets of their servers.
 
     Returns
     -------
     list of Path
-        What was unmounted. What could not be (mounts of another user) is left alone.
+        The unmounted ones; mounts of other users stay.
     """
     removed = []
     for mount in _stale():
@@ -180,14 +180,14 @@ def remove_stale() -> list[Path]:
 
 
 def remove(mount: Path) -> None:
-    """Unmount without asking a server, lazily: files that are open there go when they are closed.
+    """Unmount lazily, without the server: open files stay until they are closed.
 
     Raises
     ------
     StorageError
         If the kernel, or fusermount3, refuses.
     """
-    # Neither command may look at what is behind a path whose server is gone.
+    # Neither command may access a path whose server has ended.
     commands = [["umount", "--no-canonicalize", "--lazy", os.fspath(mount)]] if may_mount() else []
     if helper := fusermount():
         commands.append([helper, "-u", "-z", "--", os.fspath(mount)])
@@ -205,12 +205,12 @@ def remove(mount: Path) -> None:
 
 
 def may_mount() -> bool:
-    """Whether this process may mount by itself: it has CAP_SYS_ADMIN, as root has, or root of a user namespace."""
+    """Whether this process may mount: it has CAP_SYS_ADMIN, maybe in a user namespace only."""
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, flags=re.MULTILINE)
     return found is not None and bool(int(found[1], 16) >> _SYS_ADMIN & 1)
 
 
 def fusermount() -> str | None:
-    """Return the path of fusermount3, with which others than root mount."""
+    """Return the path of fusermount3, through which users without root mount."""
     return shutil.which("fusermount3")

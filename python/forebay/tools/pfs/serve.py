@@ -1,10 +1,11 @@
-"""The process of a server: ``python -m forebay.tools.pfs.serve DESCRIPTOR``, started by ``start`` and by nobody else.
+"""The process of a server: ``python -m forebay.tools.pfs.serve DESCRIPTOR``.
 
-The configuration comes on standard input. The process forks, so that whoever started it has no
-child to wait for; the child leaves the session, the terminal and the working directory, and serves
-until it is told to end or SIGTERM comes. DESCRIPTOR is the end of a pipe that stays open as long as
-it lives. What it has to say goes to its standard error, a file beside the socket, which is removed
-in the end if nothing is in it.
+Only ``start`` starts it.
+
+It reads the configuration from standard input and forks, so that its parent has no child to wait
+for. The child leaves the session, the terminal and the working directory, and serves until a
+request or SIGTERM ends it. DESCRIPTOR is the end of a pipe that stays open as long as the child
+lives. Standard error is a log file beside the socket, removed at the end if it is empty.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ __all__ = ["main", "serve"]
 
 
 def serve(configuration: str) -> None:
-    """Serve until told to end, then remove an empty log."""
+    """Serve until the end, then remove an empty log."""
     from forebay import _native
     from forebay.tools.pfs.directory import log_of
 
-    # The kernel has applied the mask of whoever makes a file before it asks us; ours must not come
-    # on top.
+    # The kernel has already applied the umask of the program that creates a file.
     os.umask(0)
     _native.pfs_serve(configuration)
     log = log_of(Path(json.loads(configuration)["socket"]))
@@ -34,9 +34,9 @@ def serve(configuration: str) -> None:
 def main() -> int:
     """Detach and serve."""
     configuration = sys.stdin.read()
-    # Before anything can start a thread.
+    # Before any thread starts.
     if os.fork():
-        # Neither cleans up nor flushes: all that is the child's.
+        # Without cleaning up or flushing: the child does both.
         os._exit(0)
     os.setsid()
     os.chdir("/")

@@ -1,7 +1,7 @@
-"""A running emulator, seen from outside: started, joined, asked, ended.
+"""The client of a running server: starts, joins, queries and ends it.
 
 A server is one process that holds the model of one backing directory and all its mounts. It
-outlives whoever started it, and ends with its last mount.
+outlives the process that started it, and ends with its last mount.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from forebay.tools.pfs.mounts import TYPE, entries, find, remove
 
 __all__ = ["Server", "unmount"]
 
-# A server that was told to end unmounts and joins its threads; a watchdog [s].
+# Watchdog for the end of a server, which unmounts and joins its threads [s].
 _END_WITHIN_S = 60.0
 
 
 class Server:
-    """The server of a backing directory; made by :meth:`start`, :meth:`connect` or :meth:`of`.
+    """The server of a backing directory; created by :meth:`start`, :meth:`connect` or :meth:`of`.
 
-    Times in its answers are model seconds: real seconds over ``time_scale``.
+    Times in its answers are model seconds: real seconds divided by ``time_scale``.
     """
 
     __slots__ = ("_facts", "socket")
@@ -46,19 +46,19 @@ class Server:
         Raises
         ------
         StorageError
-            If none does.
+            If no server listens.
         """
         path = Path(socket)
         return cls(path, ask(path, {"command": "ping"}))
 
     @classmethod
     def of(cls, mount: str | os.PathLike[str]) -> Server:
-        """Return the server of the mount that a path lies on.
+        """Return the server of the mount of a path.
 
         Raises
         ------
         StorageError
-            If the path lies on no mount of the emulator, or on a stale one.
+            If the path is not on a mount of the emulator, or on a stale one.
         """
         found = find(mount)
         if found is None:
@@ -84,24 +84,24 @@ class Server:
         events: str | os.PathLike[str] | None = None,
         overrides: Mapping[str, Any] | None = None,
     ) -> Server:
-        """Mount a backing directory: start its server, or join the one that runs.
+        """Mount a backing directory: start its server, or join the running one.
 
         Parameters
         ----------
         backing : path-like
             Directory that holds the data.
         mounts : iterable of path-like
-            Empty directories; each becomes a node with a page cache of its own.
+            Empty directories; each becomes a node with its own page cache.
         preset : str, optional
-            Name of a file system. Default: ``lustre-hdd``, or what the running server has.
+            Name of a file system. Default: ``lustre-hdd``, or that of the running server.
         spec : mapping or path-like, optional
-            The file system's numbers, or a TOML file of them, in place of a preset.
+            The numbers of a file system, or a TOML file of them, instead of a preset.
         time_scale : float or "auto", optional
-            Factor on all times of the model; ``auto`` takes what a small machine needs. Default 1.
+            Factor on all times of the model; ``auto``: what a small machine needs. Default 1.
         seed : int, optional
             Seed of the model's jitter. Default 0.
         events : path-like, optional
-            File for the log of all reads.
+            File that records all reads.
         overrides : mapping, optional
             Single numbers of the preset or spec, by name.
 
@@ -112,10 +112,10 @@ class Server:
         Raises
         ------
         OptionError
-            If an argument is wrong, or differs from what the running server has.
+            If an argument is wrong, or differs from that of the running server.
         StorageError
-            If FUSE, the backing directory or a mount point cannot be used, or the server did not
-            come up.
+            If FUSE, the backing directory or a mount point is unusable, or the server does not
+            start.
         """
         wanted = start.Wanted(
             preset=preset,
@@ -133,7 +133,7 @@ class Server:
         Raises
         ------
         StorageError
-            If the server is gone, or says what was wrong.
+            If the server has ended, or reports an error.
         """
         return ask(self.socket, {"command": command, **request})
 
@@ -164,7 +164,7 @@ class Server:
 
     @property
     def mounts(self) -> list[Path]:
-        """The mounts at this moment, by node."""
+        """The current mounts, by node."""
         return [Path(one) for one in self.command("ping")["mounts"]]
 
     def stats(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Server:
         return self.command("stats")
 
     def prometheus(self) -> str:
-        """Return the counters as Prometheus' text format."""
+        """Return the counters in the text format of Prometheus."""
         return str(self.command("prometheus")["text"])
 
     def reset(self) -> None:
@@ -180,11 +180,11 @@ class Server:
         self.command("reset")
 
     def drop_caches(self, mount: str | os.PathLike[str]) -> int:
-        """Empty the page cache of one node; return the number of files that were known to it."""
+        """Empty the page cache of one node; return the number of files."""
         return int(self.command("drop_caches", mount=self._point(mount))["pages_dropped_files"])
 
     def events(self, since: int = 0) -> tuple[list[list[Any]], int]:
-        """Return the log of reads from number ``since``, and the number that comes next.
+        """Return the kept reads from number ``since`` on, and the next number.
 
         Each is [seconds, node, file, offset, length, latency]. The server keeps the last 200,000.
         """
@@ -192,14 +192,14 @@ class Server:
         return list(answer["events"]), int(answer["next"])
 
     def add_mount(self, mount: str | os.PathLike[str]) -> Path:
-        """Mount one more node at an empty directory and return its whole path."""
+        """Mount one more node at an empty directory and return its absolute path."""
         checks.check_fuse()
         (path,) = checks.check_points(self.backing, [mount])
         self.command("mount", mount=os.fspath(path))
         return path
 
     def unmount(self, mount: str | os.PathLike[str]) -> None:
-        """Unmount one node. The server ends with the last one; this waits until it has."""
+        """Unmount one node. The server ends with the last one, and this waits for that."""
         self._take_away(self._point(mount))
 
     def end(self) -> None:
@@ -207,7 +207,7 @@ class Server:
         self._wait_for_end({"command": "end"})
 
     def fail_range(self, file: str | os.PathLike[str], begin: int = 0, end: int | None = None) -> None:
-        """Let every read that begins in bytes ``begin`` to ``end`` of a file fail with EIO, on every node.
+        """Make reads of bytes ``begin`` to ``end`` of a file fail with EIO on every node.
 
         Parameters
         ----------
@@ -218,7 +218,7 @@ class Server:
         """
         path = Path(file)
         if path.is_absolute():
-            # The name within its directory may be a link, which is a file of its own here.
+            # The last component may be a link, which is a file of its own here.
             whole = Path(os.path.realpath(path.parent)) / path.name
             path = whole.relative_to(self._point(whole))
         last = sys.maxsize if end is None else end
@@ -227,23 +227,23 @@ class Server:
         self.command("fault", kind="eio", file=os.fspath(path), **{"from": begin, "to": last})
 
     def stall(self, server: int, seconds: float) -> None:
-        """Let a server do nothing for some model seconds; what it is asked for waits."""
+        """Stall a server for some model seconds: its requests wait."""
         self.command("fault", kind="stall", server=server, for_seconds=seconds)
 
     def slow(self, server: int, factor: float) -> None:
-        """Let all that a server does take ``factor`` times as long; 1 ends that."""
+        """Slow a server down: it takes ``factor`` times as long; 1 ends that."""
         self.command("fault", kind="slow", server=server, factor=factor)
 
     def partition(self, mount: str | os.PathLike[str]) -> None:
-        """Abort one mount, as when a client is evicted: everything on it fails until it is unmounted."""
+        """Partition one mount, as an evicted client: all requests fail until it is unmounted."""
         self.command("fault", kind="partition", mount=self._point(mount))
 
     def clear_faults(self) -> None:
-        """End all faults but those of dead mounts; what waits for a stalled server is answered at once."""
+        """End all faults but partitions; waiting requests are answered at once."""
         self.command("fault", kind="clear")
 
     def _point(self, mount: str | os.PathLike[str]) -> str:
-        """Return the mount of this server that a path lies on."""
+        """Return the mount of this server for a path."""
         found = find(mount)
         if found is None or found.socket != self.socket:
             raise option_error(
@@ -263,7 +263,7 @@ class Server:
         try:
             process: int | None = os.pidfd_open(self.pid)
         except OSError:
-            # GoneError already, or in a process namespace that we do not see.
+            # The server has ended, or is in another pid namespace.
             process = None
         try:
             ask(self.socket, request)
@@ -296,21 +296,21 @@ def _not_a_mount(path: str | os.PathLike[str]) -> StorageError:
 
 
 def unmount(mount: str | os.PathLike[str]) -> Path:
-    """Unmount a mount of the emulator, whether its server still lives or not.
+    """Unmount a mount of the emulator, with or without a running server.
 
     Returns
     -------
     Path
-        Where it was.
+        The mount point.
 
     Raises
     ------
     StorageError
-        If it is no mount of the emulator, or if unmounting is refused.
+        If it is not a mount of the emulator, or unmounting is refused.
     """
     found, path = find(mount), Path(os.path.realpath(mount))
     if found is None:
-        # Somebody may have unmounted a mount that was cut off, which its server does not learn.
+        # A server is not notified if someone else unmounts a partitioned mount.
         for socket in sockets():
             with suppress(GoneError):
                 server = Server.connect(socket)

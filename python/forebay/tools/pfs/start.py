@@ -1,10 +1,12 @@
-"""Starting a server, or joining the one that runs.
+"""Starts a server, or joins the running one.
 
-In order: stale mounts are removed; all arguments are checked; under the lock of the runtime
-directory the server of this backing directory is looked for. If one runs and has the same numbers,
-it mounts the new points. Otherwise a process is started that leaves our session (see ``serve``),
-and we wait until it answers and all its mounts are in the kernel's table. If it ends before that,
-the error shows the end of what it had to say.
+In order, under the lock of the runtime directory:
+
+1. Remove stale mounts and check all arguments.
+2. Look for the server of this backing directory. If one runs with the same numbers, it mounts the
+   new mount points.
+3. Otherwise start a process that leaves our session (see ``serve``). Wait until it answers and all
+   its mounts are in the kernel's table. If it ends before that, the error shows the end of its log.
 """
 
 from __future__ import annotations
@@ -34,16 +36,16 @@ __all__ = ["DEFAULT_PRESET", "Started", "Wanted", "prepare", "start"]
 
 DEFAULT_PRESET = "lustre-hdd"
 
-# A server mounts and answers within milliseconds; a watchdog on a machine that may be busy [s].
+# Watchdog for the start of a server, which takes milliseconds on an idle machine [s].
 _UP_WITHIN_S = 60.0
 
-# How often the socket of a server that comes up is tried [s].
+# Interval between attempts to connect to a starting server [s].
 _TRY_EVERY_S = 0.01
 
-# Lines of the log that an error shows, from its end.
+# Maximum number of log lines in an error, from the end.
 _LOG_LINES = 20
 
-# Numbers of a spec are all but these: texts that say what it is and where the numbers come from.
+# Fields of a spec that are text and not compared.
 _TEXTS = ("about", "sources")
 
 _LARGEST_SEED = 2**64 - 1
@@ -51,7 +53,7 @@ _LARGEST_SEED = 2**64 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the caller asked for; None is what he left open. See :meth:`forebay.tools.pfs.Server.start`."""
+    """The arguments of :meth:`forebay.tools.pfs.Server.start`; None if not given."""
 
     preset: str | None = None
     spec: Mapping[str, Any] | str | os.PathLike[str] | None = None
@@ -77,14 +79,14 @@ class Wanted:
             )
 
     def names_a_file_system(self) -> bool:
-        """Whether there is anything to compare with a running server's numbers."""
+        """Whether any argument must agree with the numbers of a running server."""
         return self.preset is not None or self.spec is not None or bool(self.overrides)
 
     def resolve(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the numbers that this comes to; overrides alone go on top of ``base``, if there is one."""
+        """Return the resulting numbers; overrides alone apply to ``base``, if given."""
         overrides = dict(self.overrides)
         if "targets" in overrides and "stripe_count" not in overrides:
-            # Fewer targets than a stripe has: a file lies on all of them then.
+            # With fewer targets than stripes a file is striped over all of them.
             whole = replace(self, overrides={}).resolve(base)
             overrides["stripe_count"] = min(whole["stripe_count"], overrides["targets"])
         if isinstance(self.spec, str | os.PathLike):
@@ -102,7 +104,7 @@ class Wanted:
             fields = dict(self.spec if self.spec is not None else base or {})
             sources = fields.pop("sources", {})
             spec = _spec("none", None, None, {**fields, **overrides})
-            # A number that was replaced has no source any more.
+            # A replaced number has no source.
             return {
                 **spec,
                 "sources": {name: text for name, text in sources.items() if name not in overrides},
@@ -119,7 +121,7 @@ def _spec(
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What came of it: the socket, the new mounts, whether the server is new, stale mounts that were removed."""
+    """The socket, the new mounts, whether the server is new, and the removed stale mounts."""
 
     socket: Path
     mounts: list[Path]
@@ -144,12 +146,12 @@ def start(backing: str | os.PathLike[str], points: list[Any], wanted: Wanted) ->
 def prepare(
     backing: str | os.PathLike[str], points: list[Any], wanted: Wanted
 ) -> tuple[dict[str, Any], list[Path]]:
-    """Do all that comes before a server is started; return what it has to know, and stale mounts that were removed.
+    """Prepare the start of a server; return its configuration and the removed stale mounts.
 
     Raises
     ------
     OptionError
-        If a server of this backing directory runs already.
+        If a server of this backing directory is already running.
     """
     directory = runtime_directory()
     with locked(directory):
@@ -165,7 +167,10 @@ def prepare(
 
 
 def _examine(backing: str | os.PathLike[str], points: list[Any]) -> tuple[list[Path], Path, list[Path]]:
-    """Remove stale mounts and check what is to be mounted where; return those removed, the backing directory, the points."""
+    """Remove stale mounts and check the arguments.
+
+    Return the removed mounts, the backing directory and the mount points.
+    """
     removed = remove_stale()
     checks.check_fuse()
     whole = checks.check_backing(backing)
@@ -175,8 +180,8 @@ def _examine(backing: str | os.PathLike[str], points: list[Any]) -> tuple[list[P
 def _running(directory: Path, backing: Path) -> tuple[Path, dict[str, Any] | None]:
     """Return the socket of the server of a backing directory, and its facts if it runs.
 
-    The mounts are asked too: a server may have been started where the runtime directory was another
-    one.
+    Also queries the servers of all mounts: one may have been started with another runtime
+    directory.
     """
     ours = socket_of(directory, backing)
     for socket in dict.fromkeys([ours, *(mount.socket for mount in list_mounts() if is_ours(mount.socket))]):
@@ -190,7 +195,7 @@ def _running(directory: Path, backing: Path) -> tuple[Path, dict[str, Any] | Non
 
 
 def _join(socket: Path, points: list[Path]) -> None:
-    """Let a running server mount new points: all of them, or none."""
+    """Make a running server mount new points: all or none."""
     done = []
     try:
         for point in points:
@@ -204,7 +209,7 @@ def _join(socket: Path, points: list[Path]) -> None:
 
 
 def _compare(wanted: Wanted, facts: Mapping[str, Any]) -> None:
-    """Check that a running server is what was asked for, as far as anything was."""
+    """Check that a running server agrees with the given arguments."""
     running = facts["spec"]
     differences = []
     if wanted.names_a_file_system():
@@ -237,7 +242,7 @@ def _time_scale(wanted: float | str | None, spec: Mapping[str, Any]) -> float:
 
 
 def _configure(backing: Path, points: list[Path], socket: Path, wanted: Wanted) -> dict[str, Any]:
-    """Return what a server has to know."""
+    """Return the configuration of a server."""
     spec = wanted.resolve()
     return {
         "backing": os.fspath(backing),
@@ -253,14 +258,14 @@ def _configure(backing: Path, points: list[Path], socket: Path, wanted: Wanted) 
 
 
 def _launch(configuration: dict[str, Any], socket: Path) -> None:
-    """Start the server's process and wait until it has mounted everything."""
+    """Start the process of a server and wait until it has mounted everything."""
     socket.unlink(missing_ok=True)
     log = log_of(socket)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     alive, theirs = os.pipe()
     messages = os.open(log, flags, 0o600)
     try:
-        # The server holds the other end of the pipe as long as it lives.
+        # The server holds the other end of the pipe while it lives.
         subprocess.run(
             [sys.executable, "-m", "forebay.tools.pfs.serve", str(theirs)],
             input=json.dumps(configuration),
@@ -274,7 +279,7 @@ def _launch(configuration: dict[str, Any], socket: Path) -> None:
         theirs = -1
         _wait_until_up(configuration, socket, log, alive)
     except BaseException:
-        # Whoever breaks off the start wants no server.
+        # An interrupted start leaves no server.
         with suppress(StorageError):
             ask(socket, {"command": "end"})
         raise
