@@ -66,7 +66,7 @@ format:  ## rewrite the sources as lint wants them
 	$(BIN)/ruff format $(PYTHON_SOURCES)
 
 bench: build  ## the figures of docs/results/core.md, each as a ratio measured side by side
-	$(BIN)/python benches/core.py
+	$(BIN)/python benches/core.py --save
 
 clean:  ## remove what was built
 	rm -rf $(VENV) .venv-frameworks target dist

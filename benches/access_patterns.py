@@ -1,31 +1,27 @@
-"""The tables of docs/results/access-patterns.md: ``python benches/access_patterns.py [--only SECTION ...]``.
+"""The figures of docs/results/access-patterns.md: ``python benches/access_patterns.py [--tiny] [--save] [SECTION ...]``.
 
-Every table is one or a few ``forebay bench`` (or ``limit``) commands on the emulated file systems,
-printed above it. The data set, the published ``fefs`` workload scaled down, is made once and kept
-in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). Needs FUSE; the second-epoch table also needs
-a memory control group that can be written.
+Each section runs one or a few ``forebay bench`` (or ``limit``) commands on the emulated file systems, and prints them. The data
+set, the published ``fefs`` workload scaled down, is made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``).
+Needs FUSE; ``epochs`` also needs a memory control group that can be written. ``--tiny`` runs two steps of each.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
-import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
+from sections import DIRECTORY, MIB, Result, Row, bench_rows, fetched, run, run_sections
+
 WORKLOAD, SCALE = "fefs", 0.002
 # A sixteenth of the paper's batch of 2 x 64, and of its compute time with AlexNet: 20 steps of 16
 # ranks are one epoch.
 SHAPE = ("--world-size", "16", "--batch-size", "8", "--cold")
 PATTERNS = "pylmdb-skipping,pylmdb-contiguous,pylmdb-ownlock,lmdb,forebay@sequential,forebay"
+THREE = "pylmdb-skipping,pylmdb-contiguous,forebay"
 FEFS = ("--pfs", "fefs", "--targets", "3")
 
 # File systems, narrowed to so many targets (0: as they are): disks to one, or their seeks, slowed
@@ -46,27 +42,23 @@ PRESETS = {
 DISKS = ("lustre-hdd", "gpfs", "blues")
 DISK_STEPS = 8
 
-Result = dict[str, Any]
-MIB = 1 << 20
 
+class Study:
+    """What the command line asked for, and how a bench is run with it."""
 
-def run(*arguments: str, quiet: bool = False) -> Result:
-    """Run a command of forebay; return its JSON."""
-    print(f"\n    forebay {shlex.join(arguments)}\n", file=sys.stderr if quiet else sys.stdout, flush=True)
-    command = [sys.executable, "-m", "forebay", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    try:
-        # A bench with a row that failed ends with 1, and its table says so.
-        answer: Result = json.loads(done.stdout)
-    except ValueError:
-        sys.exit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stderr}")
-    return answer
+    def __init__(self, tiny: bool) -> None:
+        self.tiny = tiny
 
+    def steps(self, count: int) -> tuple[str, ...]:
+        """Take so many steps; of a tiny run, two."""
+        return ("--steps", str(min(count, 2) if self.tiny else count))
 
-def bench(*arguments: str, repetitions: int = 3) -> Result:
-    return run(
-        "bench", str(dataset()), *SHAPE, "--skip-verify", "--repetitions", str(repetitions), *arguments
-    )
+    def bench(self, *arguments: str, path: Path | None = None, repetitions: int = 3) -> Result:
+        """Run a bench of the shape of the page."""
+        count = str(1 if self.tiny else repetitions)
+        return run(
+            "bench", str(path or dataset()), *SHAPE, "--skip-verify", "--repetitions", count, *arguments
+        )
 
 
 def dataset() -> Path:
@@ -75,178 +67,129 @@ def dataset() -> Path:
     return Path(workload.prepare(WORKLOAD, SCALE, DIRECTORY, container="lmdb").path)
 
 
-def fetched(row: Result) -> tuple[int, int]:
-    """Requests and bytes that reached the file system, in the first repetition."""
-    nodes = row["repetitions"][0]["pfs"]["nodes"]
-    return sum(node["reads"] for node in nodes), sum(node["read_bytes"] for node in nodes)
-
-
-def table(result: Result) -> None:
-    """Print the rows of a bench."""
-    pfs = result["pfs"]
-    limit = pfs["limit_mib_s"]
-    print(f"{pfs['spec']['name']}, time scale {pfs['time_scale']:g}, model's limit {limit:,.0f} MiB/s\n")
-    print(
-        "| row | total | against the first | exposed | requests | fetched / requested | MiB/s fetched, of the limit | spread |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    first = None
-    for row in result["rows"]:
-        if row["status"] != "ok":
-            print(
-                f"| {row['name']} | {row['status']}: {row['error'].splitlines()[-1] if row['error'] else ''} |"
-                + " |" * 6
-            )
-            continue
-        median = row["median"]
-        first = first or median["total_seconds"]
-        reads, read_bytes = fetched(row)
-        rate = read_bytes / MIB / median["total_seconds"]
-        late = ", late" if any(one["missed_deadlines"] for one in row["repetitions"]) else ""
-        print(
-            f"| {row['name']} | {median['total_seconds']:.3f} s | {first / median['total_seconds']:.2f}× faster "
-            f"| {median['exposed_seconds']:.3f} s | {reads:,} | {read_bytes / median['requested_bytes']:.2f} "
-            f"| {rate:,.0f}, {100 * rate / limit:.0f} % | {100 * row['spread']['total_seconds']:.0f} %{late} |"
-        )
-
-
-def patterns() -> None:
+def patterns(study: Study) -> list[Row]:
     """One rank per node, walking as 4 of 16: skipping, contiguous, own lock file, Forebay; without and with compute."""
+    rows = []
     for compute in ("0ms", "1.3ms"):
-        shape = ("--ranks", "4", "--nodes", "4", "--steps", "20", "--compute", compute)
+        shape = ("--ranks", "4", "--nodes", "4", *study.steps(20), "--compute", compute)
         for place in (FEFS, ("--pfs", "lustre-ssd", "--targets", "2")):
-            table(bench(*shape, *place, "--strategies", PATTERNS))
+            rows += bench_rows(study.bench(*shape, *place, "--strategies", PATTERNS))
+    return rows
 
 
-def disks() -> None:
+def disks(study: Study) -> list[Row]:
     """The same on disks, where a jump costs a seek."""
-    shape = ("--ranks", "4", "--nodes", "4", "--steps", "8")
-    table(bench(*shape, "--pfs", "fefs-hdd", "--targets", "2", "--strategies", PATTERNS))
+    shape = ("--ranks", "4", "--nodes", "4", *study.steps(8))
+    return bench_rows(study.bench(*shape, "--pfs", "fefs-hdd", "--targets", "2", "--strategies", PATTERNS))
 
 
-def read_ahead() -> None:
+def read_ahead(study: Study) -> list[Row]:
     """With the kernel's read-ahead on the mapping, and without."""
-    shape = ("--ranks", "4", "--nodes", "4", "--steps", "2")
+    shape = ("--ranks", "4", "--nodes", "4", *study.steps(2))
     names = ("skipping", "contiguous", "ownlock")
     rows = ",".join(f"pylmdb-{name},pylmdb-{name}-noreadahead" for name in names)
-    table(bench(*shape, *FEFS, "--strategies", rows, repetitions=1))
+    return bench_rows(study.bench(*shape, *FEFS, "--strategies", rows, repetitions=1))
 
 
-def nodes() -> None:
+def nodes(study: Study) -> list[Row]:
     """One, two, four nodes of one rank each; then four ranks that share the page cache of one node."""
-    rows = "pylmdb-skipping,pylmdb-contiguous,forebay"
+    rows = []
     for ranks, count in ((1, 1), (2, 2), (4, 4), (4, 1)):
-        shape = ("--ranks", str(ranks), "--nodes", str(count), "--steps", "20")
-        table(bench(*shape, *FEFS, "--strategies", rows))
+        shape = ("--ranks", str(ranks), "--nodes", str(count), *study.steps(20))
+        rows += bench_rows(study.bench(*shape, *FEFS, "--strategies", THREE))
+    return rows
 
 
-def stripes() -> None:
+def stripes(study: Study) -> list[Row]:
     """Stripes of 64 KiB, 1 MiB and 64 MiB."""
+    rows = []
+    shape = ("--ranks", "4", "--nodes", "4", *study.steps(20), "--strategies", THREE)
     for stripe in ("64KiB", "1MiB", "64MiB"):
         options = ("--preset", "fefs", "--targets", "3", "--stripe", stripe, "--time-scale", "18")
         with mounted(*options) as mount:
-            place = mount / dataset().name
-            shape = ("--ranks", "4", "--nodes", "4", "--steps", "20", "--skip-verify", "--repetitions", "3")
-            rows = ("--strategies", "pylmdb-skipping,pylmdb-contiguous,forebay")
-            table(run("bench", str(place), *SHAPE, *shape, *rows))
+            result = study.bench(*shape, path=mount / dataset().name)
+        rows += bench_rows(result, stripe=stripe.replace("KiB", " KiB").replace("MiB", " MiB"))
+    return rows
 
 
-def epochs() -> None:
+def epochs(study: Study) -> list[Row]:
     """A second epoch, with a page cache that holds what a rank fetches of its own region, not what skipping fetches."""
-    rows = ("--strategies", "pylmdb-skipping,pylmdb-contiguous,forebay")
-    shape = ("--ranks", "4", "--nodes", "4", "--steps", "20", "--skip-verify", "--repetitions", "1")
+    shape = ("--ranks", "4", "--nodes", "4", *study.steps(20), "--strategies", THREE)
     options = ("--preset", "fefs", "--targets", "3", "--time-scale", "18")
-    # Each of the four nodes takes a quarter of the control group for itself, which is one for all
-    # of them here.
-    os.environ["FOREBAY_MEMORY"] = "64MiB"
     with mounted(*options) as mount, small_memory(768 * MIB):
-        place = str(mount / dataset().name)
-        one, two = (run("bench", place, *SHAPE, *shape, *rows, "--epochs", count) for count in ("1", "2"))
-    print("| row | fetched / requested, first epoch | second epoch |")
-    print("|---|---|---|")
+        path = mount / dataset().name
+        one, two = (study.bench(*shape, "--epochs", count, path=path, repetitions=1) for count in ("1", "2"))
+    rows = []
     for first, both in zip(one["rows"], two["rows"], strict=True):
-        if first["status"] != "ok" or both["status"] != "ok":
-            print(
-                f"| {first['name']} | {first['status']} | {both['status']}: {(both['error'] or '').splitlines()[-1:]} |"
-            )
+        row: Row = {"name": first["name"]}
+        if not first["status"] == both["status"] == "ok":
+            failed = first if first["status"] != "ok" else both
+            rows.append(row | {"status": failed["status"], "error": failed["error"]})
             continue
         asked = first["median"]["requested_bytes"]
         before, after = fetched(first)[1], fetched(both)[1]
-        print(f"| {first['name']} | {before / asked:.2f} | {(after - before) / asked:.2f} |")
+        rows.append(
+            row | {"first_epoch_ratio": before / asked, "second_epoch_ratio": (after - before) / asked}
+        )
+    return rows
 
 
-def presets() -> None:
+def presets(study: Study) -> list[Row]:
     """All ranks on one node, a cold epoch (on disks a part of one): the default against the best of the others everywhere."""
-    shape = (
-        "--ranks",
-        "4",
-        "--batch-size",
-        "16",
-        "--cold",
-        "--skip-verify",
-    )
-    rows = ("--strategies", "pylmdb-contiguous,lmdb,forebay@sequential,forebay@contiguous,forebay")
-    print(f"\n    forebay bench DATASET {shlex.join([*shape, '--pfs', 'PRESET', *rows])}\n")
-    print(
-        "| file system | k | steps | limit, MiB/s | best other row | its total "
-        "| @sequential | @contiguous | @group | of the limit |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    strategies = "pylmdb-contiguous,lmdb,forebay@sequential,forebay@contiguous,forebay"
+    rows = []
     for preset, targets in PRESETS.items():
-        steps = DISK_STEPS if preset in DISKS else 40
-        repetitions = 1 if preset in DISKS else 3
-        place = (
-            "--repetitions",
-            str(repetitions),
-            "--steps",
-            str(steps),
-            "--pfs",
-            preset,
-            *(("--targets", str(targets)) if targets else ()),
-        )
-        result = run("bench", str(dataset()), *shape, *place, *rows, quiet=True)
-        total = {
-            row["name"]: row["median"]["total_seconds"] for row in result["rows"] if row["status"] == "ok"
-        }
-        other = min((name for name in total if not name.startswith("forebay")), key=total.__getitem__)
-        group = next(row for row in result["rows"] if row["name"] == "forebay@group")
-        rate = fetched(group)[1] / MIB / total["forebay@group"]
-        pfs = result["pfs"]
-        name = f"{preset}, {targets} targets" if targets else preset
-        late = (
-            ", late"
-            if any(one["missed_deadlines"] for row in result["rows"] for one in row["repetitions"])
-            else ""
-        )
-        times = " | ".join(
-            f"{total[other] / total[f'forebay@{order}']:.2f}×"
-            for order in ("sequential", "contiguous", "group")
-        )
-        print(
-            f"| {name} | {pfs['time_scale']:g} | {steps} | {pfs['limit_mib_s']:,.0f} | {other} | {total[other]:.3f} s "
-            f"| {times} | {100 * rate / pfs['limit_mib_s']:.0f} %{late} |",
-            flush=True,
-        )
+        on_disks = preset in DISKS
+        result = run(
+            "bench", str(dataset()), "--ranks", "4", "--batch-size", "16", "--cold", "--skip-verify",
+            "--repetitions", "1" if on_disks or study.tiny else "3", *study.steps(DISK_STEPS if on_disks else 40),
+            "--pfs", preset, *(("--targets", str(targets)) if targets else ()), "--strategies", strategies,
+        )  # fmt: skip
+        rows.append(best_other(result) | {"targets": targets or None})
+    return rows
 
 
-def blocks() -> None:
+def best_other(result: Result) -> Row:
+    """One row for a file system: how many times as fast as the best row of the others each order of Forebay is."""
+    flat = bench_rows(result)
+    if failed := next((row for row in flat if "status" in row), None):
+        return {"name": failed["pfs"], **{key: failed[key] for key in ("status", "error")}}
+    total = {row["name"]: row["total_seconds"] for row in flat}
+    other = min((name for name in total if not name.startswith("forebay")), key=total.__getitem__)
+    group = next(row for row in flat if row["name"] == "forebay@group")
+    kept = ("pfs", "time_scale", "limit_mib_s", "steps", "limit_share")
+    found = {"name": group["pfs"], **{key: group[key] for key in kept}, "repetitions": result["repetitions"]}
+    found |= {"best_other": other, "best_other_seconds": total[other]}
+    found |= {
+        f"{order}_speedup": total[other] / total[f"forebay@{order}"]
+        for order in ("sequential", "contiguous", "group")
+    }
+    late = {"missed_deadlines": True} if any("missed_deadlines" in row for row in flat) else {}
+    return found | late
+
+
+def blocks(study: Study) -> list[Row]:
     """Reads against page faults, by the size of what is read at once, each byte cold."""
     with mounted("--preset", "local-nvme", "--time-scale", "1") as mount:
         file = str(mount / dataset().name / "data.mdb")
         sizes = [word for size in ("4KiB", "16KiB", "64KiB", "256KiB", "1MiB") for word in ("--block", size)]
         kinds = [word for kind in ("sequential", "mmap", "random", "direct") for word in ("--kind", kind)]
-        result = run("limit", file, "--cold", "--seconds", "1", *sizes, *kinds)
+        seconds = "0.1" if study.tiny else "1"
+        result = run("limit", file, "--cold", "--seconds", seconds, *sizes, *kinds)
     by_block: dict[int, dict[str, float]] = {}
     for figure in result["figures"]:
         by_block.setdefault(figure["block_bytes"], {})[figure["kind"]] = figure["rate_mib_s"]
-    print("| block | pread, MiB/s | mmap, MiB/s | pread / mmap | random pread, MiB/s | O_DIRECT, MiB/s |")
-    print("|---|---|---|---|---|---|")
-    for block, rates in by_block.items():
-        ratio = rates["sequential"] / rates["mmap"]
-        print(
-            f"| {block // 1024} KiB | {rates['sequential']:,.0f} | {rates['mmap']:,.0f} | {ratio:.2f} "
-            f"| {rates['random']:,.0f} | {rates['direct']:,.0f} |"
-        )
+    return [
+        {
+            "block_bytes": block,
+            "pread_mib_s": rates["sequential"],
+            "mmap_mib_s": rates["mmap"],
+            "pread_speedup": rates["sequential"] / rates["mmap"],
+            "random_mib_s": rates["random"],
+            "direct_mib_s": rates["direct"],
+        }
+        for block, rates in by_block.items()
+    ]
 
 
 @contextlib.contextmanager
@@ -270,26 +213,21 @@ def small_memory(limit_bytes: int) -> Iterator[None]:
         (group / "cgroup.procs").write_text(str(os.getpid()))
     except OSError as error:
         sys.exit(f"a memory control group cannot be made here: {error}")
+    # Each of the four nodes takes a quarter of the control group for itself, which is one for all of them here.
+    os.environ["FOREBAY_MEMORY"] = "64MiB"
     try:
         yield
     finally:
+        del os.environ["FOREBAY_MEMORY"]
         (group.parent / "cgroup.procs").write_text(str(os.getpid()))
         group.rmdir()
 
 
-SECTIONS: dict[str, Callable[[], None]] = {
-    section.__name__: section
+SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
+    section.__name__.replace("_", "-"): section
     for section in (patterns, disks, read_ahead, nodes, stripes, epochs, presets, blocks)
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    for name in parser.parse_args().only:
-        print(f"\n## {name}\n\n{SECTIONS[name].__doc__}", flush=True)
-        SECTIONS[name]()
-
-
 if __name__ == "__main__":
-    main()
+    run_sections(__doc__, "access-patterns", SECTIONS, {}, Study)

@@ -1,11 +1,10 @@
-"""The tables of docs/results/async.md: ``python benches/async.py [--tiny] [SECTION ...]``.
+"""The figures of docs/results/async.md: ``python benches/async.py [--tiny] [--save] [SECTION ...]``.
 
-"Asynchronous I/O Strategy for Large-Scale Deep Learning Applications" (Lee et al.: the paper) as a
-strategy of the one engine, and the formats that it reads. Commands of `forebay` stand above the
-tables that they make; a section ends within about ten minutes on two cores. Data sets are made once
-and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). `exposed-…` and `formats-limit-…`
-need FUSE. Rows of TensorFlow need ``pip install tensorflow-cpu`` in an environment like this one,
-and are named as skipped without. ``--tiny`` shows that everything runs; its numbers mean nothing.
+"Asynchronous I/O Strategy for Large-Scale Deep Learning Applications" (Lee et al.: the paper) as a strategy of the one engine,
+and the formats that it reads. Commands of `forebay` are printed as they run; a section ends within about ten
+minutes on two cores. Data sets are made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). `exposed-…` and
+`formats-limit-…` need FUSE. Rows of TensorFlow need ``pip install tensorflow-cpu`` in an environment like this one, and
+are named as skipped without. ``--tiny`` shows that everything runs; its numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from asynchronous.formats import SIZES, formats_limit
 from asynchronous.indexing import index
 from asynchronous.study import DIRECTORY, Study
 from asynchronous.warm import warm
-from sections import run_sections
+from sections import Row, run_sections
 
 EXPOSED = {
     f"exposed-{preset}-{name}": partial(exposed, preset=preset, name=name)
@@ -29,7 +28,7 @@ EXPOSED = {
     for name in APPLICATIONS
 }
 FORMATS_LIMIT = {f"formats-limit-{size}": partial(formats_limit, size=size) for size in SIZES}
-SECTIONS: dict[str, Callable[[Study], None]] = {
+SECTIONS: dict[str, Callable[[Study], list[Row]]] = {
     **EXPOSED,
     **FORMATS_LIMIT,
     "warm": warm,
@@ -50,4 +49,4 @@ def prepare(tiny: bool) -> Study:
 
 
 if __name__ == "__main__":
-    run_sections(__doc__, SECTIONS, GROUPS, prepare)
+    run_sections(__doc__, "async", SECTIONS, GROUPS, prepare)

@@ -1,4 +1,4 @@
-"""The figures of docs/results/core.md: ``make bench``, or ``python benches/core.py [--only ROW ...]``.
+"""The figures of docs/results/core.md: ``make bench``, or ``python benches/core.py [--only ROW ...] [--save]``.
 
 Every row is measured in a process of its own, so that none inherits the memory, the mappings or the
 page cache habits of another. Data sets are made once and kept in ``$FOREBAY_BENCH_DIR`` (default
@@ -17,12 +17,12 @@ import sys
 import traceback
 from pathlib import Path
 
+import figures
 from bench import datasets, report
 from bench.harness import REPETITIONS, Outcome, Row, Settings, SkipError
 from bench.rows import ROWS
 
 DIRECTORY = Path(os.environ.get("FOREBAY_BENCH_DIR", "bench-data"))
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "core.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,11 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps([_as_json(line) for line in lines]))
     else:
         print(report.text(lines))
-    # A part of the rows, or small data sets, would make a page that is not what it says.
-    output = options.output or (PAGE if not options.only and options.scale == 1 else None)
-    if output:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(report.page(lines, settings), encoding="utf-8")
+    if options.save:
+        rows_found = [line.stored() for line in lines]
+        figures.save("core", "core", {"command": "make bench", "runs": [], "rows": rows_found})
     return 1 if any(line.failed for line in lines) else 0
 
 
@@ -109,13 +107,16 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="one JSON list on standard output")
     parser.add_argument("--directory", type=Path, default=DIRECTORY, help="data sets (default: %(default)s)")
     parser.add_argument(
-        "--output", type=Path, help="the page to write (default: docs/results/core.md, full runs only)"
+        "--save", action="store_true", help="store the figures and update docs/results/core.md"
     )
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="(default: %(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the data sets, to try the rows")
     parser.add_argument("--clean", action="store_true", help="remove the data sets")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.save and (options.only or options.scale != 1):
+        parser.error("--save stores all rows on full data: leave out --only and --scale")
+    return options
 
 
 if __name__ == "__main__":

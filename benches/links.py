@@ -1,4 +1,4 @@
-"""The table of docs/results/links.md: ``python benches/links.py``.
+"""The figures of docs/results/links.md: ``python benches/links.py [--save]``.
 
 Round trips over a link between two leaders, on one node and between two emulated ones (network
 namespaces on a bridge), beside those of a plain TCP connection between two Python processes at the
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.tools.cluster import Cluster
+from sections import Row, run_sections
 
 ROOT = Path(__file__).resolve().parents[1]
 REPETITIONS = 5
@@ -83,7 +84,8 @@ def places() -> Iterator[dict[str, Any]]:
         }
 
 
-def main() -> int:
+def links(_tiny: bool) -> list[Row]:
+    """Round trips over a link and over plain TCP, on one node and between two."""
     subprocess.run(
         ["cargo", "build", "-q", "--release", "-p", "forebay-engine", "--example", "links"],
         cwd=ROOT,
@@ -107,16 +109,16 @@ def main() -> int:
                             ]
                         for row in pair([on(end, command) for end, command in enumerate(commands)]):
                             found.setdefault((place, row["bytes"], kind), []).append(row["median_s"])
-    print("| Where | Message | link | plain TCP, Python | link / plain |")
-    print("|---|---|---|---|---|")
+    rows = []
     for place, size in dict.fromkeys((place, size) for place, size, _ in found):
         link, plain = (statistics.median(found[place, size, kind]) for kind in ("link", "plain"))
-        rate = f", {2 * size / link / 1e6:.0f} MB/s" if size >= 1 << 20 else ""
-        print(
-            f"| {place} | {size:,} B | {link * 1e6:,.0f} us{rate} | {plain * 1e6:,.0f} us | {link / plain:.2f} |"
-        )
-    return 0
+        row = {"where": place, "message_bytes": size, "link_us": link * 1e6, "tcp_us": plain * 1e6}
+        row["ratio"] = link / plain
+        if size >= 1 << 20:
+            row["link_mb_s"] = 2 * size / link / 1e6
+        rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_sections(__doc__, "links", {"links": links}, {}, bool)

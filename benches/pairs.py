@@ -17,6 +17,7 @@ import json
 import os
 import random
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -25,9 +26,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import figures
 from bench import datasets
 from bench.feed import Feed
 from bench.harness import Settings
+from figures import Row
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -50,16 +53,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.inside:
         _serve(options.inside, settings, dict(one.split("=", 1) for one in options.options))
         return
+    found = []
     for name in options.rows or ROWS:
         times, cpus = [], []
         for _ in range(options.pairs):
             seconds, cpu = _pair(name, options)
             times.append(seconds)
             cpus.append(cpu)
+        row = {"name": name, **_interval("time", times), **_interval("cpu", cpus), "pairs": len(times)}
+        found.append(row)
         print(
-            f"{name:14} time {_interval(times)}   processor {_interval(cpus)}   {len(times)} pairs",
+            "{name:14} time {time:.3f} ({time_low:.3f} to {time_high:.3f})   "
+            "processor {cpu:.3f} ({cpu_low:.3f} to {cpu_high:.3f})   {pairs} pairs".format_map(row),
             flush=True,
         )
+    if options.save:
+        figures.save("lost-pages", options.save, {"command": _command(options), "runs": [], "rows": found})
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Return the command line, without what is this machine's."""
+    words = [*options.rows]
+    if options.against.resolve() != (ROOT / "python").resolve():
+        words += ["--against", "OTHER/python"]
+    if options.options:
+        words += ["--options", *options.options]
+    return shlex.join(["python", "benches/pairs.py", *words, "--pairs", str(options.pairs)])
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -74,6 +93,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--options", nargs="*", default=[], metavar="NAME=VALUE", help="options of this side only"
+    )
+    parser.add_argument(
+        "--save", choices=("handler", "pread"), help="store as these figures of docs/results/lost-pages.md"
     )
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--epochs", type=int, default=8, help="epochs of each process")
@@ -142,10 +164,11 @@ def _ask(process: subprocess.Popen[str], line: str | None) -> str:
     return process.stdout.readline().strip()
 
 
-def _interval(ratios: Sequence[float]) -> str:
+def _interval(name: str, ratios: Sequence[float]) -> Row:
+    """Return the median with its 95 % interval."""
     generator = random.Random(1)
     middles = sorted(statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(10_000))
-    return f"{statistics.median(ratios):.3f} ({middles[250]:.3f} to {middles[9750]:.3f})"
+    return {name: statistics.median(ratios), f"{name}_low": middles[250], f"{name}_high": middles[9750]}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The table of docs/provenance.md: ``python benches/provenance.py [CASE[=SAMPLES] ...]``.
+"""The figures of docs/results/provenance.md: ``python benches/provenance.py [--tiny] [--save]``.
 
 What a recipe costs: its bytes, the time and memory to compute all offsets from it, and the time to
 make a sidecar of them. Nothing is read: the data sets are the published ones by their sizes. Every
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
+
+from sections import Row, run_sections
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = {
@@ -22,23 +23,22 @@ CASES = {
 }
 
 
-def main(arguments: list[str]) -> int:
-    print("| data set | samples | file | recipe | list | all offsets | memory | sidecar of them |")
-    print("|---|---|---|---|---|---|---|---|")
-    for argument in arguments or CASES:
-        case, _, samples = argument.partition("=")
-        command = ["cargo", "bench", "-q", "-p", "forebay-recipe", "--bench", "provenance", "--", case]
+def provenance(tiny: bool) -> list[Row]:
+    """Recipe, offsets and sidecar of each case."""
+    rows = []
+    for case, what in CASES.items():
+        command = ["cargo", "bench", "-q", "-p", "forebay-format", "--bench", "provenance", "--", case]
         done = subprocess.run(
-            command + ([samples] if samples else []), cwd=ROOT, capture_output=True, text=True, check=True
+            command + (["100000"] if tiny else []), cwd=ROOT, capture_output=True, text=True, check=True
         )
         found = json.loads(done.stdout)
-        print(
-            f"| {CASES[case]} | {found['samples']:,} | {found['file_bytes'] / 1e9:.1f} GB | {found['recipe_bytes']} B | "
-            f"{found['list_bytes']:,} B | {found['offsets_s']:.2f} s | {found['offsets_peak_bytes'] / 1024:.0f} KiB | "
-            f"{found['sidecar_s']:.2f} s |"
-        )
-    return 0
+        row = {"case": case, "name": what, "file_gb": found["file_bytes"] / 1e9}
+        row |= {
+            key: found[key] for key in ("samples", "recipe_bytes", "list_bytes", "offsets_s", "sidecar_s")
+        }
+        rows.append(row | {"offsets_peak_kib": found["offsets_peak_bytes"] / 1024})
+    return rows
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_sections(__doc__, "provenance", {"provenance": provenance}, {}, bool)

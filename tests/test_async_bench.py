@@ -1,4 +1,4 @@
-"""The tables of asynchronous reading: the sections that need no emulator run, and say what they compare."""
+"""The figures of asynchronous reading: the sections that need no emulator run, and say what they compare."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cells(text: str) -> list[list[str]]:
         ("warm", {"forebay, tar", "webdataset", "h5py, slices"}, 14),
         ("gzip", {"gzip", "gzip and shuffle"}, 8),
         ("index", {"TFRecord, sparse", "folder, inodes in memory"}, 2),
-        ("accuracy", {"shuffle", "group"}, 16),
+        ("accuracy", {"shuffle", "group"}, 8),
     ],
 )
 def test_a_section_runs_and_names_its_rows(tmp_path: Path, section: str, names: set[str], rows: int):

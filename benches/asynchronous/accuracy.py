@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 
 import forebay
-from asynchronous.study import Study, table
+from asynchronous.study import Study
 from forebay import Group
 from forebay.tools.demo.data import enlarge, part, render, vary
 from forebay.tools.demo.model import Model
+from sections import Row
 
 SEEDS, EPOCHS, BATCH, SAMPLES = 5, 8, 64, 20_000
 TINY = (2, 2, 64, 2_048)
@@ -34,60 +35,41 @@ ORDERS = {
 }
 
 
-def accuracy(study: Study) -> None:
+def accuracy(study: Study) -> list[Row]:
     """Accuracy on held-out images after each epoch, global against group shuffle: means of the seeds, and the noise."""
     seeds, epochs, batch, samples = study.pick((SEEDS, EPOCHS, BATCH, SAMPLES), TINY)
     paths, images, labels = digits(study.directory, samples)
-    print(
-        f"{samples:,} images of 3 × 32 × 32, {len(labels)} held out, batches of {batch}, {seeds} seeds, SGD with momentum, "
-        f"learning rate {RATE}\n"
-    )
-    curves = []
-    finals = []
+    rows: list[Row] = []
     for layout, path in paths.items():
         base = None
         for name, order in ORDERS.items():
             found = np.array(
                 [train(path, order, seed, epochs, batch, images, labels) for seed in range(seeds)]
             )
-            curves.append([layout, name, *(f"{value:.2%}" for value in found.mean(axis=0))])
-            last = found[:, -1]
+            means, last = found.mean(axis=0), found[:, -1]
             base = last if base is None else base
-            finals.append(
-                [layout, name, f"{last.mean():.2%}", f"{last.std(ddof=1):.2%}", *against(base, last)]
-            )  # fmt: skip
-    table(("samples", "order", *(f"epoch {epoch + 1}" for epoch in range(epochs))), curves)
-    table(
-        (
-            "samples",
-            "order",
-            "final, mean",
-            "standard deviation",
-            "less shuffle",
-            "Welch's t",
-            "within noise",
-        ),
-        finals,
-    )
-    print("Within noise: the 95 % interval of the difference of the means (Welch) holds zero. One image is")
-    print(f"{1 / len(labels):.2%}.")
+            curve = {f"epoch_{epoch + 1}": float(mean) for epoch, mean in enumerate(means)}
+            final = {"final": float(last.mean()), "final_sd": float(last.std(ddof=1))}
+            rows.append({"layout": layout, "order": name, **curve, **final, **against(base, last)})
+    return rows
 
 
-def against(base: np.ndarray, last: np.ndarray) -> list[str]:
+def against(base: np.ndarray, last: np.ndarray) -> Row:
     """Compare two sets of final accuracies: difference, Welch's t, and whether zero is in its 95 % interval."""
     if base is last:
-        return ["", "", ""]
-    difference = last.mean() - base.mean()
-    variances = [one.var(ddof=1) / len(one) for one in (base, last)]
+        return {}
+    difference = float(last.mean() - base.mean())
+    variances = [float(one.var(ddof=1)) / len(one) for one in (base, last)]
     error = math.sqrt(sum(variances))
     if error == 0:
-        return [f"{difference:+.2%}", "–", "yes" if difference == 0 else "no"]
+        return {"difference": difference, "within_noise": "yes" if difference == 0 else "no"}
     freedom = error**4 / sum(variance**2 / (len(base) - 1) for variance in variances)
-    return [
-        f"{difference:+.2%}",
-        f"{difference / error:+.2f}",
-        "yes" if abs(difference / error) <= quantile(freedom) else "no",
-    ]
+    within = abs(difference / error) <= quantile(freedom)
+    return {
+        "difference": difference,
+        "welch_t": difference / error,
+        "within_noise": "yes" if within else "no",
+    }
 
 
 def quantile(freedom: float) -> float:

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 import forebay
-from asynchronous.study import Study, table, times
+from asynchronous.study import Study
+from sections import Row
 
 SIZES = {"3k": (1_536, 256), "110k": (55_000, 32)}
 """Values of a sample, samples of a batch."""
@@ -27,9 +28,9 @@ LEVEL = 4
 """h5py's default of gzip."""
 
 
-def gzip(study: Study) -> None:
+def gzip(study: Study) -> list[Row]:
     """Decoded bytes per second of gzip HDF5 on two cores, sequential and in group order, against h5py."""
-    lines = []
+    found: list[Row] = []
     for size, (values, batch) in SIZES.items():
         count = study.pick(DATA_BYTES, TINY_BYTES) // (2 * values)
         rows = CHUNK_BYTES // (2 * values)
@@ -44,11 +45,19 @@ def gzip(study: Study) -> None:
                         "forebay": partial(timed, count, partial(ours, path, batch, order)),
                     }
                 )
-                rates = [f"{count * values * 2 / one / 1e6:,.0f}" for one in seconds.values()]
-                packed = f"{count * values * 2 / path.stat().st_size:.2f}"
-                lines.append((size, name, packed, order, *rates, times(*seconds.values())))
-    table(("samples", "filters", "packed", "order", "h5py MB/s", "forebay MB/s", "times"), lines)
-    print("Bar: 1.8×.")
+                whole = count * values * 2
+                found.append(
+                    {
+                        "data": size,
+                        "filters": name,
+                        "compression_ratio": whole / path.stat().st_size,
+                        "order": order,
+                        "h5py_mb_s": whole / seconds["h5py"] / 1e6,
+                        "forebay_mb_s": whole / seconds["forebay"] / 1e6,
+                        "speedup": seconds["h5py"] / seconds["forebay"],
+                    }
+                )
+    return found
 
 
 def write(path: Path, count: int, values: int, rows: int, filters: dict[str, bool]) -> None:

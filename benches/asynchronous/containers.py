@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import forebay
-from access_patterns import run
 from forebay.tools.ranks.page_cache import drop
+from sections import run
 
 __all__ = ["FORMATS", "Samples"]
 

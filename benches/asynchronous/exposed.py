@@ -10,16 +10,15 @@ hours; what they expose of those is carried over to the epoch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from access_patterns import Result, run
-from asynchronous.study import Study, share, table, times
+from asynchronous.study import Study
 from forebay.tools.bench import generate, workload
 from forebay.tools.bench.workload import Field, Sample
-from lmdbio import about, finished, shape
+from lmdbio import shape
+from sections import Result, Row, bench_rows, run
 
 BASELINES = os.path.relpath(Path(__file__).with_name("baselines.py"))
 SINGLE = ("h5py-random", "tfdata-random", "tfdata-random-prefetch")
@@ -99,43 +98,36 @@ PAPERS = {
 }  # fmt: skip
 
 
-def exposed(study: Study, preset: str, name: str) -> None:
+def exposed(study: Study, preset: str, name: str) -> list[Row]:
     """Exposed I/O of an epoch, start-up told apart, page caches empty; against one sample per read, and the paper's tables."""
     application = APPLICATIONS[name]
     samples = study.pick(application.samples, application.tiny_samples)
     path = application.path(study)
+    rows: list[Row] = []
     for ranks, nodes in study.pick(SHAPES, SHAPES[-1:]):
         place = (path, *shape(ranks, nodes), *PLACES[preset], "--cold", "--skip-verify", "--repetitions", "1")
         batch = ("--global-batch", str(application.global_batch))
         grouped = [f"{row}@{application.group}" for row in ("async", "async-db", "forebay")]
         alone = run("bench", *place, *batch, "--strategies", grouped[0])
-        reading = next((median["total_seconds"] for _, median in finished(alone)), None)
-        if reading is None:
+        if alone["rows"][0]["status"] != "ok":
+            rows += bench_rows(alone)
             continue
+        reading = alone["rows"][0]["median"]["total_seconds"]
         compared = ratios(name, preset)
         for ratio in compared if (ranks, nodes) == SHAPES[-1] else compared[-1:]:
             step = ratio * reading / alone["steps"]
-            rows = f"{','.join(grouped)},forebay@group"
-            whole = run("bench", *place, *batch, "--compute", micros(step), "--strategies", rows)
+            strategies = f"{','.join(grouped)},forebay@group"
+            whole = run("bench", *place, *batch, "--compute", micros(step), "--strategies", strategies)
             part_step = step * application.single_batch / application.global_batch
             part = run(
                 "bench", *place, "--global-batch", str(application.single_batch), "--steps", str(SINGLE_STEPS),
                 "--compute", micros(part_step), "--baseline", BASELINES,
                 "--strategies", ",".join(SINGLE if ratio == compared[-1] else SINGLE[:1]),
             )  # fmt: skip
-            print(
-                f"{name}, {about(whole)}; a step computes {ratio:g} times as long as `async` reads\n"
-                f"(the paper on {MACHINES[preset]}: {paper_ratio(name, preset):.2f} times)\n"
-            )
-            header = (
-                "row", "start-up s", "exposed s", "of the epoch", "less than h5py", "reading / computing", "total s",
-                "paper: exposed s, of the epoch",
-            )  # fmt: skip
-            table(header, list(lines(part, whole, samples, PAPER[name, preset])))
-    print(
-        "Bars: `async-db` and `forebay` expose at most 1 % of the epoch where reading takes less than computing;"
-    )
-    print("of Neuron-Inverter at least 60 times less than one sample per read.")
+            rows += [
+                row | {"compute_ratio": ratio} for row in lines(part, whole, samples, PAPER[name, preset])
+            ]
+    return rows
 
 
 def paper_ratio(name: str, preset: str) -> float:
@@ -153,38 +145,32 @@ def micros(seconds: float) -> str:
     return f"{1e6 * seconds:.0f}us"
 
 
-def lines(part: Result, whole: Result, samples: int, paper: dict[str, Any]) -> Iterator[list[str]]:
-    """Rows of the table; of those that read sample by sample, times are carried over to the epoch."""
-    single = None
+def lines(part: Result, whole: Result, samples: int, paper: dict[str, Any]) -> list[Row]:
+    """Rows of both benches; exposed seconds of those that read sample by sample are carried over to the epoch."""
     carried = samples / ((part["steps"] - 1) * part["global_batch"])
-    for row, median in finished(part):
-        seconds = carried * median["exposed_seconds"]
-        single = seconds if single is None else single
-        yield line(row, median, seconds, single, paper, total="–")
-    for row, median in finished(whole):
-        yield line(row, median, median["exposed_seconds"], single, paper, f"{median['total_seconds']:.3f}")
+    found = []
+    for result, factor in ((part, carried), (whole, 1.0)):
+        for row, flat in zip(result["rows"], bench_rows(result), strict=True):
+            if row["status"] == "ok":
+                flat |= shares(row["median"]) | {"exposed_seconds": factor * flat["exposed_seconds"]}
+            if result is part:
+                flat.pop("total_seconds", None)
+            flat |= {key: whole[key] for key in ("global_batch", "steps")}
+            if (figure := paper.get(PAPERS.get(row["strategy"], ""))) is not None:
+                flat |= {"paper_exposed_seconds": figure[0], "paper_exposed_share": figure[0] / sum(figure)}
+            found.append(flat)
+    first = found[0].get("exposed_seconds")
+    for flat in found:
+        if first is not None and flat.get("exposed_seconds"):
+            flat["exposed_reduction"] = first / flat["exposed_seconds"]
+    return found
 
 
-def line(
-    row: Result,
-    median: dict[str, Any],
-    seconds: float,
-    single: float | None,
-    paper: dict[str, Any],
-    total: str,
-) -> list[str]:
-    wall = median["exposed_seconds"] + median["compute_seconds"]
-    wall += median["communication_seconds"] + median["skew_seconds"]
+def shares(median: dict[str, Any]) -> Row:
+    """Exposed I/O over the wall, and reading over computing."""
+    parts = ("exposed_seconds", "compute_seconds", "communication_seconds", "skew_seconds")
     reading = median["locate_and_read_seconds"]
-    late = ", late" if any(one["missed_deadlines"] for one in row["repetitions"]) else ""
-    figure = paper.get(PAPERS.get(row["strategy"], ""))
-    return [
-        row["name"],
-        f"{median['startup_seconds']:.4f}",
-        f"{seconds:.4f}",
-        share(median["exposed_seconds"], wall),
-        times(single, seconds),
-        "–" if reading is None else f"{reading / median['compute_seconds']:.2f}",
-        total + late,
-        "–" if figure is None else f"{figure[0]:,.2f}, {share(figure[0], sum(figure))}",
-    ]
+    return {
+        "exposed_share": median["exposed_seconds"] / sum(median[part] for part in parts),
+        "reading_ratio": None if reading is None else reading / median["compute_seconds"],
+    }

@@ -20,10 +20,11 @@ from typing import Any
 
 import forebay
 from asynchronous.containers import FORMATS, Samples
-from asynchronous.study import Study, table
+from asynchronous.study import Study
 from forebay import _native
 from forebay.tools import pfs
 from forebay.tools.bench.runner import LIMIT_KINDS
+from sections import Row
 
 PLACES: dict[str, dict[str, Any]] = {"nfs": {}, "lustre-ssd": {"targets": 2}}
 SIZES = {"3k": (3_072, 64, 256), "110k": (114_660, 32, 32)}
@@ -35,29 +36,23 @@ BLOCK_BYTES = 4 << 20
 LIMIT_SECONDS = 1.0
 
 
-def formats_limit(study: Study, size: str) -> None:
+def formats_limit(study: Study, size: str) -> list[Row]:
     """Bytes fetched per second, of what `forebay limit` reads from front to end there (of folders: of the raw file)."""
     sample_bytes, tiny, batch = SIZES[size]
-    print(
-        f"samples of {sample_bytes:,} bytes, batches of {batch}, group order, one process, medians of {study.repetitions}\n"
-    )
     raw_rates: dict[str, float] = {}
-    rows = []
+    rows: list[Row] = []
     for name in ("raw", *(name for name in FORMATS if name not in {"raw", "hdf5-gzip"})):
         whole = FOLDER_SAMPLES if name == "folder" else DATA_BYTES // sample_bytes
         samples = Samples(study.directory / "formats", study.pick(whole, tiny * 64), sample_bytes)
         path = samples.make(name)
         samples.open(path).native.build_index(beside=True)
-        row = [name, f"{samples.count:,}"]
+        row: Row = {"name": name, "sample_bytes": sample_bytes, "samples": samples.count}
         for preset, overrides in PLACES.items():
             with mounted(path.parent, preset, overrides) as (server, mount):
-                row += measure(study, samples, server, mount, path.name, batch, preset, raw_rates)
+                row |= measure(study, samples, server, mount, path.name, batch, preset, raw_rates)
         rows.append(row)
         samples.remove(name)
-    heads = ("of the limit", "fetched / delivered", "start-up ms")
-    parts = [f"{preset}: {head}" if head == heads[0] else head for preset in PLACES for head in heads]
-    table(("format", "samples", *parts), rows)
-    print("Bar: 95 % of the limit for what is not compressed.")
+    return rows
 
 
 def measure(
@@ -69,8 +64,8 @@ def measure(
     batch: int,
     preset: str,
     raw_rates: dict[str, float],
-) -> list[str]:
-    """Let epochs and the limit take turns; three cells."""
+) -> Row:
+    """Let epochs and the limit take turns; three figures."""
     path = mount / name
     file = path / "data.mdb" if path.suffix == ".lmdb" else path
     limits, rates, fetched, started = [], [], [], []
@@ -89,12 +84,13 @@ def measure(
     limit = statistics.median(limits) if limits else raw_rates[preset]
     raw_rates.setdefault(preset, limit)
     rate = statistics.median(rates)
-    late = ", late" if server.stats()["lateness_exceeds_latency"] else ""
-    return [
-        f"{rate / limit:.1%}{late}",
-        f"{statistics.median(fetched):.3f}",
-        f"{statistics.median(started):.1f}",
-    ]
+    place = preset.replace("-", "_")
+    late = {"missed_deadlines": True} if server.stats()["lateness_exceeds_latency"] else {}
+    return late | {
+        f"{place}_limit_share": rate / limit,
+        f"{place}_fetched_ratio": statistics.median(fetched),
+        f"{place}_startup_ms": statistics.median(started),
+    }
 
 
 def limit_of(server: pfs.Server, mount: Path, file: Path) -> float:

@@ -22,7 +22,8 @@ from typing import Any
 
 import google_crc32c
 
-from asynchronous.study import Study, table
+from asynchronous.study import Study
+from sections import Row
 
 FILES, TINY_FILES = 1_000_000, 2_000
 DIRECTORY_FILES = 10_000
@@ -33,7 +34,7 @@ RECORD_BYTES = 16 << 20
 DROP = Path("/proc/sys/vm/drop_caches")
 
 
-def index(study: Study) -> None:
+def index(study: Study) -> list[Row]:
     """`forebay index` of a folder of a million small files, and of 100 GB of TFRecord: seconds, memory, bytes read, sidecar."""
     study.directory.mkdir(parents=True, exist_ok=True)
     lines = []
@@ -52,17 +53,7 @@ def index(study: Study) -> None:
             DROP.write_text("3")
             lines.append(line("folder, inodes on the disk", measured(folder), base))
         lines.append(line("folder, inodes in memory", measured(folder), base))
-    header = (
-        "data",
-        "samples",
-        "data bytes",
-        "seconds",
-        "memory beyond one sample's",
-        "reads",
-        "bytes read",
-        "sidecar bytes",
-    )
-    table(header, lines)
+    return lines
 
 
 def files(study: Study) -> Path:
@@ -120,15 +111,11 @@ def _cache() -> Iterator[Path]:
         yield Path(directory)
 
 
-def line(what: str, found: tuple[dict[str, Any], int], base_kib: int) -> list[str]:
+def line(what: str, found: tuple[dict[str, Any], int], base_kib: int) -> Row:
     report, peak_kib = found
-    return [
-        what,
-        f"{report['samples']:,}",
-        f"{report['file_bytes']:,}",
-        f"{report['seconds']:.2f}",
-        f"{(peak_kib - base_kib) / 1024:.1f} MiB",
-        f"{report['reads']:,}",
-        f"{report['read_bytes']:,}",
-        f"{report['sidecar_bytes']:,}",
-    ]
+    kept = ("samples", "file_bytes", "seconds", "reads", "read_bytes", "sidecar_bytes")
+    return {
+        "name": what,
+        **{key: report[key] for key in kept},
+        "memory_mib": (peak_kib - base_kib) / 1024,
+    }

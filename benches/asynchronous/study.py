@@ -1,17 +1,16 @@
-"""What the sections share: where data is, how a table is printed, and runs of programs in turn."""
+"""What the sections share: where data is, and runs of programs in turn."""
 
 from __future__ import annotations
 
 import statistics
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from access_patterns import DIRECTORY
+from sections import DIRECTORY
 
-__all__ = ["DIRECTORY", "Study", "share", "table", "times"]
+__all__ = ["DIRECTORY", "Study"]
 
 
 @dataclass(frozen=True)
@@ -39,24 +38,3 @@ class Study:
                 if number:
                     found[name].append(seconds)
         return {name: statistics.median(seconds) for name, seconds in found.items()}
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table, each row as soon as it is there."""
-    print(f"| {' | '.join(header)} |\n{'|---' * len(header)}|", flush=True)
-    for row in rows:
-        print(f"| {' | '.join(row)} |", flush=True)
-    print()
-    sys.stdout.flush()
-
-
-def times(first: float | None, value: float) -> str:
-    """How many times less than the first."""
-    if first is None:
-        return "–"
-    return f"{first / value:,.1f}×" if value > 0 else "nothing left"
-
-
-def share(part: float, whole: float) -> str:
-    """A part of the whole."""
-    return f"{part / whole:.1%}" if whole > 0 else "–"

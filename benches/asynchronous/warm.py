@@ -22,8 +22,9 @@ import numpy as np
 
 import forebay
 from asynchronous.containers import Samples
-from asynchronous.study import Study, table, times
+from asynchronous.study import Study
 from forebay import Group
+from sections import Row
 
 SIZES = {"3k": (3_072, 512, 4, 256), "110k": (114_660, 32, 4, 32)}
 """Bytes of a sample, samples of a group, groups of a window (what Forebay would take by itself), samples of a batch."""
@@ -33,9 +34,9 @@ TINY_SAMPLES = 4096
 Epoch = Callable[[Path], Iterator[np.ndarray]]
 
 
-def warm(study: Study) -> None:
+def warm(study: Study) -> list[Row]:
     """Warm epochs, raw bytes to batches, against tf.data, webdataset and h5py on the same data and kind of order."""
-    lines = []
+    found: list[Row] = []
     for size, shape in SIZES.items():
         count = study.pick(DATA_BYTES, TINY_SAMPLES * 3_072) // shape[0]
         samples = Samples(study.directory / "formats", count, shape[0])
@@ -48,13 +49,15 @@ def warm(study: Study) -> None:
             seconds = study.in_turn(measures)
         best = min(value for name, value in seconds.items() if not name.startswith("forebay"))
         for name, kind, _ in rows:
-            against = "" if not name.startswith("forebay") else times(best, seconds[name])
-            rate = count * shape[0] / seconds[name] / 1e6
-            lines.append((size, name, kind, f"{count / seconds[name]:,.0f}", f"{rate:,.0f}", against))
+            row = {"name": name, "data": size, "format": kind, "samples_per_second": count / seconds[name]}
+            row["rate_mb_s"] = count * shape[0] / seconds[name] / 1e6
+            row["speedup"] = best / seconds[name] if name.startswith("forebay") else None
+            found.append(row)
         for kind in paths:
             samples.remove(kind)
-    table(("samples", "row", "format", "samples/s", "MB/s", "of the best other"), lines)
-    print(f"{_missing()}Bar: 3× the best of the others.")
+    if _missing():
+        print(_missing())
+    return found
 
 
 def timed(samples: Samples, epoch: Callable[[], Iterator[np.ndarray]]) -> float:

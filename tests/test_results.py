@@ -1,0 +1,134 @@
+"""Pages of results show what is stored, and their commands exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from forebay.cli.commands import cli
+from support import ROOT
+
+BENCHES = ROOT / "benches"
+sys.path.insert(0, str(BENCHES))
+
+import figures  # noqa: E402
+
+STORED = sorted(path for path in figures.DATA.glob("*.json") if path.stem != "claims")
+ROWS = [{"name": "a", "n": 1, "x": 0.5}, {"name": "b", "n": 1}, {"name": "b", "n": 2, "x": 2.0}]
+
+
+@pytest.mark.parametrize("page", figures.pages())
+def test_a_page_is_what_its_figures_make(page: str):
+    found = (figures.RESULTS / f"{page}.md").read_text(encoding="utf-8")
+    assert found == figures.text(page), "run `python benches/figures.py`, and read the page again"
+
+
+def test_every_page_has_figures_and_every_table_a_place():
+    assert {path.stem for path in figures.RESULTS.glob("*.md")} == set(figures.pages())
+    for path in STORED:
+        shown = re.findall(r"<!-- table: ([\w.-]+) -->", (figures.RESULTS / f"{path.stem}.md").read_text())
+        assert sorted(shown) == sorted(figures.load(path.stem)["tables"]), path
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_figures_say_where_they_come_from(path: Path):
+    stored = json.loads(path.read_text())
+    assert figures.dumped(stored) == path.read_text()
+    for name, one in stored["figures"].items():
+        assert one["rows"], name
+        assert one["command"], name
+        assert one["machine"], name
+        assert one["origin"] in {"measured", "transcribed"}, name
+
+
+def commands(path: Path) -> list[str]:
+    """All commands of a page: of its text, and of its figures."""
+    text = (figures.RESULTS / f"{path.stem}.md").read_text()
+    lines = re.findall(r"^ {4,}((?:forebay|python) .*)$", text, flags=re.MULTILINE)
+    for one in json.loads(path.read_text())["figures"].values():
+        lines += [one["command"], *one["runs"]]
+    return sorted(set(lines))
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_every_option_of_a_command_of_forebay_exists(path: Path):
+    for line in commands(path):
+        program, *words = shlex.split(line)
+        if program != "forebay":
+            continue
+        command = cli.get_command(None, words.pop(0))
+        while isinstance(command, click.Group):
+            command = command.get_command(None, words.pop(0))
+        assert command is not None, line
+        options = {option for one in command.params if isinstance(one, click.Option) for option in one.opts}
+        assert {word for word in words if word.startswith("--")} <= options, line
+
+
+@pytest.mark.parametrize("script", ["access_patterns", "async", "lmdbio"])
+def test_figures_are_sections_of_their_bench(script: str):
+    page = script.replace("_", "-")
+    sections = runpy.run_path(str(BENCHES / f"{script}.py"))["SECTIONS"]
+    stored = figures.load(page)["figures"]
+    assert sorted(stored) == sorted(sections)
+    for name, one in stored.items():
+        assert one["command"] == f"python benches/{script}.py {name}"
+
+
+def test_a_table_has_a_line_for_each_row_that_is_meant():
+    layout = {"figures": "f", "where": {"n": 1}, "columns": {"row": "{name}", "share": "{x:.0%}"}}
+    stored = {"tables": {"t": layout}, "figures": {"f": {"command": "c", "rows": ROWS}}}
+    assert figures.table(stored, "t") == [
+        "    c",
+        "",
+        "| row | share |",
+        "|---|---|",
+        "| a | 50% |",
+        "| b | – |",
+    ]
+
+
+def test_a_table_can_have_a_column_for_each_value():
+    layout = {"figures": "f", "row": "{name}", "across": "n = {n}", "cell": "{x:.1f}"}
+    stored = {"tables": {"t": layout}, "figures": {"f": {"command": "c", "rows": ROWS, "superseded": "by d"}}}
+    assert figures.table(stored, "t")[2:] == [
+        "**Superseded:** by d",
+        "",
+        "| row | n = 1 | n = 2 |",
+        "|---|---|---|",
+        "| a | 0.5 | – |",
+        "| b | – | 2.0 |",
+    ]
+
+
+def test_saving_figures_updates_the_page_and_the_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    monkeypatch.setattr(figures, "DATA", tmp_path)
+    layout = {"figures": "f", "columns": {"x": "{x}"}}
+    (tmp_path / "p.json").write_text(json.dumps({"figures": {}, "tables": {"t": layout}}))
+    claim = {"claim": "x is {low:.1f} to {high:.1f}.", "figures": "p/f", "field": "x"}
+    (tmp_path / "claims.json").write_text(json.dumps([claim]))
+    for page, name in (("p", "t"), ("README", "claims")):
+        (tmp_path / f"{page}.md").write_text(f"before\n<!-- table: {name} -->\n<!-- end -->\nafter\n")
+    rows = [{"x": 0.12345678}, {"x": 2.5}, {"name": "failed"}]
+    figures.save("p", "f", {"command": "c", "runs": [], "rows": rows})
+    assert "\n| 0.123457 |\n| 2.5 |\n| – |\n\n<!-- end -->\nafter\n" in (tmp_path / "p.md").read_text()
+    assert "| x is 0.1 to 2.5. | [p.md](p.md) | `c` |" in (tmp_path / "README.md").read_text()
+    assert figures.load("p")["figures"]["f"]["origin"] == "measured"
+    assert figures.text("p") == (tmp_path / "p.md").read_text()
+
+
+def test_no_claim_rests_on_superseded_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(figures, "DATA", tmp_path)
+    claim = {"claim": "x is {low}.", "figures": "p/f", "field": "x"}
+    (tmp_path / "claims.json").write_text(json.dumps([claim]))
+    one = {"command": "c", "superseded": "by d", "rows": [{"x": 1}]}
+    (tmp_path / "p.json").write_text(json.dumps({"figures": {"f": one}, "tables": {}}))
+    with pytest.raises(ValueError, match="x is"):
+        figures.claims()
