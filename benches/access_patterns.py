@@ -1,8 +1,9 @@
 """The figures of docs/results/access-patterns.md: ``python benches/access_patterns.py [--tiny] [--save] [SECTION ...]``.
 
-Each section runs one or a few ``forebay bench`` (or ``limit``) commands on the emulated file systems, and prints them. The data
-set, the published ``fefs`` workload scaled down, is made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``).
-Needs FUSE; ``epochs`` also needs a memory control group that can be written. ``--tiny`` runs two steps of each.
+Each section runs one or a few ``forebay bench`` (or ``limit``) commands on the emulated file
+systems, and prints them. The data set, the published ``fefs`` workload scaled down, is made once
+and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). Needs FUSE; ``epochs`` also needs a
+memory control group that can be written. ``--tiny`` runs two steps of each.
 """
 
 from __future__ import annotations
@@ -213,7 +214,8 @@ def small_memory(limit_bytes: int) -> Iterator[None]:
         (group / "cgroup.procs").write_text(str(os.getpid()))
     except OSError as error:
         sys.exit(f"a memory control group cannot be made here: {error}")
-    # Each of the four nodes takes a quarter of the control group for itself, which is one for all of them here.
+    # Each of the four nodes takes a quarter of the control group for itself, which is one for all
+    # of them here.
     os.environ["FOREBAY_MEMORY"] = "64MiB"
     try:
         yield

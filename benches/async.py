@@ -1,10 +1,11 @@
 """The figures of docs/results/async.md: ``python benches/async.py [--tiny] [--save] [SECTION ...]``.
 
-"Asynchronous I/O Strategy for Large-Scale Deep Learning Applications" (Lee et al.: the paper) as a strategy of the one engine,
-and the formats that it reads. Commands of `forebay` are printed as they run; a section ends within about ten
-minutes on two cores. Data sets are made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). `exposed-…` and
-`formats-limit-…` need FUSE. Rows of TensorFlow need ``pip install tensorflow-cpu`` in an environment like this one, and
-are named as skipped without. ``--tiny`` shows that everything runs; its numbers mean nothing.
+"Asynchronous I/O Strategy for Large-Scale Deep Learning Applications" (Lee et al.: the paper) as a
+strategy of the one engine, and the formats that it reads. Commands of `forebay` are printed as
+they run; a section ends within about ten minutes on two cores. Data sets are made once and kept in
+``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). `exposed-…` and `formats-limit-…` need FUSE.
+Rows of TensorFlow need ``pip install tensorflow-cpu`` in an environment like this one, and are
+named as skipped without. ``--tiny`` shows that everything runs; its numbers mean nothing.
 """
 
 from __future__ import annotations

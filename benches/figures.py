@@ -1,23 +1,26 @@
 """The figures of docs/results: ``python benches/figures.py [--check] [PAGE ...]`` writes the tables of its pages.
 
-In order: a bench measures rows and, with ``--save``, stores them in ``docs/results/data/PAGE.json``; that file also holds the
-layout of the page's tables; this script replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` in
-``docs/results/PAGE.md``. ``README.md`` there is the page of claims, each computed from the rows of another page. A page never
-holds a figure in a table that its JSON does not hold.
+In order: a bench measures rows and, with ``--save``, stores them in
+``docs/results/data/PAGE.json``; that file also holds the layout of the page's tables; this script
+replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` in
+``docs/results/PAGE.md``. ``README.md`` there is the page of claims, each computed from the rows of
+another page. A page never holds a figure in a table that its JSON does not hold.
 
 A file ``PAGE.json`` has two parts:
 
 ``figures``
-    By name: `command`, which measures them; `runs`, the commands of `forebay` that it ran; `machine`; `origin`, "measured" or
-    "transcribed" (typed in from a page that was older than this file: no more digits than the page had); `rows`. Where the code
-    has changed since, `superseded` says how. Fields of rows are those of `forebay bench --json` (docs/metrics.md) where it has
+    By name: `command`, which measures them; `runs`, the commands of `forebay` that it ran;
+    `machine`; `origin`, "measured" or "transcribed" (typed in from a page that was older than this
+    file: no more digits than the page had); `rows`. Where the code has changed since, `superseded`
+    says how. Fields of rows are those of `forebay bench --json` (docs/metrics.md) where it has
     them; units end their names, and shares are fractions of one.
 ``tables``
-    By name: `figures`, which rows; `where`, the values that fields of them must have; and either `columns` (title and template
-    of a cell, as of `str.format`) or `row`, `across` and `cell` (templates: one line per `row`, one column per `across`).
+    By name: `figures`, which rows; `where`, the values that fields of them must have; and either
+    `columns` (title and template of a cell, as of `str.format`) or `row`, `across` and `cell`
+    (templates: one line per `row`, one column per `across`).
 
-``claims.json`` is a list: `claim`, a template; `figures`, as PAGE/NAME; `where`; and `field`, whose smallest and largest
-value the template calls `low` and `high`.
+``claims.json`` is a list: `claim`, a template; `figures`, as PAGE/NAME; `where`; and `field`,
+whose smallest and largest value the template calls `low` and `high`.
 """
 
 from __future__ import annotations

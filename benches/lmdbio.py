@@ -1,10 +1,11 @@
 """The figures of docs/results/lmdbio.md: ``python benches/lmdbio.py [--tiny] [--save] [SECTION ...]``.
 
-The steps of "Scalable Deep Learning via I/O Analysis and Optimization" (Pumma et al., TOPC 2019: the paper), each against
-the others, on emulated nodes and file systems. Every section runs one or a few ``forebay bench`` commands, and prints them. A
-section ends within about ten minutes on two cores; ``ladder`` stands for its six parts. The data sets, published workloads
-scaled down, are made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). Needs FUSE. ``--tiny`` shows in a few
-minutes that everything runs; its numbers mean nothing.
+The steps of "Scalable Deep Learning via I/O Analysis and Optimization" (Pumma et al., TOPC 2019:
+the paper), each against the others, on emulated nodes and file systems. Every section runs one or
+a few ``forebay bench`` commands, and prints them. A section ends within about ten minutes on two
+cores; ``ladder`` stands for its six parts. The data sets, published workloads scaled down, are
+made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``). Needs FUSE. ``--tiny``
+shows in a few minutes that everything runs; its numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def strategy_rows(result: Result, **more: Any) -> list[Row]:
 
 
 # --- the sections
-# -----------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
+# ----
 
 
 def ladder(study: Study, preset: str, data: str) -> list[Row]:
@@ -112,7 +114,8 @@ def ladder(study: Study, preset: str, data: str) -> list[Row]:
     return rows
 
 
-# Of the speed-up: the file system, and its arguments: a job of 16 ranks, and the first 16 ranks of a job of 256.
+# Of the speed-up: the file system, and its arguments: a job of 16 ranks, and the first 16 ranks of
+# a job of 256.
 CASES: tuple[tuple[str, tuple[str, ...]], ...] = tuple(
     (preset, arguments)
     for preset in ("lustre-hdd", "gpfs")

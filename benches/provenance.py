@@ -27,7 +27,7 @@ def provenance(tiny: bool) -> list[Row]:
     """Recipe, offsets and sidecar of each case."""
     rows = []
     for case, what in CASES.items():
-        command = ["cargo", "bench", "-q", "-p", "forebay-format", "--bench", "provenance", "--", case]
+        command = ["cargo", "bench", "-q", "-p", "forebay-recipe", "--bench", "provenance", "--", case]
         done = subprocess.run(
             command + (["100000"] if tiny else []), cwd=ROOT, capture_output=True, text=True, check=True
         )

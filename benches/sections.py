@@ -1,7 +1,7 @@
 """What the scripts of the pages share: their command line, runs of `forebay`, and the rows of a bench result.
 
-A section is a function that measures and returns rows. ``run_sections`` prints them in the tables of the page; ``--save``
-stores them and updates the page (figures.py).
+A section is a function that measures and returns rows. ``run_sections`` prints them in the tables
+of the page; ``--save`` stores them and updates the page (figures.py).
 """
 
 from __future__ import annotations
