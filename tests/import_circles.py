@@ -1,13 +1,15 @@
-"""Find files of a Rust crate that import each other in a circle.
+"""Find files of a Rust crate, or of a Python package, that import each other in a circle.
 
 A file imports another one if it names one of its items, in a `use` line or in a path such as
 `crate::index::Index`. Re-exports are followed to the file that defines the item. Test modules do
 not count. A `mod.rs` or `lib.rs` may dispatch to the files below it and be imported by them; all
-other imports must run in one direction.
+other imports must run in one direction. An `__init__.py` dispatches in the same way. Imports inside
+functions and those for type checkers count like all others.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -121,12 +123,46 @@ class Crate:
         for module, path in self.modules.items():
             if path.stem in ("mod", "lib"):
                 edges[module] = {other for other in edges[module] if other[: len(module)] != module}
-        reach = {module: reachable(edges, module) for module in edges}
-        groups = {
-            tuple(sorted("::".join(other) or "lib" for other in reach[module] if module in reach[other]))
-            for module in edges
-        }
-        return sorted(list(group) for group in groups if group)
+        return [["::".join(module) or "lib" for module in group] for group in circles(edges)]
+
+
+class Package:
+    """The modules of a Python package, and what they import of it."""
+
+    def __init__(self, source: Path) -> None:
+        self.name = source.name
+        self.modules: dict[Module, Path] = {}
+        for path in source.rglob("*.py"):
+            parts = path.relative_to(source.parent).with_suffix("").parts
+            self.modules[parts[:-1] if parts[-1] == "__init__" else parts] = path
+
+    def imports(self, module: Module) -> set[Module]:
+        """Return the modules that a module imports, or imports names from."""
+        named: set[Module] = set()
+        for node in ast.walk(ast.parse(self.modules[module].read_text())):
+            if isinstance(node, ast.Import):
+                named |= {tuple(alias.name.split(".")) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module is not None, f"{self.modules[module]}: a relative import"
+                path = tuple(node.module.split("."))
+                submodules = {(*path, alias.name) for alias in node.names}
+                named |= {other if other in self.modules else path for other in submodules}
+        return {other for other in named if other in self.modules} - {module}
+
+    def circles(self) -> list[list[str]]:
+        """Return the groups of modules that import each other, but for dispatching packages."""
+        edges = {module: self.imports(module) for module in self.modules}
+        for module, path in self.modules.items():
+            if path.stem == "__init__":
+                edges[module] = {other for other in edges[module] if other[: len(module)] != module}
+        return [[".".join(module) for module in group] for group in circles(edges)]
+
+
+def circles(edges: dict[Module, set[Module]]) -> list[list[Module]]:
+    """Return the groups of modules that reach each other."""
+    reach = {module: reachable(edges, module) for module in edges}
+    groups = {tuple(sorted(other for other in reach[module] if module in reach[other])) for module in edges}
+    return sorted(list(group) for group in groups if group)
 
 
 def reachable(edges: dict[Module, set[Module]], start: Module) -> set[Module]:

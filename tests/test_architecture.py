@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from import_circles import Crate
+from import_circles import Crate, Package
 from support import ROOT
 
 
@@ -94,6 +94,10 @@ def test_files_of_a_crate_import_each_other_in_one_direction(crate):
     assert Crate(ROOT / "crates" / crate / "src").circles() == []
 
 
+def test_modules_of_the_python_package_import_each_other_in_one_direction():
+    assert Package(ROOT / "python/forebay").circles() == []
+
+
 def test_folders_of_the_engine_import_only_from_those_above_them():
     """The header of its lib.rs lists the folders in the order of their imports."""
     source = ROOT / "crates/forebay-engine/src"
@@ -109,6 +113,20 @@ def test_folders_of_the_engine_import_only_from_those_above_them():
     }
     wrong = {(user, used) for user, used in arrows if order.index(used) > order.index(user)}
     assert not wrong
+
+
+def test_a_circle_of_modules_is_found_also_inside_functions_and_type_checks(tmp_path):
+    files = {
+        "__init__.py": "from package import a\n",
+        "a.py": "def f():\n    from package import b\n",
+        "b.py": "if TYPE_CHECKING:\n    from package.c import C\n",
+        "c.py": "import package.a\n",
+        "d.py": "from package import a, VERSION\n",
+    }
+    (tmp_path / "package").mkdir()
+    for name, text in files.items():
+        (tmp_path / "package" / name).write_text(text)
+    assert Package(tmp_path / "package").circles() == [["package.a", "package.b", "package.c"]]
 
 
 def crate_of(tmp_path, files):

@@ -20,6 +20,7 @@ import pytest
 import forebay
 from forebay import FormatError, OptionError, StorageError
 from forebay.tools.bench import containers, generate, workload
+from forebay.tools.bench.sample import MIN_SAMPLE_BYTES, Field, Sample
 from forebay.tools.demo import datum
 from support import DEADLINE_S, ROOT
 
@@ -38,13 +39,13 @@ PUBLISHED_GIB = {
     "monarch-200": 200,
 }
 
-SMALL = workload.Sample(1000, 0, "raw", (workload.Field("data", "uint8", (1000,)),))
-VARIED = workload.Sample(3000, 700, "raw", (workload.Field("data", "uint8", None),))
-MIXED = workload.Sample(
+SMALL = Sample(1000, 0, "raw", (Field("data", "uint8", (1000,)),))
+VARIED = Sample(3000, 700, "raw", (Field("data", "uint8", None),))
+MIXED = Sample(
     56,
     0,
     "raw",
-    (workload.Field("spikes", "float32", (4, 3)), workload.Field("counts", "uint16", (4,))),
+    (Field("spikes", "float32", (4, 3)), Field("counts", "uint16", (4,))),
 )
 
 
@@ -327,7 +328,7 @@ def test_varied_sizes_have_the_mean_and_the_deviation(tmp_path):
     assert drawn.mean() == pytest.approx(3000, rel=0.01)
     assert drawn.std() == pytest.approx(700, rel=0.03)
     wide = replace(VARIED, deviation_bytes=5000)
-    assert generate.sizes(recipe("tfrecord", wide, samples=1000)).min() >= workload.LEAST_SAMPLE_BYTES
+    assert generate.sizes(recipe("tfrecord", wide, samples=1000)).min() >= MIN_SAMPLE_BYTES
 
 
 @pytest.mark.parametrize("sample", [SMALL, VARIED, MIXED], ids=["equal", "varied", "mixed"])

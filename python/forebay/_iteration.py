@@ -10,7 +10,7 @@ share, so that any thread and any signal handler reads it whole.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,9 @@ import numpy.typing as npt
 from forebay._core import ForebayError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from forebay import _native
-    from forebay.loader import Loader
 
 __all__ = ["Batch", "Iteration", "Position", "Progress"]
 
@@ -78,6 +79,19 @@ class Progress:
 _NOT_BEGUN = Progress(0, 0, False)
 
 
+class _Owner(Protocol):
+    """What an iteration uses of its loader."""
+
+    _decode: Callable[[Batch], Any] | None
+    _progress: Progress
+
+    @property
+    def name(self) -> str: ...
+    def _check_process(self) -> None: ...
+    def _begin(self, iteration: Iteration) -> None: ...
+    def _leave(self, iteration: int | None = None) -> None: ...
+
+
 class Iteration:
     """One way through the rest of an epoch. It keeps no batch, so that the caller alone decides when a buffer is free."""
 
@@ -85,8 +99,8 @@ class Iteration:
     _engine: _native.Engine  # these two: from the first `next` on
     _number: int
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader: Loader | None = loader
+    def __init__(self, loader: _Owner) -> None:
+        self._loader: _Owner | None = loader
         self._decode = loader._decode
         self._progress = _NOT_BEGUN
         # Threads that share an iterator take turns, so that positions are counted in the order of
@@ -129,7 +143,7 @@ class Iteration:
             self.__class__ = _Ended
             self._progress.place = (self._progress.place[0] + 1, 0, False)
 
-    def _is_stale(self, loader: Loader) -> NoReturn:
+    def _is_stale(self, loader: _Owner) -> NoReturn:
         self._loader = None
         raise ForebayError(
             f"loader {loader.name!r}: stale iterator: the loader was closed, repositioned, or iterated again"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from forebay.tools.bench.workload import Sample
+    from forebay.tools.bench.sample import Sample
 
 __all__ = ["LABELS", "WRITERS", "Block", "minimum_bytes"]
 

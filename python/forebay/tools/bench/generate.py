@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from forebay.tools.bench.workload import Sample
+    from forebay.tools.bench.sample import Sample
 
 __all__ = ["MANIFEST", "Generated", "Recipe", "blocks", "file_counts", "generate", "sample_number", "sizes"]
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay._core import FormatError, option_error
+from forebay.tools.bench.sample import ITEM_BYTES, MIN_SAMPLE_BYTES, Field, Sample
 from forebay.tools.bench.validated_toml import Table
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ __all__ = [
     "CONTAINERS",
     "Benchmark",
     "Client",
-    "Field",
     "Prepared",
-    "Sample",
     "Scaled",
     "Scaling",
     "Variant",
@@ -45,38 +44,6 @@ __all__ = [
 
 CONTAINERS = ("lmdb", "hdf5", "tfrecord", "npz")
 RECORDS = ("raw", "caffe-datum")
-ITEM_BYTES = {"uint8": 1, "uint16": 2, "float32": 4}
-"""Element types the generator can make, with their sizes."""
-
-LEAST_SAMPLE_BYTES = 8
-"""A sample begins with its number as a 64-bit integer, so that it can be told from every other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A part of a sample; a shape of None means that it takes what the sample has left."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...] | None
-
-    @property
-    def bytes(self) -> int | None:
-        """Size of the field, if it is fixed."""
-        return None if self.shape is None else math.prod(self.shape) * ITEM_BYTES[self.dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What one sample holds."""
-
-    bytes: int
-    """Mean size, without what the container adds."""
-    deviation_bytes: int
-    """Standard deviation of the size; 0: all are equal."""
-    record: str
-    """How an LMDB keeps it: `raw` or `caffe-datum`."""
-    fields: tuple[Field, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +362,7 @@ def _directory() -> Traversable:
 
 
 def _sample(table: Table) -> Sample:
-    size = table.integer("bytes", least=LEAST_SAMPLE_BYTES)
+    size = table.integer("bytes", least=MIN_SAMPLE_BYTES)
     deviation = table.integer("deviation_bytes", least=0, default=0)
     record = table.choice("record", RECORDS)
     fields = []
