@@ -1,8 +1,7 @@
-"""The demo's results: figures, table, JSON and page."""
+"""The demo's results: table, JSON and page."""
 
 from __future__ import annotations
 
-import html.parser
 import json
 import re
 from pathlib import Path
@@ -10,7 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forebay.tools.demo import page, results
+from forebay import FormatError
+from forebay.tools import report
+from forebay.tools.demo import results
+from forebay.tools.report import columns, data, demo, page
+from report_page import Page
+from support import documented_keys
+
+KEYS = {column.key for column in columns.DEMO}
 
 PFS = {
     "reads": 4321,
@@ -67,33 +73,107 @@ def outcome(
     )  # fmt: skip
 
 
+def values(**options) -> dict:
+    """The JSON object of an outcome, as a file holds it."""
+    return json.loads(json.dumps(results.as_json(outcome(**options))))
+
+
 def test_equal_losses_are_called_identical_and_a_difference_is_named():
     assert outcome().identical
-    assert "in all 400 steps" in outcome().verdict()
-    different = outcome(differing_step=7)
-    assert not different.identical
-    assert different.verdict().startswith("DIFFERENT from step 7 on")
+    assert "400" in demo.verdict(values())
+    assert not outcome(differing_step=7).identical
+    found = values(differing_step=7)
+    assert "step 7 " in demo.verdict(found)
+    found["runs"][1]["losses"] = found["runs"][0]["losses"][:9]
+    assert "step 9 " in demo.verdict(found)
 
 
-def test_the_table_has_every_figure_of_its_storage_and_the_caveat():
-    disk, emulated = results.table(outcome()), results.table(outcome(emulated=True))
-    for figure in results.FIGURES:
-        assert (figure.title in disk) == (figure.emulated is not True), figure.key
-        assert (figure.title in emulated) == (figure.emulated is not False), figure.key
-    assert results.DISK_CAVEAT in disk
-    assert "no <such> device" in disk
-    assert "2.5 times slower than tape" in emulated
-    assert results.DISK_CAVEAT not in emulated
-    for value in ("97.0", "4,321", "424.8", "98.3", "12.34"):
-        assert value in emulated
+@pytest.mark.parametrize("emulated", [False, True])
+def test_table_and_page_have_every_figure_of_their_storage(emulated: bool):
+    found = values(emulated=emulated)
+    table, page = results.table(found), Page(report.render(found))
+    shown = {key for _, key in page.cells}
+    # Counters of the emulator are shown where there is one, those of block devices elsewhere.
+    others = {"storage_bytes"} if emulated else {key for key in KEYS if key.startswith("pfs_")}
+    assert shown == KEYS - others
+    for column in columns.DEMO:
+        assert (re.search(rf"^{re.escape(column.title)}( \[|  )", table, re.MULTILINE) is not None) == (
+            column.key in shown
+        ), column.key
+    run = found["runs"][0]
+    cells = {key: page.cells[run["title"], key] for key in shown}
+    assert cells["wall_seconds"] == run["wall_seconds"]
+    assert cells["accuracy"] == 0.97
+    assert cells["training_thread_faults"] == 4 * 1010
+    assert cells["switches"] == 4 * 11
+    if emulated:
+        assert {cells[f"pfs_{key}"] for key in ("reads", "read_bytes", "queue_seconds")} == {
+            PFS[key] for key in ("reads", "read_bytes", "queue_seconds")
+        }
+    for words in (demo.storage(found), demo.caveat(found)):
+        assert words in table
+    assert demo.caveat(found) in page.text("rows")
 
 
 def test_late_replies_are_told_in_table_and_page():
-    punctual, late = outcome(emulated=True), outcome(emulated=True, late=True)
-    assert results.LATE in results.table(late)
-    assert results.LATE in page.render(late)
-    assert results.LATE not in results.table(punctual)
-    assert results.LATE not in page.render(punctual)
+    for late in (False, True):
+        found = values(emulated=True, late=late)
+        assert (demo.LATE in results.table(found)) == late
+        page = Page(report.render(found))
+        assert ("warnings" in page.sections) == late
+        assert not late or demo.LATE in page.text("warnings")
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_the_page_has_every_figure_and_fetches_nothing(emulated: bool):
+    text = report.render(values(emulated=emulated))
+    page = Page(text)
+    figures = ["epochs", "ranks", "losses", "sizes"]
+    assert [page.sections[key][0] for key in figures] == ["figure"] * 3 + [
+        "figure" if emulated else "missing"
+    ]
+    assert [key for key in page.sections if key != "warnings"] == [*figures, "rows", "method", "run"]
+    assert {tag for tag, _ in page.tags}.isdisjoint({"script", "img", "link"})
+    for word in ("http:", "https:", "url(", "@import"):
+        assert word not in text
+    assert "nan" not in page.text("rows")
+    assert "1 < 2 & so on" in page.text("method")
+    for name in ("Run pylmdb", "Run sequential", "Run group"):
+        assert all(name in page.text(key) for key in figures[: 3 + emulated])
+
+
+def test_the_parts_of_each_epoch_are_drawn_and_start_up_with_the_first():
+    found = Page(report.render(values())).text("epochs")
+    assert found.count(": start-up") == 3, "one per run"
+    assert found.count(": exposed") == 6, "one per run and epoch"
+
+
+def test_a_result_in_a_file_gives_the_same_page(tmp_path: Path):
+    found = values(emulated=True)
+    path = tmp_path / "demo.json"
+    path.write_text(json.dumps(found | {"output": "demo.html"}))
+    assert page.render(data.read(path)) == report.render(found)
+    path.write_text(json.dumps(found | {"version": 1}))
+    with pytest.raises(FormatError, match="version"):
+        data.read(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("runs", lambda found: found.update(runs=found["runs"][:1])),
+        ("runs[1].title", lambda found: found["runs"][1].update(title=3)),
+        ("runs[2].losses", lambda found: found["runs"][2].update(losses=[0.5, "x"])),
+        ("runs[0].accuracies", lambda found: found["runs"][0].pop("accuracies")),
+        ("pfs", lambda found: found.update(pfs={"spec": {}})),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_key(key: str, change):
+    found = values(emulated=True)
+    change(found)
+    with pytest.raises(FormatError) as caught:
+        report.render(found)
+    assert f"key {key}:" in str(caught.value)
 
 
 def test_the_parts_of_the_wall_time_add_up():
@@ -106,54 +186,10 @@ def test_the_parts_of_the_wall_time_add_up():
     json.dumps(found)
 
 
-@pytest.mark.parametrize("emulated", [False, True])
-def test_every_key_of_the_result_is_documented(emulated: bool):
-    text = (Path(__file__).parents[1] / "docs/metrics.md").read_text()
-    section = text.split("## `forebay demo --json`")[1].split("\n## ")[0]
-    documented = set(re.findall(r"`(\w+)`", section))
-    found = results.as_json(outcome(emulated=emulated))
+def test_exactly_the_keys_of_the_result_are_documented():
+    found = values(emulated=True)
     run = found["runs"][0]
-    assert documented >= found.keys() | run.keys() | (run["pfs"] or {}).keys()
-    assert documented >= {"spec", "time_scale", "limit_mib_s"}
-
-
-class Strict(html.parser.HTMLParser):
-    """Notes what a page would fetch, and tags that do not match."""
-
-    void = frozenset({"meta", "br"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fetched: list[str] = []
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag, attributes):
-        self.fetched += [
-            str(value) for name, value in attributes if name in {"src", "href", "srcset", "data"}
-        ]
-        if tag not in self.void:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        pass
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
-@pytest.mark.parametrize("emulated", [False, True])
-def test_the_page_is_whole_and_fetches_nothing(emulated: bool):
-    text = page.render(outcome(emulated=emulated))
-    parser = Strict()
-    parser.feed(text)
-    assert parser.open == []
-    assert parser.fetched == []
-    for word in ("http:", "https:", "url(", "@import", "<script"):
-        assert word not in text
-    assert "1 &lt; 2 &amp; so on" in text
-    assert "nan" not in text
-    assert "identical" in text
-    assert "different" in page.render(outcome(differing_step=0, emulated=emulated))
-    assert ("What reached the file system" in text) == emulated
-    assert ("2.5 times slower than tape" in text) == emulated
-    assert ("no &lt;such&gt; device" in text) == (not emulated)
+    # The command adds the path of the page.
+    assert set(documented_keys("`forebay demo --json`")) == found.keys() | {"output"}
+    assert set(documented_keys("A run")) == run.keys()
+    assert set(documented_keys("What has reached the emulated file system")) == run["pfs"].keys()

@@ -102,12 +102,6 @@ def test_every_key_of_a_command_is_documented(capsys, tmp_path, small_lmdb, comm
         assert set(documented_keys("A figure")) == set(found["figures"][0])
 
 
-def test_every_key_of_the_demo_is_documented():
-    source = "\n".join(path.read_text() for path in (ROOT / "python/forebay/tools/demo").glob("*.py"))
-    for key in documented_keys("`forebay demo --json`") + documented_keys("A run"):
-        assert f"{key}" in source, key
-
-
 def test_no_snapshot_is_left_over():
     sources = {path.stem: path.read_text() for path in (ROOT / "tests").glob("test_*.py")}
     for path in (snapshot.DIRECTORY / "messages").iterdir():

@@ -206,7 +206,7 @@ def command(
     if report is not None and not report.absolute().parent.is_dir():
         raise click.UsageError(f"--report {report}: its directory is not there")
     from forebay.cli.output import print_json, print_table, progress
-    from forebay.tools import write_page as _page
+    from forebay.tools import write_page
     from forebay.tools.bench import baselines as programs
     from forebay.tools.bench import facts
     from forebay.tools.bench.runner import bench
@@ -215,7 +215,7 @@ def command(
     from forebay.tools.ranks.launch import terminations_as_interrupts
 
     if report is not None:
-        _page.check(report)
+        write_page.check(report)
     given = click.get_current_context().get_parameter_source
     if ranks_per_node is not None:
         if {given("ranks"), given("nodes")} != {ParameterSource.DEFAULT}:

@@ -1,4 +1,4 @@
-"""``forebay report``: a page of what a bench measured, or an emulated file system was asked for."""
+"""``forebay report``: a page of a result of bench or demo, or of an event log."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from forebay.cli.commands import as_json
 
 
 @click.command()
-@click.argument("source", metavar="BENCH|EVENTS", type=click.Path(path_type=Path))
+@click.argument("source", metavar="RESULT|EVENTS", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
     metavar="PAGE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where the page is written. Default: beside the source, with the ending .html.",
+    help="Page to write.  [default: the path of the source, with the suffix .html]",
 )
 @as_json
 def command(source: Path, output: Path | None, as_json: bool) -> None:
-    """Make one HTML page, which needs nothing but itself, from what `forebay bench --json` printed, or from an event log.
+    """Make one self-contained HTML page from a result or an event log.
 
-    EVENTS is what `forebay pfs mount --events` wrote.
+    RESULT is the output of `forebay bench --json` or `forebay demo --json`; EVENTS is a file that
+    `forebay pfs mount --events` wrote.
     """
     from forebay._core import StorageError
     from forebay.cli.output import print_json
-    from forebay.tools import write_page as _page
+    from forebay.tools import write_page
     from forebay.tools.report import data, page
 
     output = output or source.with_suffix(".html")
-    _page.check(output)
+    write_page.check(output)
     result = data.read(source)
     text = page.render(result)
     try:
-        _page.save(text, output)
+        write_page.save(text, output)
     except OSError as error:
         raise StorageError(
             f"report: writing {output}: {error.strerror or error}", errno=error.errno, filename=output

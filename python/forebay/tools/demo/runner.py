@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay._core import ForebayError, OptionError
-from forebay.tools import write_page as _page
-from forebay.tools.demo import page, results, storage
+from forebay.tools import report, write_page
+from forebay.tools.demo import results, storage
 from forebay.tools.demo.data import DataSet, DemoError, Spec, prepare
 from forebay.tools.ranks import launch
+from forebay.tools.report import demo as report_demo
 
 RANKS, SAMPLES, EPOCHS = 4, 200_000, 2
 OUTPUT, DATA = Path("demo.html"), Path("demo-data")
@@ -89,9 +90,9 @@ def main(
         return 2
     try:
         with launch.terminations_as_interrupts():
-            _page.check(output)
-            outcome = _demo(keep, ranks, samples, data, storage.choose(preset, emulate))
-            _page.save(page.render(outcome), output)
+            write_page.check(output)
+            found = results.as_json(_demo(keep, ranks, samples, data, storage.choose(preset, emulate)))
+            report.write(found, output)
     except (DemoError, ForebayError, OSError) as error:
         print(f"forebay demo: {error}", file=sys.stderr)
         return 2 if isinstance(error, OptionError) else 1
@@ -99,11 +100,11 @@ def main(
         print("forebay demo: interrupted; ranks ended, nothing left behind", file=sys.stderr)
         return 1
     if json:
-        print(json_module.dumps(results.as_json(outcome) | {"output": str(output)}))
+        print(json_module.dumps(found | {"output": str(output)}))
     else:
-        print(results.table(outcome))
-        print(f"\nThe same with pictures: {output}")
-    return 0 if outcome.identical else 1
+        print(results.table(found))
+        print(f"\nPage with pictures: {output}")
+    return 0 if found["losses_identical"] else 1
 
 
 def _demo(keep: bool, ranks: int, samples: int, data: Path, choice: storage.Choice) -> results.Outcome:
@@ -117,7 +118,7 @@ def _demo(keep: bool, ranks: int, samples: int, data: Path, choice: storage.Choi
     try:
         with storage.opened(dataset, choice) as place:
             told, reason = place.describe(), place.reason
-            bar.end(results.storage_line(told, reason))
+            bar.end(report_demo.storage({"pfs": told, "pfs_reason": reason}))
             runs = [_run(program, run, dataset, place, batch_size, ranks, bar) for run in RUNS]
     finally:
         if dataset.made and not keep:

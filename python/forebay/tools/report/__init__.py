@@ -1,4 +1,4 @@
-"""Reports: what a bench measured, or what an emulated file system was asked for, as one HTML page.
+"""Reports: the result of a bench or a demo, or the event log of an emulated file system, as a page.
 
 The page stands alone: styles and pictures inside, no scripts, nothing fetched from anywhere. It is
 made of figures (the list in `forebay.tools.report.figures`), each drawn by one function from the
@@ -19,32 +19,32 @@ __all__ = ["render", "write"]
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """Make the page of a bench result.
+    """Make the page of a result of the bench or the demo.
 
     Parameters
     ----------
     result
-        What `forebay bench --json` prints; keys as in docs/metrics.md.
+        What `forebay bench --json` or `forebay demo --json` prints; keys as in docs/metrics.md.
 
     Raises
     ------
     FormatError
-        If it is not a bench result; the message names the key.
+        If it is neither; the message names the key.
     """
     from forebay.tools.report import data, page
 
-    return page.render(data.from_bench(result, "the bench result"))
+    return page.render(data.from_json(result, "the result"))
 
 
 def write(result: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Make the page of a bench result and write it to a file, which appears whole or not at all.
+    """Make the page of a result and write it to a file, which appears whole or not at all.
 
     Raises
     ------
     FormatError
-        If it is not a bench result.
+        If it is not a result of the bench or the demo.
     OptionError
-        If something else than a page is there.
+        If the file exists and is not an HTML page.
     OSError
         If the file cannot be written.
     """

@@ -17,7 +17,7 @@ from forebay.tools.report.data import number
 if TYPE_CHECKING:
     from forebay.tools.report.data import Row
 
-__all__ = ["COLUMNS", "Column", "others", "spread", "value"]
+__all__ = ["COLUMNS", "DEMO", "Column", "others", "spread", "value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,47 @@ COLUMNS = (
     Column("involuntary_switches", "involuntary switches", "count", "Kernel", "times a thread lost its processor"),
     Column("cpu_seconds", "processor time", "seconds", "Kernel", "processor time of the ranks: real, never stretched", -1),
 )  # fmt: skip
-"""All columns, in the order of the table."""
+"""All columns of a bench, in the order of the table."""
+
+_TIMES, _FILE_SYSTEM, _KERNEL = "Times", "Counted by the emulated file system", "Counted by the kernel"
+
+DEMO = (
+    Column("wall_seconds", "epoch", "seconds", _TIMES, "mean epoch of the mean rank, without start-up", -1),
+    Column("exposed_seconds", "exposed", "seconds", _TIMES, "waiting for data, per epoch, mean of the ranks", -1),
+    Column("compute_seconds", "compute", "seconds", _TIMES, "gradient and update, per epoch, mean of the ranks"),
+    Column("skew_seconds", "skew", "seconds", _TIMES, "until the last rank comes, per epoch, mean of the ranks"),
+    Column(
+        "communication_seconds", "communication", "seconds", _TIMES,
+        "from the last rank's arrival until all have the sum, per epoch, mean of the ranks",
+    ),
+    Column("training_seconds", "all epochs", "seconds", _TIMES, "mean rank, start-up included", -1),
+    Column("startup_seconds", "start-up", "seconds", _TIMES, "slowest rank: opening, index, first batch", -1),
+    Column("pfs_reads", "requests", "count", _FILE_SYSTEM, "reads that left the node, page faults of mappings included", -1),
+    Column("pfs_read_bytes", "fetched", "bytes", _FILE_SYSTEM, "bytes of these requests; the page cache served the rest", -1),
+    Column("pfs_mean_read_bytes", "mean request", "bytes", _FILE_SYSTEM, "after the kernel has split and merged requests", 1),
+    Column("pfs_max_in_flight", "requests in flight", "count", _FILE_SYSTEM, "maximum: the depth of the queue"),
+    Column(
+        "pfs_queue_seconds", "queued", "seconds", _FILE_SYSTEM,
+        "model seconds that requests waited for the server and its link, sum of all requests",
+    ),
+    Column("cpu_seconds", "processor time for data", "seconds", _KERNEL, "all threads: fetching and decoding batches", -1),
+    Column(
+        "training_thread_faults", "page faults, training thread", "count", _KERNEL,
+        "minor and major, while it got batches: each one stopped a step", -1,
+    ),
+    Column("minor_faults", "minor faults", "count", _KERNEL, "all threads: page faults served from memory", -1),
+    Column("major_faults", "major faults", "count", _KERNEL, "all threads: page faults that waited for storage", -1),
+    Column("read_calls", "read calls", "count", _KERNEL, "syscr of /proc/self/io; reads through a mapping are not counted", -1),
+    Column("read_call_bytes", "read", "bytes", _KERNEL, "rchar of /proc/self/io, from page cache or storage"),
+    Column("storage_bytes", "from block devices", "bytes", _KERNEL, "read_bytes of /proc/self/io", -1),
+    Column(
+        "training_thread_switches", "context switches, training thread", "count", _KERNEL,
+        "voluntary and involuntary, while it got batches", -1,
+    ),
+    Column("switches", "context switches", "count", _KERNEL, "all threads, voluntary and involuntary", -1),
+    Column("accuracy", "accuracy", "share", "The model", "on held-out images, after the last epoch", 1),
+)  # fmt: skip
+"""All columns of a demo, in the order of the table."""
 
 _FROM_PFS = {"server_bytes": "read_bytes", "server_reads": "reads"}
 

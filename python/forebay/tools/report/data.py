@@ -1,8 +1,9 @@
-"""What figures draw from: a bench result or an event log, checked and with the same access to both.
+"""The input of figures: a bench result, a demo result or an event log, checked, in one form.
 
 A bench result has rows; each was repeated, and its pictures show the repetition whose total time is
 the median. An event log of the emulator becomes a result of one row, whose request sizes are
-counted from all events, while the picture over time shows an evenly thinned part of them.
+counted from all events, while the picture over time shows an evenly thinned part of them. A run of
+the demo is a row with one repetition.
 
 What is missing or null is empty here, and the figure says so; what is there and of another type
 than docs/metrics.md says is an error that names the key.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "DEMO_VERSION",
     "EVENTS_SHOWN",
     "RESULT_VERSION",
     "Event",
@@ -31,7 +33,9 @@ __all__ = [
     "Result",
     "Row",
     "from_bench",
+    "from_demo",
     "from_events",
+    "from_json",
     "read",
 ]
 
@@ -43,6 +47,8 @@ EVENTS_VERSION = 2
 """Of the header of an event log (docs/pfs.md). Version 1 had other keys."""
 RESULT_VERSION = 2
 """Of the keys of a bench result (docs/metrics.md). Version 1 had no key `version`, and other names."""
+DEMO_VERSION = 2
+"""Of the keys of a demo result (docs/metrics.md). Version 1 had no key `version`, and no ranks."""
 
 
 class Event(NamedTuple):
@@ -96,12 +102,12 @@ class Row:
     @property
     def ranks(self) -> list[dict[str, Any]]:
         """Ranks of the repetition shown."""
-        return _dicts(self.shown.get("ranks"))
+        return dicts(self.shown.get("ranks"))
 
     @property
     def readers(self) -> list[dict[str, Any]]:
         """Readers of the repetition shown."""
-        return _dicts(self.shown.get("readers"))
+        return dicts(self.shown.get("readers"))
 
     @property
     def pfs(self) -> dict[str, Any]:
@@ -115,9 +121,9 @@ class Result:
     """All that a page shows."""
 
     kind: str
-    """`bench` or `events`."""
+    """`bench`, `demo` or `events`."""
     values: Mapping[str, Any]
-    """The bench result as it came; for an event log its header."""
+    """The object that the command printed; for an event log its header."""
     rows: list[Row]
     warnings: list[str]
     nodes: dict[int, NodeEvents] = field(default_factory=dict)
@@ -144,7 +150,7 @@ def number(value: object) -> float | None:
 
 
 def read(path: Path) -> Result:
-    """Read a bench result (JSON) or an event log (JSON lines) from a file; the first line tells which.
+    """Read a result of bench or demo (JSON) or an event log (JSON lines) from a file; the first line tells which.
 
     Raises
     ------
@@ -174,13 +180,27 @@ def read(path: Path) -> Result:
             f"report of {path}: line {error.lineno}: expected the JSON of `forebay bench --json` or an event log, "
             f"found: {error.msg}"
         ) from error
-    result = from_bench(values, str(path))
-    if (version := values.get("version")) != RESULT_VERSION:
+    result = from_json(values, str(path))
+    expected = {"bench": RESULT_VERSION, "demo": DEMO_VERSION}[result.kind]
+    if (version := values.get("version")) != expected:
         raise FormatError(
-            f"report of {path}: key version: expected {RESULT_VERSION}, found {_short(version)}\n"
-            "hint: another version of Forebay wrote this result, with other keys; run `forebay bench` again"
+            f"report of {path}: key version: expected {expected}, found {_short(version)}\n"
+            "hint: another version of Forebay wrote this result, with other keys; "
+            f"run `forebay {result.kind}` again"
         )
     return result
+
+
+def from_json(values: object, name: str) -> Result:
+    """Check the object that `forebay bench --json` or `forebay demo --json` prints.
+
+    Raises
+    ------
+    FormatError
+        If it is neither; the message names the key.
+    """
+    is_demo = isinstance(values, dict) and "losses_identical" in values
+    return from_demo(values, name) if is_demo else from_bench(values, name)
 
 
 def from_bench(values: object, name: str) -> Result:
@@ -219,6 +239,83 @@ def from_bench(values: object, name: str) -> Result:
     if not isinstance(warnings, list):
         raise refuse("warnings", "a list", warnings)
     return Result("bench", values, found, [str(one) for one in warnings])
+
+
+def from_demo(values: object, name: str) -> Result:
+    """Check a result of the demo; each of its runs becomes a row.
+
+    Raises
+    ------
+    FormatError
+        If it is not one; the message names the key.
+    """
+    runs = values.get("runs") if isinstance(values, dict) else None
+    if not isinstance(values, dict) or not isinstance(runs, list) or len(runs) < 2:
+        raise FormatError(
+            f"report of {name}: key runs: expected a list of at least two, found {_short(runs)}"
+        )
+    pfs = values.get("pfs")
+    if pfs is not None:
+        spec = pfs.get("spec") if isinstance(pfs, dict) else None
+        known = isinstance(spec, dict) and (
+            spec.get("latency_us"),
+            pfs.get("time_scale"),
+            pfs.get("limit_mib_s"),
+        )
+        if not known or not all(number(one) for one in known):
+            raise FormatError(
+                f"report of {name}: key pfs: expected null, or an object with spec, time_scale and limit_mib_s, "
+                f"found {_short(pfs)}"
+            )
+    rows = []
+    for at, run in enumerate(runs):
+        where = f"{name}: key runs[{at}]"
+        if not isinstance(run, dict):
+            raise FormatError(f"report of {where}: expected an object, found {_short(run)}")
+        if not isinstance(run.get("title"), str):
+            raise FormatError(f"report of {where}.title: expected a string, found {_short(run.get('title'))}")
+        for key in ("losses", "accuracies"):
+            numbers = run.get(key)
+            if not isinstance(numbers, list | tuple) or not all(number(one) is not None for one in numbers):
+                raise FormatError(
+                    f"report of {where}.{key}: expected a list of finite numbers, found {_short(numbers)}"
+                )
+        given = run.get("pfs")
+        counted: dict[str, Any] = given if isinstance(given, dict) else {}
+        one = {
+            **run,
+            "pfs": {"nodes": [counted]} if counted else None,
+            "missed_deadlines": bool(counted.get("missed_deadlines")),
+        }
+        rows.append(_row({"name": run["title"], "median": _flat(run, counted)}, [one], where))
+    return Result("demo", values, rows, [])
+
+
+def _flat(run: dict[str, Any], pfs: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a run of the demo under the keys of `columns.DEMO`."""
+    thread = run.get("training_thread")
+    found = {
+        **run,
+        **{
+            f"training_thread_{key}": one for key, one in (thread if isinstance(thread, dict) else {}).items()
+        },
+    }
+    found |= {f"pfs_{key}": one for key, one in pfs.items()}
+    for whole, parts in (
+        ("training_thread_faults", ("training_thread_minor_faults", "training_thread_major_faults")),
+        (
+            "training_thread_switches",
+            ("training_thread_voluntary_switches", "training_thread_involuntary_switches"),
+        ),
+        ("switches", ("voluntary_switches", "involuntary_switches")),
+    ):
+        found[whole] = sum(number(found.get(part)) or 0.0 for part in parts)
+    if run["accuracies"]:
+        found["accuracy"] = run["accuracies"][-1]
+    if pfs:
+        # The emulator has no block device; its own counters stand for them.
+        found["storage_bytes"] = None
+    return found
 
 
 def from_events(header: str, lines: Iterable[str], name: str) -> Result:
@@ -316,7 +413,7 @@ def _row(row: dict[str, Any], repetitions: list[dict[str, Any]], where: str) -> 
     events = [_event(one, f"{where}.events[{at}]") for at, one in enumerate(given)]
     sizes: Counter[int] = Counter()
     pfs = shown.get("pfs")
-    for node in _dicts(pfs.get("nodes")) if isinstance(pfs, dict) else []:
+    for node in dicts(pfs.get("nodes")) if isinstance(pfs, dict) else []:
         for size, count in (node.get("sizes") or {}).items():
             sizes[int(size)] += int(count)
     return Row(
@@ -341,7 +438,7 @@ def _time(repetition: dict[str, Any]) -> float | None:
     return number(repetition.get("wall_seconds")) if total is None else total
 
 
-def _dicts(value: object) -> list[dict[str, Any]]:
+def dicts(value: object) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 

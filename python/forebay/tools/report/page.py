@@ -12,7 +12,7 @@ import shlex
 import string
 from typing import TYPE_CHECKING, Any
 
-from forebay.tools.report import numbers, table
+from forebay.tools.report import demo, numbers, table
 from forebay.tools.report.data import number
 from forebay.tools.report.figures import FIGURES, Missing
 from forebay.tools.report.figures.limit import limits
@@ -31,16 +31,19 @@ def render(result: Result) -> str:
     template = string.Template(
         importlib.resources.files("forebay.tools.report").joinpath("page.html").read_text("utf-8")
     )
-    bench = result.kind == "bench"
-    title = _bench_title(result) if bench else _events_title(result)
+    title, lead, cards, facts = {
+        "bench": (_bench_title, _bench_lead, _bench_cards, _bench_facts),
+        "demo": (lambda _: demo.TITLE, demo.lead, demo.cards, demo.facts),
+        "events": (_events_title, _events_lead, _events_cards, _events_facts),
+    }[result.kind]
     return template.substitute(
-        title=escape(title),
-        lead=escape(_bench_lead(result) if bench else _events_lead(result)),
-        cards="".join(_card(*one) for one in (_bench_cards(result) if bench else _events_cards(result))),
+        title=escape(title(result)),
+        lead=escape(lead(result)),
+        cards="".join(_card(*one) for one in cards(result)),
         warnings=_warnings(result),
         figures="".join(_figures(result)),
         tables="".join(_tables(result)),
-        run=_pairs(_bench_facts(result) if bench else _events_facts(result)),
+        run=_pairs(facts(result)),
         command=_command(result),
     )
 
@@ -69,6 +72,11 @@ def _tables(result: Result) -> Iterator[str]:
         yield _section(
             "files", "Files", "The files that most bytes were asked of.", table.files_table(result)
         )
+        return
+    if result.kind == "demo":
+        lead = f"Times are means over the ranks, counts are sums over all ranks and epochs. {demo.caveat(result.values)}"
+        yield _section("rows", "All figures", lead, table.rows_table(result))
+        yield _section("method", "What was done", "", demo.method(result))
         return
     if result.drawn:
         repetitions = max(len(row.repetitions) for row in result.rows)
@@ -295,11 +303,14 @@ def _events_facts(result: Result) -> Iterator[tuple[str, str]]:
 
 def _warnings(result: Result) -> str:
     found = list(result.warnings)
+    late = [row for row in result.rows if row.late]
+    if result.kind == "demo":
+        found += [demo.LATE] * bool(late)
+        late = []
     found += [
         f"{row.name}: in {row.late} of {_many(len(row.repetitions), 'repetition')} the emulator replied later than modelled; "
         "its times are not to be trusted."
-        for row in result.rows
-        if row.late
+        for row in late
     ]
     if not found:
         return ""

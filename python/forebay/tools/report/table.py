@@ -19,11 +19,12 @@ _FILES_SHOWN = 20
 
 
 def rows_table(result: Result) -> str:
-    """Make the table of medians: a line per number, with its meaning, and a column per row of the bench."""
+    """Make the table of medians: a line per number, with its meaning, and a column per row of the result."""
     rows = result.drawn
     head = "".join(f'<th scope="col">{_name(row)}</th>' for row in rows)
     body, group = [], ""
-    for column in (*columns.COLUMNS, *columns.others(rows)):
+    shown = columns.DEMO if result.kind == "demo" else (*columns.COLUMNS, *columns.others(rows))
+    for column in shown:
         values = [columns.value(row, column) for row in rows]
         known = [one for one in values if one is not None]
         if not known:

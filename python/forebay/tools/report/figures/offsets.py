@@ -60,7 +60,7 @@ def draw(result: Result) -> Drawing | Missing:
 
 
 def _title(row: Row, result: Result) -> str:
-    return row.name if result.kind == "bench" else ""
+    return row.name if result.kind != "events" else ""
 
 
 def _note(row: Row) -> str:

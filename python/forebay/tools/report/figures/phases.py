@@ -1,8 +1,8 @@
 """Where the wall time of a rank goes: waiting for data, computing, communicating, waiting for others.
 
-Two figures: one stacked bar per row (mean of its ranks), all on one scale, to compare rows; and one
-bar per rank, to see whether some wait for others. Start-up is drawn behind the wall, because it is
-told apart from it.
+Three figures: one stacked bar per row (mean of its ranks), all on one scale, to compare rows; the
+same for each epoch of the demo, whose first one is cold; and one bar per rank, to see whether some
+wait for others. Start-up is drawn after the wall, which does not include it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from forebay.tools.report import numbers
-from forebay.tools.report.data import number
+from forebay.tools.report.data import dicts, number
 from forebay.tools.report.figures.base import Drawing, Missing, grid, panel
 from forebay.tools.report.svg import Picture, Plot, fit, legend
 
 if TYPE_CHECKING:
     from forebay.tools.report.data import Result, Row
 
-__all__ = ["PHASES", "draw_ranks", "draw_rows", "mean_phases"]
+__all__ = ["PHASES", "STARTUP", "draw_epochs", "draw_ranks", "draw_rows", "mean_phases"]
 
 PHASES = (
     ("exposed_seconds", "exposed", "waiting for data"),
@@ -76,25 +76,43 @@ def _stack(
 
 def draw_rows(result: Result) -> Drawing | Missing:
     """Draw one bar per row."""
-    rows = [(row, mean_phases(row)) for row in result.drawn if row.ranks]
+    rows = [(row.name, mean_phases(row)) for row in result.drawn if row.ranks]
+    lead = (
+        "Wall time of the mean rank, in the repetition whose total time is the median. The number behind a bar is the wall: "
+        "exposed, compute, communication and skew together; start-up, in grey, comes on top."
+    )
+    return _draw_bars(rows, lead)
+
+
+def draw_epochs(result: Result) -> Drawing | Missing:
+    """Draw one bar per row and epoch."""
+    bars = []
+    for row in result.drawn:
+        startup = mean_phases(row).get(STARTUP[0], 0.0)
+        for at, times in enumerate(dicts(row.shown.get("by_epoch"))):
+            values = {key: number(times.get(key)) or 0.0 for key, _, _ in PHASES}
+            values[STARTUP[0]] = 0.0 if at else startup
+            bars.append((f"{row.name}, epoch {at + 1}", values))
+    lead = (
+        "Wall time of each epoch, mean of the ranks; the first epoch begins with an empty page cache. The number behind a bar "
+        "is the wall; start-up, in grey, comes on top."
+    )
+    return _draw_bars(bars, lead)
+
+
+def _draw_bars(rows: list[tuple[str, dict[str, float]]], lead: str) -> Drawing | Missing:
     if not rows:
         return Missing("No row has times of its ranks.")
     left, width, height, gap = 250, 590, 28, 12
     whole = max(sum(values.values()) for _, values in rows) or 1.0
     unit = numbers.choose("seconds", [whole])
-    picture = Picture(
-        940, len(rows) * (height + gap), "Stacked bars of the mean rank's wall time, one per row"
-    )
-    for at, (row, values) in enumerate(rows):
+    picture = Picture(940, len(rows) * (height + gap), "Stacked bars of the mean rank's wall time")
+    for at, (name, values) in enumerate(rows):
         y = at * (height + gap)
-        picture.text(0, y + height / 2 + 5, fit(row.name, left - 12), "", full=row.name)
-        end = _stack(picture, values, left, y, height, width / whole, unit, row.name)
+        picture.text(0, y + height / 2 + 5, fit(name, left - 12), "", full=name)
+        end = _stack(picture, values, left, y, height, width / whole, unit, name)
         wall = sum(values[key] for key, _, _ in PHASES)
         picture.text(end + 8, y + height / 2 + 5, unit.text(wall), "soft")
-    lead = (
-        "Wall time of the mean rank, in the repetition whose total time is the median. The number behind a bar is the wall: "
-        "exposed, compute, communication and skew together; start-up, in grey, comes on top."
-    )
     return Drawing(lead, picture.render() + _legend())
 
 

@@ -39,7 +39,7 @@ def draw(result: Result) -> Drawing | Missing:
     low, high = min(powers), max(powers)
     wide = len(rows) == 1
     panels = [
-        panel(row.name if result.kind == "bench" else "", _note(row), _panel(row, low, high, wide))
+        panel(row.name if result.kind != "events" else "", _note(row), _panel(row, low, high, wide))
         for row in rows
     ]
     lead = (
