@@ -1,7 +1,5 @@
 """The whole demo, small: real ranks, their output, failures and interrupts."""
 
-# Fixtures are imported by their names, which arguments of tests then repeat.
-
 from __future__ import annotations
 
 import json

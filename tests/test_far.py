@@ -1,8 +1,5 @@
 """The promises where data lie on other nodes: read in large announced reads, as many at once as is fastest."""
 
-# Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
-
 from __future__ import annotations
 
 import os
@@ -11,7 +8,7 @@ import pytest
 
 import forebay
 import support
-from emulator import backing, needs_fuse, points  # noqa: F401 - fixtures
+from emulator import needs_fuse
 from forebay.tools import pfs
 from ranks import plain, work
 

@@ -15,7 +15,7 @@ import pytest
 import emulator
 import forebay
 import support
-from emulator import needs_fuse, points  # noqa: F401
+from emulator import needs_fuse
 from forebay.tools import pfs
 from ranks import fields
 
@@ -299,7 +299,7 @@ def test_verify_reads_every_file(folder):
 
 @needs_fuse
 @pytest.mark.parametrize("order", ["group", "sequential", "shuffle"])
-def test_large_files_of_another_node_are_read_side_by_side_by_readers(tmp_path, points, order):  # noqa: F811
+def test_large_files_of_another_node_are_read_side_by_side_by_readers(tmp_path, points, order):
     root = tmp_path / "train"
     rng = random.Random(3)
     for number in range(96):

@@ -1,15 +1,12 @@
 """What an index build reads of inline values is kept, where reading it again would cost a network."""
 
-# Fixtures are imported by their names, which arguments of tests then repeat.
-# ruff: noqa: F811
-
 from __future__ import annotations
 
 import pytest
 
 import forebay
 import support
-from emulator import SPEC, backing, needs_fuse, points  # noqa: F401 - two are fixtures
+from emulator import SPEC, needs_fuse
 from forebay.tools import pfs
 from ranks import plain, work
 

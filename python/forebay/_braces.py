@@ -20,10 +20,10 @@ from forebay._core import option_error
 __all__ = ["braces"]
 
 # Most paths that one text may stand for: published datasets have fewer shards.
-MOST_PATHS = 1 << 20
+MAX_PATHS = 1 << 20
 
 # Deepest braces within braces.
-MOST_NESTED = 32
+MAX_DEPTH = 32
 
 _NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?", re.ASCII)
 _LETTERS = re.compile(r"([a-z])\.\.([a-z])(?:\.\.(-?\d+))?|([A-Z])\.\.([A-Z])(?:\.\.(-?\d+))?", re.ASCII)
@@ -62,11 +62,11 @@ def braces(text: str) -> list[str]:
         If that is too much.
     """
     parts = _parse(text, text, 0)
-    if (count := _count(parts)) > MOST_PATHS:
+    if (count := _count(parts)) > MAX_PATHS:
         # A number of thousands of digits cannot be written.
         told = str(count) if count < 10**30 else "more than 10^30"
         raise option_error(
-            f"forebay.open: the braces of {text} stand for {told} paths (expected at most {MOST_PATHS})",
+            f"forebay.open: the braces of {text} stand for {told} paths (expected at most {MAX_PATHS})",
             "give a narrower range, or a pattern with *",
         )
     return list(filter(None, _texts(parts)))
@@ -74,9 +74,9 @@ def braces(text: str) -> list[str]:
 
 def _parse(text: str, whole: str, depth: int) -> list[_Part]:
     """Cut a text into parts."""
-    if depth > MOST_NESTED:
+    if depth > MAX_DEPTH:
         raise option_error(
-            f"forebay.open: the braces of {whole[:200]} are nested too deep (expected at most {MOST_NESTED})",
+            f"forebay.open: the braces of {whole[:200]} are nested too deep (expected at most {MAX_DEPTH})",
             "write the paths as a list",
         )
     parts: list[_Part] = []

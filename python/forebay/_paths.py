@@ -26,10 +26,10 @@ __all__ = ["PathLike", "expand", "missing"]
 PathLike = str | os.PathLike[str]
 
 # Names that a message lists.
-MOST_NAMED = 8
+MAX_NAMED = 8
 
 # Entries of a directory that are looked at for a message.
-MOST_ENTRIES = 10_000
+MAX_ENTRIES = 10_000
 
 # How much a name has to be like another to be taken for it.
 _NEARLY = 0.6
@@ -126,7 +126,7 @@ def missing(paths: Sequence[str]) -> StorageError | None:
     first = Path(gone[0])
     around, hint = _surroundings(first)
     if len(gone) > 1:
-        told = ", ".join(gone[:MOST_NAMED]) + (", ..." if len(gone) > MOST_NAMED else "")
+        told = ", ".join(gone[:MAX_NAMED]) + (", ..." if len(gone) > MAX_NAMED else "")
         text = f"{len(gone)} of {len(paths)} paths do not exist: {told}"
     elif first.is_symlink():
         text = f"{first} is a symbolic link to {first.readlink()}, which does not exist"
@@ -163,15 +163,15 @@ def _surroundings(path: Path) -> tuple[str, str]:
         return f"{above} is a file, not a directory", ""
     try:
         with os.scandir(above) as entries:
-            names = sorted(entry.name for entry in itertools.islice(entries, MOST_ENTRIES))
+            names = sorted(entry.name for entry in itertools.islice(entries, MAX_ENTRIES))
     except OSError as error:
         return f"{shown} exists; its entries cannot be listed: {error.strerror}", ""
     if not names:
         return f"{shown} exists and is empty", ""
-    near = difflib.get_close_matches(missing_part, names, MOST_NAMED, _NEARLY)
-    told = [*near, *(name for name in names if name not in near and not name.startswith("."))][:MOST_NAMED]
+    near = difflib.get_close_matches(missing_part, names, MAX_NAMED, _NEARLY)
+    told = [*near, *(name for name in names if name not in near and not name.startswith("."))][:MAX_NAMED]
     more = len(names) - len(told)
     listed = ", ".join(told) if told else "hidden entries only"
     if told and more:
-        listed += f" and {'at least ' if len(names) == MOST_ENTRIES else ''}{more} more"
+        listed += f" and {'at least ' if len(names) == MAX_ENTRIES else ''}{more} more"
     return f"{shown} exists and holds {listed}", f"is {above / near[0]} meant?" if near else ""

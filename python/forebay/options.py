@@ -80,14 +80,14 @@ _warned_of: set[str] = set()
 # How much a name has to be like another to be taken for it.
 _NEARLY = 0.85
 
-_LARGEST_SEED = 2**64 - 1
+_MAX_SEED = 2**64 - 1
 # Most samples per step, readers, buffers, groups and the like: more than any machine holds, and
 # within 32 bits.
-_MOST_COUNT = 2**32 - 1
+_MAX_COUNT = 2**32 - 1
 # What a file offset can count [bytes].
-_MOST_BYTES = 2**63 - 1
+_MAX_BYTES = 2**63 - 1
 # Thirty years, which clocks can still add [s].
-_MOST_SECONDS = 10**9
+_MAX_SECONDS = 10**9
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}
@@ -99,8 +99,8 @@ _UNITS |= {prefix: 1024**power for power, prefix in enumerate("kmgt", 1)}
 def _positive(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise option_error(f"{name}: expected an integer of at least 1, found {value!r}")
-    if value > _MOST_COUNT:
-        raise option_error(f"{name}: expected an integer of at most {_MOST_COUNT}, found {value}")
+    if value > _MAX_COUNT:
+        raise option_error(f"{name}: expected an integer of at most {_MAX_COUNT}, found {value}")
     return value
 
 
@@ -245,10 +245,10 @@ def parse_bytes(name: str, value: object) -> int:
     elif isinstance(value, str) and (match := _BYTES.match(value)):
         factor = _UNITS.get(match.group(2).lower(), 0)
         size = int(float(match.group(1)) * factor)
-    if 0 < size <= _MOST_BYTES:
+    if 0 < size <= _MAX_BYTES:
         return size
-    if size > _MOST_BYTES:
-        raise option_error(f"{name}: expected at most {_MOST_BYTES} bytes, found {value!r}")
+    if size > _MAX_BYTES:
+        raise option_error(f"{name}: expected at most {_MAX_BYTES} bytes, found {value!r}")
     raise option_error(
         f"{name}: expected a positive number of bytes, found {value!r}", 'write for example "2GiB"'
     )
@@ -279,7 +279,7 @@ def _stagger(name: str, value: object) -> int | str:
 
 def _seed(name: str, value: object) -> int:
     seed = _integer(name, value)
-    if not 0 <= seed <= _LARGEST_SEED:
+    if not 0 <= seed <= _MAX_SEED:
         raise option_error(f"{name}: expected an integer from 0 to 2**64 - 1, found {seed}")
     return seed
 
@@ -293,8 +293,8 @@ def _seconds(name: str, value: object) -> float:
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
         raise option_error(f"{name}: expected a positive number of seconds, found {value!r}")
-    if seconds > _MOST_SECONDS:
-        raise option_error(f"{name}: expected at most {_MOST_SECONDS} seconds, found {value!r}")
+    if seconds > _MAX_SECONDS:
+        raise option_error(f"{name}: expected at most {_MAX_SECONDS} seconds, found {value!r}")
     return seconds
 
 

@@ -41,7 +41,7 @@ _CHUNK = np.dtype([("number", "<u8"), ("offset", "<u8"), ("length", "<u8"), ("ma
 _ALL_SKIPPED = 0xFFFFFFFF
 
 # Most dimensions, those of elements that are arrays included; libhdf5 has as many.
-_MOST_DIMENSIONS = 32
+_MAX_DIMENSIONS = 32
 
 # h5py cannot tell how many bits of a bitfield count.
 _BITS_HINT = "leave it out with fields=, or rewrite it as integers"
@@ -272,7 +272,7 @@ class _Dataset:
         base, rows = self.dataset.dtype.base, self.dataset.dtype.shape
         described |= {"name": self.name, "fill": list(self._fill(h5py))}
         described["shape"] = [*self._first, *self.dataset.shape, *rows]
-        if len(self._first) + len(self.dataset.shape) + len(rows) > _MOST_DIMENSIONS:
+        if len(self._first) + len(self.dataset.shape) + len(rows) > _MAX_DIMENSIONS:
             self._refuse("too many dimensions", f"shape {(*self.dataset.shape, *rows)}")
         described["item_bytes"] = base.itemsize
         table = b""

@@ -21,7 +21,7 @@ from forebay._job.processes import Processes
 
 INIT_TIMEOUT_VARIABLE = "FOREBAY_MPI_INIT_TIMEOUT"
 # Thirty years, which clocks can still add [s].
-_MOST_SECONDS = 1e9
+_MAX_SECONDS = 1e9
 
 INSTALL_HINT = (
     "install an MPI with `pip install 'forebay[mpi]'` and start the script with the mpiexec beside this Python, "
@@ -45,7 +45,7 @@ def _init_timeout_s() -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds <= _MOST_SECONDS:
+    if not 0 < seconds <= _MAX_SECONDS:
         raise option_error(f"{INIT_TIMEOUT_VARIABLE}: expected seconds above 0, found {text!r}")
     return seconds
 

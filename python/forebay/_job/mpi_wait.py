@@ -33,7 +33,7 @@ _SEND_WITHIN_S = 1.0
 # and never so long that it shows beside the milliseconds that a rank needs to wake up on a busy
 # node.
 _FIRST_PAUSE_S = 50e-6
-_LONGEST_PAUSE_S = 1e-3
+_MAX_PAUSE_S = 1e-3
 
 # Of notes; every MPI grants tags up to 32767. Far from what people count up to.
 _TAG = 31_847
@@ -81,7 +81,7 @@ class Notes:
         with contextlib.suppress(Exception):
             # Testing makes MPI send.
             while not all(request.Test() for request, _ in self._sent) and time.monotonic() < end:
-                time.sleep(_LONGEST_PAUSE_S)
+                time.sleep(_MAX_PAUSE_S)
         self.abandon()
 
     def read(self, what: str) -> list[tuple[int, int, str]]:
@@ -170,7 +170,7 @@ class Wait:
                 self._identify_missing()
                 self._patience.check()
                 time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                pause = min(2 * pause, _MAX_PAUSE_S)
         except BaseException:
             _abandoned.append((request, needed))
             self._notes.abandon()

@@ -16,7 +16,7 @@ NODE_VARIABLE = "FOREBAY_NODE"
 JOB_VARIABLE = "FOREBAY_JOB"
 
 # Ranks of a job; the engine counts them in 32 bits.
-_MOST_RANKS = 2**31 - 1
+_MAX_RANKS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,8 @@ def check_rank(where: str, rank_name: str, rank: object, size_name: str, size: o
             raise option_error(f"{where}: {name}: expected an integer, found {value!r}")
     if size < 1:  # type: ignore[operator]
         raise option_error(f"{where}: {size_name}: expected at least 1, found {size}")
-    if size > _MOST_RANKS:  # type: ignore[operator]
-        raise option_error(f"{where}: {size_name}: expected at most {_MOST_RANKS}, found {size}")
+    if size > _MAX_RANKS:  # type: ignore[operator]
+        raise option_error(f"{where}: {size_name}: expected at most {_MAX_RANKS}, found {size}")
     if not 0 <= rank < size:  # type: ignore[operator]
         raise option_error(f"{where}: {rank_name} {rank} is not below {size_name} {size}; ranks count from 0")
 

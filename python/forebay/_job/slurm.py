@@ -10,7 +10,7 @@ from forebay._job.rank_info import JOB_VARIABLE, RankInfo, check_rank, number, o
 
 _FIRST_OF_RANGE = re.compile(r"\[(\d+)[^\]]*\]")
 _REPEATED = re.compile(r"^(\d+)(?:\(x(\d+)\))?$")
-_MOST_NODES = 1 << 20
+_MAX_NODES = 1 << 20
 
 
 def from_slurm(environment: Mapping[str, str]) -> RankInfo | None:
@@ -77,9 +77,9 @@ def tasks_per_node(text: str) -> list[int]:
         if match is None:
             raise option_error(f"SLURM_STEP_TASKS_PER_NODE: expected counts such as 4(x2),3; found {text!r}")
         repeated = int(match.group(2) or 1)
-        if len(tasks) + repeated > _MOST_NODES:
+        if len(tasks) + repeated > _MAX_NODES:
             raise option_error(
-                f"SLURM_STEP_TASKS_PER_NODE: expected at most {_MOST_NODES} nodes; found {text!r}",
+                f"SLURM_STEP_TASKS_PER_NODE: expected at most {_MAX_NODES} nodes; found {text!r}",
                 "pass world=forebay.World(...)",
             )
         tasks += [int(match.group(1))] * repeated

@@ -48,7 +48,7 @@ JOIN_WITHIN_S = 60.0
 # How long a rank waits for an answer before it tries the next port [s].
 _ATTEMPT_WITHIN_S = 3.0
 # Pause between two rounds of attempts [s].
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.005, 0.1
 # How long a connection may take to prove that it belongs to the job [s], and how many may do so at
 # once beside the ranks.
 _STRANGER_WITHIN_S = 5.0
@@ -336,7 +336,7 @@ class _Member:
                         raise lost(f"{_JOINING}: {who} of this node has ended")
                     wait.check(f"rank 0 at {address}: {problem}")
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, _MAX_PAUSE_S)
 
     def gather(self, payload: bytes, what: str, deadline_s: float) -> list[bytes]:
         """Exchange payloads; see `Channel.gather`."""

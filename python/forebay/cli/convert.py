@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 # Bad samples that are printed.
-MOST_LISTED = 100
+MAX_LISTED = 100
 
 
 def _list(found: Converted) -> None:
@@ -30,10 +30,10 @@ def _list(found: Converted) -> None:
         f"numbered anew in {found.target}:",
         file=sys.stderr,
     )
-    for number, message in bad[:MOST_LISTED]:
+    for number, message in bad[:MAX_LISTED]:
         print(f"forebay: left out: sample {number}: {message}", file=sys.stderr)
-    if len(bad) > MOST_LISTED:
-        print(f"forebay: left out: {len(bad) - MOST_LISTED} more", file=sys.stderr)
+    if len(bad) > MAX_LISTED:
+        print(f"forebay: left out: {len(bad) - MAX_LISTED} more", file=sys.stderr)
 
 
 @click.command()

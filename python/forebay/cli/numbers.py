@@ -10,15 +10,15 @@ import click
 __all__ = ["COUNT", "NUMBER", "OFFSET", "SIZE", "Finite"]
 
 _MOST = (1 << 31) - 1
-_MOST_BYTES = (1 << 62) - 1
+_MAX_BYTES = (1 << 62) - 1
 
 COUNT = click.IntRange(1, _MOST)
 """How many."""
 NUMBER = click.IntRange(0, _MOST)
 """Which one, counted from 0."""
-SIZE = click.IntRange(1, _MOST_BYTES)
+SIZE = click.IntRange(1, _MAX_BYTES)
 """How many bytes."""
-OFFSET = click.IntRange(0, _MOST_BYTES)
+OFFSET = click.IntRange(0, _MAX_BYTES)
 """At which byte."""
 
 

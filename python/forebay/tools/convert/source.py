@@ -34,7 +34,7 @@ __all__ = ["DatasetSource", "NumpySource", "Source", "open_source", "with_length
 # A batch is about as large as this [bytes], so that any number of samples is converted in bounded
 # memory.
 BATCH_BYTES = 8 << 20
-MOST_BATCH_SAMPLES = 4096
+MAX_BATCH_SAMPLES = 4096
 
 _numbers = itertools.count()
 
@@ -102,7 +102,7 @@ class DatasetSource:
         """Read through a loader."""
         from forebay.loader import Loader
 
-        batch_size = max(1, min(MOST_BATCH_SAMPLES, self.samples, BATCH_BYTES // self._sample_bytes))
+        batch_size = max(1, min(MAX_BATCH_SAMPLES, self.samples, BATCH_BYTES // self._sample_bytes))
         good = np.flatnonzero(~self._is_bad)
         # An order has all samples: the bad ones come last, and are not asked for.
         order: Any = "sequential"

@@ -20,8 +20,8 @@ from forebay.tools.convert.source import Source
 __all__ = ["check", "write"]
 
 # Each label up to the largest has a directory, so that a class without samples shifts no other one.
-MOST_CLASSES = 100_000
-CLASS_DIGITS = len(str(MOST_CLASSES - 1))
+MAX_CLASSES = 100_000
+CLASS_DIGITS = len(str(MAX_CLASSES - 1))
 
 # First bytes, where they stand, and the ending.
 KINDS = (
@@ -61,8 +61,8 @@ def write(path: Path, source: Source) -> None:
         for value, label in zip(batch[data.name], found, strict=bool(labels)):
             place = path
             if label is not None:
-                if not 0 <= label < MOST_CLASSES:
-                    most = MOST_CLASSES - 1
+                if not 0 <= label < MAX_CLASSES:
+                    most = MAX_CLASSES - 1
                     raise option_error(
                         f"sample {number}: a folder holds labels from 0 to {most}, found {label}"
                     )

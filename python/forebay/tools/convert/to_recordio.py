@@ -21,7 +21,7 @@ __all__ = ["check", "frame", "write"]
 MAGIC = struct.pack("<I", 0xCED7230A)
 
 # The length of a part has 29 bits beside the three of its kind.
-MOST_BYTES = (1 << 29) - 1
+MAX_BYTES = (1 << 29) - 1
 
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 
@@ -48,8 +48,8 @@ def write(path: Path, source: Source) -> None:
 
 def frame(record: bytes) -> Iterator[bytes]:
     """Walk over the parts of a record as they stand in the file."""
-    if len(record) > MOST_BYTES:
-        raise option_error(f"recordio holds records of up to {MOST_BYTES} bytes, found one of {len(record)}")
+    if len(record) > MAX_BYTES:
+        raise option_error(f"recordio holds records of up to {MAX_BYTES} bytes, found one of {len(record)}")
     parts = list(_parts(record))
     for number, part in enumerate(parts):
         if len(parts) == 1:

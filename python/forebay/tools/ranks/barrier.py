@@ -28,7 +28,7 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 # Pauses between two looks at an MPI request [s]: short at first, and never so long that they show
 # beside a step.
 _FIRST_PAUSE_S = 20e-6
-_LONGEST_PAUSE_S = 1e-4
+_MAX_PAUSE_S = 1e-4
 
 
 def wait(request: MPI.Request, what: str, deadline_s: float) -> None:
@@ -44,7 +44,7 @@ def wait(request: MPI.Request, what: str, deadline_s: float) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: a rank has not answered for {deadline_s:.0f} s")
         time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        pause = min(2 * pause, _MAX_PAUSE_S)
 
 
 def check_world(comm: MPI.Intracomm) -> None:
