@@ -17,7 +17,8 @@ from typing import Any
 from asynchronous.study import Study
 from forebay.tools.bench import generate, workload
 from forebay.tools.bench.sample import Field, Sample
-from lmdbio import about, finished, shape
+from lmdbio import shape
+from sections import Result, Row, bench_rows, run
 
 BASELINES = os.path.relpath(Path(__file__).with_name("baselines.py"))
 SINGLE = ("h5py-random", "tfdata-random", "tfdata-random-prefetch")
