@@ -127,7 +127,8 @@ impl Measurement {
 
 /// Measures how fast a file can be read; of a directory, its largest file.
 ///
-/// # Errors A file that cannot be opened or read, is empty, or lies on a file system that refuses
+/// # Errors
+/// A file that cannot be opened or read, is empty, or lies on a file system that refuses
 /// `O_DIRECT` for [`LimitKind::Direct`]; blocks of no bytes, or not of whole 4096 bytes for
 /// `Direct`; threads that the system refuses.
 pub fn measure(path: &Path, limit: &Limit) -> Result<Measurement, ReadError> {

@@ -59,7 +59,8 @@ pub struct Mappings {
 impl Mappings {
     /// Maps all shards. Nothing is read.
     ///
-    /// # Errors A file cannot be mapped: no address space, or a file system without mappings; files
+    /// # Errors
+    /// A file cannot be mapped: no address space, or a file system without mappings; files
     /// that hold one sample each.
     pub fn open(files: &Arc<ShardFiles>) -> Result<Self, ReadError> {
         Self::with_io(Arc::clone(files) as Arc<dyn FileIo>)

@@ -18,7 +18,8 @@ use crate::syscalls::At;
 /// Reads until `into` is full or the file ends; returns the number of bytes. `path` is the name of
 /// the file in errors.
 ///
-/// # Errors After the retries of the policy (`retry.rs`): what was attempted, with offset, length
+/// # Errors
+/// After the retries of the policy (`retry.rs`): what was attempted, with offset, length
 /// and number of attempts.
 pub fn read_most(
     file: &dyn ReadAt,

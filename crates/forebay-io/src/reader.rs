@@ -107,7 +107,8 @@ impl Reader {
     /// Completes all transfers, or fails with the first error; then the contents of all of them are
     /// unspecified.
     ///
-    /// # Errors After the retries of the policy (`retry.rs`): what was attempted, with file, offset
+    /// # Errors
+    /// After the retries of the policy (`retry.rs`): what was attempted, with file, offset
     /// and length.
     pub fn fill(&mut self, transfers: &mut [Transfer<'_>]) -> Result<(), ReadError> {
         let begun = Instant::now();

@@ -69,7 +69,8 @@ pub trait SampleLocator: Send {
     /// Locates the samples of a step, and publishes those of each rank in the order of their slots.
     /// Steps ascend.
     ///
-    /// # Errors What the locator found in the files. The host then locates all samples by the
+    /// # Errors
+    /// What the locator found in the files. The host then locates all samples by the
     /// index.
     fn locate(&mut self, step: u64, host: &dyn LocatorHost) -> Result<(), Self::Error>;
 }

@@ -250,7 +250,8 @@ impl<T, E> Ring<T, E> {
     /// Ends a claim. Unless it is void, `publish` gets the step before which everything is gathered
     /// now, before anybody can make other claims void.
     ///
-    /// # Errors The item of a void claim is handed back, to be dropped by the caller without the
+    /// # Errors
+    /// The item of a void claim is handed back, to be dropped by the caller without the
     /// ring's lock.
     pub fn finish(
         &self,

@@ -84,7 +84,8 @@ pub struct Decision {
 /// Decides for a node. `expansion` is that of
 /// [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio).
 ///
-/// # Errors Options that contradict the data set, and a budget that is too small: the message says
+/// # Errors
+/// Options that contradict the data set, and a budget that is too small: the message says
 /// the least that works.
 pub fn decide(
     options: &Options,

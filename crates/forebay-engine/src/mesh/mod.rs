@@ -114,7 +114,8 @@ impl Links {
 
     /// Sends a message to a node. Returns at once; messages of one channel arrive in order.
     ///
-    /// # Errors If the node is gone or lost, the message is larger than [`MESSAGE_BYTES`], or the
+    /// # Errors
+    /// If the node is gone or lost, the message is larger than [`MESSAGE_BYTES`], or the
     /// links are closed.
     pub fn send(&self, to: usize, channel: Channel, payload: impl Into<Arc<[u8]>>) -> Result<(), LinkError> {
         self.send_each([to], channel, &payload.into())
@@ -179,7 +180,8 @@ impl Links {
     /// What has arrived is handed out first, whatever became of its sender. `stop` is asked at
     /// least every 100 ms.
     ///
-    /// # Errors A loss anywhere in the job, a node that cannot make the loader, a goodbye of all
+    /// # Errors
+    /// A loss anywhere in the job, a node that cannot make the loader, a goodbye of all
     /// that could have sent, or closed links.
     pub fn receive(
         &self,

@@ -37,7 +37,8 @@ use super::{follower, leader};
 /// with [`RendezvousError::Interrupted`] and all other ranks end with
 /// [`RendezvousError::PeerLeft`]. After ten seconds it is told who has not come.
 ///
-/// # Errors All ranks that came get one. [`RendezvousError::Refused`] has the words of `lead`; the
+/// # Errors
+/// All ranks that came get one. [`RendezvousError::Refused`] has the words of `lead`; the
 /// others are about the meeting itself.
 pub fn join(
     spec: &NodeSpec,

@@ -330,7 +330,8 @@ impl Region {
 
     /// Landing bytes, to read.
     ///
-    /// # Safety The caller saw a block word that covers these bytes and has not yet published a
+    /// # Safety
+    /// The caller saw a block word that covers these bytes and has not yet published a
     /// position that gives them up.
     pub unsafe fn staging(&self, offset: u64, length: u64) -> &[u8] {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.staging_bytes));
@@ -342,7 +343,8 @@ impl Region {
 
     /// Landing bytes, to fill.
     ///
-    /// # Safety The caller is the one reader of the block that owns these bytes, and every rank is
+    /// # Safety
+    /// The caller is the one reader of the block that owns these bytes, and every rank is
     /// behind the block's `after_step`.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn staging_mut(&self, offset: u64, length: u64) -> &mut [u8] {

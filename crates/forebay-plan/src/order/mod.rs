@@ -156,7 +156,8 @@ pub struct Order {
 impl Order {
     /// Validates a definition.
     ///
-    /// # Errors Each names the numbers that contradict each other and, where there are any, those
+    /// # Errors
+    /// Each names the numbers that contradict each other and, where there are any, those
     /// that would work.
     pub fn new(spec: OrderSpec) -> Result<Self, OrderError> {
         let kind = spec.kind.name();
@@ -359,7 +360,8 @@ impl Order {
 
     /// Checks the sample ids given for an epoch, every sample once, and gives them back as such.
     ///
-    /// # Errors Names the length, the first id that no sample has, or the first that stands there
+    /// # Errors
+    /// Names the length, the first id that no sample has, or the first that stands there
     /// for the second time.
     pub fn check_given(&self, epoch: u64, ids: &[i64]) -> Result<Vec<u64>, OrderError> {
         let samples = self.spec.samples;
