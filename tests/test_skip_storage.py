@@ -133,7 +133,7 @@ def test_levels_say_where_bytes_came_from(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((300, 5000), "uint8"))
     for strategy in ("pread", "mmap"):
         with forebay.Loader(
-            tmp_path / "x.npy", 10, order="shuffle", strategy=strategy, world="single"
+            tmp_path / "x.npy", 10, order="shuffle", epochs=1, strategy=strategy, world="single"
         ) as loader:
             for _ in loader:
                 pass
