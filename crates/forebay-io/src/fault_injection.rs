@@ -10,6 +10,7 @@ use forebay_types::ShardId;
 
 use crate::error::ReadError;
 use crate::files::ShardFiles;
+use crate::span::Span;
 use crate::syscalls::{At, Fault, FileIo};
 
 type Rule = dyn Fn(At, usize) -> Option<Fault> + Send + Sync;
@@ -91,20 +92,20 @@ impl FileIo for FaultyIo {
         &self.files
     }
 
-    fn pread(&self, at: At, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
-        match self.next(at, head.len() + into.len()) {
+    fn pread(&self, span: &Span<'_>, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
+        match self.next(span.source, head.len() + into.len()) {
             Some(Fault::Short(most)) => {
                 let head_bytes = head.len().min(most);
                 let into_bytes = into.len().min(most - head_bytes);
-                self.files.pread(at, &mut head[..head_bytes], &mut into[..into_bytes])
+                self.files.pread(span, &mut head[..head_bytes], &mut into[..into_bytes])
             }
             Some(Fault::Errno(number)) => Err(io::Error::from_raw_os_error(number)),
             Some(Fault::End) => Ok(0),
             Some(Fault::Stall(time)) => {
                 self.pause(time);
-                self.files.pread(at, head, into)
+                self.files.pread(span, head, into)
             }
-            None => self.files.pread(at, head, into),
+            None => self.files.pread(span, head, into),
         }
     }
 

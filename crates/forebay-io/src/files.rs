@@ -16,7 +16,7 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -30,6 +30,8 @@ use crate::open::{file_bytes, file_system, open_direct, open_error};
 use crate::read_at::ReadAt;
 use crate::readahead_window::{PAGE_BYTES, announced_bytes};
 use crate::sample_files::{SampleFileTable, SampleFiles};
+use crate::span::{Descriptor, LevelId, Span};
+use crate::syscalls::At;
 
 /// One of the files.
 #[derive(Debug)]
@@ -48,21 +50,6 @@ pub struct ShardFiles {
     /// Whether all shards are open for reads around the page cache.
     is_direct: bool,
     direct_refused: Option<String>,
-}
-
-/// A descriptor that stays valid while this is kept.
-pub(crate) enum Descriptor<'a> {
-    Lent(BorrowedFd<'a>),
-    Shared(Arc<OwnedFd>),
-}
-
-impl AsFd for Descriptor<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Lent(descriptor) => *descriptor,
-            Self::Shared(descriptor) => descriptor.as_fd(),
-        }
-    }
 }
 
 impl ShardFile {
@@ -262,6 +249,15 @@ impl ShardFiles {
         let file = &self.shard(shard).file;
         let direct = file.direct().filter(|_| direct && self.is_direct);
         Ok(Descriptor::Lent(direct.unwrap_or(file.buffered())))
+    }
+
+    /// The bytes at `at` as they stand in the source, all `length` of them.
+    ///
+    /// # Errors
+    /// As for a descriptor.
+    pub fn source_span(&self, at: At, length: usize) -> io::Result<Span<'_>> {
+        let descriptor = self.descriptor(at.shard, at.direct)?;
+        Ok(Span { source: at, level: LevelId::SOURCE, descriptor, offset: at.offset, length })
     }
 
     /// Asks the kernel to fetch what is asked for and nothing beyond it, or to read ahead. May do

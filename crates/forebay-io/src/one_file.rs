@@ -12,7 +12,8 @@ use forebay_types::ShardId;
 
 use crate::error::ReadError;
 use crate::read_at::ReadAt;
-use crate::retry::{Job, ReadCounters, Target, read_up_to};
+use crate::retry::{Answer, Job, ReadCounters, Target, read_up_to};
+use crate::span::{LevelId, LevelSet};
 use crate::syscalls::At;
 
 /// Reads until `into` is full or the file ends; returns the number of bytes. `path` is the name of
@@ -41,9 +42,11 @@ pub(crate) struct OneFile<'a> {
 }
 
 impl Target for OneFile<'_> {
-    fn pread(&self, at: At, _head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
-        self.file.pread(at.offset, into)
+    fn request(&self, at: At, _left_out: LevelSet, _head: &mut [u8], into: &mut [u8]) -> Answer {
+        Answer { level: LevelId::SOURCE, asked: into.len(), result: self.file.pread(at.offset, into) }
     }
+
+    fn copy_failed(&self, _level: LevelId, _at: At, _error: &io::Error) {}
 
     fn reopen(&self, _shard: ShardId) -> Result<(), ReadError> {
         self.file.reopen()

@@ -8,6 +8,7 @@
 //! | ESTALE | the path is opened again, once per transfer; it must be the same file still |
 //! | a sample's own file cannot be opened, or has another size | error |
 //! | EINVAL around the page cache | the rest goes through the page cache, from then on everything |
+//! | a copy answers with an error or ends too early | the same bytes from the levels below; this read does not ask the copy's level again |
 //! | end of file too early | error: truncated; where it is not known how long the file is: less than was asked for |
 //! | anything else | error |
 //!
@@ -23,6 +24,7 @@ use forebay_types::ShardId;
 use crate::error::ReadError;
 use crate::files::ShardFiles;
 use crate::open::DIRECT_ALIGN_BYTES;
+use crate::span::{LevelId, LevelSet, MAX_COPY_LEVELS};
 use crate::syscalls::{At, FileIo};
 
 /// Pauses before another attempt after a failure: a path that fails over needs a moment, a broken
@@ -36,7 +38,8 @@ const MAX_REQUEST_BYTES: usize = 1 << 30;
 /// What reading has cost a reader so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounters {
-    /// Requests that the kernel answered with bytes: system calls, or submissions of an `io_uring`.
+    /// Requests to the source that the kernel answered with bytes: system calls, or submissions of
+    /// an `io_uring`.
     pub reads: u64,
     /// Bytes they brought \[bytes\].
     pub read_bytes: u64,
@@ -44,6 +47,29 @@ pub struct ReadCounters {
     pub retries: u64,
     /// Time inside [`crate::Reader::fill`] \[ns\].
     pub io_ns: u64,
+    /// The same of each level of copies, the nearest first.
+    pub copies: [CopyCounters; MAX_COPY_LEVELS],
+}
+
+/// What reading from one level of copies has come to so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyCounters {
+    /// Requests that the kernel answered with bytes.
+    pub reads: u64,
+    /// Bytes they brought \[bytes\].
+    pub read_bytes: u64,
+    /// Requests that failed, so that the levels below were asked.
+    pub failures: u64,
+}
+
+/// The kernel's answer to one request.
+pub(crate) struct Answer {
+    /// The level that was asked.
+    pub(crate) level: LevelId,
+    /// How many bytes it was asked for \[bytes\].
+    pub(crate) asked: usize,
+    /// How many came.
+    pub(crate) result: io::Result<usize>,
 }
 
 /// How often a transfer is tried that meets EIO or EAGAIN.
@@ -57,8 +83,10 @@ pub(crate) enum Patience {
 
 /// What a transfer reads: the files of a data set, or one file.
 pub(crate) trait Target {
-    /// [`FileIo::pread`].
-    fn pread(&self, at: At, head: &mut [u8], into: &mut [u8]) -> io::Result<usize>;
+    /// Makes one request for bytes at `at`, of a level that is not in `left_out`.
+    fn request(&self, at: At, left_out: LevelSet, head: &mut [u8], into: &mut [u8]) -> Answer;
+    /// [`FileIo::copy_failed`].
+    fn copy_failed(&self, level: LevelId, at: At, error: &io::Error);
     /// Opens a file again whose handle went stale.
     fn reopen(&self, shard: ShardId) -> Result<(), ReadError>;
     /// Waits before another attempt.
@@ -68,8 +96,21 @@ pub(crate) trait Target {
 }
 
 impl<I: FileIo + ?Sized> Target for I {
-    fn pread(&self, at: At, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
-        FileIo::pread(self, at, head, into)
+    fn request(&self, at: At, left_out: LevelSet, head: &mut [u8], into: &mut [u8]) -> Answer {
+        let length = head.len() + into.len();
+        match self.span(at, length, left_out) {
+            Err(error) => Answer { level: LevelId::SOURCE, asked: length, result: Err(error) },
+            Ok(span) => {
+                let asked = span.length.min(length);
+                let split = head.len().min(asked);
+                let result = FileIo::pread(self, &span, &mut head[..split], &mut into[..asked - split]);
+                Answer { level: span.level, asked, result }
+            }
+        }
+    }
+
+    fn copy_failed(&self, level: LevelId, at: At, error: &io::Error) {
+        FileIo::copy_failed(self, level, at, error);
     }
 
     fn reopen(&self, shard: ShardId) -> Result<(), ReadError> {
@@ -113,6 +154,7 @@ pub(crate) struct Job {
     failures: u32,
     reopened: bool,
     refused: bool,
+    left_out: LevelSet,
     patience: Patience,
 }
 
@@ -145,6 +187,7 @@ impl Job {
             failures: 0,
             reopened: false,
             refused: false,
+            left_out: LevelSet::default(),
             patience: Patience::All,
         }
     }
@@ -179,15 +222,23 @@ impl Job {
         self.refused
     }
 
-    /// Takes the kernel's answer to a request for [`Job::range`] at [`Job::at`].
+    /// Levels that failed this transfer.
+    pub(crate) fn left_out(&self) -> LevelSet {
+        self.left_out
+    }
+
+    /// Takes the answer to a request for [`Job::range`] at [`Job::at`].
     pub(crate) fn settle(
         &mut self,
         io: &(impl Target + ?Sized),
-        answer: io::Result<usize>,
+        answer: Answer,
         counters: &mut ReadCounters,
     ) -> Next {
+        if let Some(number) = answer.level.copy_number() {
+            return self.settle_copy(io, answer, &mut counters.copies[number]);
+        }
         self.attempts = self.attempts.saturating_add(1);
-        let error = match answer {
+        let error = match answer.result {
             Ok(0) => return Next::Ended,
             Ok(count) => {
                 counters.reads += 1;
@@ -198,13 +249,11 @@ impl Job {
                     return Next::Done;
                 }
                 self.attempts = 0;
-                if self.start.direct {
-                    let aligned = self.done - self.done % DIRECT_ALIGN_BYTES as usize;
+                if self.start.direct && !self.align(count) {
                     // Less than one aligned unit came: only the page cache can give the rest.
-                    self.start.direct = self.done - count < aligned;
-                    self.done = if self.start.direct { aligned } else { self.done };
+                    self.start.direct = false;
                 }
-                counters.retries += 1;
+                counters.retries += u64::from(count < answer.asked);
                 return Next::Again;
             }
             // A file that is opened when it is read could not be opened, and that will not pass.
@@ -253,6 +302,52 @@ impl Job {
         })
     }
 
+    /// Takes the answer of a copy: what is wrong with it is no error, as the levels below have the
+    /// same bytes.
+    fn settle_copy(
+        &mut self,
+        io: &(impl Target + ?Sized),
+        Answer { level, result, .. }: Answer,
+        counters: &mut CopyCounters,
+    ) -> Next {
+        let error = match result {
+            Ok(count) if count > 0 => {
+                counters.reads += 1;
+                counters.read_bytes += count as u64;
+                self.done += count;
+                if self.is_done() {
+                    return Next::Done;
+                }
+                if self.start.direct && !self.align(count) {
+                    // The source cannot go on there: it reads the whole unit.
+                    self.done -= count;
+                    self.left_out.insert(level);
+                }
+                return Next::Again;
+            }
+            Ok(_) => io::ErrorKind::UnexpectedEof.into(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Next::Again,
+            Err(error) => error,
+        };
+        counters.failures += 1;
+        self.left_out.insert(level);
+        let (at, path) = (self.at(), io.path(self.start.shard));
+        tracing::info!(path = %path.display(), offset = at.offset, ?level, %error, "a copy cannot be read");
+        io.copy_failed(level, at, &error);
+        Next::Again
+    }
+
+    /// Goes back to the last aligned byte of the `count` that have just come; false where there is
+    /// none among them.
+    fn align(&mut self, count: usize) -> bool {
+        let aligned = self.done - self.done % DIRECT_ALIGN_BYTES as usize;
+        let is_among = self.done - count < aligned;
+        if is_among {
+            self.done = aligned;
+        }
+        is_among
+    }
+
     /// The error about a file that ends too early.
     pub(crate) fn truncated(&self, io: &dyn FileIo) -> ReadError {
         let (files, shard, offset) = (io.files(), self.start.shard, self.at().offset);
@@ -289,11 +384,12 @@ pub(crate) fn read_up_to(
 ) -> Result<(), ReadError> {
     while !job.is_done() {
         let (from, end) = job.range();
+        let left_out = job.left_out();
         let answer = if from >= head.len() {
-            io.pread(job.at(), &mut [], &mut into[from - head.len()..end - head.len()])
+            io.request(job.at(), left_out, &mut [], &mut into[from - head.len()..end - head.len()])
         } else {
             let split = head.len().min(end);
-            io.pread(job.at(), &mut head[from..split], &mut into[..end - split])
+            io.request(job.at(), left_out, &mut head[from..split], &mut into[..end - split])
         };
         match job.settle(io, answer, counters) {
             Next::Done | Next::Again => {}

@@ -1,9 +1,12 @@
 //! The read seam: everything that asks the kernel for bytes goes through [`FileIo`], one system
 //! call at a time.
 //!
-//! [`ShardFiles`] is the real one; `FaultyIo` (`fault_injection.rs`) stands between in tests.
+//! A request is first answered by a [`Span`]: the open file that has the bytes, or the first of
+//! them. [`ShardFiles`] has the source only; `FaultyIo` (`fault_injection.rs`) stands between in
+//! tests.
 
 use std::io::{self, IoSliceMut};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use forebay_types::ShardId;
 
 use crate::error::ReadError;
 use crate::files::ShardFiles;
+use crate::span::{LevelId, LevelSet, Span};
 
 /// Bytes to fetch.
 #[derive(Debug)]
@@ -54,15 +58,31 @@ pub trait FileIo: Send + Sync {
     /// The files.
     fn files(&self) -> &ShardFiles;
 
-    /// Reads bytes at an offset: first into `head`, which may be empty, then into `into`. One
-    /// preadv(2).
-    fn pread(&self, at: At, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
-        let descriptor = self.files().descriptor(at.shard, at.direct)?;
+    /// The file to read the `length` bytes at `at` from, or the first of them; never one of a level
+    /// in `left_out`.
+    ///
+    /// # Errors
+    /// Where a file of the source cannot be opened. A level that cannot answer is passed over.
+    fn span(&self, at: At, length: usize, left_out: LevelSet) -> io::Result<Span<'_>> {
+        let _ = left_out;
+        self.files().source_span(at, length)
+    }
+
+    /// Learns that a copy did not have the bytes that its span promised; the read goes on at the
+    /// levels below.
+    fn copy_failed(&self, level: LevelId, at: At, error: &io::Error) {
+        let _ = (level, at, error);
+    }
+
+    /// Reads the first bytes of a span: first into `head`, which may be empty, then into `into`;
+    /// together these are no longer than the span. One preadv(2).
+    fn pread(&self, span: &Span<'_>, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
+        let descriptor = span.descriptor.as_fd();
         if head.is_empty() {
-            return Ok(rustix::io::pread(descriptor, into, at.offset)?);
+            return Ok(rustix::io::pread(descriptor, into, span.offset)?);
         }
         let mut places = [IoSliceMut::new(head), IoSliceMut::new(into)];
-        Ok(rustix::io::preadv(descriptor, &mut places, at.offset)?)
+        Ok(rustix::io::preadv(descriptor, &mut places, span.offset)?)
     }
 
     /// What to pretend about a request of `length` bytes that another way than [`FileIo::pread`]
@@ -104,8 +124,16 @@ impl<I: FileIo + ?Sized> FileIo for Arc<I> {
         (**self).files()
     }
 
-    fn pread(&self, at: At, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
-        (**self).pread(at, head, into)
+    fn span(&self, at: At, length: usize, left_out: LevelSet) -> io::Result<Span<'_>> {
+        (**self).span(at, length, left_out)
+    }
+
+    fn copy_failed(&self, level: LevelId, at: At, error: &io::Error) {
+        (**self).copy_failed(level, at, error);
+    }
+
+    fn pread(&self, span: &Span<'_>, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
+        (**self).pread(span, head, into)
     }
 
     fn pretend(&self, at: At, length: usize) -> Option<Fault> {

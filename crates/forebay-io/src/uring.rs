@@ -14,8 +14,8 @@ use std::time::Duration;
 use io_uring::{IoUring, Probe, opcode, types};
 
 use crate::error::ReadError;
-use crate::files::Descriptor;
-use crate::retry::{Job, Next, ReadCounters};
+use crate::retry::{Answer, Job, Next, ReadCounters};
+use crate::span::{LevelId, Span};
 use crate::syscalls::{Fault, FileIo, Transfer};
 
 /// An `io_uring` that one thread uses.
@@ -34,8 +34,8 @@ pub(crate) enum Trouble {
 
 /// What a request really was.
 enum Asked<'a> {
-    /// A read from this descriptor, which stays open until the answer comes.
-    Read(Descriptor<'a>),
+    /// A read from this span, whose descriptor stays open until the answer comes.
+    Read(Span<'a>),
     /// Nothing, and this is to be taken for the answer: the file could not be opened, or a test
     /// says so.
     Nothing(io::Error),
@@ -96,12 +96,15 @@ impl Ring {
             let mut pause: Option<Duration> = None;
             for (place, result) in answers.drain(..) {
                 under_way -= 1;
+                let nothing = |result| Answer { level: LevelId::SOURCE, asked: 0, result };
                 let answer = match mem::replace(&mut asked[place], Asked::End) {
-                    Asked::Read(_) => {
-                        usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
-                    }
-                    Asked::Nothing(error) => Err(error),
-                    Asked::End => Ok(0),
+                    Asked::Read(span) => Answer {
+                        level: span.level,
+                        asked: span.length,
+                        result: usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)),
+                    },
+                    Asked::Nothing(error) => nothing(Err(error)),
+                    Asked::End => nothing(Ok(0)),
                 };
                 match jobs[place].settle(io, answer, counters) {
                     Next::Done => {}
@@ -123,9 +126,10 @@ impl Ring {
     fn push<'a>(&mut self, io: &'a dyn FileIo, job: &Job, place: usize, memory: *mut u8) -> Asked<'a> {
         let (from, end) = job.range();
         let at = job.at();
-        let mut length = end - from;
-        let open = || match io.files().descriptor(at.shard, at.direct) {
-            Ok(descriptor) => Asked::Read(descriptor),
+        let whole = end - from;
+        let mut length = whole;
+        let open = || match io.span(at, whole, job.left_out()) {
+            Ok(span) => Asked::Read(span),
             Err(error) => Asked::Nothing(error),
         };
         let asked = match io.pretend(at, length) {
@@ -142,10 +146,11 @@ impl Ring {
             }
         };
         let entry = match &asked {
-            Asked::Read(descriptor) => {
-                let descriptor = types::Fd(descriptor.as_fd().as_raw_fd());
+            Asked::Read(span) => {
+                let descriptor = types::Fd(span.descriptor.as_fd().as_raw_fd());
                 let memory = memory.wrapping_add(from);
-                opcode::Read::new(descriptor, memory, length as u32).offset(at.offset).build()
+                let length = length.min(span.length);
+                opcode::Read::new(descriptor, memory, length as u32).offset(span.offset).build()
             }
             Asked::Nothing(_) | Asked::End => opcode::Nop::new().build(),
         };
