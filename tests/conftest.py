@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import tempfile
@@ -172,3 +173,9 @@ def even(tmp_path_factory):
 def mpich(tmp_path_factory):
     """An environment with MPICH's wheel."""
     return mpi.install_mpich(tmp_path_factory.mktemp("mpich"))
+
+
+@pytest.fixture
+def no_held_memory():
+    """Memory that earlier tests held, such as the batch in a frame of a traceback, is given back."""
+    gc.collect()

@@ -10,6 +10,8 @@ from emulator import SPEC, needs_fuse
 from forebay.tools import pfs
 from ranks import plain, work
 
+pytestmark = pytest.mark.usefixtures("no_held_memory")
+
 RECORDS = 8000
 RECORD_BYTES = 200
 # What the check for changes at the end of an epoch may read: the meta pages, as the kernel reads

@@ -10,6 +10,8 @@ import pytest
 
 import forebay
 
+pytestmark = pytest.mark.usefixtures("no_held_memory")
+
 SAMPLES, SAMPLE_BYTES = 1500, 6000
 
 

@@ -365,6 +365,7 @@ def test_a_second_loader_gets_what_the_first_left_of_the_memory(pool, even, rank
         assert 0 < second <= memory - first
 
 
+@pytest.mark.usefixtures("no_held_memory")
 def test_the_refusal_of_a_second_loader_tells_what_the_first_holds(even):
     with forebay.Loader(even, 4, memory="8MiB", strategy="pread") as first:
         held = first.config.memory.region_bytes

@@ -125,6 +125,12 @@ impl Plan {
         self.decoded.get(unit as usize).copied().filter(|part| !part.is_in_place())
     }
 
+    /// Whether any bytes are left to whoever needs them.
+    #[must_use]
+    pub fn leaves_in_place(&self) -> bool {
+        self.parts.iter().chain(&self.decoded).any(Part::is_in_place)
+    }
+
     /// A plan without blocks: every piece is read in place by whoever needs it.
     #[must_use]
     pub fn in_place(located: &Located) -> Self {

@@ -15,6 +15,8 @@ pub(crate) struct PlannedSegment {
     pub(crate) segment: Segment,
     pub(crate) located: Located,
     pub(crate) plan: Plan,
+    /// Whether the plan leaves bytes to the ranks that need them.
+    pub(crate) has_in_place: bool,
     /// Positions in `segment.demands` of this rank, by step (relative) and slot.
     own: Vec<u32>,
     /// For each step of the segment, where its needs begin in `own`.
@@ -40,7 +42,8 @@ impl PlannedSegment {
             }
             own_starts.push(at as u32);
         }
-        Self { segment, located, plan, own, own_starts }
+        let has_in_place = plan.leaves_in_place();
+        Self { segment, located, plan, has_in_place, own, own_starts }
     }
 
     /// This rank's needs at an absolute step: positions in `segment.demands`, by slot.

@@ -19,6 +19,7 @@ use crate::batch::layout::{Batch, BatchLayout, Place};
 use crate::config::options::AccessChoice;
 use crate::error::Error;
 use crate::pipeline::context::Context;
+use crate::pipeline::in_place::InPlace;
 use crate::pipeline::plan_queue::PlannedSegment;
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::{in_storage, out_of_storage};
@@ -66,6 +67,10 @@ pub(crate) struct Scratch {
     pub(crate) units: Vec<LastUnit>,
     /// Bytes of a unit as they stand in its file.
     pub(crate) encoded: Vec<u8>,
+    /// What was read in place for the samples at hand.
+    in_place: InPlace,
+    /// Where the values of raw fields go in the batch: slot times columns plus column.
+    places: Vec<Range<usize>>,
     /// Where the values of ragged fields end so far, in the batch buffer.
     end: u64,
     requested_bytes: u64,
@@ -113,15 +118,13 @@ pub(crate) struct Step<'a> {
     /// What was copied from the mapping outside blocks; counted once per step, as threads would
     /// contend for the words.
     pub(crate) mapped: Cell<LevelCounts>,
-    /// Whether what is missing of the step was announced to the kernel.
-    pub(crate) announced: Cell<bool>,
 }
 
 impl<'a> Step<'a> {
     /// A step at its beginning.
     pub(crate) fn new(session: &'a Session, claim: &'a Claim) -> Self {
-        let (idle, mapped, announced) = Default::default();
-        Self { session, claim, idle, mapped, announced }
+        let (idle, mapped) = Default::default();
+        Self { session, claim, idle, mapped }
     }
 
     pub(crate) fn shared(&self) -> &'a Context {
@@ -222,37 +225,134 @@ impl<'a> Step<'a> {
         let columns = self.shared().index.columns();
         scratch.columns.resize_with(columns, Vec::new);
         scratch.units.resize_with(columns, LastUnit::default);
-        if !self.shared().index.schema().is_identity() {
-            for (slot, (_, pick)) in picks.iter().enumerate() {
-                if !self.decode(batch, slot, *pick, scratch).map_err(|error| (slot, error))? {
-                    return Ok(false);
-                }
-            }
-            return Ok(true);
+        scratch.places.clear();
+        let is_raw = self.shared().index.schema().is_identity();
+        if is_raw {
+            self.lay_out(batch, picks, scratch)?;
         }
+        let mut in_place = std::mem::take(&mut scratch.in_place);
+        in_place.clear();
+        let mut group = 0..picks.len();
+        // Mapped files are resident as a rule: they are looked through after the first miss.
+        let mut must_ask = !self.touches_pages();
+        while group.start < picks.len() {
+            if must_ask {
+                let (places, units) = (&scratch.places, &scratch.units);
+                let Some(end) = self.fetch(batch, picks, group.start, places, units, &mut in_place)? else {
+                    return Ok(false);
+                };
+                group.end = end;
+            }
+            let end = if is_raw {
+                self.copy_group(batch, picks, group.clone(), scratch, &in_place)?
+            } else {
+                self.decode_group(batch, picks, group.clone(), scratch, &in_place)?
+            };
+            let Some(end) = end else { return Ok(false) };
+            group = end..picks.len();
+            must_ask = true;
+        }
+        scratch.in_place = in_place;
+        Ok(true)
+    }
+
+    /// Finds the places of the values of raw fields in the batch, and writes the tables of ragged
+    /// ones.
+    fn lay_out(
+        &self,
+        batch: &mut Batch,
+        picks: &[(u32, Pick<'a>)],
+        scratch: &mut Scratch,
+    ) -> Result<(), (usize, Error)> {
+        let layout = batch.shared_layout();
+        let buffer = batch.bytes_mut();
+        for (slot, (_, pick)) in picks.iter().enumerate() {
+            for (column, place) in layout.places.iter().enumerate() {
+                let length = pick.column_bytes(column);
+                scratch.requested_bytes += length;
+                let start = match *place {
+                    Place::Dense { offset, sample_bytes } if length == sample_bytes => {
+                        offset + slot as u64 * sample_bytes
+                    }
+                    Place::Dense { sample_bytes, .. } => {
+                        return Err((slot, bad_length(self.shared(), *pick, sample_bytes, length)));
+                    }
+                    Place::Ragged { table, item_bytes } => {
+                        let start = scratch.end.next_multiple_of(item_bytes);
+                        scratch.end = start + length;
+                        put_value(&mut buffer[table as usize..], slot, start..scratch.end);
+                        start
+                    }
+                };
+                scratch.places.push(start as usize..(start + length) as usize);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the samples of a group, up to the first of which bytes are missing; returns where it
+    /// ended, or `None` when the claim became void.
+    fn copy_group(
+        &self,
+        batch: &mut Batch,
+        picks: &[(u32, Pick<'a>)],
+        group: Range<usize>,
+        scratch: &mut Scratch,
+        in_place: &InPlace,
+    ) -> Result<Option<usize>, (usize, Error)> {
+        let columns = scratch.units.len();
         // Finding several samples before the first is looked at lets their first cache misses
         // overlap.
-        let mut found: Vec<Column<'a>> = Vec::with_capacity(LOOK_AHEAD * columns);
-        for (number, together) in picks.chunks(LOOK_AHEAD).enumerate() {
+        let mut found: Vec<Option<Column<'_>>> = Vec::with_capacity(LOOK_AHEAD * columns);
+        for first in group.clone().step_by(LOOK_AHEAD) {
             found.clear();
-            for (_, pick) in together {
-                for column in 0..columns {
-                    match self.column(*pick, column) {
-                        Some(bytes) => found.push(bytes),
-                        None => return Ok(false),
-                    }
+            let mapped = self.mapped.get();
+            let cells = first * columns..(first + LOOK_AHEAD).min(group.end) * columns;
+            for cell in cells.clone() {
+                if in_place.is_placed(cell) {
+                    found.push(None);
+                    continue;
+                }
+                match self.column(picks[cell / columns].1, cell % columns, in_place) {
+                    Some(column) => found.push(Some(column)),
+                    None => return Ok(None),
                 }
             }
-            for (place, bytes) in found.iter().enumerate() {
-                let (_, pick) = together[place / columns];
-                let slot = number * LOOK_AHEAD + place / columns;
-                let copied = self.copy(batch, slot, pick, place % columns, bytes, scratch);
+            if in_place.wants_more() {
+                self.mapped.set(mapped); // they are found again
+                return Ok(Some(first));
+            }
+            for (cell, column) in cells.zip(&found) {
+                let Some(column) = column else { continue };
+                let (slot, pick) = (cell / columns, picks[cell / columns].1);
+                let copied = self.copy(batch, pick, cell, columns, column, scratch, in_place);
                 if !copied.map_err(|error| (slot, error))? {
-                    return Ok(false);
+                    return Ok(None);
                 }
             }
         }
-        Ok(true)
+        Ok(Some(group.end))
+    }
+
+    /// Like [`Step::copy_group`], with decoding.
+    fn decode_group(
+        &self,
+        batch: &mut Batch,
+        picks: &[(u32, Pick<'a>)],
+        group: Range<usize>,
+        scratch: &mut Scratch,
+        in_place: &InPlace,
+    ) -> Result<Option<usize>, (usize, Error)> {
+        for slot in group.clone() {
+            let decoded = self.decode(batch, slot, picks[slot].1, scratch, in_place);
+            if !decoded.map_err(|error| (slot, error))? {
+                return Ok(None);
+            }
+            if in_place.wants_more() {
+                return Ok(Some(slot + 1));
+            }
+        }
+        Ok(Some(group.end))
     }
 
     /// Decodes one sample into slot `slot`; false when the claim became void.
@@ -262,6 +362,7 @@ impl<'a> Step<'a> {
         slot: usize,
         pick: Pick<'a>,
         scratch: &mut Scratch,
+        in_place: &InPlace,
     ) -> Result<bool, Error> {
         let schema = self.shared().index.schema();
         let columns = pick.planned.located.columns();
@@ -269,7 +370,7 @@ impl<'a> Step<'a> {
         for column in 0..columns {
             let length = pick.column_bytes(column);
             scratch.requested_bytes += length;
-            let Some(found) = self.column(pick, column) else { return Ok(false) };
+            let Some(found) = self.column(pick, column, in_place) else { return Ok(false) };
             in_memory.push(match found {
                 Column::Memory { bytes, value, extent, unit } => {
                     self.check(&pick.planned.located, unit, extent, bytes, &value)?;
@@ -284,7 +385,7 @@ impl<'a> Step<'a> {
                     None
                 }
                 Column::Scattered => {
-                    if !self.assemble(pick, column, scratch)? {
+                    if !self.assemble(pick, column, scratch, in_place)? {
                         return Ok(false);
                     }
                     None
@@ -319,35 +420,20 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Copies one raw column to its field's place; false when the claim became void.
+    /// Copies one raw column to its place; false when the claim became void.
+    #[allow(clippy::too_many_arguments, reason = "what is copied, from where, and to where")]
     fn copy(
         &self,
         batch: &mut Batch,
-        slot: usize,
         pick: Pick<'a>,
-        column: usize,
-        found: &Column<'a>,
+        cell: usize,
+        columns: usize,
+        found: &Column<'_>,
         scratch: &mut Scratch,
+        in_place: &InPlace,
     ) -> Result<bool, Error> {
-        let length = pick.column_bytes(column);
-        scratch.requested_bytes += length;
-        let place = batch.layout().places[column].clone();
-        let buffer = batch.bytes_mut();
-        let into = match place {
-            Place::Dense { offset, sample_bytes } => {
-                if length != sample_bytes {
-                    return Err(bad_length(self.shared(), pick, sample_bytes, length));
-                }
-                let start = (offset + slot as u64 * sample_bytes) as usize;
-                &mut buffer[start..start + length as usize]
-            }
-            Place::Ragged { table, item_bytes } => {
-                let start = scratch.end.next_multiple_of(item_bytes);
-                scratch.end = start + length;
-                put_value(&mut buffer[table as usize..], slot, start..scratch.end);
-                &mut buffer[start as usize..scratch.end as usize]
-            }
-        };
+        let column = cell % columns;
+        let into = &mut batch.bytes_mut()[scratch.places[cell].clone()];
         match found {
             Column::Memory { bytes, value, extent, unit } => {
                 self.check(&pick.planned.located, *unit, *extent, bytes, value)?;
@@ -357,7 +443,7 @@ impl<'a> Step<'a> {
                 return self.read(&pick.planned.located, *extent, *head, *unit, *failed, into);
             }
             Column::Scattered => {
-                if !self.assemble(pick, column, scratch)? {
+                if !self.assemble(pick, column, scratch, in_place)? {
                     return Ok(false);
                 }
                 into.copy_from_slice(&scratch.columns[column]);
@@ -368,7 +454,10 @@ impl<'a> Step<'a> {
 
     /// Finds the bytes of one column of a sample, without looking at them; `None` when the claim
     /// became void while waiting for them.
-    fn column(&self, pick: Pick<'a>, column: usize) -> Option<Column<'a>> {
+    fn column<'b>(&self, pick: Pick<'a>, column: usize, in_place: &'b InPlace) -> Option<Column<'b>>
+    where
+        'a: 'b,
+    {
         let located = &pick.planned.located;
         let [slice] = located.slices(pick.need, column) else { return Some(Column::Scattered) };
         let pieces = located.unit_pieces(slice.unit);
@@ -376,7 +465,7 @@ impl<'a> Step<'a> {
             return Some(Column::Scattered);
         };
         if located.units()[slice.unit as usize].codecs != CodecChain::STORED {
-            let Bytes::There(unit) = self.decoded(pick.planned, slice.unit, extent)? else {
+            let Bytes::There(unit) = self.decoded(pick.planned, slice.unit, extent, in_place)? else {
                 return Some(Column::Scattered);
             };
             let value = slice.offset as usize..(slice.offset + slice.length) as usize;
@@ -385,7 +474,7 @@ impl<'a> Step<'a> {
         }
         let [part] = pick.planned.plan.parts(pieces.start as u32) else { return Some(Column::Scattered) };
         let head = slice.offset as usize;
-        let found = self.part(pick.planned, *part, extent)?;
+        let found = self.part(pick.planned, *part, extent, in_place)?;
         Some(match found {
             Bytes::There(bytes) => {
                 let value = head..head + slice.length as usize;
@@ -398,26 +487,39 @@ impl<'a> Step<'a> {
 
     /// Finds a coded unit, which stands at `extent` in the file, where a reader decodes it; `None`
     /// when the claim became void.
-    pub(crate) fn decoded(
+    pub(crate) fn decoded<'b>(
         &self,
         planned: &'a PlannedSegment,
         unit: u32,
         extent: Extent,
-    ) -> Option<Bytes<'a>> {
+        in_place: &'b InPlace,
+    ) -> Option<Bytes<'b>>
+    where
+        'a: 'b,
+    {
         match planned.plan.decoded(unit) {
-            Some(part) => self.part(planned, part, extent),
+            Some(part) => self.part(planned, part, extent, in_place),
             None => Some(Bytes::InFile { failed: false }),
         }
     }
 
     /// Finds the bytes of one part, which are those of `extent` in the file; `None` when the claim
     /// became void.
-    pub(crate) fn part(&self, planned: &'a PlannedSegment, part: Part, extent: Extent) -> Option<Bytes<'a>> {
+    pub(crate) fn part<'b>(
+        &self,
+        planned: &'a PlannedSegment,
+        part: Part,
+        extent: Extent,
+        in_place: &'b InPlace,
+    ) -> Option<Bytes<'b>>
+    where
+        'a: 'b,
+    {
         let context = self.shared();
         if part.is_in_place() {
-            let found = self.resident(extent);
-            if found.is_none() && context.settings.mode.is_alone() && !self.announced.replace(true) {
-                announce(context, &planned.located);
+            let found = in_place.get(extent).or_else(|| self.resident(extent));
+            if found.is_none() {
+                in_place.miss();
             }
             return Some(found.map_or(Bytes::InFile { failed: false }, Bytes::There));
         }
@@ -445,16 +547,33 @@ impl<'a> Step<'a> {
         })
     }
 
+    /// Counts extents for which a mapping was of no use.
+    pub(crate) fn not_mapped(&self, extents: usize) {
+        if self.shared().mappings.is_some() {
+            let mapped = self.mapped.get();
+            self.mapped.set(LevelCounts { skipped: mapped.skipped + extents as u64, ..mapped });
+        }
+    }
+
+    /// Whether a mapping may be used for an extent now.
+    pub(crate) fn is_mappable(&self, extent: Extent) -> bool {
+        let context = self.shared();
+        match (&context.mappings, context.settings.access) {
+            (Some(_), AccessChoice::Mmap) => true,
+            (Some(mappings), AccessChoice::Auto) => {
+                mappings.resident(extent.shard, extent.offset, extent.length)
+            }
+            _ => false,
+        }
+    }
+
     /// The bytes of an extent, if a mapping may be used for them now.
     fn resident(&self, extent: Extent) -> Option<&'a [u8]> {
-        let context = self.shared();
-        let mappings = context.mappings.as_ref()?;
-        let may = match context.settings.access {
-            AccessChoice::Mmap => true,
-            AccessChoice::Auto => mappings.resident(extent.shard, extent.offset, extent.length),
-            AccessChoice::Pread | AccessChoice::IoUring => false,
-        };
-        let bytes = may.then(|| mappings.bytes(extent.shard, extent.offset, extent.length)).flatten();
+        let mappings = self.shared().mappings.as_ref()?;
+        let bytes = self
+            .is_mappable(extent)
+            .then(|| mappings.bytes(extent.shard, extent.offset, extent.length))
+            .flatten();
         let mut mapped = self.mapped.get();
         if bytes.is_some() {
             mapped.hits += 1;
@@ -468,7 +587,7 @@ impl<'a> Step<'a> {
 
     /// Reads a value, with what the format keeps around it to check it by, straight from the file;
     /// false when the claim became void.
-    fn read(
+    pub(crate) fn read(
         &self,
         located: &Located,
         extent: Extent,
@@ -570,18 +689,5 @@ fn bad_length(context: &Context, pick: Pick<'_>, expected: u64, found: u64) -> E
         what: "length of the record".into(),
         expected: format!("{expected} bytes as in all other records"),
         found: format!("{found} bytes"),
-    }
-}
-
-/// Asks the kernel to fetch what is missing of the samples, all of it at once, before the first of
-/// it is waited for.
-fn announce(context: &Context, located: &Located) {
-    let Some(mappings) = context.mappings.as_ref().filter(|_| !context.settings.direct) else { return };
-    for piece in located.pieces() {
-        if let Piece::Extent(extent) = piece
-            && !mappings.resident(extent.shard, extent.offset, extent.length)
-        {
-            context.files.will_need(extent.shard, extent.offset, extent.length);
-        }
     }
 }

@@ -9,6 +9,7 @@ use forebay_types::{CodecChain, Extent, Piece};
 
 use crate::error::Error;
 use crate::pipeline::context::Context;
+use crate::pipeline::in_place::InPlace;
 use crate::pipeline::plan_queue::PlannedSegment;
 use crate::pipeline::sample::{Bytes, Pick, Scratch, Step};
 use crate::shm::counters::{Counter, count};
@@ -21,6 +22,7 @@ impl<'a> Step<'a> {
         pick: Pick<'a>,
         column: usize,
         scratch: &mut Scratch,
+        in_place: &InPlace,
     ) -> Result<bool, Error> {
         let located = &pick.planned.located;
         let Scratch { columns, units, encoded, .. } = scratch;
@@ -31,7 +33,7 @@ impl<'a> Step<'a> {
             let pieces = &located.pieces()[located.unit_pieces(slice.unit)];
             if located.units()[slice.unit as usize].codecs == CodecChain::STORED {
                 encoded.clear();
-                if !self.collect(pick.planned, slice.unit, false, encoded)? {
+                if !self.collect(pick.planned, slice.unit, false, in_place, encoded)? {
                     return Ok(false);
                 }
                 if let [Piece::Extent(extent), ..] = pieces {
@@ -42,7 +44,7 @@ impl<'a> Step<'a> {
             }
             let mut failed = false;
             if let [Piece::Extent(extent)] = pieces {
-                match self.decoded(pick.planned, slice.unit, *extent) {
+                match self.decoded(pick.planned, slice.unit, *extent, in_place) {
                     None => return Ok(false),
                     Some(Bytes::There(unit)) => {
                         value.extend_from_slice(&unit[start..end]);
@@ -53,7 +55,7 @@ impl<'a> Step<'a> {
             }
             if !last.is(located, slice.unit) {
                 encoded.clear();
-                if !self.collect(pick.planned, slice.unit, failed, encoded)? {
+                if !self.collect(pick.planned, slice.unit, failed, in_place, encoded)? {
                     return Ok(false);
                 }
                 let codecs = located.units()[slice.unit as usize].codecs;
@@ -76,6 +78,7 @@ impl<'a> Step<'a> {
         planned: &'a PlannedSegment,
         unit: u32,
         failed: bool,
+        in_place: &InPlace,
         into: &mut Vec<u8>,
     ) -> Result<bool, Error> {
         let located = &planned.located;
@@ -87,12 +90,14 @@ impl<'a> Step<'a> {
                 }
                 // What a reader decodes has no parts: read it all.
                 Piece::Extent(extent) if planned.plan.parts(piece as u32).is_empty() => {
-                    if !self.append_from_file(extent, failed, into)? {
+                    if let Some(bytes) = in_place.get(extent) {
+                        into.extend_from_slice(bytes);
+                    } else if !self.append_from_file(extent, failed, into)? {
                         return Ok(false);
                     }
                 }
                 Piece::Extent(extent) => {
-                    if !self.append(planned, piece as u32, extent, into)? {
+                    if !self.append(planned, piece as u32, extent, in_place, into)? {
                         return Ok(false);
                     }
                 }
@@ -120,13 +125,14 @@ impl<'a> Step<'a> {
         planned: &'a PlannedSegment,
         piece: u32,
         extent: Extent,
+        in_place: &InPlace,
         into: &mut Vec<u8>,
     ) -> Result<bool, Error> {
         let mut offset = extent.offset;
         for part in planned.plan.parts(piece) {
             let here = Extent { offset, length: part.length, ..extent };
             offset += part.length;
-            match self.part(planned, *part, here) {
+            match self.part(planned, *part, here, in_place) {
                 None => return Ok(false),
                 Some(Bytes::There(bytes)) => into.extend_from_slice(bytes),
                 Some(Bytes::InFile { failed }) => {
