@@ -200,12 +200,10 @@ impl<'a> Step<'a> {
                 announced += 1;
             }
             ahead_bytes -= extents[number].length;
-            let ahead = &extents[begun.max(number)..announced];
+            let ahead = &extents[begun.max(number + 1).min(announced)..announced];
             let announce = || {
-                if extents.len() > 1 && !context.settings.direct {
-                    for extent in ahead {
-                        context.files.will_need(extent.shard, extent.offset, extent.length);
-                    }
+                for extent in ahead.iter().filter(|_| !context.settings.direct) {
+                    context.files.will_need(extent.shard, extent.offset, extent.length);
                 }
             };
             match request {
