@@ -24,8 +24,8 @@ def load(name):
 
 
 def allowed_dependencies():
-    """Read the table of docs/design.md."""
-    page = (ROOT / "docs/design.md").read_text()
+    """Read the table of docs/architecture.md."""
+    page = (ROOT / "docs/architecture.md").read_text()
     rows = re.findall(r"^\| (forebay-[a-z-]+) \| ([^|]*) \|$", page, flags=re.MULTILINE)
     return {crate: set(filter(None, re.split(r",\s*", names.strip()))) for crate, names in rows}
 
@@ -39,7 +39,7 @@ def test_a_crate_depends_on_nothing_that_the_design_does_not_allow():
         # Kind None is an ordinary dependency; those of tests and of fuzzing are free.
         needed = {one["name"] for one in package["dependencies"] if one["kind"] != "dev"}
         extra = needed - allowed[package["name"]]
-        assert not extra, f"{package['name']} depends on {extra}; docs/design.md does not allow that"
+        assert not extra, f"{package['name']} depends on {extra}; docs/architecture.md does not allow that"
 
 
 def test_dependencies_between_crates_run_one_way():

@@ -17,7 +17,8 @@ use crate::error::ReadError;
 use crate::one_file::OneFile;
 use crate::read_at::ReadAt;
 use crate::retry::{Job, Patience, ReadCounters, read_through, read_up_to};
-use crate::syscalls::{At, FileIo};
+use crate::span::At;
+use crate::syscalls::FileIo;
 
 /// Length of a part \[bytes\]: the usual read of a reader.
 const PART_BYTES: u64 = 1 << 20;

@@ -10,8 +10,8 @@ use forebay_types::ShardId;
 
 use crate::error::ReadError;
 use crate::files::ShardFiles;
-use crate::span::Span;
-use crate::syscalls::{At, Fault, FileIo};
+use crate::span::{At, Span};
+use crate::syscalls::{Fault, FileIo};
 
 type Rule = dyn Fn(At, usize) -> Option<Fault> + Send + Sync;
 

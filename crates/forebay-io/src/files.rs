@@ -30,8 +30,7 @@ use crate::open::{file_bytes, file_system, open_direct, open_error};
 use crate::read_at::ReadAt;
 use crate::readahead_window::{PAGE_BYTES, announced_bytes};
 use crate::sample_files::{SampleFileTable, SampleFiles};
-use crate::span::{Descriptor, LevelId, Span};
-use crate::syscalls::At;
+use crate::span::{At, Descriptor, LevelId, Span};
 
 /// One of the files.
 #[derive(Debug)]

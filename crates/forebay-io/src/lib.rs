@@ -6,7 +6,7 @@
 //! - [`ShardFiles`] are the files of a data set, checked against its index; where each sample has a
 //!   file of its own, a [`SampleFileTable`] names them. [`open_beneath`] opens what lies beneath a
 //!   folder, without following links.
-//! - [`FileIo`] is the seam at which a read is one system call, answered by a [`Span`] of the source
+//! - [`FileIo`] is the seam at which a read is one system call, answered by a [`Span`] of source
 //!   or of a copy; [`FaultyIo`] injects faults there, in tests.
 //! - [`Reader`] completes [`Transfer`]s by one [`Access`]: pread(2) or `io_uring`, with or without
 //!   `O_DIRECT`. [`Failing::read`] is the same for one small read, and remembers where storage has
@@ -67,5 +67,5 @@ pub use read_at::ReadAt;
 pub use reader::{Access, Reader, Refused};
 pub use retry::{CopyCounters, ReadCounters};
 pub use sample_files::{SampleFile, SampleFileTable};
-pub use span::{Descriptor, LevelId, LevelSet, MAX_COPY_LEVELS, Span};
-pub use syscalls::{At, Fault, FileIo, Transfer};
+pub use span::{At, Descriptor, LevelId, LevelSet, MAX_COPY_LEVELS, Span};
+pub use syscalls::{Fault, FileIo, Transfer};

@@ -13,8 +13,7 @@ use forebay_types::ShardId;
 use crate::error::ReadError;
 use crate::read_at::ReadAt;
 use crate::retry::{Answer, Job, ReadCounters, Target, read_up_to};
-use crate::span::{LevelId, LevelSet};
-use crate::syscalls::At;
+use crate::span::{At, LevelId, LevelSet};
 
 /// Reads until `into` is full or the file ends; returns the number of bytes. `path` is the name of
 /// the file in errors.

@@ -7,7 +7,8 @@ use std::time::Instant;
 use crate::error::ReadError;
 use crate::files::ShardFiles;
 use crate::retry::{Job, ReadCounters, read_through};
-use crate::syscalls::{At, FileIo, Transfer};
+use crate::span::At;
+use crate::syscalls::{FileIo, Transfer};
 use crate::uring::{Ring, Trouble, ring_refused};
 
 /// How files are touched.

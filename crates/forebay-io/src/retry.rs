@@ -24,8 +24,8 @@ use forebay_types::ShardId;
 use crate::error::ReadError;
 use crate::files::ShardFiles;
 use crate::open::DIRECT_ALIGN_BYTES;
-use crate::span::{LevelId, LevelSet, MAX_COPY_LEVELS};
-use crate::syscalls::{At, FileIo};
+use crate::span::{At, LevelId, LevelSet, MAX_COPY_LEVELS};
+use crate::syscalls::FileIo;
 
 /// Pauses before another attempt after a failure: a path that fails over needs a moment, a broken
 /// disk will not heal.

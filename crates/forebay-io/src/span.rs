@@ -9,10 +9,21 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::syscalls::At;
+use forebay_types::ShardId;
 
 /// Levels of copies, at most.
 pub const MAX_COPY_LEVELS: usize = 7;
+
+/// Where a read starts, and by which way it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// The file.
+    pub shard: ShardId,
+    /// First byte [bytes from the start of the file].
+    pub offset: u64,
+    /// Around the page cache.
+    pub direct: bool,
+}
 
 /// One storage of the hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,7 +14,7 @@ use forebay_types::ShardId;
 
 use crate::error::ReadError;
 use crate::files::ShardFiles;
-use crate::span::{LevelId, LevelSet, Span};
+use crate::span::{At, LevelId, LevelSet, Span};
 
 /// Bytes to fetch.
 #[derive(Debug)]
@@ -25,17 +25,6 @@ pub struct Transfer<'a> {
     pub offset: u64,
     /// Where they go; its length is the length of the read.
     pub into: &'a mut [u8],
-}
-
-/// Where a read starts, and by which way it goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct At {
-    /// The file.
-    pub shard: ShardId,
-    /// First byte [bytes from the start of the file].
-    pub offset: u64,
-    /// Around the page cache.
-    pub direct: bool,
 }
 
 /// What a test pretends that the kernel did.

@@ -1,41 +1,19 @@
-//! In-place reads: bytes of a step that no reader staged, read from the files before its samples
-//! are copied.
+//! Bytes of a group of samples that were read in place, and how small reads are joined.
 //!
-//! All that is missing of a group of samples is found first, and then requested together:
-//!
-//! - Small extents go to memory of the thread. Those that lie close together are one request.
-//! - A large value of a raw field goes straight to its place in the batch, without a copy.
-//!
-//! The kernel is asked for the next requests while one is waited for. A read that fails is left to
-//! the sample that it is for (`sample.rs`), which reads its own bytes and meets the error.
+//! `fetch.rs` fills it, `sample.rs` takes bytes from it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use forebay_types::{CodecChain, Extent, Piece};
+use forebay_types::Extent;
 
-use crate::batch::layout::Batch;
-use crate::error::Error;
-use crate::pipeline::sample::{Pick, Step};
-use crate::pipeline::unit_decoder::LastUnit;
-use crate::shm::counters::{Counter, count};
-
-/// From this length on a value goes straight to its place \[bytes\]: a copy costs less than a
-/// request below.
-const STRAIGHT_BYTES: u64 = 64 << 10;
-
-/// Gap that is read through between small extents \[bytes\]: the page cache fetches the page anyway.
+/// Gap that is read through between small extents \[bytes\]: the page cache fetches the page
+/// anyway.
 const GAP_BYTES: u64 = 4 << 10;
 
 /// Largest request for small extents \[bytes\].
 const REQUEST_BYTES: u64 = 1 << 20;
-
-/// Memory for the small extents of a group \[bytes\]; the first sample of a group may exceed it.
-const GROUP_BYTES: u64 = 4 << 20;
-
-/// How much the kernel is asked for ahead of the request that is waited for \[bytes\].
-const AHEAD_BYTES: u64 = 16 << 20;
 
 /// What was read for a group of samples.
 #[derive(Default)]
@@ -65,6 +43,32 @@ impl InPlace {
         self.placed.contains(&cell)
     }
 
+    /// Takes the memory of a run, to be filled.
+    pub(crate) fn memory_of(&mut self, run: &Run) -> &mut [u8] {
+        let end = run.start + run.extent.length as usize;
+        self.memory.resize(self.memory.len().max(end), 0);
+        &mut self.memory[run.start..end]
+    }
+
+    /// Takes over the extents of a run whose memory is filled; `small` are those of all runs.
+    pub(crate) fn has(&mut self, run: &Run, small: &[Extent]) {
+        for member in &small[run.members.clone()] {
+            let start = run.start + (member.offset - run.extent.offset) as usize;
+            self.extents.insert(*member, start..start + member.length as usize);
+        }
+    }
+
+    /// Notes that a column is in the batch.
+    pub(crate) fn place(&mut self, cell: usize) {
+        self.placed.push(cell);
+    }
+
+    /// Begins with another group of samples, which are looked through for what is missing.
+    pub(crate) fn begin(&mut self) {
+        self.clear();
+        self.asked = true;
+    }
+
     /// Notes that bytes are neither mapped nor here.
     pub(crate) fn miss(&self) {
         self.missed.set(true);
@@ -84,204 +88,17 @@ impl InPlace {
     }
 }
 
-/// A large value on its way to its place in the batch.
-struct Value<'m> {
-    slot: usize,
-    column: usize,
-    extent: Extent,
-    /// Bytes in front of the value in its unit.
-    head: usize,
-    unit: u32,
-    into: &'m mut [u8],
-}
-
 /// Small extents that are one request.
-struct Run {
-    extent: Extent,
+pub(crate) struct Run {
+    pub(crate) extent: Extent,
     /// Where they go in the memory of [`InPlace`].
-    start: usize,
+    pub(crate) start: usize,
     /// The extents, as a range of the sorted list.
-    members: Range<usize>,
-}
-
-enum Request<'m> {
-    Run(Run),
-    Value(Value<'m>),
-}
-
-impl Request<'_> {
-    fn extent(&self) -> Extent {
-        match self {
-            Self::Run(run) => run.extent,
-            Self::Value(value) => value.extent,
-        }
-    }
-}
-
-impl<'a> Step<'a> {
-    /// Reads what is missing of the samples from `first` on, of as many of them as a group has;
-    /// returns the end of the group, or `None` once the claim is void.
-    ///
-    /// `places` says where the values of raw fields go in the batch: slot times columns plus
-    /// column. `units` are those that were decoded last.
-    pub(crate) fn fetch(
-        &self,
-        batch: &mut Batch,
-        picks: &[(u32, Pick<'a>)],
-        first: usize,
-        places: &[Range<usize>],
-        units: &[LastUnit],
-        in_place: &mut InPlace,
-    ) -> Result<Option<usize>, (usize, Error)> {
-        in_place.clear();
-        in_place.asked = true;
-        if !picks[first..].iter().any(|(_, pick)| pick.planned.has_in_place) {
-            return Ok(Some(picks.len()));
-        }
-        let columns = units.len();
-        let mut small: Vec<Extent> = Vec::new();
-        let mut large: Vec<Value<'_>> = Vec::new();
-        let mut bytes = 0;
-        let mut end = first;
-        for (slot, (_, pick)) in picks.iter().enumerate().skip(first) {
-            if bytes > GROUP_BYTES {
-                break;
-            }
-            end = slot + 1;
-            for (column, last) in units.iter().enumerate() {
-                let value = (!places.is_empty()).then(|| self.missing_value(*pick, slot, column));
-                if let Some(value) = value.flatten() {
-                    large.push(value);
-                    continue;
-                }
-                self.missing(*pick, column, last, |extent| {
-                    bytes += extent.length;
-                    small.push(extent);
-                });
-            }
-        }
-        if small.is_empty() && large.is_empty() {
-            return Ok(Some(end));
-        }
-        self.not_mapped(small.len() + large.len());
-        // Values stand in the batch in another order than in the files.
-        large.sort_unstable_by_key(|value| places[value.slot * columns + value.column].start);
-        let mut rest = batch.bytes_mut();
-        let mut at = 0;
-        for value in &mut large {
-            let place = &places[value.slot * columns + value.column];
-            let (into, behind) = std::mem::take(&mut rest)[place.start - at..].split_at_mut(place.len());
-            (value.into, rest, at) = (into, behind, place.end);
-        }
-        small.sort_unstable();
-        small.dedup();
-        let mut requests: Vec<Request<'_>> = large.into_iter().map(Request::Value).collect();
-        requests.extend(runs(&small).into_iter().map(Request::Run));
-        requests.sort_unstable_by_key(Request::extent);
-        Ok(self.request(picks, &small, requests, in_place, columns)?.then_some(end))
-    }
-
-    /// Makes the requests, in the order of the files; false once the claim is void.
-    fn request(
-        &self,
-        picks: &[(u32, Pick<'a>)],
-        small: &[Extent],
-        requests: Vec<Request<'_>>,
-        in_place: &mut InPlace,
-        columns: usize,
-    ) -> Result<bool, (usize, Error)> {
-        let context = self.shared();
-        let extents: Vec<Extent> = requests.iter().map(Request::extent).collect();
-        let (mut announced, mut ahead_bytes) = (0, 0);
-        for (number, request) in requests.into_iter().enumerate() {
-            let begun = announced;
-            while announced < extents.len() && (ahead_bytes < AHEAD_BYTES || announced <= number) {
-                ahead_bytes += extents[announced].length;
-                announced += 1;
-            }
-            ahead_bytes -= extents[number].length;
-            let ahead = &extents[begun.max(number + 1).min(announced)..announced];
-            let announce = || {
-                for extent in ahead.iter().filter(|_| !context.settings.direct) {
-                    context.files.will_need(extent.shard, extent.offset, extent.length);
-                }
-            };
-            match request {
-                Request::Value(Value { slot, column, extent, head, unit, into }) => {
-                    announce();
-                    let located = &picks[slot].1.planned.located;
-                    if !self.read(located, extent, head, unit, false, into).map_err(|error| (slot, error))? {
-                        return Ok(false);
-                    }
-                    in_place.placed.push(slot * columns + column);
-                }
-                Request::Run(Run { extent, start, members }) => {
-                    let length = extent.length as usize;
-                    in_place.memory.resize(in_place.memory.len().max(start + length), 0);
-                    let into = &mut in_place.memory[start..start + length];
-                    let read = self.ask_storage(extent, || {
-                        announce();
-                        Ok(context.read_in_place(extent, 0, false, &mut [], into).is_ok())
-                    });
-                    let Some(is_read) = read.map_err(|error| (0, error))? else { return Ok(false) };
-                    if !is_read {
-                        continue; // each sample reads its own bytes
-                    }
-                    let members = &small[members];
-                    count(context.slot(), Counter::UnstagedBytes, extent.length);
-                    for member in members {
-                        let start = start + (member.offset - extent.offset) as usize;
-                        in_place.extents.insert(*member, start..start + member.length as usize);
-                    }
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    /// A column that is one large value in its file; its place is set by the caller.
-    fn missing_value<'m>(&self, pick: Pick<'a>, slot: usize, column: usize) -> Option<Value<'m>> {
-        let located = &pick.planned.located;
-        let [slice] = located.slices(pick.need, column) else { return None };
-        let pieces = located.unit_pieces(slice.unit);
-        let [Piece::Extent(extent)] = located.pieces()[pieces.clone()] else { return None };
-        let [part] = pick.planned.plan.parts(pieces.start as u32) else { return None };
-        let is_raw = located.units()[slice.unit as usize].codecs == CodecChain::STORED;
-        if !is_raw || slice.length < STRAIGHT_BYTES || !part.is_in_place() || self.is_mappable(extent) {
-            return None;
-        }
-        Some(Value { slot, column, extent, head: slice.offset as usize, unit: slice.unit, into: &mut [] })
-    }
-
-    /// The extents of a column that are in files only.
-    fn missing(&self, pick: Pick<'a>, column: usize, last: &LastUnit, mut found: impl FnMut(Extent)) {
-        let (located, plan) = (&pick.planned.located, &pick.planned.plan);
-        for slice in located.slices(pick.need, column) {
-            let is_coded = located.units()[slice.unit as usize].codecs != CodecChain::STORED;
-            if is_coded && (plan.decoded(slice.unit).is_some() || last.is(located, slice.unit)) {
-                continue;
-            }
-            for piece in located.unit_pieces(slice.unit) {
-                let Piece::Extent(extent) = located.pieces()[piece] else { continue };
-                let parts = plan.parts(piece as u32);
-                if parts.is_empty() {
-                    found(extent);
-                }
-                let mut offset = extent.offset;
-                for part in parts {
-                    let here = Extent { offset, length: part.length, ..extent };
-                    offset += part.length;
-                    if part.is_in_place() && !self.is_mappable(here) {
-                        found(here);
-                    }
-                }
-            }
-        }
-    }
+    pub(crate) members: Range<usize>,
 }
 
 /// Joins sorted extents to requests.
-fn runs(small: &[Extent]) -> Vec<Run> {
+pub(crate) fn runs(small: &[Extent]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut memory = 0;
     for (number, extent) in small.iter().enumerate() {

@@ -9,12 +9,13 @@
 //!   locations to the planner; `rank_locator` runs one for this rank; `locator_host` is what they
 //!   are given.
 //! - `read_token` is what a reader reads under, where only some nodes may read at a time.
-//! - `gather` fills batch buffers: `in_place` reads what no reader staged, `sample` and
-//!   `sample_parts` deliver one sample; `replacement` finds the sample that replaces a bad one, and
-//!   `bad_samples` lists the bad ones.
+//! - `gather` fills batch buffers: `fetch` reads what no reader staged into `in_place`; `sample`
+//!   and `sample_parts` deliver one sample; `replacement` finds the sample that replaces a bad one,
+//!   and `bad_samples` lists the bad ones.
 
 pub(crate) mod bad_samples;
 pub(crate) mod context;
+pub(crate) mod fetch;
 pub(crate) mod gather;
 pub(crate) mod in_place;
 pub(crate) mod locator_host;

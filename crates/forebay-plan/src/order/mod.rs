@@ -1,9 +1,9 @@
 //! Orders: which sample stands at which position of an epoch.
 //!
 //! An [`Order`] is a pure function of (seed, epoch, step, rank) that keeps no array of the data
-//! set's size and starts at any position. Letters, as in docs/design.md: N samples, B batch per
-//! rank and step, W ranks, G = W·B global batch, T steps per epoch, L lanes. In step s of an epoch,
-//! slot j of rank r holds:
+//! set's size and starts at any position. Letters: N samples, B batch
+//! per rank and step, W ranks, G = W·B global batch, T steps per epoch, L lanes. In step s of an
+//! epoch, slot j of rank r holds:
 //!
 //! - `sequential`: position p = s·G + r·B + j; the sample is p.
 //! - `shuffle`: the same position; the sample is π(p), π keyed by (seed, epoch).
