@@ -16,7 +16,8 @@ import support
 from forebay import _native
 from forebay._core import ForebayError
 from forebay.tools import pfs
-from forebay.tools.pfs import directory, mounts
+from forebay.tools.pfs import mounts
+from forebay.tools.pfs.emulator import EMULATOR
 from forebay.tools.pfs.mounts import entries
 
 # Four targets, fast enough that tests do not wait and slow enough that times are those of the
@@ -68,7 +69,7 @@ def remove_all(below: Path) -> None:
         except (ForebayError, OSError):
             if point in ours(below):
                 mounts.remove(point)
-    for socket in directory.sockets():
+    for socket in EMULATOR.sockets():
         with contextlib.suppress(ForebayError):
             server = pfs.Server.connect(socket)
             if server.backing.is_relative_to(below):

@@ -4,20 +4,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import stat
-import threading
 from pathlib import Path
 
 import pytest
 
 from forebay._core import OptionError, StorageError
 from forebay.tools import pfs
-from forebay.tools.pfs import checks, control, directory, mounts, start
+from forebay.tools.pfs import checks, mounts, start
 from forebay.tools.pfs.mounts import Entry, covering, entries
-from support import DEADLINE_S
 
 TABLE = rb"""21 1 254:0 / / rw,relatime - ext4 /dev/root rw
 30 21 0:30 / /data\040set rw - fuse.forebay-pfs forebay-pfs:/run/a\040b.sock rw,user_id=0
@@ -62,149 +57,6 @@ def test_only_mounts_with_a_control_socket_are_listed(monkeypatch, tmp_path):
     monkeypatch.setattr(mounts, "MOUNTINFO", str(table))
     found = pfs.list_mounts()
     assert found == [pfs.Mount(Path("/data set"), Path("/run/a b.sock"), False)]
-
-
-# --- the runtime directory ---
-
-
-def test_the_runtime_directory_is_made_for_us_alone(monkeypatch, short_path):
-    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(short_path / "made"))
-    path = directory.runtime_directory()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    assert directory.runtime_directory() == path
-    place = directory.socket_of(path, Path("/data"))
-    assert place.name.startswith("pfs-")
-    assert directory.socket_of(path, Path("/other")) != place
-
-
-def test_a_runtime_directory_that_others_can_reach_is_refused(monkeypatch, tmp_path, says):
-    path = tmp_path / "open"
-    path.mkdir(mode=0o755)
-    path.chmod(0o755)
-    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(path))
-    with says(StorageError, "0700", "0755", 700):
-        directory.runtime_directory()
-    path.chmod(0o700)
-    link = tmp_path / "link"
-    link.symlink_to(path)
-    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(link))
-    with says(StorageError):
-        directory.runtime_directory()
-    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", "relative")
-    with says(StorageError):
-        directory.runtime_directory()
-    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(tmp_path / "no" / "such"))
-    with says(StorageError):
-        directory.runtime_directory()
-
-
-def test_the_runtime_directory_follows_xdg_only_where_that_is_there(monkeypatch, tmp_path):
-    monkeypatch.delenv("FOREBAY_RUNTIME_DIR")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert directory.runtime_directory() == tmp_path / "forebay"
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere/at/all")
-    assert directory._choose() == Path(f"/tmp/forebay-{os.geteuid()}")
-
-
-def test_a_runtime_directory_too_long_for_a_socket_is_refused(says):
-    with says(StorageError, 107):
-        directory.socket_of(Path("/" + "x" * 100), Path("/data"))
-
-
-def test_only_a_socket_of_ours_is_ever_removed(tmp_path):
-    # What the mount table says may have been written by somebody else.
-    kept = tmp_path / "pfs-kept.sock"
-    kept.write_text("not a socket")
-    elsewhere = tmp_path / "other.sock"
-    left = tmp_path / "pfs-left.sock"
-    for path in (elsewhere, left):
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
-    directory.log_of(left).write_text("messages")
-    for path in (kept, elsewhere, left, tmp_path / "none"):
-        directory.forget(path)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file() or path.is_socket()) == [
-        "other.sock",
-        "pfs-kept.sock",
-    ]
-
-
-# --- talking to a server that is not what it should be ---
-
-
-class Impostor:
-    """Listens on a socket and treats one connection as told."""
-
-    def __init__(self, path, behave):
-        self.path = path
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        self._thread = threading.Thread(target=self._serve, args=(behave,))
-        self._thread.start()
-
-    def _serve(self, behave):
-        connection, _ = self._listener.accept()
-        with connection:
-            behave(connection)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._thread.join(DEADLINE_S)
-        self._listener.close()
-
-
-@pytest.mark.parametrize(
-    ("answer", "values"),
-    [
-        (b"", ()),
-        (b'{"ok": true, "pid"', ()),
-        (b"hello\n", ("JSON",)),
-        (b"[1]\n", ()),
-        (b'{"pid": 3}\n', ()),
-        (b'{"ok": false, "error": "server 9: expected 0 to 3"}\n', (9, 0, 3)),
-    ],
-)
-def test_an_answer_that_is_none_is_an_error_that_says_so(tmp_path, answer, values, says):
-    def behave(connection):
-        connection.recv(1000)
-        connection.sendall(answer)
-
-    path = tmp_path / "s"
-    with Impostor(path, behave), says(StorageError, *values):
-        control.ask(path, {"command": "ping"})
-
-
-def test_an_answer_in_pieces_is_put_together(tmp_path):
-    value = {"ok": True, "events": [[0.5, 0, "a", 0, 4096, 0.001]] * 10_000}
-
-    def behave(connection):
-        request = connection.recv(1000)
-        value["asked"] = json.loads(request)
-        connection.sendall(json.dumps(value).encode() + b"\n")
-
-    path = tmp_path / "s"
-    with Impostor(path, behave):
-        answer = control.ask(path, {"command": "events", "since": 3})
-    assert answer["asked"] == {"command": "events", "since": 3}
-    assert len(answer["events"]) == 10_000
-    assert "ok" not in answer
-
-
-def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(tmp_path, says):
-    over = threading.Event()
-    path = tmp_path / "s"
-    with Impostor(path, lambda _: over.wait(DEADLINE_S)):
-        with says(StorageError, "0.2"):
-            control.ask(path, {"command": "ping"}, within_s=0.2)
-        over.set()
-
-
-def test_nobody_there_is_an_error_of_its_own(tmp_path, says):
-    with says(control.GoneError):
-        pfs.Server.connect(tmp_path / "none")
 
 
 # --- what is checked before anything is started ---

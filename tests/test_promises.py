@@ -1,4 +1,4 @@
-"""The promises of docs/architecture.md on one node: the same samples in every way, exact cover, resume; memory; given orders."""
+"""Promises on one node: the same samples in every way, exact cover, resume; memory; given orders."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The Rust core as Python sees it. The public API is in the modules around it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = [
     "pfs_serve",
     "pfs_spec",
     "pfs_suggested_time_scale",
+    "runtime_directory",
 ]
 
 VERSION: str
@@ -153,6 +155,7 @@ def limit(
     cold: bool = False,
     pool_bytes: int = 0,
 ) -> dict[str, Any]: ...
+def runtime_directory(*, make: bool) -> Path: ...
 
 # The emulated parallel file system; configurations, specifications and answers are JSON (docs/pfs.md, docs/cost-model.md).
 def pfs_serve(configuration: str) -> None: ...

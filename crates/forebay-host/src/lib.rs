@@ -42,6 +42,8 @@ pub use memory_limits::{available_bytes, default_memory_bytes, limit_bytes, phys
 pub use memory_refusal::{MemoryRefusal, address_left_bytes};
 pub use packet_socket::{MAX_FDS, Packet, PacketListener, PacketSocket, Received, Sent};
 pub use pidfd::{first_exited, has_exited, own_pidfd};
-pub use runtime_directory::{SocketLock, SocketPath, remove_stale_sockets, runtime_directory};
+pub use runtime_directory::{
+    SocketLock, SocketPath, remove_stale_sockets, runtime_directory, runtime_directory_path,
+};
 pub use siblings::{Ended, Siblings};
 pub use thread_error::ThreadError;

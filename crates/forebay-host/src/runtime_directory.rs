@@ -34,11 +34,21 @@ const LOCK: &str = "lock";
 const SOCKET_PATH_BYTES: usize = 107;
 
 /// Returns the runtime directory of this user; creates it if needed.
+///
+/// # Errors
+/// The path is not a directory of this user with mode 0700, or cannot be created.
 pub fn runtime_directory() -> Result<PathBuf, HostError> {
-    let uid = rustix::process::geteuid().as_raw();
-    let path = choose(|name| std::env::var_os(name), uid)?;
-    prepare(&path, uid)?;
+    let path = runtime_directory_path()?;
+    prepare(&path, rustix::process::geteuid().as_raw())?;
     Ok(path)
+}
+
+/// Returns where the runtime directory is, or would be; neither creates nor checks it.
+///
+/// # Errors
+/// The environment variable holds a relative path.
+pub fn runtime_directory_path() -> Result<PathBuf, HostError> {
+    choose(|name| std::env::var_os(name), rustix::process::geteuid().as_raw())
 }
 
 fn choose(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> Result<PathBuf, HostError> {

@@ -13,6 +13,7 @@ mod listener;
 mod log;
 mod pfs;
 mod recipe;
+mod runtime_directory;
 mod siblings;
 mod state;
 mod watchdog;
@@ -38,6 +39,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<state::OrderState>()?;
     module.add_class::<watchdog::Watchdog>()?;
     module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
+    module.add_function(wrap_pyfunction!(runtime_directory::runtime_directory, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_spec, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_presets, module)?)?;

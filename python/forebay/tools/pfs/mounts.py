@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay._core import StorageError
-from forebay.tools.pfs.directory import forget
+from forebay.tools.pfs.emulator import EMULATOR
 
 __all__ = ["TYPE", "Entry", "Mount", "covering", "entries", "find", "list_mounts", "remove", "remove_stale"]
 
@@ -175,7 +175,7 @@ def remove_stale() -> list[Path]:
         except StorageError:
             continue
         removed.append(mount.mount)
-        forget(mount.socket)
+        EMULATOR.forget(mount.socket)
     return removed
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from forebay._core import StorageError, StorageTimeout, option_error
+from forebay.tools.daemon import GoneError
 from forebay.tools.pfs import checks, start
-from forebay.tools.pfs.control import GoneError, ask
-from forebay.tools.pfs.directory import forget, sockets
+from forebay.tools.pfs.emulator import EMULATOR
 from forebay.tools.pfs.mounts import TYPE, entries, find, remove
 
 __all__ = ["Server", "unmount"]
@@ -49,7 +49,7 @@ class Server:
             If no server listens.
         """
         path = Path(socket)
-        return cls(path, ask(path, {"command": "ping"}))
+        return cls(path, EMULATOR.ask(path, {"command": "ping"}))
 
     @classmethod
     def of(cls, mount: str | os.PathLike[str]) -> Server:
@@ -135,7 +135,7 @@ class Server:
         StorageError
             If the server has ended, or reports an error.
         """
-        return ask(self.socket, {"command": command, **request})
+        return EMULATOR.ask(self.socket, {"command": command, **request})
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class Server:
         if [os.fspath(one) for one in self.mounts] == [point]:
             self._wait_for_end(request)
         else:
-            ask(self.socket, request)
+            EMULATOR.ask(self.socket, request)
 
     def _wait_for_end(self, request: dict[str, Any]) -> None:
         try:
@@ -266,7 +266,7 @@ class Server:
             # The server has ended, or is in another pid namespace.
             process = None
         try:
-            ask(self.socket, request)
+            EMULATOR.ask(self.socket, request)
             if process is not None:
                 waiting = select.poll()
                 waiting.register(process, select.POLLIN)
@@ -311,7 +311,7 @@ def unmount(mount: str | os.PathLike[str]) -> Path:
     found, path = find(mount), Path(os.path.realpath(mount))
     if found is None:
         # A server is not notified if someone else unmounts a partitioned mount.
-        for socket in sockets():
+        for socket in EMULATOR.sockets():
             with suppress(GoneError):
                 server = Server.connect(socket)
                 if path in server.mounts:
@@ -328,5 +328,5 @@ def unmount(mount: str | os.PathLike[str]) -> Path:
     except GoneError:
         if any(entry.point == found.mount and entry.type == TYPE for entry in entries()):
             remove(found.mount)
-        forget(found.socket)
+        EMULATOR.forget(found.socket)
     return found.mount

@@ -15,10 +15,6 @@ import errno
 import json
 import math
 import os
-import select
-import subprocess
-import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,24 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from forebay import _native
-from forebay._core import StorageError, StorageTimeout, option_error
+from forebay._core import StorageError, option_error
+from forebay.tools.daemon import GoneError
 from forebay.tools.pfs import checks
-from forebay.tools.pfs.control import GoneError, ask
-from forebay.tools.pfs.directory import is_ours, locked, log_of, runtime_directory, socket_of
+from forebay.tools.pfs.emulator import EMULATOR
 from forebay.tools.pfs.mounts import TYPE, entries, list_mounts, remove_stale
 
 __all__ = ["DEFAULT_PRESET", "Started", "Wanted", "prepare", "start"]
 
 DEFAULT_PRESET = "lustre-hdd"
-
-# Watchdog for the start of a server, which takes milliseconds on an idle machine [s].
-_UP_WITHIN_S = 60.0
-
-# Interval between attempts to connect to a starting server [s].
-_TRY_EVERY_S = 0.01
-
-# Maximum number of log lines in an error, from the end.
-_LOG_LINES = 20
 
 # Fields of a spec that are text and not compared.
 _TEXTS = ("about", "sources")
@@ -131,10 +118,9 @@ class Started:
 
 def start(backing: str | os.PathLike[str], points: list[Any], wanted: Wanted) -> Started:
     """Mount a backing directory at empty directories; see :meth:`forebay.tools.pfs.Server.start`."""
-    directory = runtime_directory()
-    with locked(directory):
+    with EMULATOR.locked():
         removed, whole, found = _examine(backing, points)
-        socket, facts = _running(directory, whole)
+        socket, facts = _running(whole)
         if facts is not None:
             _compare(wanted, facts)
             _join(socket, found)
@@ -153,10 +139,9 @@ def prepare(
     OptionError
         If a server of this backing directory is already running.
     """
-    directory = runtime_directory()
-    with locked(directory):
+    with EMULATOR.locked():
         removed, whole, found = _examine(backing, points)
-        socket, facts = _running(directory, whole)
+        socket, facts = _running(whole)
         if facts is not None:
             raise option_error(
                 f"{whole} is mounted already, by process {facts['pid']}",
@@ -177,16 +162,18 @@ def _examine(backing: str | os.PathLike[str], points: list[Any]) -> tuple[list[P
     return removed, whole, checks.check_points(whole, points)
 
 
-def _running(directory: Path, backing: Path) -> tuple[Path, dict[str, Any] | None]:
+def _running(backing: Path) -> tuple[Path, dict[str, Any] | None]:
     """Return the socket of the server of a backing directory, and its facts if it runs.
 
     Also queries the servers of all mounts: one may have been started with another runtime
     directory.
     """
-    ours = socket_of(directory, backing)
-    for socket in dict.fromkeys([ours, *(mount.socket for mount in list_mounts() if is_ours(mount.socket))]):
+    ours = EMULATOR.socket(os.fsencode(backing))
+    for socket in dict.fromkeys(
+        [ours, *(mount.socket for mount in list_mounts() if EMULATOR.is_own(mount.socket))]
+    ):
         try:
-            facts = ask(socket, {"command": "ping"})
+            facts = EMULATOR.ask(socket, {"command": "ping"})
         except GoneError:
             continue
         if facts["backing"] == os.fspath(backing):
@@ -199,12 +186,12 @@ def _join(socket: Path, points: list[Path]) -> None:
     done = []
     try:
         for point in points:
-            ask(socket, {"command": "mount", "mount": os.fspath(point)})
+            EMULATOR.ask(socket, {"command": "mount", "mount": os.fspath(point)})
             done.append(point)
     except BaseException:
         for point in done:
             with suppress(StorageError):
-                ask(socket, {"command": "unmount", "mount": os.fspath(point)})
+                EMULATOR.ask(socket, {"command": "unmount", "mount": os.fspath(point)})
         raise
 
 
@@ -259,59 +246,11 @@ def _configure(backing: Path, points: list[Path], socket: Path, wanted: Wanted) 
 
 def _launch(configuration: dict[str, Any], socket: Path) -> None:
     """Start the process of a server and wait until it has mounted everything."""
-    socket.unlink(missing_ok=True)
-    log = log_of(socket)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    alive, theirs = os.pipe()
-    messages = os.open(log, flags, 0o600)
-    try:
-        # The server holds the other end of the pipe while it lives.
-        subprocess.run(
-            [sys.executable, "-m", "forebay.tools.pfs.serve", str(theirs)],
-            input=json.dumps(configuration),
-            text=True,
-            stdout=messages,
-            stderr=messages,
-            pass_fds=(theirs,),
-            check=False,
-        )
-        os.close(theirs)
-        theirs = -1
-        _wait_until_up(configuration, socket, log, alive)
-    except BaseException:
-        # An interrupted start leaves no server.
-        with suppress(StorageError):
-            ask(socket, {"command": "end"})
-        raise
-    finally:
-        for descriptor in (alive, theirs, messages):
-            if descriptor >= 0:
-                os.close(descriptor)
-
-
-def _wait_until_up(configuration: dict[str, Any], socket: Path, log: Path, alive: int) -> None:
     expected = set(map(Path, configuration["mounts"]))
-    attempt = f"mount {configuration['backing']}"
-    deadline = time.monotonic() + _UP_WITHIN_S
-    while time.monotonic() < deadline:
-        try:
-            facts = ask(socket, {"command": "ping"}, within_s=max(deadline - time.monotonic(), 0.1))
-        except GoneError:
-            facts = None
-        if facts is not None and set(map(Path, facts["mounts"])) >= expected:
-            there = {entry.point for entry in entries() if entry.type == TYPE}
-            if there >= expected:
-                return
-        if select.select([alive], [], [], _TRY_EVERY_S)[0]:
-            said = "\n".join(_end_of(log)) or "it said nothing"
-            log.unlink(missing_ok=True)
-            socket.unlink(missing_ok=True)
-            raise StorageError(f"{attempt}: the emulator ended before it was up\n{said}")
-    raise StorageTimeout(f"{attempt}: the emulator was not up within {_UP_WITHIN_S:g} s\nhint: see {log}")
 
+    def is_up(facts: dict[str, Any]) -> bool:
+        return set(map(Path, facts["mounts"])) >= expected and expected <= {
+            entry.point for entry in entries() if entry.type == TYPE
+        }
 
-def _end_of(log: Path) -> list[str]:
-    try:
-        return log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-    except OSError:
-        return []
+    EMULATOR.launch(configuration, socket, attempt=f"mount {configuration['backing']}", is_up=is_up)

@@ -1,4 +1,4 @@
-"""The control socket of a server: one line of JSON per request and per answer.
+"""The control socket of a daemon: one line of JSON per request and per answer.
 
 Each request has its own connection, so a forked process never reads half of an answer.
 """
@@ -15,35 +15,54 @@ from forebay._core import StorageError, StorageTimeout
 
 __all__ = ["GoneError", "ask"]
 
-# Timeout of an answer [s]: dropping the page cache of a large node takes seconds, other requests do
-# not.
+# Timeout of an answer [s]: the emulator drops the page cache of a large node in seconds.
 ANSWER_WITHIN_S = 60.0
 
 _PIECE_BYTES = 1 << 16
 
 
 class GoneError(StorageError):
-    """No server listens on the socket, or it ended before it answered."""
+    """No daemon listens on the socket, or it ended before it answered."""
 
 
-def ask(socket: Path, request: dict[str, Any], *, within_s: float = ANSWER_WITHIN_S) -> dict[str, Any]:
+def ask(
+    socket: Path,
+    request: dict[str, Any],
+    *,
+    name: str,
+    hint: str,
+    within_s: float = ANSWER_WITHIN_S,
+) -> dict[str, Any]:
     """Send a request and return the answer, without its ``ok``.
+
+    Parameters
+    ----------
+    socket
+        Of the daemon.
+    request
+        ``command`` and its arguments.
+    name
+        Of the daemon, for errors: "the emulator".
+    hint
+        Advice if no daemon listens.
+    within_s
+        Timeout [s].
 
     Raises
     ------
     GoneError
-        If no server listens, or it ends before it answers.
+        If no daemon listens, or it ends before it answers.
     StorageError
         If the answer is late or invalid, or reports an error.
     """
-    attempt = f"ask the emulator at {socket} for {request.get('command')!r}"
+    attempt = f"ask {name} at {socket} for {request.get('command')!r}"
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as connection:
         connection.settimeout(within_s)
         try:
             connection.connect(os.fspath(socket))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise GoneError(
-                f"{attempt}: no server is there\nhint: forebay pfs list", errno=error.errno, filename=socket
+                f"{attempt}: no server is there\nhint: {hint}", errno=error.errno, filename=socket
             ) from error
         except OSError as error:
             raise StorageError(
