@@ -114,3 +114,16 @@ def test_a_digest_is_of_id_and_bytes_whatever_holds_them():
     assert verify.sample_digest(3, memoryview(b"abcd")) == of_bytes
     assert verify.sample_digest(4, b"abcd") != of_bytes
     assert verify.sample_digest(3, b"") != verify.sample_digest(4, b"")
+
+
+def test_epochs_split_the_time_and_the_counters():
+    rank = rank_of_stamps(0, 0, 4, 20, [2, 6, 10, 14], [5, 7, 12, 16], [5, 8, 12, 16], epochs=(0, 2))
+    rank.measured["counters"] = [{"reads": 7, "read_bytes": 70}, {"reads": 9, "read_bytes": 75}]
+    first, second = timing.repetition([rank], 2.0)["by_epoch"]
+    assert first == {
+        "epoch": 0, "seconds": 4, "exposed_seconds": 0.5, "samples": 8, "requested_bytes": 2 << 20,
+        "pfs": {"reads": 7, "read_bytes": 70},
+    }  # fmt: skip
+    assert (second["seconds"], second["exposed_seconds"]) == (4, (2 + 2) / 2)
+    assert second["pfs"] == {"reads": 2, "read_bytes": 5}
+    assert timing.repetition([rank_of_stamps(0, 0, 1, 3, [1], [2], [3])], 1.0)["by_epoch"][0]["pfs"] is None

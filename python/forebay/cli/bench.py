@@ -20,6 +20,8 @@ STRATEGIES = "pylmdb-skipping,pylmdb-contiguous,forebay"
 DATA = Path("bench-data")
 
 _SECONDS = re.compile(r"^(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|)$")
+_RATE = re.compile(r"^(\d+(?:\.\d*)?|\.\d+)\s*([KMG]bit)$")
+_BITS = {"Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 
 
@@ -51,6 +53,25 @@ def _time_scale(_: click.Context, __: click.Parameter, text: str) -> float | str
     if not 0 < factor < float("inf"):
         raise click.BadParameter(f"expected a number above 0 or auto, found {text!r}")
     return factor
+
+
+def _size(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    from forebay._core import OptionError
+    from forebay.options import parse_bytes
+
+    try:
+        return None if text is None else parse_bytes(parameter.opts[0], text)
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    match = _RATE.match(text.strip())
+    if match is None or not (rate := round(float(match[1]) * _BITS[match[2]])):
+        raise click.BadParameter(f"expected a rate such as 10Gbit or 100Mbit, found {text!r}")
+    return rate
 
 
 @click.command()
@@ -153,6 +174,38 @@ def _time_scale(_: click.Context, __: click.Parameter, text: str) -> float | str
 )
 @click.option("--targets", type=COUNT, help="With --pfs: storage targets, fewer than the preset has.")
 @click.option(
+    "--tier",
+    "tiers",
+    metavar="PRESET",
+    multiple=True,
+    help="Mount an empty directory with this preset on each node, for {tier} in --environment and --wrapper.",
+)
+@click.option(
+    "--environment",
+    metavar="NAME:VARIABLE=VALUE",
+    multiple=True,
+    help="Set a variable for the ranks of rows strategy@order+NAME.",
+)
+@click.option(
+    "--wrapper",
+    "wrappers",
+    metavar="NAME:COMMAND",
+    multiple=True,
+    help="Start the ranks of rows strategy@order+NAME through this command.",
+)
+@click.option(
+    "--node-memory",
+    metavar="SIZE",
+    callback=_size,
+    help="Limit memory and page cache of each node, 2GiB for example.  [default: those of the machine]",
+)
+@click.option(
+    "--link-rate",
+    metavar="RATE",
+    callback=_rate,
+    help="Limit the link of each node, 10Gbit for example.  [default: none]",
+)
+@click.option(
     "--launcher",
     default="auto",
     show_default=True,
@@ -189,6 +242,8 @@ def command(
     strategies: str,
     order: str,
     baselines: tuple[str, ...],
+    environment: tuple[str, ...],
+    wrappers: tuple[str, ...],
     report: Path | None,
     skip_verify: bool,
     timeout: float,
@@ -212,6 +267,7 @@ def command(
     from forebay.tools.bench.runner import bench
     from forebay.tools.bench.settings import Settings
     from forebay.tools.bench.strategies import parse
+    from forebay.tools.bench.surroundings import parse_surroundings
     from forebay.tools.ranks.launch import terminations_as_interrupts
 
     if report is not None:
@@ -233,7 +289,7 @@ def command(
                 )
     if global_batch is not None:
         batch_size = _share(global_batch, batch_size, options["world_size"] or ranks)
-    rows = parse(strategies, order, programs.find(baselines))
+    rows = parse(strategies, order, programs.find(baselines), parse_surroundings(environment, wrappers))
     with progress() as show, terminations_as_interrupts():
         prepared: Prepared | None = None
         if workload is not None:

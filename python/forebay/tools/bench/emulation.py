@@ -38,7 +38,7 @@ class Emulation:
 
 
 @contextmanager
-def emulate(settings: Settings, mounts: Sequence[Path]) -> Iterator[Emulation]:
+def emulate(settings: Settings, mounts: Sequence[Sequence[Path]]) -> Iterator[Emulation]:
     """Bring the nodes up, and take them away at the end.
 
     Parameters
@@ -46,12 +46,12 @@ def emulate(settings: Settings, mounts: Sequence[Path]) -> Iterator[Emulation]:
     settings
         Of the bench.
     mounts
-        Mounts of the emulated file system by node; none without it.
+        Mounts of emulated file systems by node; none without any.
 
     Raises
     ------
     ClusterError
-        If namespaces were asked for and cannot be had.
+        If namespaces were asked for, or a rate of their links, and they cannot be had.
     """
     if settings.nodes == 1:
         yield Emulation(None)
@@ -61,9 +61,9 @@ def emulate(settings: Settings, mounts: Sequence[Path]) -> Iterator[Emulation]:
         return
     try:
         with launch.held_interrupts():
-            cluster = Cluster(settings.nodes, [[mount] for mount in mounts] or None)
+            cluster = Cluster(settings.nodes, mounts or None, link_rate=settings.link_rate)
     except ClusterError as error:
-        if settings.node_emulation == "namespaces":
+        if settings.node_emulation == "namespaces" or settings.link_rate is not None:
             raise
         yield Emulation("environment", str(error))
         return

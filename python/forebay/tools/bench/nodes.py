@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,10 +55,54 @@ class Nodes:
         """Environment of the ranks."""
         self.mounts: list[Path] = []
         """Of the emulated file system, by node; none without it."""
+        self.tiers: list[list[Path]] = []
+        """Tier mounts by node; none without any."""
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
+
+    def all_mounts(self) -> list[list[Path]]:
+        """Return all mounts by node."""
+        data = [[mount] for mount in self.mounts] or [[] for _ in range(self.count)]
+        tiers = self.tiers or [[] for _ in range(self.count)]
+        return [*map(list.__add__, data, tiers)] if self.mounts or self.tiers else []
+
+    def mount_tiers(self, presets: tuple[str, ...], directory: Path) -> None:
+        """Mount empty directories as tiers, each a file system of its own, at the data's time scale.
+
+        Raises
+        ------
+        StorageError
+            If the emulator cannot be started.
+        """
+        from forebay.tools import pfs
+
+        for node in range(self.count):
+            mounts = []
+            for number, preset in enumerate(presets):
+                store = directory / f"store{node}-tier{number}"
+                mount = directory / f"{MOUNTS}{node}-tier{number}"
+                for one in (store, mount):
+                    one.mkdir(mode=0o700)
+                pfs.Server.start(store, [mount], preset=preset, time_scale=self.time_scale)
+                mounts.append(mount)
+            if mounts:
+                self.tiers.append(mounts)
+
+    def empty_tiers(self) -> None:
+        """Remove what a run has left in the tiers."""
+        for of_node in self.tiers:
+            for mount in of_node:
+                for left in mount.iterdir():
+                    if left.is_dir() and not left.is_symlink():
+                        shutil.rmtree(left)
+                    else:
+                        left.unlink()
+
+    def counters(self) -> str | None:
+        """Return the control socket of the emulator, whose counters are taken after each epoch."""
+        return None
 
     def describe(self) -> dict[str, Any] | None:
         """Give what a result says about the emulator; None without one."""
@@ -111,6 +156,10 @@ class EmulatedNodes(Nodes):
         self._limit_files = [mounts[0] / file.relative_to(base) for file in inside]
         self.time_scale = float(server.time_scale)
         self._next_event = 0
+
+    def counters(self) -> str:
+        """Return the control socket of the emulator."""
+        return str(self._server.socket)
 
     def describe(self) -> dict[str, Any]:
         """Give the file system's numbers, the time scale, and what the model allows."""
@@ -187,30 +236,41 @@ def nodes(facts: Facts, settings: Settings) -> Iterator[Nodes]:
     from forebay.tools import pfs
 
     found = pfs.find(facts.paths[0])
-    if settings.pfs is None and found is None:
-        plain = Nodes(facts, settings.nodes)
-        if settings.nodes > 1:
-            plain._warn(
-                "the nodes share the page cache of this machine: the data set is not on a mount of the emulator"
-            )
-        yield plain
-        return
     if settings.pfs is not None and found is not None:
         raise option_error(
             f"--pfs: the data set lies on the emulator's mount {found.mount} already", "leave --pfs out"
         )
+    if settings.pfs is None and found is None and not settings.tiers:
+        yield _plain(facts, settings)
+        return
     with scratch(f"{SCRATCH}nodes-") as directory:
         with launch.held_interrupts():
-            cache = directory / "cache"
-            cache.mkdir(mode=0o700)
-            made = [directory / f"{MOUNTS}{node}" for node in range(settings.nodes)]
-            for one in made:
-                one.mkdir()
-            if found is None:
-                emulated = _start(facts, settings, made, cache)
+            if settings.pfs is None and found is None:
+                made = _plain(facts, settings)
             else:
-                emulated = _join(facts, found.mount, made[1:], cache)
-        yield emulated
+                made = _emulated(facts, settings, found, directory)
+            made.mount_tiers(settings.tiers, directory)
+        yield made
+
+
+def _plain(facts: Facts, settings: Settings) -> Nodes:
+    plain = Nodes(facts, settings.nodes)
+    if settings.nodes > 1:
+        plain._warn(
+            "the nodes share the page cache of this machine: the data set is not on a mount of the emulator"
+        )
+    return plain
+
+
+def _emulated(facts: Facts, settings: Settings, found: Any, directory: Path) -> EmulatedNodes:
+    cache = directory / "cache"
+    cache.mkdir(mode=0o700)
+    mounts = [directory / f"{MOUNTS}{node}" for node in range(settings.nodes)]
+    for one in mounts:
+        one.mkdir()
+    if found is None:
+        return _start(facts, settings, mounts, cache)
+    return _join(facts, found.mount, mounts[1:], cache)
 
 
 def _start(facts: Facts, settings: Settings, mounts: list[Path], cache: Path) -> EmulatedNodes:

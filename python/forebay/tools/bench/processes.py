@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank, (_, theirs) in enumerate(pairs):
-            program = [*enter[rank], sys.executable, "-m", "forebay.tools.bench.rank", path]
+            prefix = [*run["prefix"], str(rank)] if run["prefix"] else []
+            program = [*enter[rank], *prefix, sys.executable, "-m", "forebay.tools.bench.rank", path]
             program += ["--rank", str(rank), "--barrier", str(theirs.fileno())]
             processes.append(subprocess.Popen(program, pass_fds=[theirs.fileno()]))
             theirs.close()

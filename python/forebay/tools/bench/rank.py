@@ -132,6 +132,7 @@ def _measure(run: dict[str, Any], place: Place, barrier: Barrier, source_of: Ope
     clock = time.perf_counter_ns
     compute_ns = round(run["compute_seconds"] * 1e9)
     progress = _Progress(barrier.rank)
+    counters = _Counters(run["counters"] if barrier.rank == 0 else None)
     got: list[int] = []
     arrived: list[int] = []
     together: list[int] = []
@@ -165,6 +166,7 @@ def _measure(run: dict[str, Any], place: Place, barrier: Barrier, source_of: Ope
             together.append(clock())
             if step + 1 == run["steps"]:
                 break
+        counters.take()
     finished = clock()
     usage = process_usage() - process_before
     for before, after in busy:
@@ -173,6 +175,7 @@ def _measure(run: dict[str, Any], place: Place, barrier: Barrier, source_of: Ope
         "rank": place.rank,
         "node": place.node,
         "usage": dataclasses.asdict(usage),
+        "counters": counters.taken,
         **_read(transfers() - transfers_before, source.facts(), place),
     }
     source.close()
@@ -239,6 +242,25 @@ def _size(records: Any) -> int:
 def _sleep_until(deadline_ns: int) -> None:
     while (left := deadline_ns - time.perf_counter_ns()) > 0:
         time.sleep(left / 1e9)
+
+
+class _Counters:
+    """Takes what the emulated file system has counted so far, after each epoch; on rank 0 only."""
+
+    def __init__(self, socket: str | None) -> None:
+        self.taken: list[dict[str, int]] = []
+        self._server = None
+        if socket is not None:
+            from forebay.tools.pfs import Server
+
+            self._server = Server.connect(Path(socket))
+
+    def take(self) -> None:
+        """Take the sums over all nodes."""
+        if self._server is not None:
+            nodes = self._server.stats()["nodes"]
+            keys = ("reads", "read_bytes", "metadata")
+            self.taken.append({key: sum(node[key] for node in nodes) for key in keys})
 
 
 class _Progress:

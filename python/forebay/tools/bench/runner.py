@@ -29,9 +29,11 @@ from forebay.tools.bench import processes, timing, verify
 from forebay.tools.bench.emulation import Emulation, emulate
 from forebay.tools.bench.facts import SCHEMA, Facts
 from forebay.tools.bench.minimum_bytes import minimum_bytes
+from forebay.tools.bench.node_memory import memory_groups
 from forebay.tools.bench.nodes import SCRATCH, Nodes, nodes
 from forebay.tools.bench.settings import Settings
 from forebay.tools.bench.strategies import Row
+from forebay.tools.bench.surroundings import check_tiers
 from forebay.tools.ranks import launch
 from forebay.tools.report.data import RESULT_VERSION
 from forebay.tools.scratch import remove_leftovers, scratch
@@ -44,6 +46,8 @@ VERIFIED_EPOCHS = 2
 """Epochs of a verification run, at most: the second shows that epochs are told apart, or walked alike."""
 
 _INDEX = (sys.executable, "-m", "forebay", "index", "--schema", SCHEMA)
+
+_ENTER = str(Path(__file__).with_name("enter.py"))
 
 LIMIT_SECONDS, LIMIT_BLOCK_BYTES = 0.5, 4 << 20
 LIMIT_KINDS = (("sequential", 1), ("direct", 1), ("direct", 4))
@@ -84,6 +88,9 @@ class _Measured:
             "digest_epoch": self.verified.digest_epoch if self.verified else None,
             "explain": self.explain,
             "shuffle_quality": self.shuffle_quality,
+            "label": self.row.label,
+            "environment": self.row.surroundings.environment,
+            "wrapper": list(self.row.surroundings.wrapper),
         }
 
 
@@ -119,8 +126,13 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
     runner = _Runner(facts, settings, report, running)
     load = os.getloadavg()[0]
     remove_leftovers(SCRATCH)
-    with nodes(facts, settings) as where, emulate(settings, where.mounts) as emulation:
-        runner.emulation = emulation
+    check_tiers({row.label: row.surroundings for row in rows}, len(settings.tiers))
+    with (
+        memory_groups(settings.nodes, settings.node_memory) as groups,
+        nodes(facts, settings) as where,
+        emulate(settings, where.all_mounts()) as emulation,
+    ):
+        runner.emulation, runner.memory_groups = emulation, groups
         of_engine = [one.row for one in measured if one.status == "ok" and one.row.baseline is None]
         if of_engine:
             runner.index(where, recipe=any(row.computes for row in of_engine))
@@ -156,6 +168,7 @@ class _Runner:
         self._facts, self._settings, self._report = facts, settings, report
         self.launcher = _launcher(settings)
         self.emulation = Emulation(None)
+        self.memory_groups: list[Path] = []
         self._per_epoch = settings.steps_per_epoch(facts.samples)
         self._done = 0
         epochs = settings.repetitions * settings.epochs
@@ -223,11 +236,12 @@ class _Runner:
 
     def _run(self, row: Row, where: Nodes, title: str, *, verify: bool, epochs: int) -> list[timing.Rank]:
         settings, facts = self._settings, self._facts
+        where.empty_tiers()
         with (
             launch.held_interrupts() as interrupts,
             scratch(f"{SCRATCH}run-") as directory,
         ):
-            run = {
+            run: dict[str, Any] = {
                 "directory": str(directory),
                 "strategy": row.strategy,
                 "order": row.order,
@@ -247,12 +261,20 @@ class _Runner:
                 "verify": verify,
                 "deadline_s": settings.deadline_s,
                 "job": f"bench-{secrets.token_hex(8)}",
+                "counters": None if verify else where.counters(),
+                "memory_groups": [str(group) for group in self.memory_groups],
+                "tiers": [[str(mount) for mount in of_node] for of_node in where.tiers],
+                "environment": row.surroundings.environment,
+                "wrapper": row.surroundings.wrapper,
+                "prefix": [],
             }
             path = directory / "run.json"
+            if run["memory_groups"] or run["environment"] or run["wrapper"]:
+                run["prefix"] = [sys.executable, "-S", _ENTER, str(path)]
             path.write_text(json.dumps(run), encoding="utf-8")
             try:
                 launch.run(
-                    self._command(path),
+                    self._command(path, run["prefix"]),
                     deadline_s=settings.deadline_s,
                     progress=lambda done: self._report("steps", self._done + done, self._all),
                     what=title,
@@ -267,12 +289,13 @@ class _Runner:
             self._done += epochs * self._per_epoch
             return [_read(directory, rank) for rank in range(settings.ranks)]
 
-    def _command(self, run: Path) -> list[str]:
+    def _command(self, run: Path, prefix: list[str]) -> list[str]:
         if self.launcher == "processes":
             return processes.command(run)
         per_node = [len(ranks) for ranks in self._settings.ranks_of_nodes()]
         program = ("-m", "forebay.tools.bench.rank", str(run))
-        return launch.command(self._settings.ranks, program, self.emulation.cluster, per_node)
+        prefix = [*prefix, "mpi"] if prefix else []
+        return launch.command(self._settings.ranks, program, self.emulation.cluster, per_node, prefix)
 
     def _enter(self, node: int) -> list[str]:
         cluster = self.emulation.cluster
@@ -400,6 +423,9 @@ def _result(
         "repetitions": settings.repetitions,
         "compute_seconds": settings.compute_seconds,
         "cold": settings.cold,
+        "tiers": list(settings.tiers),
+        "node_memory_bytes": settings.node_memory,
+        "link_rate_bits_per_second": settings.link_rate,
         "launcher": runner.launcher,
         "pfs": emulator,
         "limit": limit,

@@ -44,6 +44,12 @@ class Settings:
     """Mount the data set with this preset of the emulator for the run."""
     time_scale: float | str = "auto"
     targets: int | None = None
+    tiers: tuple[str, ...] = ()
+    """Presets of the emulator, each mounted empty and writable on each node."""
+    node_memory: int | None = None
+    """Limit of a node's memory and page cache [bytes]; None: that of the machine."""
+    link_rate: int | None = None
+    """Rate of the link of each node, in each direction [bit/s]; None: as fast as the machine is."""
     command: tuple[str, ...] = field(default=())
     """What the user typed, for the report."""
 
@@ -68,6 +74,11 @@ class Settings:
         if self.world_size is not None and self.world_size < self.ranks:
             raise option_error(
                 f"--world-size: expected at least --ranks ({self.ranks}), found {self.world_size}"
+            )
+        if self.link_rate is not None and (self.nodes == 1 or self.node_emulation == "environment"):
+            raise option_error(
+                "--link-rate: expected several nodes that are namespaces, found "
+                + ("one node" if self.nodes == 1 else "--node-emulation environment")
             )
         if not 0 <= self.compute_seconds < 3600:
             raise option_error(f"--compute: expected seconds from 0 to an hour, found {self.compute_seconds}")

@@ -4,18 +4,20 @@ A row is ``strategy@order``. A strategy is a preset of the engine, whatever
 ``forebay.Loader(strategy=)`` takes, or a baseline, which has one order and no other. A comma also
 stands inside ``forebay:access=pread,readers=2`` and ``group:samples=512,window=4``: a part that
 begins with ``name=`` belongs to the one before it. ``ladder`` stands for the rows of the paper on
-LMDBIO, each of which removes one cost of the one before, with the default last.
+LMDBIO, each of which removes one cost of the one before, with the default last. A row
+``strategy@order+NAME`` runs in the surroundings NAME (``surroundings``).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from forebay._core import OptionError, option_error
 from forebay.options import STRATEGIES, Strategy, resolve
 from forebay.tools.bench.baselines import Baseline
+from forebay.tools.bench.surroundings import Surroundings
 
 __all__ = ["LADDER", "Row", "parse"]
 
@@ -50,6 +52,9 @@ class Row:
     order: str
     baseline: Baseline | None = None
     """None: a preset of the engine."""
+    label: str = ""
+    """Name of its surroundings; empty without any."""
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     @property
     def computes(self) -> bool:
@@ -66,11 +71,16 @@ class Row:
 
     @property
     def name(self) -> str:
-        """``strategy@order``."""
-        return f"{self.strategy}@{self.order}"
+        """``strategy@order``, and ``+NAME`` of its surroundings."""
+        return f"{self.strategy}@{self.order}" + (f"+{self.label}" if self.label else "")
 
 
-def parse(text: str, order: str, baselines: Mapping[str, Baseline]) -> tuple[Row, ...]:
+def parse(
+    text: str,
+    order: str,
+    baselines: Mapping[str, Baseline],
+    surroundings: Mapping[str, Surroundings] | None = None,
+) -> tuple[Row, ...]:
     """Read a list of rows.
 
     Parameters
@@ -82,6 +92,8 @@ def parse(text: str, order: str, baselines: Mapping[str, Baseline]) -> tuple[Row
         where this is none that a cursor can take.
     baselines
         All there are, by name.
+    surroundings
+        All there are, by name; each has to be used.
 
     Raises
     ------
@@ -90,9 +102,22 @@ def parse(text: str, order: str, baselines: Mapping[str, Baseline]) -> tuple[Row
         that there are.
     """
     rows: list[Row] = []
+    known = surroundings or {}
     for part in _parts(text):
+        part, plus, label = part.partition("+")
+        if plus and label not in known:
+            raise option_error(
+                f"--strategies: {part}+{label}: no surroundings are called {label!r}",
+                "define them with --environment or --wrapper",
+            )
         strategy, _, asked = part.partition("@")
-        rows.append(_row(strategy, asked, order, baselines))
+        row = _row(strategy, asked, order, baselines)
+        rows.append(replace(row, label=label, surroundings=known[label]) if plus else row)
+    if unused := set(known) - {row.label for row in rows}:
+        raise option_error(
+            f"--strategies: expected a row in the surroundings {min(unused)}, found none",
+            f"name one, such as {rows[0].strategy if rows else 'forebay'}+{min(unused)}",
+        )
     names = [row.name for row in rows]
     if not rows:
         raise option_error("--strategies: expected at least one strategy, found none")

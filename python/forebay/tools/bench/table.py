@@ -86,6 +86,15 @@ def lines_above(result: dict[str, Any]) -> Iterator[str]:
         f"{result['epochs']} x {_number(result['steps'], 'step')}, compute {result['compute_seconds'] * 1e3:g} ms; "
         f"median of {_number(result['repetitions'], 'run')}"
     )
+    limits = []
+    if (memory := result.get("node_memory_bytes")) is not None:
+        limits.append(f"{_bytes_text(memory)} of memory")
+    if (rate := result.get("link_rate_bits_per_second")) is not None:
+        limits.append(f"links of {rate / 1e9:g} Gbit/s")
+    if tiers := result.get("tiers"):
+        limits.append(f"tiers {', '.join(tiers)}")
+    if limits:
+        yield f"each node has {'; '.join(limits)}"
 
 
 def _shortened(error: str) -> str:
@@ -160,6 +169,22 @@ def _behind(result: dict[str, Any]) -> Iterator[str]:
         yield f"{one.name}: {one.words()}"
 
 
+def _epochs(result: dict[str, Any]) -> Iterator[str]:
+    """Give the epochs of each row, where there are several."""
+    for row in result["rows"]:
+        runs = [one["by_epoch"] for one in row["repetitions"] if one.get("by_epoch")]
+        count = min(map(len, runs), default=0)
+        if count < 2:
+            continue
+        cells = []
+        for epoch in range(count):
+            of_epoch = [run[epoch] for run in runs]
+            cell = f"{statistics.median(one['seconds'] for one in of_epoch):.3f} s"
+            fetched = [one["pfs"]["read_bytes"] for one in of_epoch if one["pfs"]]
+            cells.append(cell + (f" ({_bytes_text(statistics.median(fetched))} fetched)" if fetched else ""))
+        yield f"{row['name']} by epoch: {', '.join(cells)}"
+
+
 def lines_below(result: dict[str, Any]) -> Iterator[str]:
     """Give what stands below the table: the limit, what was compared, whose reading is too slow, errors and warnings."""
     limit = result["limit"]["rate_mib_s"]
@@ -178,6 +203,7 @@ def lines_below(result: dict[str, Any]) -> Iterator[str]:
         )
         names = ", ".join(one["rows"])
         yield f"verified, {what}: {names}" if one["equal"] else f"DIFFERENT: {one['difference']}"
+    yield from _epochs(result)
     yield from _behind(result)
     for row in result["rows"]:
         if row["status"] != "ok":

@@ -98,7 +98,50 @@ def repetition(ranks: Sequence[Rank], time_scale: float) -> dict[str, Any]:
     found |= _locating(readers)
     found["messages_per_step"] = _messages_per_step(ranks)
     found["guess_hit_share"] = _guess_hit_share(ranks)
+    found["by_epoch"] = _by_epoch(ranks, real)
     return found | {"ranks": rows, "readers": readers}
+
+
+def _by_epoch(ranks: Sequence[Rank], real: float) -> list[dict[str, Any]]:
+    """Give time and counters of each epoch; the first one has the start-up.
+
+    What is read ahead for the next epoch counts where it is read.
+    """
+    edges = [*map(int, ranks[0].arrays["epochs"]), ranks[0].steps]
+    counters: list[dict[str, int]] = next(
+        (rank.measured["counters"] for rank in ranks if rank.measured.get("counters")), []
+    )
+    found = []
+    begin = min(int(rank.arrays["marks"][0]) for rank in ranks)
+    before: dict[str, int] = {}
+    for number, (first, end) in enumerate(itertools.pairwise(edges)):
+        if end == first:
+            continue
+        last = max(int(rank.arrays["together"][end - 1]) for rank in ranks)
+        waits = [
+            int(
+                (
+                    rank.arrays["got"][max(first, 1) : end]
+                    - rank.arrays["together"][max(first, 1) - 1 : end - 1]
+                ).sum()
+            )
+            for rank in ranks
+        ]
+        now = counters[number] if number < len(counters) else None
+        found.append(
+            {
+                "epoch": number,
+                "seconds": (last - begin) / real,
+                "exposed_seconds": statistics.fmean(waits) / real,
+                "samples": sum(int(rank.arrays["samples"][first:end].sum()) for rank in ranks),
+                "requested_bytes": sum(int(rank.arrays["sizes"][first:end].sum()) for rank in ranks),
+                "pfs": None
+                if now is None
+                else {key: value - before.get(key, 0) for key, value in now.items()},
+            }
+        )
+        begin, before = last, now or {}
+    return found
 
 
 def _in_model_time(reader: dict[str, Any], time_scale: float) -> dict[str, Any]:

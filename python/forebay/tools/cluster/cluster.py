@@ -63,6 +63,8 @@ class Cluster:
     mounts : sequence of sequences of path, optional
         For each node, the mounts of the emulated file system that it is to see; of others it sees
         none. They must be there already, and must be unmounted only after the cluster's end.
+    link_rate : int, optional
+        Rate of the link of each node, in each direction [bit/s].
 
     Attributes
     ----------
@@ -75,11 +77,19 @@ class Cluster:
         If it cannot be made; the message says why.
     """
 
-    def __init__(self, nodes: int, mounts: Sequence[Sequence[str | os.PathLike[str]]] | None = None) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        mounts: Sequence[Sequence[str | os.PathLike[str]]] | None = None,
+        *,
+        link_rate: int | None = None,
+    ) -> None:
         if not 1 <= nodes <= MAX_NODES:
             raise ClusterError(f"cluster: expected from 1 to {MAX_NODES} nodes, found {nodes}")
         if (reason := missing()) is not None:
             raise ClusterError(f"cluster of {nodes} nodes: {reason}")
+        if link_rate is not None and shutil.which("tc") is None:
+            raise ClusterError(f"cluster of {nodes} nodes: a rate of links needs the program tc (iproute2)")
         self.names = tuple(f"node{number}" for number in range(nodes))
         self._user = [] if may_mount() else ["--user", "--map-root-user"]
         points = [[os.path.realpath(point) for point in of_node] for of_node in mounts or [()] * nodes]
@@ -107,17 +117,18 @@ class Cluster:
         finally:
             os.close(starter)
         try:
-            self._set_up(points, starter)
+            self._set_up(points, starter, link_rate)
         except BaseException:
             self.close()
             raise
 
-    def _set_up(self, points: list[list[str]], starter: int) -> None:
+    def _set_up(self, points: list[list[str]], starter: int, link_rate: int | None) -> None:
         wanted = {
             "names": self.names,
             "mounts": points,
             "emulated": [os.fspath(mount.mount) for mount in list_mounts()],
             "starter": starter,
+            "link_rate": link_rate,
             "shared_memory_bytes": SHARED_MEMORY_BYTES,
         }
         assert self._init.stdin is not None

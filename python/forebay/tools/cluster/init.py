@@ -117,7 +117,7 @@ def _make(wanted: dict[str, Any]) -> list[int]:
     for number, (name, init) in enumerate(zip(names, inits, strict=True)):
         _wait_until_up(name, init)
         (PLACE / name).write_text(f"{init.pid}\n")
-        _join(number, init.pid)
+        _join(number, init.pid, wanted["link_rate"])
     return [init.pid for init in inits]
 
 
@@ -168,8 +168,8 @@ def _wait_until_up(name: str, init: subprocess.Popen[bytes]) -> None:
     raise OSError(f"{name} did not come up: {said.decode(errors='replace').strip() or 'it said nothing'}")
 
 
-def _join(number: int, init: int) -> None:
-    """Join a node to the bridge."""
+def _join(number: int, init: int, link_rate: int | None) -> None:
+    """Join a node to the bridge; ``link_rate`` limits both directions [bit/s]."""
     link = f"link{number}"
     _ip(
         f"link add {link} type veth peer name eth0 netns /proc/{init}/ns/net",
@@ -182,6 +182,17 @@ def _join(number: int, init: int) -> None:
         "link set eth0 up",
         inside=("nsenter", "--target", str(init), "--net"),
     )
+    if link_rate is not None:
+        _limit(link, link_rate)
+        _limit("eth0", link_rate, inside=("nsenter", "--target", str(init), "--net"))
+
+
+def _limit(device: str, rate: int, *, inside: tuple[str, ...] = ()) -> None:
+    """Limit what a device sends [bit/s]."""
+    # A bucket of 10 ms, and of one segment that the kernel has not cut into packets at least.
+    burst = max(rate // 8 // 100, 1 << 16)
+    limit = ["rate", f"{rate}bit", "burst", str(burst), "latency", "50ms"]
+    _run(*inside, "tc", "qdisc", "add", "dev", device, "root", "tbf", *limit)
 
 
 def _ip(*commands: str, inside: tuple[str, ...] = ()) -> None:

@@ -57,7 +57,11 @@ def missing_mpi(ranks: int) -> str | None:
 
 
 def command(
-    ranks: int, program: Sequence[str], cluster: Cluster | None = None, per_node: Sequence[int] = ()
+    ranks: int,
+    program: Sequence[str],
+    cluster: Cluster | None = None,
+    per_node: Sequence[int] = (),
+    prefix: Sequence[str] = (),
 ) -> list[str]:
     """Give the command that starts `ranks` copies of ``python -m mpi4py PROGRAM``.
 
@@ -71,6 +75,8 @@ def command(
         Start them on its nodes.
     per_node
         With it: ranks of each node; they are numbered node by node.
+    prefix
+        What each rank executes, with its Python and the program behind it.
 
     Raises
     ------
@@ -85,7 +91,8 @@ def command(
     if cluster is not None:
         hosts = ",".join(f"{name}:{count}" for name, count in zip(cluster.names, per_node, strict=True))
         flags = [*flags, *_places(hydra, cluster.shell, hosts)]
-    whole = [str(mpiexec), *flags, "-n", str(ranks), sys.executable, "-m", "mpi4py", *program]
+    whole = [str(mpiexec), *flags, "-n", str(ranks), *prefix]
+    whole += [sys.executable, "-m", "mpi4py", *program]
     if cluster is not None:
         # Files of the launcher and of MPI go into the memory of hub and nodes, and with them.
         whole = cluster.in_hub(["env", "TMPDIR=/dev/shm", *whole])
