@@ -76,93 +76,91 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None
 
 @click.command()
 @click.argument("dataset", nargs=-1)
-@click.option(
-    "--workload", metavar="NAME", help="Make the data of a published workload, scaled, and run that."
-)
+@click.option("--workload", metavar="NAME", help="Generate and run a published workload (docs/workloads.md).")
 @click.option(
     "--variant",
     metavar="NAME",
-    help="Published variant of the workload, for example h100.  [default: the first]",
+    help="Published variant of the workload, for example h100.  [default: first]",
 )
 @click.option(
     "--scale",
     default=0.001,
     show_default=True,
     type=Finite(0, min_open=True),
-    help="Factor on the workload's size.",
+    help="With --workload: factor on the size of its data.",
 )
 @click.option(
-    "--container", metavar="NAME", help="Write the workload in this format: lmdb, hdf5, tfrecord, npz."
+    "--container",
+    metavar="NAME",
+    help="With --workload: format of its data: lmdb, hdf5, tfrecord, npz.  [default: the published one]",
 )
 @click.option(
     "--data",
     default=DATA,
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where workloads' data is made, and found again.",
+    help="With --workload: directory in which its data are generated and reused.",
 )
-@click.option("--ranks", default=4, show_default=True, type=COUNT, help="Ranks.")
-@click.option("--nodes", default=1, show_default=True, type=COUNT, help="Nodes that they are split into.")
+@click.option("--ranks", default=4, show_default=True, type=COUNT, help="Number of ranks.")
+@click.option("--nodes", default=1, show_default=True, type=COUNT, help="Number of nodes.")
 @click.option(
     "--ranks-per-node",
     metavar="N,N,...",
     callback=_numbers,
-    help="Ranks of each node, in place of --ranks and --nodes: 5,3,1 for example.",
+    help="Ranks of each node, for example 5,3,1, instead of --ranks and --nodes.",
 )
 @click.option(
     "--node-emulation",
     default="auto",
     show_default=True,
     type=click.Choice(("auto", "namespaces", "environment")),
-    help="How several nodes are emulated; auto takes namespaces where they can be made.",
+    help="How to emulate nodes; auto: namespaces if permitted, else environment.",
 )
 @click.option(
     "--world-size",
     type=COUNT,
-    help="Walk as the first ranks of a job of this many: the pattern of a large job on few processes.",
+    help="Read as the first ranks of a job of this size: the access pattern of a large job.",
 )
 @click.option(
     "--strategies",
     default=STRATEGIES,
     show_default=True,
     metavar="LIST",
-    help="Rows, strategy or strategy@order, with commas in between; ladder for those of the LMDBIO paper.",
+    help="Comma-separated rows, each strategy or strategy@order; ladder: the rows of the LMDBIO paper.",
 )
-@click.option(
-    "--order", default="group", show_default=True, help="Order of the engine's rows that name none."
-)
+@click.option("--order", default="group", show_default=True, help="Order of engine rows without @order.")
 @click.option(
     "--baseline",
     "baselines",
     multiple=True,
     metavar="FILE",
-    help="A Python file with baselines of your own; several times for several.",
+    help="Python file with your own baselines; repeat for several.",
 )
-@click.option("--batch-size", type=COUNT, help="Samples per rank and step: 32, or the workload's.")
+@click.option("--batch-size", type=COUNT, help="Samples per rank and step.  [default: 32, or the workload's]")
 @click.option(
     "--global-batch",
     type=COUNT,
-    help="Samples of all ranks and step, in place of --batch-size: a multiple of the ranks of the job.",
+    help="Samples of all ranks per step, a multiple of the ranks, instead of --batch-size.",
 )
 @click.option("--steps", type=COUNT, help="Maximum steps per epoch.  [default: all]")
-@click.option("--epochs", default=1, show_default=True, type=COUNT, help="Epochs of a run.")
+@click.option("--epochs", default=1, show_default=True, type=COUNT, help="Epochs per run.")
 @click.option(
     "--repetitions",
     default=3,
     show_default=True,
     type=COUNT,
-    help="Runs of each row, interleaved.",
+    help="Runs per row; runs of all rows are interleaved.",
 )
 @click.option(
     "--compute",
     metavar="TIME",
     callback=_seconds,
-    help="Compute of a step, 5ms for example: 0, or the workload's.",
+    help="Compute time of a step, for example 5ms.  [default: 0, or the workload's]",
 )
 @click.option("--seed", default=0, show_default=True, type=NUMBER, help="Seed of the shuffles.")
-@click.option("--cold", is_flag=True, help="Empty the page caches before each run.")
+@click.option("--cold", is_flag=True, help="Drop the page caches before each run.")
 @click.option(
-    "--pfs", metavar="PRESET", help="Mount the data on an emulated parallel file system for the run."
+    "--pfs", metavar="PRESET", help="Mount the data on an emulated parallel file system for each run."
 )
 @click.option(
     "--time-scale",
@@ -172,7 +170,7 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None
     callback=_time_scale,
     help="With --pfs: real seconds per model second.",
 )
-@click.option("--targets", type=COUNT, help="With --pfs: storage targets, fewer than the preset has.")
+@click.option("--targets", type=COUNT, help="With --pfs: number of storage targets.  [default: the preset's]")
 @click.option(
     "--tier",
     "tiers",
@@ -210,20 +208,20 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None
     default="auto",
     show_default=True,
     type=click.Choice(("auto", "mpi", "processes")),
-    help="What starts the ranks.",
+    help="How to start the ranks.",
 )
 @click.option(
     "--timeout",
     default=900.0,
     show_default=True,
     type=Finite(1),
-    help="Seconds that one run may take.",
+    help="Maximum seconds per run.",
 )
+@click.option("--skip-verify", is_flag=True, help="Skip the run of each row that verifies its samples.")
 @click.option(
-    "--skip-verify", is_flag=True, help="Leave out the run of each row that checks what it hands out."
-)
-@click.option(
-    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with pictures, too."
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write an HTML report to this path.",
 )
 @as_json
 def command(
@@ -250,11 +248,11 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Run strategies side by side, on real ranks, and tell where the time goes.
+    """Compare strategies on real ranks and print where the time of each goes.
 
-    DATASET is what `forebay.open` takes, or files that a baseline reads; --workload makes one
-    instead. Every row runs once to check what it hands out, then --repetitions times, interleaved
-    with the others. docs/bench.md explains the columns.
+    DATASET is what `forebay.open` takes, or files that a baseline reads; --workload generates one.
+    Each row runs once for verification, then --repetitions times, interleaved with the other rows.
+    docs/bench.md explains the columns.
     """
     if bool(dataset) == (workload is not None):
         raise click.UsageError("expected either DATASET or --workload NAME")

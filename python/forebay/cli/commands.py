@@ -20,15 +20,15 @@ __all__ = ["COMMANDS", "as_json", "cli", "dataset_options"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 COMMANDS = {
-    "index": "Build the sidecar of a dataset; print samples, bytes read, seconds.",
-    "inspect": "Print format, shards, samples, sizes, layout and file system of a dataset.",
-    "verify": "Read every sample of a dataset and check it.",
-    "convert": "Write the samples of a dataset in another format.",
-    "bench": "Run strategies side by side on a data set; where the time goes.",
-    "limit": "Measure what a storage can do: sequential, random, direct, mmap, by block size.",
-    "pfs": "Mount a directory as an emulated parallel file system; counters, faults.",
-    "report": "Make an HTML page of a bench result or of an emulated file system's event log.",
-    "demo": "Train a small model on MPI ranks of this machine from a real LMDB file.",
+    "index": "Build the index of a data set and store it in a sidecar.",
+    "inspect": "Print format, shards, samples, sizes and layout of a data set.",
+    "verify": "Read and check every sample of a data set.",
+    "convert": "Write the samples of a data set in another format.",
+    "bench": "Compare strategies on a data set and print where the time goes.",
+    "limit": "Measure the read rate of a storage by access kind and block size.",
+    "pfs": "Mount a directory as an emulated parallel file system.",
+    "report": "Write an HTML page from a result or an event log.",
+    "demo": "Train a small model from an LMDB file on MPI ranks of this machine.",
 }
 
 
@@ -76,26 +76,27 @@ SAMPLE_AXES: Mapping[str, Any] = {"auto": "auto", "0": 0, "none": None}
 """What `--sample-axis` may be, and what `forebay.open` takes for it."""
 
 _OPENING = (
-    click.option(
-        "--format", metavar="NAME", help="The container format. By itself it is found from the contents."
-    ),
+    click.option("--format", metavar="NAME", help="Container format.  [default: detected from the contents]"),
     click.option(
         "--field",
         "field",
         metavar="NAME[:TYPE[:SHAPE]]",
         multiple=True,
-        help="A field that is wanted, by itself all; of raw files with type and shape: image:u1:3x32x32.",
+        help="Field to read; repeat for several. Raw files need its type and shape, for example "
+        "image:u1:3x32x32.  [default: all]",
     ),
-    click.option("--record-bytes", type=SIZE, metavar="N", help="Size of a record of a raw file."),
+    click.option("--record-bytes", type=SIZE, metavar="N", help="Record length of a raw file."),
     click.option(
         "--header-bytes",
         type=OFFSET,
         default=0,
         metavar="N",
-        help="Bytes in front of its first record.",
+        help="Bytes before the first record of a raw file.  [default: 0]",
     ),
     click.option(
-        "--schema", metavar="NAME", help="How records become fields; by itself what the first ones look like."
+        "--schema",
+        metavar="NAME",
+        help="How records become fields.  [default: detected from the first records]",
     ),
     click.option("--database", metavar="NAME", help="Named sub-database of an LMDB environment."),
     click.option(
@@ -103,8 +104,8 @@ _OPENING = (
         type=click.Choice(list(SAMPLE_AXES)),
         default="auto",
         show_default=True,
-        help="What counts the samples of HDF5, npy and npz files: 0, the first axis; none, each file is one sample; auto, "
-        "the first axis, with a warning where that is in doubt.",
+        help="Samples of HDF5, npy and npz files. 0: the first axis counts them. none: each file is one. "
+        "auto: as 0, with a warning if the files look like single samples.",
     ),
 )
 

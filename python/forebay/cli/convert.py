@@ -42,16 +42,16 @@ def _list(found: Converted) -> None:
 @click.option(
     "--to",
     metavar="NAME",
-    help="The format of TARGET. By itself its suffix tells: .lmdb, .h5, .npz and so on.",
+    help="Format of TARGET.  [default: from its suffix]",
 )
 @click.option(
     "--bad-samples",
     type=click.Choice(["raise", "skip"]),
     default="raise",
     show_default=True,
-    help="What a sample does that cannot be read or decoded, or has a wrong checksum: end with an error, or be left out.",
+    help="Whether a bad sample ends the command or is left out.",
 )
-@click.option("--force", is_flag=True, help="Replace TARGET, if it is a file or an LMDB environment.")
+@click.option("--force", is_flag=True, help="Replace TARGET if it is a file or an LMDB environment.")
 @as_json
 def command(
     opening: Callable[[], Dataset],
@@ -61,14 +61,14 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write the samples of DATASET, in order, to TARGET in another format, with that format's own library.
+    """Write the samples of DATASET, in order, to TARGET in another format.
 
-    Written are lmdb, hdf5, tfrecord, recordio, tar, npy, npz, raw and folder. What TARGET cannot
-    hold is refused before anything is written; what it does not keep as it was (a shape, a name) is
-    told. TARGET gets its name when it is complete.
+    Formats: lmdb, hdf5, tfrecord, recordio, tar, npy, npz, raw, folder. The command fails before it
+    writes if TARGET cannot hold the samples, and reports what TARGET stores differently, such as a
+    shape. It creates TARGET under a temporary name and renames it when it is complete.
 
-    Every checksum that DATASET has is compared. A bad sample is an error that names file, sample
-    and offset; with `--bad-samples skip` it is left out, and listed.
+    The command compares every checksum in DATASET. A bad sample is an error that names file, sample
+    and offset. `--bad-samples skip` leaves bad samples out and lists them.
     """
     from forebay.cli.output import bytes_text, print_json, print_pairs, progress
     from forebay.tools.convert import convert

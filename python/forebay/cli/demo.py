@@ -12,32 +12,32 @@ from forebay.cli.numbers import COUNT
 
 @click.command()
 @click.option("--ranks", default=4, show_default=True, type=COUNT, help="MPI ranks.")
-@click.option("--samples", default=200_000, show_default=True, type=COUNT, help="Training samples to make.")
+@click.option("--samples", default=200_000, show_default=True, type=COUNT, help="Number of training samples.")
 @click.option(
     "--output",
     default="demo.html",
     show_default=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The page to write.",
+    help="Page to write.",
 )
-@click.option("--keep", is_flag=True, help="Keep the data set for the next time.")
+@click.option("--keep", is_flag=True, help="Keep the data set for the next run.")
 @click.option(
     "--pfs",
     "preset",
     metavar="PRESET",
-    help="File system to emulate (forebay pfs presets).  [default: nfs, with FUSE]",
+    help="File system to emulate, see `forebay pfs presets`.  [default: nfs, if FUSE is available]",
 )
-@click.option("--no-pfs", is_flag=True, help="Read the local disk.")
+@click.option("--no-pfs", is_flag=True, help="Read the local disk instead of an emulated file system.")
 @as_json
 def command(
     ranks: int, samples: int, output: Path, keep: bool, preset: str | None, no_pfs: bool, as_json: bool
 ) -> int:
-    """Train a small model on MPI ranks of this machine from a real LMDB file, three ways.
+    """Train a small model from an LMDB file on MPI ranks of this machine, three times.
 
-    With py-lmdb and Caffe's skipping pattern, with Forebay in the same order (the losses are
-    identical), and with Forebay's group order. The file is read through an emulated NFS server
-    where FUSE can be used, else from the local disk. Prints a table and writes a page. Needs `pip
-    install 'forebay[demo]'`.
+    The runs use py-lmdb with Caffe's skipping pattern, Forebay in the same order (with identical
+    losses), and Forebay's group order. They read through an emulated NFS server if FUSE is
+    available, else from the local disk. The command prints a table and writes a page. Install its
+    libraries with `pip install 'forebay[demo]'`.
     """
     try:
         from forebay.tools.demo import main

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 @click.option(
     "--sidecar-in-dataset",
     is_flag=True,
-    help="Write it beside the data, for all users, instead of into the cache directory.",
+    help="Write the sidecar beside the data, for all users, not into the cache directory.",
 )
 @click.option(
     "--provenance",
     is_flag=True,
-    help="Look for a recipe too: the few facts about how the data were written from which their layout can be computed.",
+    help="Also derive a recipe: a few numbers from which the layout can be computed.",
 )
 @click.option(
     "--provenance-from",
     metavar="FILE.toml",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Take the recipe from this file and read sixteen leaf pages, not the tree; unverified until `forebay verify`.",
+    help="Take the recipe from this file; read 16 leaf pages instead of the tree. Verify it with `forebay verify`.",
 )
 @as_json
 def command(
@@ -40,13 +40,15 @@ def command(
     provenance_from: Path | None,
     as_json: bool,
 ) -> None:
-    """Build the sidecar of DATASET (paths or patterns; several are the shards of one dataset).
+    """Build the index of DATASET and store it in a sidecar.
 
-    The sidecar tells where each sample lies, so that opening the dataset needs no search. By itself
-    it is kept in the cache directory of the user.
+    DATASET is a path or pattern; several are the shards of one data set.
 
-    A recipe (docs/provenance.md) makes the same known without reading the tree. It is kept in the
-    same place.
+    The index has the location of each sample, so that opening the data set needs no search. The
+    sidecar is a file in the user's cache directory.
+
+    The index can also be computed from a recipe (docs/provenance.md), without reading the tree. The
+    recipe is stored beside the sidecar.
     """
     from forebay.cli.output import bytes_text, print_json, print_pairs, progress
 

@@ -16,20 +16,29 @@ if TYPE_CHECKING:
 
 @click.command()
 @dataset_options
-@click.option("--ranks", default=1, show_default=True, type=COUNT, help="Ranks of the order.")
+@click.option(
+    "--ranks", default=1, show_default=True, type=COUNT, help="Ranks to compute the default order for."
+)
 @click.option(
     "--batch-size",
     default=32,
     show_default=True,
     type=COUNT,
-    help="Samples per rank and step of the order.",
+    help="Samples per rank and step to compute the default order for.",
 )
-@click.option("--epochs", type=COUNT, help="Epochs of the training: does the order shuffle well enough?")
+@click.option(
+    "--epochs",
+    type=COUNT,
+    help="Epochs of the training; warn if the order does not shuffle well enough for them.",
+)
 @as_json
 def command(
     opening: Callable[[], Dataset], ranks: int, batch_size: int, epochs: int | None, as_json: bool
 ) -> None:
-    """Print format, shards, samples, sizes, layout and file system of DATASET, and how well its default order shuffles."""
+    """Print format, shards, samples, sizes, layout and file system of DATASET.
+
+    The command also prints how well the default order shuffles.
+    """
     from forebay.cli.output import print_json, print_pairs
 
     dataset = opening().native

@@ -30,7 +30,7 @@ def _blocks(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> li
     "kinds",
     multiple=True,
     type=click.Choice(KINDS),
-    help="What to measure; several times for several. All.",
+    help="Access kind; repeat for several.  [default: all]",
 )
 @click.option(
     "--block",
@@ -38,13 +38,17 @@ def _blocks(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> li
     multiple=True,
     metavar="SIZE",
     callback=_blocks,
-    help=f"Block size; several times for several. {', '.join(BLOCKS)}.",
+    help=f"Block size; repeat for several.  [default: {', '.join(BLOCKS)}]",
 )
-@click.option("--seconds", default=0.5, show_default=True, type=Finite(0.01), help="Time per figure.")
+@click.option("--seconds", default=0.5, show_default=True, type=Finite(0.01), help="Seconds per measurement.")
 @click.option(
-    "--threads", default=1, show_default=True, type=click.IntRange(1, 64), help="Threads that read at once."
+    "--threads",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Threads that read in parallel.",
 )
-@click.option("--cold", is_flag=True, help="Empty the page cache of the file first, and read nothing twice.")
+@click.option("--cold", is_flag=True, help="Drop the file from the page cache first, and read no byte twice.")
 @as_json
 def command(
     path: str,
@@ -55,10 +59,10 @@ def command(
     cold: bool,
     as_json: bool,
 ) -> None:
-    """Measure how fast the file at PATH can be read: MiB/s by kind of access and block size.
+    """Measure the read rate of a file in MiB/s, by access kind and block size.
 
-    PATH is only read: a file, or a directory whose largest file is taken. Bytes that are in the
-    page cache come from there, unless `direct` goes past it or --cold empties it first.
+    PATH is a file, or a directory, of which the largest file is read. Cached bytes come from the
+    page cache; the kind `direct` bypasses it, and --cold drops the file from it first.
     """
     from forebay import _native
     from forebay.cli.output import bytes_text, print_json, print_table, progress

@@ -62,7 +62,7 @@ def _time_scale(_: click.Context, __: click.Parameter, text: str | None) -> floa
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object; may also stand after the subcommand."
+    "--json", "as_json", is_flag=True, help="Print one JSON object; --json also works after the subcommand."
 )
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
@@ -81,29 +81,31 @@ def command(context: click.Context, as_json: bool) -> None:
     "--preset",
     metavar="NAME",
     shell_complete=_complete_presets,
-    help="File system to emulate, see `forebay pfs presets` [default: lustre-hdd].",
+    help="File system to emulate, see `forebay pfs presets`.  [default: lustre-hdd]",
 )
 @click.option(
     "--spec",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="TOML file with the numbers of a file system, instead of a preset.",
+    help="TOML file that describes the file system, instead of --preset.",
 )
-@click.option("--targets", type=COUNT, metavar="N", help="Number of storage targets [default: the preset's].")
-@click.option("--stripe", metavar="SIZE", callback=_bytes, help="Stripe size [default: the preset's].")
-@click.option("--stripe-count", type=COUNT, metavar="N", help="Targets per file [default: the preset's].")
+@click.option(
+    "--targets", type=COUNT, metavar="N", help="Number of storage targets.  [default: the preset's]"
+)
+@click.option("--stripe", metavar="SIZE", callback=_bytes, help="Stripe size.  [default: the preset's]")
+@click.option("--stripe-count", type=COUNT, metavar="N", help="Targets per file.  [default: the preset's]")
 @click.option(
     "--time-scale",
     metavar="K",
     callback=_time_scale,
-    help="Factor on all times of the model; auto: what a small machine needs [default: 1].",
+    help="Factor on all times of the model; auto: slow enough for a small machine.  [default: 1]",
 )
-@click.option("--seed", type=NUMBER, metavar="N", help="Seed of the model's jitter [default: 0].")
+@click.option("--seed", type=NUMBER, metavar="N", help="Seed of the model's jitter.  [default: 0]")
 @click.option(
     "--events",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Record every read in this file, as JSON lines.",
+    help="Record every read in this file as JSON lines.",
 )
 @click.option("--foreground", is_flag=True, help="Serve in this process until Ctrl-C or SIGTERM.")
 @_json
@@ -304,9 +306,13 @@ def drop_caches(mounts: tuple[Path, ...], as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="eio: file, on the mount or relative to it.",
 )
-@click.option("--from", "begin", metavar="OFFSET", callback=_bytes, help="eio: first byte [default: 0].")
+@click.option("--from", "begin", metavar="OFFSET", callback=_bytes, help="eio: first byte.  [default: 0]")
 @click.option(
-    "--to", "end", metavar="OFFSET", callback=_bytes, help="eio: end of the range [default: end of the file]."
+    "--to",
+    "end",
+    metavar="OFFSET",
+    callback=_bytes,
+    help="eio: end of the range.  [default: end of the file]",
 )
 @click.option("--server", "number", type=NUMBER, metavar="N", help="stall, slow: number of the server.")
 @click.option(

@@ -16,11 +16,11 @@ from forebay.cli.commands import as_json
     "--output",
     metavar="PAGE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Page to write.  [default: the path of the source, with the suffix .html]",
+    help="Page to write.  [default: path of the source with the suffix .html]",
 )
 @as_json
 def command(source: Path, output: Path | None, as_json: bool) -> None:
-    """Make one self-contained HTML page from a result or an event log.
+    """Write one self-contained HTML page from a result or an event log.
 
     RESULT is the output of `forebay bench --json` or `forebay demo --json`; EVENTS is a file that
     `forebay pfs mount --events` wrote.

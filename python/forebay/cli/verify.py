@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 )
 @as_json
 def command(opening: Callable[[], Dataset], threads: int, as_json: bool) -> int:
-    """Read every sample of DATASET and check it: readable, where the index says, decodable by the schema.
+    """Read every sample of DATASET and check its location, schema and checksums.
 
-    Bad samples are listed; the exit code is then 1. A recipe that is kept of DATASET
-    (docs/provenance.md) is compared with all records: a declared one that passes counts as verified
-    from then on; one that fails is reported and never used.
+    The command lists bad samples and then exits with 1. It also compares a stored recipe
+    (docs/provenance.md) with all records. A declared recipe that passes is verified from then on; one
+    that fails is reported and never used.
     """
     from forebay.cli.index import recipe_pairs
     from forebay.cli.output import print_json, print_pairs, progress
