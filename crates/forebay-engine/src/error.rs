@@ -398,7 +398,7 @@ impl From<RendezvousError> for Error {
     fn from(error: RendezvousError) -> Self {
         let error = match error {
             RendezvousError::Interrupted => return Self::Interrupted,
-            RendezvousError::Refused(text) => return Self::from_wire(&text),
+            RendezvousError::Rejected(text) => return Self::from_wire(&text),
             error => error,
         };
         let (class, hint) = (error.class(), error.hint().map(str::to_owned));

@@ -1,5 +1,5 @@
-//! Ranks of a node die, by SIGKILL, at every stage: everybody who waits is told who it was, and
-//! nothing stays.
+//! Ranks of a node die by SIGKILL at every stage: all waiting ranks name the dead one, and nothing
+//! stays behind.
 #![cfg(not(loom))]
 
 mod rendezvous_support;
@@ -21,12 +21,12 @@ fn child_process() {
 fn expect_lost(rank: &mut Rank, local_rank: u32, pid: i32) {
     let failure = rank.expect_failure();
     assert_eq!((failure.kind.as_str(), failure.about), ("PeerLost", Some(local_rank)), "{}", failure.message);
-    let who = format!("rank {} (local rank {local_rank}, process {pid}) died", 100 + 3 * local_rank);
-    assert!(failure.message.starts_with(&who), "{}", failure.message);
+    let start = format!("rank {} (local rank {local_rank}, process {pid}) died", 100 + 3 * local_rank);
+    assert!(failure.message.starts_with(&start), "{}", failure.message);
 }
 
-/// Waits until nothing is left in the directory: whoever saw the death removes it, after having
-/// said so perhaps.
+/// Waits until nothing is left in the directory: the rank that saw the death may report it before
+/// it removes the socket.
 fn until_empty(directory: &Path) {
     until("an empty directory", || left_in(directory).is_empty());
 }
@@ -73,15 +73,15 @@ fn a_follower_killed_after_its_hello_is_named_by_all() {
 }
 
 #[test]
-fn visitors_who_go_without_a_hello_do_not_matter() {
+fn connections_that_close_without_a_hello_are_ignored() {
     let (_outer, directory) = directory();
     let mut leader = Rank::start(&directory, &Script::new(0, 2));
     until("the socket", || socket_in(&directory).is_some());
     let address = SocketAddrUnix::new(socket_in(&directory).unwrap()).unwrap();
     for _ in 0..5 {
-        let visitor = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let client = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         // Bound but not listening yet is possible for a moment.
-        until("a connection", || connect(&visitor, &address).is_ok());
+        until("a connection", || connect(&client, &address).is_ok());
     }
     let mut follower = Rank::start(&directory, &Script::new(1, 2));
     leader.expect("joined");
@@ -89,21 +89,25 @@ fn visitors_who_go_without_a_hello_do_not_matter() {
 }
 
 #[test]
-fn visitors_who_speak_another_language_are_an_error_that_says_so() {
+fn foreign_packets_are_reported_as_malformed() {
     let (_outer, directory) = directory();
     let mut leader = Rank::start(&directory, &Script::new(0, 2));
     until("the socket", || socket_in(&directory).is_some());
-    let visitor = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let client = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     let address = SocketAddrUnix::new(socket_in(&directory).unwrap()).unwrap();
-    until("a connection", || connect(&visitor, &address).is_ok());
-    send(&visitor, b"GET / HTTP/1.1", rustix::net::SendFlags::empty()).unwrap();
+    until("a connection", || connect(&client, &address).is_ok());
+    send(&client, b"GET / HTTP/1.1", rustix::net::SendFlags::empty()).unwrap();
     let failure = leader.expect_failure();
-    assert!(failure.message.contains("makes no sense: a packet of 14 bytes"), "{}", failure.message);
+    assert!(
+        failure.message.contains("malformed message from a process of this node: a packet of 14 bytes"),
+        "{}",
+        failure.message
+    );
     until_empty(&directory);
 }
 
 #[test]
-fn a_follower_killed_while_the_leader_works_is_named_at_once_by_those_who_wait() {
+fn a_follower_killed_while_the_leader_works_is_named_at_once_by_all_waiting_ranks() {
     let (_outer, directory) = directory();
     let mut ranks = start_all(&directory, 4, |script| script.lead = Lead::Wait);
     ranks[0].expect("leading");
@@ -111,7 +115,7 @@ fn a_follower_killed_while_the_leader_works_is_named_at_once_by_those_who_wait()
     ranks[2].kill();
     expect_lost(&mut ranks[1], 2, pid);
     expect_lost(&mut ranks[3], 2, pid);
-    ranks[0].say("done");
+    ranks[0].send_line("done");
     expect_lost(&mut ranks[0], 2, pid);
 }
 
@@ -128,7 +132,7 @@ fn a_dead_leader_is_noticed_though_its_forked_child_keeps_every_socket_open() {
 }
 
 #[test]
-fn a_socket_that_a_forked_child_of_a_dead_leader_keeps_open_is_stale_all_the_same() {
+fn a_socket_that_a_forked_child_of_a_dead_leader_keeps_open_is_stale() {
     let (outer, directory) = directory();
     let fork = outer.path().join("fork");
     std::fs::write(&fork, "").unwrap();
@@ -136,7 +140,7 @@ fn a_socket_that_a_forked_child_of_a_dead_leader_keeps_open_is_stale_all_the_sam
     let child = dead.expect("forked");
     until("the socket", || socket_in(&directory).is_some());
     dead.kill();
-    // This one connects to a socket at which nobody will ever answer.
+    // This one connects to a socket at which no leader will answer.
     let mut follower = Rank::start(&directory, &Script::new(1, 2));
     follower.expect("started");
     until("its socket", || sockets_of(&follower) == 1);
@@ -153,7 +157,7 @@ fn the_socket_of_a_leader_that_died_alone_is_replaced() {
     let mut dead = Rank::start(&directory, &Script::new(0, 2));
     until("the socket", || left_in(&directory).len() == 2);
     dead.kill();
-    assert_eq!(left_in(&directory).len(), 2, "nobody was there to remove it");
+    assert_eq!(left_in(&directory).len(), 2, "no leader was left to remove it");
     for rank in &mut start_all(&directory, 2, |_| ()) {
         rank.expect("joined");
     }
@@ -196,13 +200,13 @@ fn is_held(name: &str) -> bool {
 }
 
 #[test]
-fn after_a_death_the_living_know_who_and_after_all_deaths_nothing_is_left() {
+fn after_a_death_the_living_name_it_and_after_all_deaths_nothing_is_left() {
     let (_outer, directory) = directory();
     let job = format!("unique-{}", std::process::id());
     let mut ranks = start_all(&directory, 4, |script| script.job.clone_from(&job));
     for rank in &mut ranks {
         rank.expect("joined");
-        rank.say("dead");
+        rank.send_line("dead");
         assert_eq!(rank.expect("dead"), "null");
     }
     assert!(is_held(&job));
@@ -211,11 +215,11 @@ fn after_a_death_the_living_know_who_and_after_all_deaths_nothing_is_left() {
         ranks[killed].kill();
         for number in alive {
             let rank = &mut ranks[*number];
-            rank.say("await-death");
+            rank.send_line("await-death");
             let dead: Peer = serde_json::from_str(&rank.expect("dead")).unwrap();
             assert_eq!((dead.local_rank as usize, dead.pid), (killed, pid));
-            rank.say(&format!("forget {killed}"));
-            rank.say("dead");
+            rank.send_line(&format!("forget {killed}"));
+            rank.send_line("dead");
             assert_eq!(rank.expect("dead"), "null", "a rank that was forgotten is no news");
         }
     }
@@ -241,7 +245,7 @@ fn a_rank_in_another_pid_namespace_is_watched_like_any_other() {
     leader.expect("joined");
     assert!(peers.iter().all(|peer| peer.pid > 0), "{peers:?}");
     follower.kill();
-    leader.say("await-death");
+    leader.send_line("await-death");
     let dead: Peer = serde_json::from_str(&leader.expect("dead")).unwrap();
     assert_eq!(dead, peers[1]);
     // And the other way round: a follower sees the end of a leader that has no number in its
@@ -254,6 +258,6 @@ fn a_rank_in_another_pid_namespace_is_watched_like_any_other() {
         rank.expect("joined");
     }
     leader.kill();
-    follower.say("await-death");
+    follower.send_line("await-death");
     assert_eq!(serde_json::from_str::<Peer>(&follower.expect("dead")).unwrap().local_rank, 0);
 }

@@ -1,4 +1,4 @@
-//! Ranks of a node come together: who does, who must not, and what everybody has afterwards.
+//! The rendezvous of a node: which ranks join, which fail, and what each has afterwards.
 #![cfg(not(loom))]
 
 mod rendezvous_support;
@@ -54,17 +54,17 @@ fn more_ranks_than_one_message_can_introduce_meet() {
 }
 
 #[test]
-fn long_greetings_replies_and_many_descriptors_arrive_whole() {
+fn long_hellos_replies_and_many_descriptors_arrive_whole() {
     meet_and_part(3, |script| {
-        script.greeting_bytes = 3 << 20;
+        script.hello_bytes = 3 << 20;
         script.lead = Lead::Give { fds: 150, bytes: 9 << 20 };
     });
 }
 
 #[test]
-fn nothing_at_all_can_be_said_too() {
+fn empty_hellos_and_replies_work() {
     meet_and_part(2, |script| {
-        script.greeting_bytes = 0;
+        script.hello_bytes = 0;
         script.lead = Lead::Give { fds: 0, bytes: 0 };
     });
 }
@@ -84,16 +84,16 @@ fn alone() -> NodeSpec {
 
 #[test]
 fn a_rank_alone_needs_no_socket_and_no_file() {
-    let lead = |greetings: &[Vec<u8>], _: Dead<'_>| Ok((greetings[0].clone(), vec![]));
+    let lead = |hellos: &[Vec<u8>], _: Dead<'_>| Ok((hellos[0].clone(), vec![]));
     let membership = join(&alone(), b"hello", lead, &mut || panic!("nothing is waited for")).unwrap();
     assert_eq!(membership.reply, b"hello");
     assert_eq!((membership.dead(), membership.peers().len()), (None, 1));
     let error = join(&alone(), b"", |_, _| Err("no data".into()), &mut || true).unwrap_err();
-    assert!(matches!(&error, RendezvousError::Refused(words) if words == "no data"));
+    assert!(matches!(&error, RendezvousError::Rejected(message) if message == "no data"));
 }
 
 #[test]
-fn a_description_that_contradicts_itself_is_refused_at_once() {
+fn a_description_that_contradicts_itself_is_rejected_at_once() {
     let refuse = |spec: NodeSpec| {
         let error = join(&spec, b"", |_, _| unreachable!(), &mut || true).unwrap_err();
         assert!(matches!(error, RendezvousError::Usage { .. }), "{error:?}");
@@ -135,18 +135,18 @@ fn jobs_and_loaders_meet_at_the_same_time_without_mixing() {
 }
 
 #[test]
-fn a_refusal_reaches_every_rank_in_the_leaders_words() {
+fn a_rejection_reaches_every_rank_with_the_leaders_message() {
     let (_outer, directory) = directory();
-    let words = format!("rank 3 has seed 1, rank 0 has seed 2 {}", "x".repeat(100_000));
-    for rank in &mut start_all(&directory, 3, |script| script.lead = Lead::Refuse(words.clone())) {
+    let message = format!("rank 3 has seed 1, rank 0 has seed 2 {}", "x".repeat(100_000));
+    for rank in &mut start_all(&directory, 3, |script| script.lead = Lead::Reject(message.clone())) {
         let failure = rank.expect_failure();
-        assert_eq!(failure.kind, "Refused");
-        assert!(failure.message == words);
+        assert_eq!(failure.kind, "Rejected");
+        assert!(failure.message == message);
     }
     assert!(left_in(&directory).is_empty());
 }
 
-/// Starts ranks whose meeting fails, and returns what each says.
+/// Starts ranks whose rendezvous fails, and returns the failure of each.
 fn all_fail(directory: &Path, scripts: &[Script]) -> Vec<rendezvous_support::Failure> {
     let mut ranks: Vec<Rank> = scripts.iter().map(|script| Rank::start(directory, script)).collect();
     let failures = ranks.iter_mut().map(Rank::expect_failure).collect();
@@ -155,7 +155,7 @@ fn all_fail(directory: &Path, scripts: &[Script]) -> Vec<rendezvous_support::Fai
 }
 
 #[test]
-fn ranks_that_count_the_node_differently_are_told_so() {
+fn ranks_that_count_the_node_differently_fail() {
     let (_outer, directory) = directory();
     for failure in all_fail(&directory, &[Script::new(0, 2), Script::new(1, 3)]) {
         assert_eq!(failure.kind, "Mismatch");
@@ -170,7 +170,7 @@ fn ranks_that_count_the_node_differently_are_told_so() {
 }
 
 #[test]
-fn ranks_that_list_the_node_differently_are_told_so() {
+fn ranks_that_list_the_node_differently_fail() {
     let (_outer, directory) = directory();
     let other = Script { local_ranks: vec![100, 7], rank: 7, ..Script::new(1, 2) };
     for failure in all_fail(&directory, &[Script::new(0, 2), other]) {
@@ -189,7 +189,7 @@ fn two_processes_cannot_be_the_same_rank() {
 }
 
 #[test]
-fn a_second_leader_of_the_same_name_is_turned_away_and_the_first_goes_on() {
+fn a_second_leader_of_the_same_name_fails_and_the_first_goes_on() {
     let (_outer, directory) = directory();
     let mut first = Rank::start(&directory, &Script::new(0, 2));
     until("the socket", || left_in(&directory).len() == 2);
@@ -205,7 +205,7 @@ fn a_second_leader_of_the_same_name_is_turned_away_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_follower_without_a_leader_says_whom_it_waited_for() {
+fn a_follower_without_a_leader_names_the_rank_it_waited_for() {
     let (_outer, directory) = directory();
     let script = Script { deadline_ms: 1000, ..Script::new(1, 2) };
     let failure = all_fail(&directory, &[script]).pop().unwrap();
@@ -218,8 +218,8 @@ fn a_follower_without_a_leader_says_whom_it_waited_for() {
 }
 
 #[test]
-fn a_leader_names_all_who_did_not_come_and_tells_those_who_did() {
-    // On a busy machine the follower may not come in time either, and then waits for nobody.
+fn a_leader_names_all_missing_ranks_to_those_that_came() {
+    // On a busy machine the follower may not come in time either, and then waits for no leader.
     for seconds in [1, 4, 16, 64] {
         let (_outer, directory) = directory();
         let mut follower = Rank::start(&directory, &Script::new(2, 4));
@@ -243,7 +243,7 @@ fn a_leader_names_all_who_did_not_come_and_tells_those_who_did() {
 }
 
 #[test]
-fn a_runtime_directory_open_to_others_is_refused() {
+fn a_runtime_directory_open_to_others_is_rejected() {
     let (_outer, directory) = directory();
     std::fs::create_dir(&directory).unwrap();
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -290,7 +290,7 @@ fn an_interrupted_follower_lets_the_others_go() {
 }
 
 #[test]
-fn a_follower_can_be_interrupted_while_it_looks_for_its_leader() {
+fn a_follower_can_be_interrupted_while_it_searches_its_leader() {
     let (outer, directory) = directory();
     let interrupt = outer.path().join("interrupt");
     let mut follower =
@@ -312,7 +312,7 @@ fn followers_can_be_interrupted_while_the_leader_works() {
     ranks[0].expect("leading");
     std::fs::write(interrupt, "").unwrap();
     assert_eq!(ranks[1].expect_failure().kind, "Interrupted");
-    ranks[0].say("done");
+    ranks[0].send_line("done");
     for number in [0, 2] {
         let failure = ranks[number].expect_failure();
         assert_eq!((failure.kind.as_str(), failure.about), ("PeerLeft", Some(1)), "{}", failure.message);

@@ -1,20 +1,20 @@
 //! Detects ranks that ended before they joined, among the processes that the same launcher started
 //! on this node.
 //!
-//! No process at a meeting knows a rank that ends before it joins. But its launcher (torchrun's
+//! No process at a rendezvous knows a rank that ends before it joins. But its launcher (torchrun's
 //! agent, mpiexec's proxy, slurmstepd) also started this process, and wrote the rank into the
 //! environment, which processes of the same user can read:
 //!
 //! 1. The launcher is the parent of the first ancestor of this process that carries this rank in
 //!    `variable`.
 //! 2. Its children with another rank and the same values of [`JOB_VARIABLES`] are the *tops* of
-//!    those ranks: the ranks themselves, or a shell around them. [`Siblings::look`] examines each
+//!    those ranks: the ranks themselves, or a shell around them. [`Siblings::probe`] examines each
 //!    again, through a pidfd.
 //! 3. A rank has *ended* if a top of it was seen alive and has ended, no other top of it exists,
 //!    and no process of this machine carries the rank any more. Then it has ended for the launcher
-//!    too.
+//!    as well.
 //!
-//! A living rank is never reported as ended. A rank that ended before the first look looks like one
+//! A living rank is never reported as ended. A rank that ended before the first probe looks like one
 //! that has not started. Without a variable, as under `multiprocessing`, processes cannot be mapped
 //! to ranks: then only the number of ended children of the parent is reported.
 
@@ -29,8 +29,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::pidfd::has_exited;
 
-/// Minimum interval between looks, each of which takes 0.1 ms per process.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Minimum interval between probes, each of which takes 0.1 ms per process.
+const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// Variables that distinguish jobs of one launcher, and restarts of one job.
 const JOB_VARIABLES: [&str; 9] = [
     "FOREBAY_JOB",
@@ -44,7 +44,7 @@ const JOB_VARIABLES: [&str; 9] = [
     "SLURM_STEP_ID",
 ];
 /// Maximum number of ancestors between a rank and its launcher.
-const MOST_ANCESTORS: usize = 16;
+const MAX_ANCESTORS: usize = 16;
 
 /// A process that the launcher started.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ pub struct Siblings {
     job: Vec<(&'static str, Option<String>)>,
     launcher: (i32, u64),
     tops: BTreeMap<i32, Top>,
-    looked: Option<Instant>,
+    probed_at: Option<Instant>,
 }
 
 impl Siblings {
@@ -92,13 +92,13 @@ impl Siblings {
         Self::find_in(variable, rank, std::process::id().cast_signed())
     }
 
-    fn find_in(variable: Option<&str>, rank: u32, me: i32) -> Option<Self> {
-        let own = process::environment(me)?;
+    fn find_in(variable: Option<&str>, rank: u32, own_pid: i32) -> Option<Self> {
+        let own = process::environment(own_pid)?;
         let job = JOB_VARIABLES.map(|name| (name, own.get(name).cloned())).to_vec();
         let rank = rank.to_string();
         let variable = variable.filter(|name| own.get(*name) == Some(&rank));
-        let mut top = me;
-        for _ in 0..MOST_ANCESTORS {
+        let mut top = own_pid;
+        for _ in 0..MAX_ANCESTORS {
             let parent = process::stat(top)?.parent;
             if parent <= 1 {
                 return None;
@@ -112,7 +112,7 @@ impl Siblings {
                 None => {
                     let launcher = (parent, process::stat(parent)?.started);
                     let variable = variable.map(str::to_owned);
-                    return Some(Self { variable, job, launcher, tops: BTreeMap::new(), looked: None });
+                    return Some(Self { variable, job, launcher, tops: BTreeMap::new(), probed_at: None });
                 }
             }
         }
@@ -120,11 +120,11 @@ impl Siblings {
     }
 
     /// Examines the launcher's processes, at most once per interval.
-    pub fn look(&mut self) {
-        if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+    pub fn probe(&mut self) {
+        if self.probed_at.is_some_and(|at| at.elapsed() < MIN_PROBE_INTERVAL) {
             return;
         }
-        self.looked = Some(Instant::now());
+        self.probed_at = Some(Instant::now());
         let (launcher, started) = self.launcher;
         if process::stat(launcher).is_none_or(|stat| stat.started != started) {
             return;
@@ -329,7 +329,7 @@ mod tests {
             loop {
                 let found = Siblings::find_in(Some(VARIABLE), 0, self.pid(0));
                 if let Some(mut siblings) = found.filter(|one| one.variable.is_some()) {
-                    look(&mut siblings);
+                    probe(&mut siblings);
                     if self.0.iter().all(|child| {
                         let top = siblings.tops.get(&child.id().cast_signed());
                         top.is_some_and(|top| top.rank.is_some() || top.ended)
@@ -350,13 +350,13 @@ mod tests {
         }
     }
 
-    fn look(siblings: &mut Siblings) {
-        siblings.looked = None;
-        siblings.look();
+    fn probe(siblings: &mut Siblings) {
+        siblings.probed_at = None;
+        siblings.probe();
     }
 
     #[test]
-    fn a_rank_that_was_seen_and_has_ended_is_told_and_nobody_else() {
+    fn a_rank_that_was_seen_and_has_ended_is_reported_alone() {
         let mut ranks =
             Ranks::start("ended", &[("exec sleep 1000", 0), ("exec sleep 1000", 1), ("exec sleep 1000", 2)]);
         let mut siblings = ranks.seen();
@@ -365,13 +365,13 @@ mod tests {
         ranks.0[1].kill().unwrap();
         // A zombie first, then nothing at all.
         while siblings.ended(1).is_none() {
-            look(&mut siblings);
+            probe(&mut siblings);
         }
-        let told = siblings.ended(1).unwrap();
-        assert_eq!((told.pid, told.how.as_str()), (ranks.pid(1), " by signal 9"));
+        let found = siblings.ended(1).unwrap();
+        assert_eq!((found.pid, found.how.as_str()), (ranks.pid(1), " by signal 9"));
         ranks.0[1].wait().unwrap();
-        look(&mut siblings);
-        assert_eq!(siblings.all_ended(), [(1, told)]);
+        probe(&mut siblings);
+        assert_eq!(siblings.all_ended(), [(1, found)]);
         assert!(siblings.about(&[1, 7]).contains("no process of rank 7 was seen"));
     }
 
@@ -384,23 +384,23 @@ mod tests {
         let child = process::children(ranks.pid(1))[0];
         ranks.0[1].kill().unwrap();
         ranks.0[1].wait().unwrap();
-        look(&mut siblings);
+        probe(&mut siblings);
         assert!(siblings.tops[&ranks.pid(1)].ended);
         assert_eq!(siblings.ended(1), None);
         rustix::process::kill_process(Pid::from_raw(child).unwrap(), rustix::process::Signal::KILL).unwrap();
         while siblings.ended(1).is_none() {
-            look(&mut siblings);
+            probe(&mut siblings);
         }
     }
 
     #[test]
-    fn ranks_of_other_jobs_and_of_no_job_are_not_told() {
+    fn ranks_of_other_jobs_and_of_no_job_are_not_reported() {
         let ranks = Ranks::start("one", &[("exec sleep 1000", 0)]);
         let mut others = Ranks::start("another", &[("exec sleep 1000", 1)]);
         let siblings = &mut ranks.seen();
         others.0[0].kill().unwrap();
         while !siblings.tops.get(&others.pid(0)).is_some_and(|top| top.ended) {
-            look(siblings);
+            probe(siblings);
         }
         assert_eq!(siblings.all_ended(), []);
         assert!(Siblings::find_in(None, 0, ranks.pid(0)).is_some_and(|one| one.variable.is_none()));
@@ -411,13 +411,14 @@ mod tests {
         let mut ranks = Ranks::start("parent", &[("exec sleep 1000", 0), ("exit 3", 1)]);
         let mut siblings = Siblings::find_in(None, 0, ranks.pid(0)).unwrap();
         while siblings.tops.get(&ranks.pid(1)).is_none_or(|top| top.how.is_none()) {
-            look(&mut siblings);
+            probe(&mut siblings);
         }
         // Other tests also have children.
         siblings.tops.retain(|pid, _| *pid == ranks.pid(1));
-        let (pid, me) = (ranks.pid(1), std::process::id());
-        let told = format!("process {pid}, which the same process {me} started, has ended with exit code 3");
-        assert_eq!(siblings.about(&[1]), told);
+        let (pid, parent) = (ranks.pid(1), std::process::id());
+        let found =
+            format!("process {pid}, which the same process {parent} started, has ended with exit code 3");
+        assert_eq!(siblings.about(&[1]), found);
         assert_eq!(siblings.all_ended(), []);
         ranks.0[1].wait().unwrap();
     }

@@ -23,7 +23,7 @@ impl Siblings {
     fn ended(&self) -> Vec<(u32, i32)> {
         let mut siblings = self.siblings.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(siblings) = siblings.as_mut() else { return Vec::new() };
-        siblings.look();
+        siblings.probe();
         siblings.all_ended().into_iter().map(|(rank, ended)| (rank, ended.pid)).collect()
     }
 }

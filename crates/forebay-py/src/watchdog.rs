@@ -44,7 +44,7 @@ impl FailureSink {
         let mut warn_at = self.warn_after;
         while !ended(LOOK_EVERY.min(warn_at.saturating_sub(begun.elapsed()))) {
             if let Some(siblings) = &mut siblings {
-                siblings.look();
+                siblings.probe();
             }
             let lasted = begun.elapsed();
             let ends = self.end_after.is_some_and(|end| lasted >= end);

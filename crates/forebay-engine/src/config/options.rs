@@ -230,7 +230,7 @@ impl Options {
 
     /// What this rank says of itself when the ranks of the node meet; `address_left` is what it has
     /// of address space.
-    pub fn greeting(&self, fingerprint: u128, address_left: Option<u64>) -> Vec<u8> {
+    pub fn hello(&self, fingerprint: u128, address_left: Option<u64>) -> Vec<u8> {
         let Ok(serde_json::Value::Object(mut values)) = serde_json::to_value(self) else {
             unreachable!("options are a JSON object")
         };
@@ -251,22 +251,22 @@ const ADDRESS_LEFT: &str = "address space left";
 
 /// Address space of the rank that has the least of it left \[bytes\]; `None` where none has a
 /// limit.
-pub fn least_address_left(greetings: &[Vec<u8>]) -> Option<u64> {
+pub fn min_address_left(hellos: &[Vec<u8>]) -> Option<u64> {
     let read = |bytes: &Vec<u8>| serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(bytes).ok();
-    greetings.iter().filter_map(|greeting| read(greeting)?.get(ADDRESS_LEFT)?.as_u64()).min()
+    hellos.iter().filter_map(|hello| read(hello)?.get(ADDRESS_LEFT)?.as_u64()).min()
 }
 
-/// Compares the greetings of the ranks of a node; the message names the first difference.
-pub fn compare_greetings(greetings: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), String> {
+/// Compares the hellos of the ranks of a node; the message names the first difference.
+pub fn compare_hellos(hellos: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), String> {
     let read = |bytes: &[u8]| serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(bytes).ok();
-    let Some(first) = greetings.first().and_then(|bytes| read(bytes)) else {
-        return Err("the greeting of local rank 0 cannot be read".into());
+    let Some(first) = hellos.first().and_then(|bytes| read(bytes)) else {
+        return Err("the hello of local rank 0 cannot be read".into());
     };
     let rank = |local: usize| local_ranks.get(local).copied().unwrap_or(local as u32);
-    for (local, greeting) in greetings.iter().enumerate().skip(1) {
-        let Some(other) = read(greeting) else {
+    for (local, hello) in hellos.iter().enumerate().skip(1) {
+        let Some(other) = read(hello) else {
             return Err(format!(
-                "the greeting of rank {} cannot be read; do all ranks run the same version?",
+                "the hello of rank {} cannot be read; do all ranks run the same version?",
                 rank(local)
             ));
         };
@@ -323,14 +323,13 @@ mod tests {
         })
         .unwrap();
         let other = options(|v| v["batch_size"] = 9.into()).unwrap();
-        assert_eq!(compare_greetings(&[same.greeting(5, Some(7)), one.greeting(5, None)], &[0, 1]), Ok(()));
-        let text =
-            compare_greetings(&[same.greeting(5, None), other.greeting(5, None)], &[0, 1]).unwrap_err();
+        assert_eq!(compare_hellos(&[same.hello(5, Some(7)), one.hello(5, None)], &[0, 1]), Ok(()));
+        let text = compare_hellos(&[same.hello(5, None), other.hello(5, None)], &[0, 1]).unwrap_err();
         assert_eq!(text, "the ranks disagree on batch_size: rank 0 has 8, rank 1 has 9");
-        let text = compare_greetings(&[same.greeting(5, None), one.greeting(6, None)], &[0, 1]).unwrap_err();
+        let text = compare_hellos(&[same.hello(5, None), one.hello(6, None)], &[0, 1]).unwrap_err();
         assert!(text.starts_with("the ranks disagree on data set"));
         let least = |all: &[Option<u64>]| {
-            least_address_left(&all.iter().map(|left| one.greeting(5, *left)).collect::<Vec<_>>())
+            min_address_left(&all.iter().map(|left| one.hello(5, *left)).collect::<Vec<_>>())
         };
         assert_eq!((least(&[None, Some(9), Some(7)]), least(&[None, None])), (Some(7), None));
     }

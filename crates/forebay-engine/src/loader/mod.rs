@@ -31,7 +31,7 @@ use forebay_types::{Field, Rank};
 use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::{BatchLayout, Buffers};
 use crate::config;
-use crate::config::options::{AccessChoice, Options, compare_greetings, least_address_left};
+use crate::config::options::{AccessChoice, Options, compare_hellos, min_address_left};
 use crate::config::strategies::Strategies;
 use crate::dataset::IndexedDataset;
 use crate::dataset::open::{open_files, open_mappings};
@@ -160,13 +160,13 @@ impl Engine {
         let mut failure = None;
         let (mut share, mut opened) = (None, None);
         let mut seek = Duration::ZERO;
-        let lead = |greetings: &[Vec<u8>], dead: Dead<'_>| {
+        let lead = |hellos: &[Vec<u8>], dead: Dead<'_>| {
             let attentive = CancellableHost::new(caller, making, dead);
-            compare_greetings(greetings, &options.local_ranks)
+            compare_hellos(hellos, &options.local_ranks)
                 .map_err(Error::disagree)
                 .and_then(|()| making.link(&options, spec.deadline, &attentive))
                 .and_then(|()| {
-                    let address_left = least_address_left(greetings);
+                    let address_left = min_address_left(hellos);
                     let (source, options, strategies) =
                         (Arc::clone(&source), options.clone(), strategies.clone());
                     let links = making.links().cloned();
@@ -187,8 +187,8 @@ impl Engine {
                 })
         };
         let joined = {
-            let greeting = options.greeting(fingerprint, host::address_left_bytes());
-            rendezvous::join(&spec, &greeting, lead, &mut Asked(caller))
+            let hello = options.hello(fingerprint, host::address_left_bytes());
+            rendezvous::join(&spec, &hello, lead, &mut Asked(caller))
         };
         // The leader raises what went wrong as what it is, not as a refusal by itself.
         if let Some(error) = failure {

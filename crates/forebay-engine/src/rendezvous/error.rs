@@ -1,22 +1,22 @@
-//! What can go wrong when the ranks of a node come together.
+//! Errors of the rendezvous of a node's ranks.
 
 use forebay_host::HostError;
 use serde::{Deserialize, Serialize};
 
 use super::membership::Peer;
 
-/// Whose fault a failure is: what callers tell apart.
+/// Cause of a failure, as far as callers distinguish causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// Another rank died.
     Peers,
-    /// Ranks did not come, gave up, or do not fit together.
+    /// Ranks did not connect, gave up, or describe different nodes.
     Rendezvous,
-    /// What this rank or another one was told is wrong.
+    /// An option of this rank or of another one is wrong.
     Options,
-    /// A limit on memory is reached.
+    /// A memory limit is reached.
     Memory,
-    /// The operating system refused something else, or a message makes no sense.
+    /// Another system call failed, or a message is malformed.
     System,
 }
 
@@ -30,84 +30,84 @@ pub enum RendezvousError {
         /// What is wrong, with the values.
         message: String,
     },
-    /// Another leader is bringing ranks together under the same name.
-    #[error("another job is forming under the same name on this node ({meeting})")]
+    /// Another leader holds the lock of the same job, node and loader.
+    #[error("another job is forming under the same name on this node ({rendezvous})")]
     Taken {
         /// Job, node and loader.
-        meeting: String,
+        rendezvous: String,
     },
-    /// A follower found no leader.
+    /// A follower found no leader within the deadline.
     #[error(
-        "local rank {local_rank} waited {seconds} s for local rank 0 of {meeting}: was every rank of the node started?"
+        "local rank {local_rank} waited {seconds} s for local rank 0 of {rendezvous}: was every rank of the node started?"
     )]
     NoLeader {
-        /// Who waited.
+        /// Local rank that waited.
         local_rank: u32,
         /// How long \[s\].
         seconds: u64,
         /// Job, node and loader.
-        meeting: String,
+        rendezvous: String,
     },
-    /// The leader missed followers.
-    #[error("{who} of this node did not come within {seconds} s ({meeting})")]
+    /// Followers did not connect within the deadline.
+    #[error("{who} of this node did not come within {seconds} s ({rendezvous})")]
     Missing {
-        /// The local ranks that did not come.
+        /// The local ranks that did not connect.
         local_ranks: Vec<u32>,
-        /// The same in words.
+        /// The same as a string.
         who: String,
         /// How long the leader waited \[s\].
         seconds: u64,
         /// Job, node and loader.
-        meeting: String,
+        rendezvous: String,
     },
-    /// The ranks that came do not fit together.
+    /// The ranks that connected describe different nodes.
     #[error("{message}")]
     Mismatch {
-        /// Who says what.
+        /// What each of them stated.
         message: String,
-        /// The way out.
+        /// How to fix it.
         hint: String,
     },
-    /// A process died while the ranks came together.
-    #[error("{peer} died while the ranks of the node came together ({meeting})")]
+    /// A process died during the rendezvous.
+    #[error("{peer} died while the ranks of the node came together ({rendezvous})")]
     PeerLost {
-        /// Who.
+        /// The process that died.
         peer: Peer,
         /// Job, node and loader.
-        meeting: String,
+        rendezvous: String,
     },
-    /// A rank ended before it came.
-    #[error("{peer} ended{how} before it came to make the loader ({meeting})")]
+    /// A rank's process ended before it connected.
+    #[error("{peer} ended{how} before it came to make the loader ({rendezvous})")]
     Ended {
-        /// Who.
+        /// The process that ended.
         peer: Peer,
-        /// How, in words; may be empty.
+        /// Exit status or signal; may be empty.
         how: String,
         /// Job, node and loader.
-        meeting: String,
+        rendezvous: String,
     },
     /// A process is alive but gave up, for example because its user interrupted it.
-    #[error("{peer} gave up while the ranks of the node came together ({meeting})")]
+    #[error("{peer} gave up while the ranks of the node came together ({rendezvous})")]
     PeerLeft {
-        /// Who.
+        /// The process that gave up.
         peer: Peer,
         /// Job, node and loader.
-        meeting: String,
+        rendezvous: String,
     },
-    /// Why the leader could not bring the ranks together, in its words.
+    /// The leader failed and reported why.
     #[error("{message}")]
-    Told {
-        /// What kind of error it is to the leader.
+    Reported {
+        /// Class of the leader's error.
         class: Class,
-        /// What the leader found.
+        /// Message of the leader's error.
         message: String,
-        /// The way out.
+        /// How to fix it.
         hint: String,
     },
-    /// The leader looked at the greetings and said no, in these words.
+    /// The leader's `lead` rejected the hellos, with this message.
     #[error("{0}")]
-    Refused(String),
-    /// The caller's `check` said so.
+    Rejected(String),
+    /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
     /// A socket, the runtime directory, shared memory or a pidfd.
@@ -116,11 +116,11 @@ pub enum RendezvousError {
 }
 
 impl RendezvousError {
-    /// Advice that goes below the message, if there is any.
+    /// Advice to print below the message, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Mismatch { hint, .. } | Self::Told { hint, .. } if !hint.is_empty() => Some(hint),
+            Self::Mismatch { hint, .. } | Self::Reported { hint, .. } if !hint.is_empty() => Some(hint),
             Self::Taken { .. } => Some("give World(job=) or name= to tell the two apart"),
             Self::NoLeader { .. } | Self::Missing { .. } => Some(
                 "making a loader is collective: every rank of the node makes it, with the same job, node and name; \
@@ -134,8 +134,8 @@ impl RendezvousError {
         }
     }
 
-    /// What kind of failure it is. Only what is about other ranks is [`Class::Peers`] or
-    /// [`Class::Rendezvous`]: a process that is alone has none.
+    /// The class of this error. Only errors about other ranks are [`Class::Peers`] or
+    /// [`Class::Rendezvous`].
     pub fn class(&self) -> Class {
         match self {
             Self::PeerLost { .. } | Self::Ended { .. } => Class::Peers,
@@ -144,10 +144,12 @@ impl RendezvousError {
             | Self::PeerLeft { .. }
             | Self::Taken { .. }
             | Self::Mismatch { .. } => Class::Rendezvous,
-            Self::Usage { .. } | Self::Refused(_) | Self::Host(HostError::Directory { .. }) => Class::Options,
+            Self::Usage { .. } | Self::Rejected(_) | Self::Host(HostError::Directory { .. }) => {
+                Class::Options
+            }
             Self::Host(HostError::NoMemory { .. }) => Class::Memory,
             Self::Interrupted | Self::Host(_) => Class::System,
-            Self::Told { class, .. } => *class,
+            Self::Reported { class, .. } => *class,
         }
     }
 }

@@ -8,22 +8,23 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::error::{Class, RendezvousError};
 use super::membership::{Membership, Peer, Watched, first_dead};
-use super::messages::{Connection, Failure, Hello, Kind, Message, Outcome, Parts, Received, broken, written};
+use super::messages::{
+    Connection, Failure, HelloHeader, Kind, LeaderReply, Message, Parts, Received, broken, written,
+};
 use super::poll_loop::PollLoop;
 use super::spec::NodeSpec;
 
-/// Pause between two attempts to connect: at first, and at most (it doubles).
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(32);
-/// How long a connection may stay without a welcome: it could be one to a dead leader whose socket
-/// a forked child of it still holds open. A living leader that was merely busy finds the next
-/// attempt.
-const WELCOME_WITHIN: Duration = Duration::from_secs(3);
+/// Pause between two attempts to connect: the first, and the longest (it doubles).
+const MIN_CONNECT_PAUSE: Duration = Duration::from_millis(1);
+const MAX_CONNECT_PAUSE: Duration = Duration::from_millis(32);
+/// How long a follower waits for a welcome before it connects again. A forked child of a dead
+/// leader may hold its socket open; a live leader that was busy accepts the next attempt.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) fn join(
     spec: &NodeSpec,
     path: &SocketPath,
-    greeting: &[u8],
+    hello: &[u8],
     polling: &mut PollLoop<'_>,
 ) -> Result<Membership, RendezvousError> {
     let (connection, leader) = match find_leader(spec, path, polling) {
@@ -35,7 +36,7 @@ pub(super) fn join(
         }
     };
     let mut follower = Follower { spec, connection, leader, watched: Vec::new() };
-    let result = follower.follow(greeting, polling);
+    let result = follower.follow(hello, polling);
     if matches!(result, Err(RendezvousError::PeerLost { peer: Peer { local_rank: 0, .. }, .. })) {
         path.remove_if_stale();
     }
@@ -50,7 +51,7 @@ fn find_leader(
     polling: &mut PollLoop<'_>,
 ) -> Result<(Connection, Leader), RendezvousError> {
     let begun = Instant::now();
-    let mut pause = FIRST_PAUSE;
+    let mut pause = MIN_CONNECT_PAUSE;
     loop {
         if let Some(connection) = PacketSocket::connect(path.socket())?.map(Connection::new) {
             let (uid, pid) = connection.other_side()?;
@@ -71,20 +72,21 @@ fn find_leader(
             return Err(RendezvousError::NoLeader {
                 local_rank: spec.local_rank,
                 seconds: spec.deadline.as_secs(),
-                meeting: spec.meeting(),
+                rendezvous: spec.to_string(),
             });
         }
-        // The leader waits for all; it is the one that is waited for here.
+        // The warning names the leader, but the death of any other rank also ends the wait.
         let others: Vec<u32> =
             (0..spec.local_ranks.len() as u32).filter(|one| *one != spec.local_rank).collect();
-        polling
-            .look(begun, spec, &others, &[0], || format!("local rank 0 (rank {})", spec.local_ranks[0]))?;
+        polling.probe_missing(begun, spec, &others, &[0], || {
+            format!("local rank 0 (rank {})", spec.local_ranks[0])
+        })?;
         polling.sleep(pause.min(spec.deadline.saturating_sub(begun.elapsed())))?;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(MAX_CONNECT_PAUSE);
     }
 }
 
-/// The leader's pidfd, or `None` when nobody answers here.
+/// The leader's pidfd, or `None` if no leader answers on this connection.
 fn await_welcome(
     connection: &Connection,
     polling: &mut PollLoop<'_>,
@@ -97,10 +99,10 @@ fn await_welcome(
             }
             Received::Message(message) => return Err(message.unexpected()),
             Received::Closed => return Ok(None),
-            Received::Nothing if begun.elapsed() >= WELCOME_WITHIN => return Ok(None),
+            Received::Nothing if begun.elapsed() >= WELCOME_TIMEOUT => return Ok(None),
             Received::Nothing => {}
         }
-        polling.poll(&mut [PollFd::new(connection, PollFlags::IN)], WELCOME_WITHIN)?;
+        polling.poll(&mut [PollFd::new(connection, PollFlags::IN)], WELCOME_TIMEOUT)?;
     }
 }
 
@@ -113,51 +115,51 @@ struct Follower<'a> {
     spec: &'a NodeSpec,
     connection: Connection,
     leader: Leader,
-    /// Everybody, once the roster is there.
+    /// All processes, once the member list has arrived.
     watched: Vec<Watched>,
 }
 
 impl Follower<'_> {
     fn follow(
         &mut self,
-        greeting: &[u8],
+        hello: &[u8],
         polling: &mut PollLoop<'_>,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), RendezvousError> {
-        self.introduce(greeting, polling)?;
-        self.receive_roster(polling)?;
-        let (refused, bytes, fds) = self.receive_outcome(polling)?;
+        self.introduce(hello, polling)?;
+        self.receive_members(polling)?;
+        let (rejected, bytes, fds) = self.receive_reply(polling)?;
         self.send(Kind::Received, &[], None, polling)?;
-        // From here on others may have what they need and end in peace: only the leader's word or
-        // end counts.
+        // From here on other followers may finish and exit: only the leader's message or its exit
+        // counts.
         let message = self.receive(false, polling)?;
         if message.kind != Kind::Go {
             return Err(message.unexpected());
         }
-        if refused {
-            return Err(RendezvousError::Refused(String::from_utf8_lossy(&bytes).into_owned()));
+        if rejected {
+            return Err(RendezvousError::Rejected(String::from_utf8_lossy(&bytes).into_owned()));
         }
         Ok((bytes, fds))
     }
 
-    fn introduce(&mut self, greeting: &[u8], polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
-        let me = self.spec.peer();
-        let hello = Hello {
-            rank: me.rank,
-            local_rank: me.local_rank,
+    fn introduce(&mut self, hello: &[u8], polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
+        let own = self.spec.peer();
+        let header = HelloHeader {
+            rank: own.rank,
+            local_rank: own.local_rank,
             local_ranks: self.spec.local_ranks.clone(),
-            pid: me.pid,
-            greeting_bytes: greeting.len() as u64,
+            pid: own.pid,
+            hello_bytes: hello.len() as u64,
         };
-        self.send(Kind::Hello, &written(&hello), Some(&own_pidfd()?), polling)?;
-        let parts: Vec<&[u8]> = self.connection.parts(greeting).collect();
+        self.send(Kind::Hello, &written(&header), Some(&own_pidfd()?), polling)?;
+        let parts: Vec<&[u8]> = self.connection.parts(hello).collect();
         parts.into_iter().try_for_each(|part| self.send(Kind::Part, part, None, polling))
     }
 
-    fn receive_roster(&mut self, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
+    fn receive_members(&mut self, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
         let size = self.spec.local_ranks.len();
         while self.watched.len() < size {
             let mut message = self.receive(true, polling)?;
-            if message.kind != Kind::Roster {
+            if message.kind != Kind::Members {
                 return Err(message.unexpected());
             }
             let peers: Vec<Peer> = message.read()?;
@@ -168,38 +170,38 @@ impl Follower<'_> {
             for (peer, pidfd) in peers.into_iter().zip(fds) {
                 if peer.local_rank as usize != self.watched.len() {
                     return Err(broken(format!(
-                        "local rank {} in place {}",
+                        "local rank {} at index {}",
                         peer.local_rank,
                         self.watched.len()
                     )));
                 }
-                let is_me = peer.local_rank == self.spec.local_rank;
-                self.watched.push(Watched::new(peer, (!is_me).then_some(pidfd)));
+                let is_self = peer.local_rank == self.spec.local_rank;
+                self.watched.push(Watched::new(peer, (!is_self).then_some(pidfd)));
             }
         }
-        // The leader may see itself under another number than we do.
+        // The leader's own process id may differ from the one seen here (pid namespaces).
         self.leader.peer = self.watched[0].peer;
         Ok(())
     }
 
-    fn receive_outcome(
+    fn receive_reply(
         &mut self,
         polling: &mut PollLoop<'_>,
     ) -> Result<(bool, Vec<u8>, Vec<OwnedFd>), RendezvousError> {
         let message = self.receive(true, polling)?;
-        if message.kind != Kind::Outcome {
+        if message.kind != Kind::Reply {
             return Err(message.unexpected());
         }
-        let outcome: Outcome = message.read()?;
+        let reply: LeaderReply = message.read()?;
         let mut fds = Vec::new();
-        while fds.len() < outcome.fds as usize {
+        while fds.len() < reply.fds as usize {
             let mut message = self.receive(true, polling)?;
             if message.kind != Kind::Descriptors || message.fds.is_empty() || message.fds.len() > MAX_FDS {
                 return Err(message.unexpected());
             }
             fds.append(&mut message.fds);
         }
-        let mut bytes = Parts::new(outcome.bytes);
+        let mut bytes = Parts::new(reply.bytes);
         while !bytes.is_complete() {
             let message = self.receive(true, polling)?;
             if message.kind != Kind::Part {
@@ -207,7 +209,7 @@ impl Follower<'_> {
             }
             bytes.add(&message.body)?;
         }
-        Ok((outcome.refused, bytes.take(), fds))
+        Ok((reply.rejected, bytes.take(), fds))
     }
 
     fn send(
@@ -221,31 +223,30 @@ impl Follower<'_> {
         if polling.send(&self.connection, Some(&self.leader.pidfd), kind, body, &fds)? {
             return Ok(());
         }
-        // What the leader said before it went is the better reason.
+        // A failure that the leader sent before it closed is the better reason.
         match self.connection.try_receive()? {
             Received::Message(message) => {
-                self.understand(message).and_then(|message| Err(message.unexpected()))
+                self.check_failure(message).and_then(|message| Err(message.unexpected()))
             }
             Received::Nothing | Received::Closed => Err(self.leader_gone(polling)?),
         }
     }
 
-    /// Waits for the next message, as long as the leader lives, and with `all` as long as everybody
-    /// lives.
+    /// Waits for the next message while the leader lives; with `all`, while all processes live.
     ///
-    /// What was sent counts before who died.
+    /// A message that has arrived is returned before a death is reported.
     fn receive(&self, all: bool, polling: &mut PollLoop<'_>) -> Result<Message, RendezvousError> {
         loop {
             let lost = if all { first_dead(&self.watched) } else { None };
             let leader_dead = has_exited(&self.leader.pidfd);
             match self.connection.try_receive()? {
-                Received::Message(message) => return self.understand(message),
+                Received::Message(message) => return self.check_failure(message),
                 Received::Closed => return Err(self.leader_gone(polling)?),
                 Received::Nothing if leader_dead => return Err(self.leader_gone(polling)?),
                 Received::Nothing => {}
             }
             if let Some(peer) = lost {
-                return Err(RendezvousError::PeerLost { peer, meeting: self.spec.meeting() });
+                return Err(RendezvousError::PeerLost { peer, rendezvous: self.spec.to_string() });
             }
             let mut polled = vec![
                 PollFd::new(&self.connection, PollFlags::IN),
@@ -259,33 +260,33 @@ impl Follower<'_> {
         }
     }
 
-    /// A message, or the failure that it tells of.
-    fn understand(&self, message: Message) -> Result<Message, RendezvousError> {
+    /// Returns the message, or the failure that it reports.
+    fn check_failure(&self, message: Message) -> Result<Message, RendezvousError> {
         if message.kind != Kind::Failed {
             return Ok(message);
         }
-        let meeting = self.spec.meeting();
+        let rendezvous = self.spec.to_string();
         Err(match message.read()? {
-            Failure::Lost(peer) => RendezvousError::PeerLost { peer, meeting },
-            Failure::Left(peer) => RendezvousError::PeerLeft { peer, meeting },
+            Failure::Lost(peer) => RendezvousError::PeerLost { peer, rendezvous },
+            Failure::Left(peer) => RendezvousError::PeerLeft { peer, rendezvous },
             Failure::Other { class: Class::Rendezvous, message, hint } => {
                 RendezvousError::Mismatch { message, hint }
             }
-            Failure::Other { class, message, hint } => RendezvousError::Told { class, message, hint },
+            Failure::Other { class, message, hint } => RendezvousError::Reported { class, message, hint },
         })
     }
 
-    /// What to say when the leader's socket is closed, or its process ended.
+    /// The error for a leader whose socket is closed or whose process ended.
     fn leader_gone(&self, polling: &mut PollLoop<'_>) -> Result<RendezvousError, RendezvousError> {
-        let (peer, meeting) = (self.leader.peer, self.spec.meeting());
-        // It may have left because another one died.
+        let (peer, rendezvous) = (self.leader.peer, self.spec.to_string());
+        // The leader may have left because another process died.
         if let Some(peer) = first_dead(&self.watched) {
-            return Ok(RendezvousError::PeerLost { peer, meeting });
+            return Ok(RendezvousError::PeerLost { peer, rendezvous });
         }
         Ok(if polling.is_dead_soon(&self.leader.pidfd)? {
-            RendezvousError::PeerLost { peer, meeting }
+            RendezvousError::PeerLost { peer, rendezvous }
         } else {
-            RendezvousError::PeerLeft { peer, meeting }
+            RendezvousError::PeerLeft { peer, rendezvous }
         })
     }
 }

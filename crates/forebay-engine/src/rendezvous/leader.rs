@@ -11,26 +11,28 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::error::RendezvousError;
 use super::membership::{Dead, Membership, Peer, Watched};
-use super::messages::{Connection, Failure, Hello, Kind, Message, Outcome, Parts, Received, broken, written};
+use super::messages::{
+    Connection, Failure, HelloHeader, Kind, LeaderReply, Message, Parts, Received, broken, written,
+};
 use super::poll_loop::PollLoop;
-use super::spec::{GREETING_BYTES, NodeSpec};
+use super::spec::{MAX_HELLO_BYTES, NodeSpec};
 
-/// How long a place may stay locked by somebody who only cleans it; a leader keeps it for longer.
-const TAKEN_AFTER: Duration = Duration::from_secs(1);
-const RETRY_EVERY: Duration = Duration::from_millis(10);
+/// How long another process may hold the lock to clean up; a leader holds it for longer.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A follower that has introduced itself.
+/// A follower whose hello has arrived.
 struct Follower {
     connection: Connection,
     peer: Peer,
     pidfd: OwnedFd,
-    greeting: Parts,
+    hello: Parts,
     received: bool,
 }
 
-/// The socket that followers connect to, and the lock that says it is not stale; both go when it is
-/// dropped.
-struct Door {
+/// The socket that followers connect to, and the lock that marks it as in use; dropping it removes
+/// both.
+struct ListenSocket {
     listener: PacketListener,
     _lock: SocketLock,
 }
@@ -39,17 +41,17 @@ pub(super) fn join(
     spec: &NodeSpec,
     directory: &Path,
     path: &SocketPath,
-    greeting: &[u8],
+    hello: &[u8],
     lead: impl FnOnce(&[Vec<u8>], Dead<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
     polling: &mut PollLoop<'_>,
 ) -> Result<Membership, RendezvousError> {
     remove_stale_sockets(directory);
-    let mut leader = Leader { spec, pidfd: own_pidfd()?, strangers: Vec::new(), followers: Vec::new() };
-    let result = leader.lead(path, greeting, lead, polling);
+    let mut leader = Leader { spec, pidfd: own_pidfd()?, pending: Vec::new(), followers: Vec::new() };
+    let result = leader.lead(path, hello, lead, polling);
     match result {
         Ok((reply, fds)) => Ok(Membership::new(reply, fds, 0, leader.into_watched())),
         Err(error) => {
-            leader.tell(&error);
+            leader.report_failure(&error);
             Err(error)
         }
     }
@@ -58,8 +60,8 @@ pub(super) fn join(
 struct Leader<'a> {
     spec: &'a NodeSpec,
     pidfd: OwnedFd,
-    /// Connections that have not said who they are.
-    strangers: Vec<Connection>,
+    /// Connections without a hello so far.
+    pending: Vec<Connection>,
     followers: Vec<Follower>,
 }
 
@@ -67,71 +69,71 @@ impl Leader<'_> {
     fn lead(
         &mut self,
         path: &SocketPath,
-        greeting: &[u8],
+        hello: &[u8],
         lead: impl FnOnce(&[Vec<u8>], Dead<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), String>,
         polling: &mut PollLoop<'_>,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), RendezvousError> {
-        let door = self.open(path, polling)?;
+        let socket = self.open(path, polling)?;
         let begun = Instant::now();
         while !self.is_complete() {
-            self.gather(&door, begun, polling)?;
+            self.gather(&socket, begun, polling)?;
         }
-        drop(door);
-        self.strangers.clear();
+        drop(socket);
+        self.pending.clear();
         self.followers.sort_by_key(|follower| follower.peer.local_rank);
-        self.send_roster(polling)?;
+        self.send_members(polling)?;
 
-        let mut greetings = vec![greeting.to_vec()];
-        greetings.extend(self.followers.iter_mut().map(|follower| follower.greeting.take()));
+        let mut hellos = vec![hello.to_vec()];
+        hellos.extend(self.followers.iter_mut().map(|follower| follower.hello.take()));
         let followers = &self.followers;
         let dead = || followers.iter().find(|follower| has_exited(&follower.pidfd)).map(|dead| dead.peer);
-        let (refused, bytes, fds) = match lead(&greetings, &dead) {
+        let (rejected, bytes, fds) = match lead(&hellos, &dead) {
             Ok((reply, fds)) => (false, reply, fds),
             Err(words) => (true, words.into_bytes(), Vec::new()),
         };
-        self.send_outcome(refused, &bytes, &fds, polling)?;
+        self.send_reply(rejected, &bytes, &fds, polling)?;
         while !self.followers.iter().all(|follower| follower.received) {
             self.await_received(polling)?;
         }
-        self.to_all(Kind::Go, &[], &[], polling)?;
-        if refused {
-            return Err(RendezvousError::Refused(
+        self.send_to_all(Kind::Go, &[], &[], polling)?;
+        if rejected {
+            return Err(RendezvousError::Rejected(
                 String::from_utf8(bytes).expect("these bytes were a string"),
             ));
         }
         Ok((bytes, fds))
     }
 
-    /// Locks the place, removes what a dead leader left there, and listens.
-    fn open(&self, path: &SocketPath, polling: &mut PollLoop<'_>) -> Result<Door, RendezvousError> {
+    /// Locks the path, removes the socket of a dead leader, and listens.
+    fn open(&self, path: &SocketPath, polling: &mut PollLoop<'_>) -> Result<ListenSocket, RendezvousError> {
         let begun = Instant::now();
         let lock = loop {
             if let Some(lock) = path.try_lock()? {
                 break lock;
             }
-            if begun.elapsed() > TAKEN_AFTER {
-                return Err(RendezvousError::Taken { meeting: self.spec.meeting() });
+            if begun.elapsed() > LOCK_TIMEOUT {
+                return Err(RendezvousError::Taken { rendezvous: self.spec.to_string() });
             }
-            polling.sleep(RETRY_EVERY)?;
+            polling.sleep(LOCK_RETRY_INTERVAL)?;
         };
         let listener = lock.listen(self.spec.local_ranks.len() as i32)?;
-        Ok(Door { listener, _lock: lock })
+        Ok(ListenSocket { listener, _lock: lock })
     }
 
     fn is_complete(&self) -> bool {
         self.followers.len() + 1 == self.spec.local_ranks.len()
-            && self.followers.iter().all(|follower| follower.greeting.is_complete())
+            && self.followers.iter().all(|follower| follower.hello.is_complete())
     }
 
-    /// Waits once for connections, messages and deaths, and deals with them.
+    /// Waits once for connections, messages and deaths, and handles them.
     fn gather(
         &mut self,
-        door: &Door,
+        socket: &ListenSocket,
         begun: Instant,
         polling: &mut PollLoop<'_>,
     ) -> Result<(), RendezvousError> {
-        let mut polled = vec![PollFd::new(&door.listener, PollFlags::IN)];
-        polled.extend(self.strangers.iter().map(|stranger| PollFd::new(stranger, PollFlags::IN)));
+        let mut polled = vec![PollFd::new(&socket.listener, PollFlags::IN)];
+        polled.extend(self.pending.iter().map(|connection| PollFd::new(connection, PollFlags::IN)));
         for follower in &self.followers {
             polled.push(PollFd::new(&follower.connection, PollFlags::IN));
             polled.push(PollFd::new(&follower.pidfd, PollFlags::IN));
@@ -139,7 +141,7 @@ impl Leader<'_> {
         let left = self.spec.deadline.saturating_sub(begun.elapsed());
         if !polling.poll(&mut polled, left)? {
             let (missing, who) = self.absent();
-            polling.look(begun, self.spec, &missing, &missing, || who)?;
+            polling.probe_missing(begun, self.spec, &missing, &missing, || who)?;
             return if left.is_zero() { Err(self.missing()) } else { Ok(()) };
         }
         for number in 0..self.followers.len() {
@@ -147,16 +149,16 @@ impl Leader<'_> {
                 if message.kind != Kind::Part {
                     return Err(message.unexpected());
                 }
-                self.followers[number].greeting.add(&message.body)?;
+                self.followers[number].hello.add(&message.body)?;
             }
         }
-        for stranger in std::mem::take(&mut self.strangers) {
-            self.meet(stranger)?;
+        for connection in std::mem::take(&mut self.pending) {
+            self.receive_hello(connection)?;
         }
-        self.accept(door, polling)
+        self.accept(socket, polling)
     }
 
-    /// The next message of a follower; an error if it is dead or gone.
+    /// The next message of a follower; an error if the follower died or closed its socket.
     fn receive(
         &mut self,
         number: usize,
@@ -171,42 +173,42 @@ impl Leader<'_> {
         if has_exited(&follower.pidfd) { Err(self.gone(number, polling)?) } else { Ok(None) }
     }
 
-    /// What to say about a follower whose socket is closed, or whose process ended.
+    /// The error for a follower whose socket is closed or whose process ended.
     fn gone(&self, number: usize, polling: &mut PollLoop<'_>) -> Result<RendezvousError, RendezvousError> {
-        let meeting = self.spec.meeting();
-        // It may have left because another one died.
+        let rendezvous = self.spec.to_string();
+        // The follower may have left because another process died.
         if let Some(dead) = self.followers.iter().find(|follower| has_exited(&follower.pidfd)) {
-            return Ok(RendezvousError::PeerLost { peer: dead.peer, meeting });
+            return Ok(RendezvousError::PeerLost { peer: dead.peer, rendezvous });
         }
         let Follower { peer, pidfd, .. } = &self.followers[number];
         Ok(if polling.is_dead_soon(pidfd)? {
-            RendezvousError::PeerLost { peer: *peer, meeting }
+            RendezvousError::PeerLost { peer: *peer, rendezvous }
         } else {
-            RendezvousError::PeerLeft { peer: *peer, meeting }
+            RendezvousError::PeerLeft { peer: *peer, rendezvous }
         })
     }
 
-    fn accept(&mut self, door: &Door, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
-        while let Some(socket) = door.listener.accept()? {
-            let connection = Connection::new(socket);
-            // In a directory of mode 0700 only root could be somebody else; it is not meant here.
+    fn accept(&mut self, socket: &ListenSocket, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
+        while let Some(accepted) = socket.listener.accept()? {
+            let connection = Connection::new(accepted);
+            // In a directory of mode 0700 only root can connect as another user: reject it.
             if connection.other_side()?.0 != rustix::process::geteuid().as_raw() {
                 continue;
             }
             if polling.send(&connection, None, Kind::Welcome, &[], &[self.pidfd.as_fd()])? {
-                self.meet(connection)?;
+                self.receive_hello(connection)?;
             }
         }
         Ok(())
     }
 
-    /// Takes the hello of a connection, if it is there already. One that goes without a hello is
-    /// forgotten.
-    fn meet(&mut self, connection: Connection) -> Result<(), RendezvousError> {
+    /// Receives the hello of a connection if it has arrived. Drops a connection that closed without
+    /// one.
+    fn receive_hello(&mut self, connection: Connection) -> Result<(), RendezvousError> {
         let mut message = match connection.try_receive()? {
             Received::Message(message) => message,
             Received::Nothing => {
-                self.strangers.push(connection);
+                self.pending.push(connection);
                 return Ok(());
             }
             Received::Closed => return Ok(()),
@@ -214,35 +216,40 @@ impl Leader<'_> {
         if message.kind != Kind::Hello {
             return Err(message.unexpected());
         }
-        let hello: Hello = message.read()?;
+        let header: HelloHeader = message.read()?;
         let pidfd = message.one_fd()?;
         let (_, pid) = connection.other_side()?;
-        let pid = if pid > 0 { pid } else { hello.pid };
-        let peer = Peer { rank: hello.rank, local_rank: hello.local_rank, pid };
-        // Kept before it is judged, so that it hears the verdict.
+        let pid = if pid > 0 { pid } else { header.pid };
+        let peer = Peer { rank: header.rank, local_rank: header.local_rank, pid };
+        // Added before the check, so that the follower also receives the failure.
         let known = self.followers.iter().find(|follower| follower.peer.local_rank == peer.local_rank);
         let known = known.map(|follower| follower.peer);
-        let greeting = Parts::new(hello.greeting_bytes);
-        self.followers.push(Follower { connection, peer, pidfd, greeting, received: false });
-        self.judge(&hello, peer, known)
+        let hello = Parts::new(header.hello_bytes);
+        self.followers.push(Follower { connection, peer, pidfd, hello, received: false });
+        self.check_header(&header, peer, known)
     }
 
-    fn judge(&self, hello: &Hello, peer: Peer, known: Option<Peer>) -> Result<(), RendezvousError> {
-        let me = self.spec.peer();
-        let (ours, theirs) = (&self.spec.local_ranks, &hello.local_ranks);
+    fn check_header(
+        &self,
+        header: &HelloHeader,
+        peer: Peer,
+        known: Option<Peer>,
+    ) -> Result<(), RendezvousError> {
+        let own = self.spec.peer();
+        let (ours, theirs) = (&self.spec.local_ranks, &header.local_ranks);
         let message = if ours.len() != theirs.len() {
-            format!("{me} says the node has {} ranks, {peer} says {}", ours.len(), theirs.len())
+            format!("{own} says the node has {} ranks, {peer} says {}", ours.len(), theirs.len())
         } else if ours != theirs {
-            format!("{me} says the node has the ranks {ours:?}, {peer} says {theirs:?}")
-        } else if let Some(known) = known.or_else(|| (peer.local_rank == 0).then_some(me)) {
+            format!("{own} says the node has the ranks {ours:?}, {peer} says {theirs:?}")
+        } else if let Some(known) = known.or_else(|| (peer.local_rank == 0).then_some(own)) {
             format!(
                 "two processes say they are local rank {}: {} and {}",
                 peer.local_rank, known.pid, peer.pid
             )
         } else if ours.get(peer.local_rank as usize) != Some(&peer.rank) {
             format!("{peer} is not one of the node's ranks {ours:?}")
-        } else if hello.greeting_bytes > GREETING_BYTES as u64 {
-            return Err(broken(format!("a greeting of {} bytes", hello.greeting_bytes)));
+        } else if header.hello_bytes > MAX_HELLO_BYTES as u64 {
+            return Err(broken(format!("a hello of {} bytes", header.hello_bytes)));
         } else {
             return Ok(());
         };
@@ -254,15 +261,15 @@ impl Leader<'_> {
     fn missing(&self) -> RendezvousError {
         let (local_ranks, who) = self.absent();
         let seconds = self.spec.deadline.as_secs();
-        RendezvousError::Missing { local_ranks, who, seconds, meeting: self.spec.meeting() }
+        RendezvousError::Missing { local_ranks, who, seconds, rendezvous: self.spec.to_string() }
     }
 
-    /// The local ranks that have not come, and the same in words.
+    /// The local ranks that have not connected, and the same as a string.
     fn absent(&self) -> (Vec<u32>, String) {
-        let came =
+        let connected =
             |local_rank: &u32| self.followers.iter().any(|follower| follower.peer.local_rank == *local_rank);
         let all = 1..self.spec.local_ranks.len() as u32;
-        let local_ranks: Vec<u32> = all.filter(|local_rank| !came(local_rank)).collect();
+        let local_ranks: Vec<u32> = all.filter(|local_rank| !connected(local_rank)).collect();
         let list = |ranks: &mut dyn Iterator<Item = u32>| {
             ranks.map(|rank| rank.to_string()).collect::<Vec<_>>().join(", ")
         };
@@ -273,51 +280,51 @@ impl Leader<'_> {
         (local_ranks, format!("rank{plural} {ranks} (local rank{plural} {local})"))
     }
 
-    fn send_roster(&self, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
-        let me = (self.spec.peer(), &self.pidfd);
-        let all: Vec<(Peer, &OwnedFd)> = std::iter::once(me)
+    fn send_members(&self, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
+        let own = (self.spec.peer(), &self.pidfd);
+        let all: Vec<(Peer, &OwnedFd)> = std::iter::once(own)
             .chain(self.followers.iter().map(|follower| (follower.peer, &follower.pidfd)))
             .collect();
         for some in all.chunks(MAX_FDS) {
             let peers: Vec<Peer> = some.iter().map(|(peer, _)| *peer).collect();
             let fds: Vec<BorrowedFd<'_>> = some.iter().map(|(_, pidfd)| pidfd.as_fd()).collect();
-            self.to_all(Kind::Roster, &written(&peers), &fds, polling)?;
+            self.send_to_all(Kind::Members, &written(&peers), &fds, polling)?;
         }
         Ok(())
     }
 
-    fn send_outcome(
+    fn send_reply(
         &self,
-        refused: bool,
+        rejected: bool,
         bytes: &[u8],
         fds: &[OwnedFd],
         polling: &mut PollLoop<'_>,
     ) -> Result<(), RendezvousError> {
-        let outcome = Outcome { refused, bytes: bytes.len() as u64, fds: fds.len() as u32 };
-        self.to_all(Kind::Outcome, &written(&outcome), &[], polling)?;
+        let reply = LeaderReply { rejected, bytes: bytes.len() as u64, fds: fds.len() as u32 };
+        self.send_to_all(Kind::Reply, &written(&reply), &[], polling)?;
         for some in fds.chunks(MAX_FDS) {
             let fds: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
-            self.to_all(Kind::Descriptors, &[], &fds, polling)?;
+            self.send_to_all(Kind::Descriptors, &[], &fds, polling)?;
         }
         for number in 0..self.followers.len() {
             for part in self.followers[number].connection.parts(bytes) {
-                self.to_one(number, Kind::Part, part, &[], polling)?;
+                self.send_to(number, Kind::Part, part, &[], polling)?;
             }
         }
         Ok(())
     }
 
-    fn to_all(
+    fn send_to_all(
         &self,
         kind: Kind,
         body: &[u8],
         fds: &[BorrowedFd<'_>],
         polling: &mut PollLoop<'_>,
     ) -> Result<(), RendezvousError> {
-        (0..self.followers.len()).try_for_each(|number| self.to_one(number, kind, body, fds, polling))
+        (0..self.followers.len()).try_for_each(|number| self.send_to(number, kind, body, fds, polling))
     }
 
-    fn to_one(
+    fn send_to(
         &self,
         number: usize,
         kind: Kind,
@@ -332,7 +339,7 @@ impl Leader<'_> {
         Err(self.gone(number, polling)?)
     }
 
-    /// Waits once for followers to say that they have everything.
+    /// Waits once for followers to confirm the reply.
     fn await_received(&mut self, polling: &mut PollLoop<'_>) -> Result<(), RendezvousError> {
         let mut polled = Vec::new();
         for follower in &self.followers {
@@ -355,11 +362,11 @@ impl Leader<'_> {
         Ok(())
     }
 
-    /// Tells the followers why there is no loader; whoever cannot hear it sees the socket close.
-    fn tell(&self, error: &RendezvousError) {
+    /// Sends the error to the followers; one that cannot receive it sees the socket close.
+    fn report_failure(&self, error: &RendezvousError) {
         let failure = match error {
-            // It was the outcome, and all have it.
-            RendezvousError::Refused(_) => return,
+            // The reply carried it.
+            RendezvousError::Rejected(_) => return,
             RendezvousError::PeerLost { peer, .. } => Failure::Lost(*peer),
             RendezvousError::PeerLeft { peer, .. } => Failure::Left(*peer),
             RendezvousError::Interrupted => Failure::Left(self.spec.peer()),
@@ -376,9 +383,9 @@ impl Leader<'_> {
     }
 
     fn into_watched(self) -> Vec<Watched> {
-        let me = Watched::new(self.spec.peer(), None);
+        let own = Watched::new(self.spec.peer(), None);
         let others =
             self.followers.into_iter().map(|follower| Watched::new(follower.peer, Some(follower.pidfd)));
-        std::iter::once(me).chain(others).collect()
+        std::iter::once(own).chain(others).collect()
     }
 }

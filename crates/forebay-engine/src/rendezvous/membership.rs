@@ -1,7 +1,7 @@
 //! The processes of one loader on this node, and which of them died.
 //!
-//! A process is known by its pidfd, which it made and sent itself. A rank that said goodbye is
-//! taken off the list by [`Membership::forget`]: its process may end or live on.
+//! A pidfd, which each process opens and sends itself, identifies it. [`Membership::forget`] takes
+//! a rank that shut down off the list: its process may end or live on.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,18 +28,18 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What a rank has after the ranks of its node came together.
+/// Result of the rendezvous, for each rank.
 #[derive(Debug)]
 pub struct Membership {
-    /// What the leader told everybody.
+    /// Bytes that the leader sent to all ranks.
     pub reply: Vec<u8>,
-    /// What the leader gave everybody: the same files and memory in every process.
+    /// Descriptors that the leader sent to all ranks: the same files and memory in every process.
     pub fds: Vec<OwnedFd>,
-    me: u32,
+    local_rank: u32,
     watched: Vec<Watched>,
 }
 
-/// A process and the descriptor that tells of its end.
+/// A process and the descriptor that becomes readable when it ends.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) peer: Peer,
@@ -56,13 +56,13 @@ impl Watched {
 
 impl Membership {
     /// `watched` are all processes by local rank.
-    pub(super) fn new(reply: Vec<u8>, fds: Vec<OwnedFd>, me: u32, watched: Vec<Watched>) -> Self {
-        Self { reply, fds, me, watched }
+    pub(super) fn new(reply: Vec<u8>, fds: Vec<OwnedFd>, local_rank: u32, watched: Vec<Watched>) -> Self {
+        Self { reply, fds, local_rank, watched }
     }
 
     /// This process's rank on the node.
     pub fn local_rank(&self) -> u32 {
-        self.me
+        self.local_rank
     }
 
     /// All processes of the node, this one included, by local rank.
@@ -70,14 +70,14 @@ impl Membership {
         self.watched.iter().map(|watched| watched.peer)
     }
 
-    /// A process that ended without having been forgotten: the one of the lowest local rank.
+    /// The process of the lowest local rank that ended without having been forgotten.
     ///
     /// Never blocks: one `poll` over the other processes, about a microsecond.
     pub fn dead(&self) -> Option<Peer> {
         first_dead(&self.watched)
     }
 
-    /// Takes a process off the list: it said goodbye, its end is no death any more.
+    /// Takes a process off the list after its shutdown: from now on its end is no death.
     pub fn forget(&self, local_rank: u32) {
         if let Some(watched) = self.watched.get(local_rank as usize) {
             watched.forgotten.store(true, Ordering::Relaxed);
@@ -92,10 +92,10 @@ pub(super) fn first_dead(watched: &[Watched]) -> Option<Peer> {
         .filter(|watched| !watched.forgotten.load(Ordering::Relaxed))
         .filter_map(|watched| Some((watched.peer, watched.pidfd.as_ref()?.as_fd())))
         .unzip();
-    first_exited(&pidfds).map(|place| peers[place])
+    first_exited(&pidfds).map(|index| peers[index])
 }
 
-/// Answers which of the followers has died, if one has.
+/// Returns a follower that has died, if there is one.
 pub type Dead<'a> = &'a (dyn Fn() -> Option<Peer> + Sync);
 
 #[cfg(test)]
@@ -115,10 +115,10 @@ mod tests {
     }
 
     #[test]
-    fn a_death_is_told_until_the_dead_is_forgotten() {
+    fn a_death_is_reported_until_the_process_is_forgotten() {
         let mut children = [sleeper(), sleeper()];
-        let me = Watched::new(Peer { rank: 10, local_rank: 0, pid: 1 }, None);
-        let all = vec![me, watched(1, &children[0]), watched(2, &children[1])];
+        let own = Watched::new(Peer { rank: 10, local_rank: 0, pid: 1 }, None);
+        let all = vec![own, watched(1, &children[0]), watched(2, &children[1])];
         let membership = Membership::new(vec![], vec![], 0, all);
         assert_eq!((membership.dead(), membership.peers().len(), membership.local_rank()), (None, 3, 0));
         children[1].kill().unwrap();
@@ -133,12 +133,12 @@ mod tests {
         for child in &mut children {
             child.wait().unwrap();
         }
-        assert_eq!(membership.dead().unwrap().local_rank, 1, "also after somebody waited for it");
+        assert_eq!(membership.dead().unwrap().local_rank, 1, "also after its parent reaped it");
     }
 
     #[test]
-    fn a_process_alone_has_nobody_to_lose() {
-        let me = Watched::new(Peer { rank: 0, local_rank: 0, pid: 1 }, None);
-        assert_eq!(Membership::new(vec![], vec![], 0, vec![me]).dead(), None);
+    fn a_process_alone_reports_no_death() {
+        let own = Watched::new(Peer { rank: 0, local_rank: 0, pid: 1 }, None);
+        assert_eq!(Membership::new(vec![], vec![], 0, vec![own]).dead(), None);
     }
 }

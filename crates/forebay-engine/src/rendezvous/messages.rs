@@ -1,9 +1,9 @@
-//! Messages between the leader of a node and its followers, and waiting for them.
+//! Messages between the leader of a node and its followers.
 //!
 //! A message is one packet of a `SOCK_SEQPACKET` socket: `"FB"`, the protocol's version, its kind
-//! (one byte each), a body, and descriptors. Small bodies are JSON; long byte strings go as many
-//! [`Kind::Part`]s, because a packet must fit into the socket's send buffer. Sockets never block:
-//! `poll_loop.rs` waits.
+//! (one byte each), a body, and descriptors. Small bodies are JSON; long byte strings are split
+//! into [`Kind::Part`]s, because a packet must fit into the socket's send buffer. Sockets never
+//! block: `poll_loop.rs` waits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -19,25 +19,25 @@ pub(super) const VERSION: u8 = 2;
 const MAGIC: [u8; 2] = *b"FB";
 const HEADER_BYTES: usize = 4;
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Leader, at once: its pidfd.
+    /// Leader, on each new connection: its pidfd.
     Welcome = 1,
-    /// Follower: [`Hello`] and its pidfd; its greeting follows in parts.
+    /// Follower: [`HelloHeader`] and its pidfd; the caller's bytes follow in parts.
     Hello = 2,
-    /// A piece of a greeting or an outcome.
+    /// A part of a hello or of a reply.
     Part = 3,
-    /// Leader, when all are there: some of the [`Peer`]s and their pidfds.
-    Roster = 4,
-    /// Leader, after its work: [`Outcome`]; bytes and descriptors follow.
-    Outcome = 5,
-    /// Leader: descriptors of the outcome.
+    /// Leader, after all followers connected: some of the [`Peer`]s and their pidfds.
+    Members = 4,
+    /// Leader, after its work: [`LeaderReply`]; bytes and descriptors follow.
+    Reply = 5,
+    /// Leader: descriptors of the reply.
     Descriptors = 6,
-    /// Follower: has everything.
+    /// Follower: the reply is complete.
     Received = 7,
-    /// Leader: everybody has everything.
+    /// Leader: all followers have the reply.
     Go = 8,
     /// Leader: the rendezvous failed, [`Failure`].
     Failed = 9,
@@ -45,35 +45,35 @@ pub(super) enum Kind {
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        use Kind::{Descriptors, Failed, Go, Hello, Outcome, Part, Received, Roster, Welcome};
-        [Welcome, Hello, Part, Roster, Outcome, Descriptors, Received, Go, Failed]
+        use Kind::{Descriptors, Failed, Go, Hello, Members, Part, Received, Reply, Welcome};
+        [Welcome, Hello, Part, Members, Reply, Descriptors, Received, Go, Failed]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
 }
 
-/// A follower introduces itself.
+/// Body of [`Kind::Hello`]: what a follower states about itself.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Hello {
+pub(super) struct HelloHeader {
     pub(super) rank: u32,
     pub(super) local_rank: u32,
     /// Global ranks on the node, by local rank.
     pub(super) local_ranks: Vec<u32>,
-    /// As it sees itself.
+    /// Process id in the follower's own pid namespace.
     pub(super) pid: i32,
-    pub(super) greeting_bytes: u64,
+    pub(super) hello_bytes: u64,
 }
 
-/// What the leader's work came to.
+/// Body of [`Kind::Reply`]: the result of the leader's work.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Outcome {
-    /// The bytes are the words of a refusal.
-    pub(super) refused: bool,
+pub(super) struct LeaderReply {
+    /// The bytes are the message of a rejection.
+    pub(super) rejected: bool,
     pub(super) bytes: u64,
     pub(super) fds: u32,
 }
 
-/// An error of the leader, told to the followers.
+/// Body of [`Kind::Failed`]: the leader's error.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Failure {
     Lost(Peer),
@@ -104,23 +104,23 @@ impl Message {
     }
 
     pub(super) fn unexpected(&self) -> RendezvousError {
-        broken(format!("{:?} out of turn", self.kind))
+        broken(format!("{:?} out of order", self.kind))
     }
 }
 
 /// The other side does not follow the protocol.
 pub(super) fn broken(what: impl std::fmt::Display) -> RendezvousError {
     RendezvousError::Mismatch {
-        message: format!("a process of this node sent a message that makes no sense: {what}"),
+        message: format!("malformed message from a process of this node: {what}"),
         hint: String::new(),
     }
 }
 
-/// What came of an attempt to receive.
+/// Result of an attempt to receive.
 #[derive(Debug)]
 pub(super) enum Received {
     Message(Message),
-    /// Nothing is there yet.
+    /// No message has arrived.
     Nothing,
     /// The other side closed its end, or died.
     Closed,

@@ -1,13 +1,13 @@
-//! How the ranks of one node meet, and what each of them has afterwards. No MPI is needed.
+//! Connects the ranks of one node. No MPI is needed.
 //!
-//! - [`join`] brings the ranks of a node together under a name (`join.rs`, `leader.rs`,
-//!   `follower.rs`; `messages.rs` is what they send, `poll_loop.rs` how they wait).
-//! - [`Membership`] is what a rank has afterwards: the leader's reply and descriptors, and its
+//! - [`join`] connects the ranks of a node under a name (`join.rs`, `leader.rs`, `follower.rs`;
+//!   `messages.rs` defines what they send, `poll_loop.rs` how they wait).
+//! - [`Membership`] is the result for each rank: the leader's reply and descriptors, and its
 //!   [`Peer`]s.
 //!
-//! Promises: a death while ranks come together is an error that names the dead, in all ranks that
-//! wait, without a deadline; nothing stays in any file system once all are connected, or when one
-//! of them dies; a wait lasts at most 100 ms between two calls of the caller's check.
+//! Promises: if a process dies during the rendezvous, all waiting ranks raise an error that names
+//! it, before any deadline. No file stays behind once all are connected, or after a death. While
+//! ranks wait, at most 100 ms pass between two checks of the caller.
 
 mod error;
 mod follower;

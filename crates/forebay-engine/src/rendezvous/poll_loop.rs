@@ -1,7 +1,7 @@
-//! Waiting for the other ranks of a node, with an ear for the caller.
+//! Waiting for the other ranks of a node, until the caller cancels it.
 //!
-//! Every wait is a `poll` of at most [`SLICE`]; between two of them the caller is asked whether to
-//! go on.
+//! Every wait is a `poll` of at most [`POLL_INTERVAL`]; between two of them the loop checks whether
+//! the caller cancelled.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -15,25 +15,25 @@ use super::membership::Peer;
 use super::messages::{Connection, Kind};
 use super::spec::NodeSpec;
 
-/// Longest time between two questions to the caller.
-const SLICE: Duration = Duration::from_millis(50);
-/// Questions that would come faster than this are left out: they may be dear (Python's lock).
-const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// How long ranks may keep others waiting before the user is told.
+/// Longest time between two checks for cancellation.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Checks that would follow faster than this are left out: each may take Python's lock.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(5);
+/// How long a rank waits for others before it warns the user.
 const WARN_AFTER: Duration = Duration::from_secs(10);
 
-/// How long ranks may be missing before their processes are looked for: most come at once.
-const LOOK_AFTER: Duration = Duration::from_millis(200);
+/// How long ranks may be missing before their processes are probed: most connect at once.
+const PROBE_AFTER: Duration = Duration::from_millis(200);
 
 /// The caller, while ranks of a node wait for each other.
 pub trait Waiting {
     /// Whether to go on waiting.
     fn go_on(&mut self) -> bool;
-    /// Tells the user something though all goes on.
+    /// Shows the user a warning.
     fn warn(&mut self, text: &str);
 }
 
-/// A caller who hears nothing.
+/// A caller that ignores warnings.
 impl<F: FnMut() -> bool> Waiting for F {
     fn go_on(&mut self) -> bool {
         self()
@@ -42,27 +42,27 @@ impl<F: FnMut() -> bool> Waiting for F {
     fn warn(&mut self, _: &str) {}
 }
 
-/// Waiting, with an ear for the caller.
+/// Waits that the caller can cancel.
 pub(super) struct PollLoop<'a> {
     caller: &'a mut dyn Waiting,
     checked: Instant,
     warned: bool,
-    /// Processes of ranks that have not come, once they are looked for.
+    /// Processes of the node's ranks, once they are probed.
     siblings: Option<Siblings>,
-    looked_for: bool,
+    probed: bool,
 }
 
 impl<'a> PollLoop<'a> {
     pub(super) fn new(caller: &'a mut dyn Waiting) -> Self {
-        Self { caller, checked: Instant::now(), warned: false, siblings: None, looked_for: false }
+        Self { caller, checked: Instant::now(), warned: false, siblings: None, probed: false }
     }
 
-    /// Looks what has become of the local ranks that are `needed` since a wait `begun`. Tells the
-    /// user, once, when it has lasted, which of them are `missing`.
+    /// Probes the processes of the local ranks that are `needed`, after a wait that began at
+    /// `begun`. Warns the user once, after a long wait, which of them are `missing`.
     ///
     /// # Errors
     /// One of them has ended.
-    pub(super) fn look(
+    pub(super) fn probe_missing(
         &mut self,
         begun: Instant,
         spec: &NodeSpec,
@@ -71,11 +71,11 @@ impl<'a> PollLoop<'a> {
         who: impl FnOnce() -> String,
     ) -> Result<(), RendezvousError> {
         let waited = begun.elapsed();
-        if waited < LOOK_AFTER {
+        if waited < PROBE_AFTER {
             return Ok(());
         }
-        if !self.looked_for {
-            self.looked_for = true;
+        if !self.probed {
+            self.probed = true;
             self.siblings = spec.launcher.as_deref().and_then(|variable| {
                 Siblings::find(Some(variable).filter(|name| !name.is_empty()), spec.rank)
             });
@@ -83,21 +83,25 @@ impl<'a> PollLoop<'a> {
         let rank_of = |local: &u32| spec.local_ranks[*local as usize];
         let mut about = String::new();
         if let Some(siblings) = &mut self.siblings {
-            siblings.look();
+            siblings.probe();
             for local_rank in needed {
                 let rank = rank_of(local_rank);
                 if let Some(ended) = siblings.ended(rank) {
                     let peer = Peer { rank, local_rank: *local_rank, pid: ended.pid };
-                    return Err(RendezvousError::Ended { peer, how: ended.how, meeting: spec.meeting() });
+                    return Err(RendezvousError::Ended {
+                        peer,
+                        how: ended.how,
+                        rendezvous: spec.to_string(),
+                    });
                 }
             }
             about = siblings.about(&missing.iter().map(rank_of).collect::<Vec<_>>());
         }
-        self.tell(waited, spec, who, &about);
+        self.warn_once(waited, spec, who, &about);
         Ok(())
     }
 
-    fn tell(&mut self, waited: Duration, spec: &NodeSpec, who: impl FnOnce() -> String, about: &str) {
+    fn warn_once(&mut self, waited: Duration, spec: &NodeSpec, who: impl FnOnce() -> String, about: &str) {
         if self.warned || waited < WARN_AFTER.min(spec.deadline / 2) {
             return;
         }
@@ -105,7 +109,7 @@ impl<'a> PollLoop<'a> {
         let about = if about.is_empty() { String::new() } else { format!("; {about}") };
         self.caller.warn(&format!(
             "{}: this is local rank {}, and has waited for {:.0} s for {}; after {:.0} s that is an error{about}",
-            spec.meeting(),
+            spec,
             spec.local_rank,
             waited.as_secs_f64(),
             who(),
@@ -113,8 +117,8 @@ impl<'a> PollLoop<'a> {
         ));
     }
 
-    fn ask(&mut self, now: bool) -> Result<(), RendezvousError> {
-        if now || self.checked.elapsed() >= CHECK_EVERY {
+    fn check_cancelled(&mut self, now: bool) -> Result<(), RendezvousError> {
+        if now || self.checked.elapsed() >= MIN_CHECK_INTERVAL {
             let go_on = self.caller.go_on();
             self.checked = Instant::now();
             if !go_on {
@@ -124,34 +128,34 @@ impl<'a> PollLoop<'a> {
         Ok(())
     }
 
-    /// Waits until something is ready or one slice (or `limit`, if shorter) is over; says whether
-    /// something is ready.
+    /// Waits until a descriptor is ready, for at most one interval (or `limit`, if shorter).
+    /// Returns whether one is ready.
     pub(super) fn poll(
         &mut self,
         polled: &mut [PollFd<'_>],
         limit: Duration,
     ) -> Result<bool, RendezvousError> {
-        self.ask(false)?;
-        let limit = limit.min(SLICE);
+        self.check_cancelled(false)?;
+        let limit = limit.min(POLL_INTERVAL);
         let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
         match poll(polled, Some(&limit)) {
             Ok(ready) => Ok(ready > 0),
             Err(Errno::INTR) => {
-                // A signal is what the check is there for.
-                self.ask(true)?;
+                // The signal may be the user's interrupt.
+                self.check_cancelled(true)?;
                 Ok(false)
             }
             Err(error) => Err(HostError::system("wait for processes of this node")(error).into()),
         }
     }
 
-    /// Sleeps for at most a slice.
+    /// Sleeps for at most one interval.
     pub(super) fn sleep(&mut self, limit: Duration) -> Result<(), RendezvousError> {
         self.poll(&mut [], limit).map(|_| ())
     }
 
-    /// Sends, waiting for room. False when the other side is gone: its socket closed, or `pidfd`
-    /// says so.
+    /// Sends, after waiting for buffer space. Returns false if the other side is gone: its socket
+    /// closed, or the process of `pidfd` ended.
     pub(super) fn send(
         &mut self,
         to: &Connection,
@@ -168,20 +172,20 @@ impl<'a> PollLoop<'a> {
             }
             let mut polled = vec![PollFd::new(to, PollFlags::OUT)];
             polled.extend(pidfd.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
-            self.poll(&mut polled, SLICE)?;
+            self.poll(&mut polled, POLL_INTERVAL)?;
             if polled.get(1).is_some_and(|polled| !polled.revents().is_empty()) {
                 return Ok(false);
             }
         }
     }
 
-    /// Waits a little until `pidfd` says that its process ended: a dying process closes its sockets
-    /// first.
+    /// Waits up to a second for the process of `pidfd` to end: a dying process closes its sockets
+    /// before its pidfd reports the end.
     pub(super) fn is_dead_soon(&mut self, pidfd: &OwnedFd) -> Result<bool, RendezvousError> {
-        const ENOUGH: Duration = Duration::from_secs(1);
+        const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
         let begun = Instant::now();
-        while begun.elapsed() < ENOUGH {
-            if self.poll(&mut [PollFd::new(pidfd, PollFlags::IN)], SLICE)? {
+        while begun.elapsed() < EXIT_TIMEOUT {
+            if self.poll(&mut [PollFd::new(pidfd, PollFlags::IN)], POLL_INTERVAL)? {
                 return Ok(true);
             }
         }
@@ -206,9 +210,9 @@ mod tests {
         assert_eq!(calls, 3);
     }
 
-    struct Told(Vec<String>);
+    struct Recorder(Vec<String>);
 
-    impl Waiting for Told {
+    impl Waiting for Recorder {
         fn go_on(&mut self) -> bool {
             true
         }
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_come_is_told_once() {
+    fn missing_ranks_are_reported_once() {
         let spec = NodeSpec {
             job: "job".into(),
             node: "node".into(),
@@ -230,14 +234,16 @@ mod tests {
             launcher: None,
             deadline: Duration::from_secs(600),
         };
-        let mut told = Told(Vec::new());
-        let mut polling = PollLoop::new(&mut told);
-        polling.look(Instant::now(), &spec, &[0], &[0], || unreachable!("it has not lasted")).unwrap();
+        let mut recorder = Recorder(Vec::new());
+        let mut polling = PollLoop::new(&mut recorder);
+        polling
+            .probe_missing(Instant::now(), &spec, &[0], &[0], || unreachable!("it has not lasted"))
+            .unwrap();
         let begun = Instant::now().checked_sub(WARN_AFTER).expect("the machine runs for longer");
         for _ in 0..3 {
-            polling.look(begun, &spec, &[0], &[0], || "local rank 0 (rank 6)".to_owned()).unwrap();
+            polling.probe_missing(begun, &spec, &[0], &[0], || "local rank 0 (rank 6)".to_owned()).unwrap();
         }
-        let [text] = &told.0[..] else { panic!("{:?}", told.0) };
+        let [text] = &recorder.0[..] else { panic!("{:?}", recorder.0) };
         assert!(text.contains(" s for local rank 0 (rank 6); after 600 s that is an error"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Who meets on a node.
+//! The ranks of a node, as each of them describes it.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,16 +8,17 @@ use rustix::process::getpid;
 use super::error::RendezvousError;
 use super::membership::Peer;
 
-/// Longest greeting \[bytes\].
-pub(super) const GREETING_BYTES: usize = 64 << 20;
+/// Largest hello \[bytes\].
+pub(super) const MAX_HELLO_BYTES: usize = 64 << 20;
 
-/// Who this process is, and whom it is to meet.
+/// This process, and the ranks that it meets on its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSpec {
     /// Name of the job; the same for all its ranks, different for all other jobs of the user at the
     /// same time.
     pub job: String,
-    /// Name of the node; tells nodes apart that share a file system or are emulated on one machine.
+    /// Name of the node; distinguishes nodes that share a file system or are emulated on one
+    /// machine.
     pub node: String,
     /// Name of the loader.
     pub name: String,
@@ -27,11 +28,11 @@ pub struct NodeSpec {
     pub local_rank: u32,
     /// Ranks in the job of all ranks on the node, by local rank.
     pub local_ranks: Vec<u32>,
-    /// Variable of the environment in which a launcher gave this process its rank, to find the
-    /// other ones by; empty where the ranks are children of one process; `None` where their
-    /// processes are not to be looked for.
+    /// Environment variable in which the launcher passed this process its rank, to find the
+    /// processes of other ranks. Empty: the ranks are children of one process. `None`: do not
+    /// search for them.
     pub launcher: Option<String>,
-    /// How long ranks wait for each other to come.
+    /// How long ranks wait for each other to connect.
     pub deadline: Duration,
 }
 
@@ -53,10 +54,6 @@ impl NodeSpec {
 
     pub(super) fn peer(&self) -> Peer {
         Peer { rank: self.rank, local_rank: self.local_rank, pid: getpid().as_raw_pid() }
-    }
-
-    pub(super) fn meeting(&self) -> String {
-        self.to_string()
     }
 }
 

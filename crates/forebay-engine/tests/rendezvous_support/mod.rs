@@ -35,18 +35,18 @@ pub struct Script {
     pub local_rank: u32,
     pub local_ranks: Vec<u32>,
     pub deadline_ms: u64,
-    pub greeting_bytes: usize,
+    pub hello_bytes: usize,
     pub lead: Lead,
     /// Joins this often, one after the other, under the same name.
     pub rounds: u32,
     /// Interrupts itself as soon as this file exists.
     pub interrupt: Option<PathBuf>,
-    /// Forks a child that keeps all descriptors, as soon as this file exists, and says "forked"
+    /// Forks a child that keeps all descriptors, as soon as this file exists, and reports "forked"
     /// with its process id.
     pub fork: Option<PathBuf>,
 }
 
-/// What the leader does with the greetings.
+/// What the leader does with the hellos.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Lead {
     /// Gives a region, that many other descriptors, and that many bytes.
@@ -54,10 +54,10 @@ pub enum Lead {
         fds: u32,
         bytes: usize,
     },
-    Refuse(String),
-    /// Says "leading" and waits for a line before it gives.
+    Reject(String),
+    /// Reports "leading" and waits for a line before it gives.
     Wait,
-    /// Forks a child that keeps all descriptors, says its process id, and waits.
+    /// Forks a child that keeps all descriptors, reports its process id, and waits.
     ForkAndWait,
     Panic,
 }
@@ -72,7 +72,7 @@ impl Script {
             local_rank,
             local_ranks,
             deadline_ms: 60_000,
-            greeting_bytes: 100,
+            hello_bytes: 100,
             lead: Lead::Give { fds: 1, bytes: 1000 },
             rounds: 1,
             interrupt: None,
@@ -81,7 +81,7 @@ impl Script {
     }
 }
 
-/// What a child says about an error.
+/// What a child reports about an error.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// Name of the variant.
@@ -140,23 +140,23 @@ impl Rank {
     /// Waits for a line "@@word rest" and returns the rest; any other such line (but "started")
     /// fails the test.
     pub fn expect(&mut self, word: &str) -> String {
-        let mut heard = Vec::new();
+        let mut lines = Vec::new();
         loop {
             let line = match self.lines.recv_timeout(WATCHDOG) {
                 Ok(line) => line,
-                Err(RecvTimeoutError::Timeout) => panic!("watchdog: no \"{word}\" after {heard:#?}"),
+                Err(RecvTimeoutError::Timeout) => panic!("watchdog: no \"{word}\" after {lines:#?}"),
                 Err(RecvTimeoutError::Disconnected) => {
-                    panic!("the child ended without \"{word}\": {heard:#?}")
+                    panic!("the child ended without \"{word}\": {lines:#?}")
                 }
             };
-            if let Some((_, said)) = line.split_once(MARK) {
-                let (first, rest) = said.split_once(' ').unwrap_or((said, ""));
+            if let Some((_, event)) = line.split_once(MARK) {
+                let (first, rest) = event.split_once(' ').unwrap_or((event, ""));
                 if first == word {
                     return rest.to_owned();
                 }
-                assert_eq!(first, "started", "expected {word}: {line}, after {heard:#?}");
+                assert_eq!(first, "started", "expected {word}: {line}, after {lines:#?}");
             }
-            heard.push(line);
+            lines.push(line);
         }
     }
 
@@ -165,7 +165,7 @@ impl Rank {
     }
 
     /// Sends a line.
-    pub fn say(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
@@ -175,7 +175,7 @@ impl Rank {
         self.child.wait().unwrap();
     }
 
-    /// Lets the child end in peace, and waits for that.
+    /// Lets the child end, and waits for that.
     pub fn finish(mut self) {
         drop(self.stdin.take());
         let end = std::time::Instant::now() + WATCHDOG;
@@ -232,7 +232,7 @@ pub fn sockets_of(rank: &Rank) -> usize {
     targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Pidfds that a process has open: a leader that waits has its own, and one per follower that said
+/// Pidfds that a process has open: a leader that waits has its own, and one per follower that sent its
 /// hello.
 pub fn pidfds_of(rank: &Rank) -> usize {
     let Ok(fds) = std::fs::read_dir(format!("/proc/{}/fd", rank.pid())) else { return 0 };
@@ -249,7 +249,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-fn tell(word: &str, rest: &str) {
+fn report(word: &str, rest: &str) {
     println!("{MARK}{word} {rest}");
     std::io::stdout().flush().unwrap();
 }
@@ -258,7 +258,7 @@ fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + seed * 7 + at / 251) as u8).collect()
 }
 
-/// What everybody finds in the region.
+/// What all ranks find in the region.
 #[repr(C)]
 struct Board {
     events: EventCount,
@@ -279,19 +279,19 @@ pub fn child_process() {
         launcher: None,
         deadline: Duration::from_millis(script.deadline_ms),
     };
-    let greeting = pattern(script.local_rank as usize, script.greeting_bytes);
-    tell("started", "");
+    let hello = pattern(script.local_rank as usize, script.hello_bytes);
+    report("started", "");
     let mut open_after_first = None;
     for round in 0..script.rounds {
         let mut forked = false;
         let mut check = || {
             if !forked && script.fork.as_ref().is_some_and(|file| file.exists()) {
                 forked = true;
-                tell("forked", &fork_idle_child().to_string());
+                report("forked", &fork_idle_child().to_string());
             }
             !script.interrupt.as_ref().is_some_and(|file| file.exists())
         };
-        let joined = join(&spec, &greeting, |greetings, _| lead(&script, greetings), &mut check);
+        let joined = join(&spec, &hello, |hellos, _| lead(&script, hellos), &mut check);
         match joined {
             Err(error) => {
                 let named = match &error {
@@ -309,11 +309,11 @@ pub fn child_process() {
                         _ => None,
                     },
                 };
-                tell("failed", &serde_json::to_string(&text).unwrap());
+                report("failed", &serde_json::to_string(&text).unwrap());
                 break;
             }
             Ok(membership) => {
-                let map = meet(&script, &membership);
+                let map = check_membership(&script, &membership);
                 if round + 1 < script.rounds {
                     drop((map, membership));
                     let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -324,8 +324,8 @@ pub fn child_process() {
                     );
                     continue;
                 }
-                tell("joined", &serde_json::to_string(&membership.peers().collect::<Vec<_>>()).unwrap());
-                obey(&membership);
+                report("joined", &serde_json::to_string(&membership.peers().collect::<Vec<_>>()).unwrap());
+                run_commands(&membership);
             }
         }
     }
@@ -355,22 +355,22 @@ pub fn kill_orphan(pid: &str) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-fn lead(script: &Script, greetings: &[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>), String> {
-    assert_eq!(greetings.len(), script.local_ranks.len());
-    for (local_rank, greeting) in greetings.iter().enumerate() {
-        assert!(*greeting == pattern(local_rank, script.greeting_bytes), "greeting of {local_rank}");
+fn lead(script: &Script, hellos: &[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>), String> {
+    assert_eq!(hellos.len(), script.local_ranks.len());
+    for (local_rank, hello) in hellos.iter().enumerate() {
+        assert!(*hello == pattern(local_rank, script.hello_bytes), "hello of {local_rank}");
     }
     let (mut others, mut bytes) = (1, 1000);
     match &script.lead {
         Lead::Give { fds, bytes: reply } => (others, bytes) = (*fds, *reply),
-        Lead::Refuse(words) => return Err(words.clone()),
+        Lead::Reject(message) => return Err(message.clone()),
         Lead::Panic => panic!("on purpose"),
         Lead::Wait => {
-            tell("leading", "");
+            report("leading", "");
             std::io::stdin().lines().next();
         }
         Lead::ForkAndWait => {
-            tell("leading", &fork_idle_child().to_string());
+            report("leading", &fork_idle_child().to_string());
             std::io::stdin().lines().next();
         }
     }
@@ -381,8 +381,8 @@ fn lead(script: &Script, greetings: &[Vec<u8>]) -> Result<(Vec<u8>, Vec<OwnedFd>
     Ok((pattern(77, bytes), fds))
 }
 
-/// Checks what came, and meets everybody in the shared region.
-fn meet(script: &Script, membership: &Membership) -> Map {
+/// Checks what came, and meets the other ranks in the shared region.
+fn check_membership(script: &Script, membership: &Membership) -> Map {
     if let Lead::Give { bytes, fds } = script.lead {
         assert!(membership.reply == pattern(77, bytes));
         assert_eq!(membership.fds.len(), 1 + fds as usize);
@@ -402,14 +402,14 @@ fn meet(script: &Script, membership: &Membership) -> Map {
     map
 }
 
-/// Does what the parent says until it says nothing more.
-fn obey(membership: &Membership) {
+/// Runs the commands of the parent until its input ends.
+fn run_commands(membership: &Membership) {
     for line in std::io::stdin().lines().map_while(Result::ok) {
         match line.split_once(' ').unwrap_or((&line, "")) {
-            ("dead", _) => tell("dead", &serde_json::to_string(&membership.dead()).unwrap()),
+            ("dead", _) => report("dead", &serde_json::to_string(&membership.dead()).unwrap()),
             ("await-death", _) => {
                 until("a death", || membership.dead().is_some());
-                tell("dead", &serde_json::to_string(&membership.dead()).unwrap());
+                report("dead", &serde_json::to_string(&membership.dead()).unwrap());
             }
             ("forget", local_rank) => membership.forget(local_rank.parse().unwrap()),
             other => panic!("{other:?}"),
