@@ -17,9 +17,9 @@ const WITHIN: Duration = Duration::from_secs(30);
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [place, directory] = &arguments[..] else { panic!("usage: links PLACE DIRECTORY") };
-    let me: usize = place.parse().expect("a place, 0 or 1");
-    let links = connect(me, Path::new(directory));
-    if me == 0 {
+    let own: usize = place.parse().expect("a place, 0 or 1");
+    let links = connect(own, Path::new(directory));
+    if own == 0 {
         lead(&links);
     } else {
         answer(&links);
@@ -27,17 +27,20 @@ fn main() {
     links.close();
 }
 
-fn connect(me: usize, directory: &Path) -> Links {
+fn connect(own: usize, directory: &Path) -> Links {
     let listener = Listener::new(None).expect("a listener");
-    let draft = directory.join(format!("draft.{me}"));
-    std::fs::write(&draft, serde_json::to_string(listener.card()).expect("a card is plain"))
-        .expect("to write the card");
-    std::fs::rename(draft, directory.join(format!("card.{me}"))).expect("to publish the card");
+    let draft = directory.join(format!("draft.{own}"));
+    std::fs::write(
+        &draft,
+        serde_json::to_string(listener.endpoint()).expect("an endpoint can be serialised"),
+    )
+    .expect("to write the endpoint");
+    std::fs::rename(draft, directory.join(format!("endpoint.{own}"))).expect("to publish the endpoint");
     let begun = Instant::now();
-    let cards = (0..2).map(|end| {
+    let endpoints = (0..2).map(|end| {
         loop {
-            if let Ok(text) = std::fs::read_to_string(directory.join(format!("card.{end}"))) {
-                return serde_json::from_str(&text).expect("a card");
+            if let Ok(text) = std::fs::read_to_string(directory.join(format!("endpoint.{end}"))) {
+                return serde_json::from_str(&text).expect("an endpoint");
             }
             assert!(begun.elapsed() < WITHIN, "end {end} does not come");
             std::thread::sleep(Duration::from_millis(5));
@@ -45,8 +48,8 @@ fn connect(me: usize, directory: &Path) -> Links {
     });
     let facts = |end: u32| NodeFacts { name: format!("node{end}"), ranks: vec![end], pids: vec![0] };
     let spec = LinksSpec {
-        me,
-        cards: cards.collect(),
+        own_node: own,
+        endpoints: endpoints.collect(),
         nodes: Nodes((0..2).map(facts).collect()),
         // Of nobody else's concern: both ends are ours.
         secret: Secret::new([7; SECRET_BYTES]),

@@ -35,7 +35,7 @@ fn strategies(source: &IndexedDataset, options: &Options) -> Strategies {
         Locate::Index | Locate::Provenance => {}
     }
     if let (Some(groups), Some(links)) = (options.stagger, &options.links) {
-        strategies.arbiter = Some(Arc::new(TokenClient::new(links.me, links.nodes.0.len(), groups)));
+        strategies.arbiter = Some(Arc::new(TokenClient::new(links.own_node, links.nodes.0.len(), groups)));
     }
     strategies
 }

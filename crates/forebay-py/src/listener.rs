@@ -13,7 +13,7 @@ use crate::errors::raise;
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Listener {
     listener: Mutex<Option<mesh::Listener>>,
-    card: Vec<u8>,
+    endpoint: Vec<u8>,
 }
 
 #[pymethods]
@@ -22,13 +22,13 @@ impl Listener {
     #[pyo3(signature = (interface = None))]
     fn new(py: Python<'_>, interface: Option<&str>) -> PyResult<Self> {
         let listener = mesh::Listener::new(interface).map_err(|error| raise(py, &Error::from(error)))?;
-        let card = listener.card().to_bytes();
-        Ok(Self { listener: Mutex::new(Some(listener)), card })
+        let endpoint = listener.endpoint().to_bytes();
+        Ok(Self { listener: Mutex::new(Some(listener)), endpoint })
     }
 
     #[getter]
-    fn card<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.card)
+    fn endpoint<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.endpoint)
     }
 
     fn close(&self) {

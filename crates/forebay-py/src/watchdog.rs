@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 /// How often the processes of this node are looked at: one that has ended is named only if it was
 /// seen alive before.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Writes to standard error, ever more rarely, that a block lasts, and which ranks of this node
 /// have ended.
@@ -22,12 +22,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// as the block may hold the interpreter.
 #[pyclass(module = "forebay._native", frozen)]
 pub(crate) struct Watchdog {
-    watch: FailureSink,
+    limits: Limits,
     watched: Mutex<Option<Sender<()>>>,
 }
 
 #[derive(Clone)]
-struct FailureSink {
+struct Limits {
     what: String,
     warn_after: Duration,
     end_after: Option<Duration>,
@@ -35,14 +35,14 @@ struct FailureSink {
     rank: Option<(String, u32)>,
 }
 
-impl FailureSink {
+impl Limits {
     /// Watches until `ended` says that the block has ended.
     fn run(&self, ended: impl Fn(Duration) -> bool) {
         let begun = Instant::now();
         let mut siblings =
             self.rank.as_ref().and_then(|(variable, rank)| Siblings::find(Some(variable), *rank));
         let mut warn_at = self.warn_after;
-        while !ended(LOOK_EVERY.min(warn_at.saturating_sub(begun.elapsed()))) {
+        while !ended(PROBE_INTERVAL.min(warn_at.saturating_sub(begun.elapsed()))) {
             if let Some(siblings) = &mut siblings {
                 siblings.probe();
             }
@@ -90,12 +90,12 @@ impl Watchdog {
             Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))
         };
         let (warn_after, end_after) = (span(warn_after_s)?, end_after_s.map(span).transpose()?);
-        Ok(Self { watch: FailureSink { what, warn_after, end_after, rank }, watched: Mutex::default() })
+        Ok(Self { limits: Limits { what, warn_after, end_after, rank }, watched: Mutex::default() })
     }
 
     fn __enter__(&self) {
         let (sender, receiver) = channel::<()>();
-        let watch = self.watch.clone();
+        let watch = self.limits.clone();
         let run = move || watch.run(|span| receiver.recv_timeout(span) != Err(RecvTimeoutError::Timeout));
         // Without a thread there is no watch, and the block runs all the same.
         let thread = thread::Builder::new().name("forebay-watchdog".to_owned()).spawn(run);

@@ -56,7 +56,7 @@ def meet(
         rank_info.node.encode()[:_NAME_BYTES],
         problem.encode()[:_PROBLEM_BYTES],
         secrets.token_bytes(_SECRET_BYTES) if leads else b"",
-        listener.card if listener is not None else b"",
+        listener.endpoint if listener is not None else b"",
     )
     try:
         everyone = [
@@ -91,9 +91,9 @@ def meet(
         for leader in leaders
     ]
     spec = {
-        "me": leaders.index(rank_info.rank),
+        "own_node": leaders.index(rank_info.rank),
         "nodes": nodes,
-        "cards": [everyone[leader][5].hex() for leader in leaders],
+        "endpoints": [everyone[leader][5].hex() for leader in leaders],
         "secret": everyone[leaders[0]][4].hex(),
     }
     return spec, listener

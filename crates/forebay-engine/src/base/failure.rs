@@ -1,21 +1,20 @@
-//! A process of the job that is lost: who, and how that was seen, in one word that fits into shared
-//! memory.
+//! A lost process of the job and the cause, encoded as one word that fits into shared memory.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How a loss was seen.
+/// How a loss was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Cause {
-    /// The process ended without a goodbye.
+    /// The process ended without a shutdown.
     Died = 1,
-    /// Its node does not answer any more: switched off, or cut off.
+    /// Its node does not answer any more: it is switched off or cut off.
     Silent = 2,
-    /// It gave up while the loader was made.
+    /// It gave up while the loader was created.
     GaveUp = 3,
-    /// It sent what makes no sense.
+    /// It sent malformed messages.
     Broken = 4,
 }
 
@@ -27,7 +26,7 @@ impl Cause {
             Self::Died => "died",
             Self::Silent => "does not answer any more: its node is switched off or cut off",
             Self::GaveUp => "could not make the loader",
-            Self::Broken => "sent what makes no sense",
+            Self::Broken => "sent malformed messages",
         }
     }
 }
@@ -35,7 +34,7 @@ impl Cause {
 /// A process that is lost to its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerFailure {
-    /// How that was seen.
+    /// How the loss was detected.
     pub cause: Cause,
     /// Its rank in the job.
     pub rank: u32,
@@ -54,7 +53,7 @@ impl PeerFailure {
         (self.cause as u64) << 60 | pid << 32 | u64::from(self.rank)
     }
 
-    /// What [`PeerFailure::to_word`] was given.
+    /// Decodes what [`PeerFailure::to_word`] returned.
     #[must_use]
     pub fn from_word(word: u64) -> Option<Self> {
         let cause = [Cause::Died, Cause::Silent, Cause::GaveUp, Cause::Broken]
@@ -76,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_survives_the_way_through_a_word() {
+    fn a_loss_survives_its_encoding() {
         for cause in [Cause::Died, Cause::Silent, Cause::GaveUp, Cause::Broken] {
             for (rank, pid) in [(0, 1), (u32::MAX, 4_194_304), (7, 0)] {
                 let loss = PeerFailure { cause, rank, pid };

@@ -1,23 +1,22 @@
-//! Where the nodes of a job begin their iterations: the n-th start of every node is at the same
-//! step, or ranks disagree.
+//! Checks that the n-th iteration of each node of a job starts at the same step.
 //!
-//! Nodes never wait for each other at a start. Each leader tells the others where its node began,
-//! with the number of the start, and compares as soon as both sides of a pair are known. A node may
-//! be many starts ahead; at most [`KEPT`] are remembered for it.
+//! Nodes never wait for each other at a start. Each leader reports the number and step of each
+//! start to the others, and compares as soon as both sides of a pair are known. A node may be many
+//! starts ahead; at most [`MAX_STARTS`] are stored for it.
 
 use std::collections::VecDeque;
 
-/// Starts that are remembered per node: of epochs that one node is ahead of another.
-const KEPT: usize = 1024;
+/// Maximum number of stored starts per node: epochs by which one node is ahead of another.
+const MAX_STARTS: usize = 1024;
 
 /// Two nodes that began an iteration of the same number at different steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Where this node began (absolute step).
+    /// Start of this node (absolute step).
     pub own: u64,
     /// The other node.
     pub node: usize,
-    /// Where it began (absolute step).
+    /// Start of the other node (absolute step).
     pub theirs: u64,
 }
 
@@ -37,13 +36,13 @@ impl Starts {
         Self { next: 0, own: VecDeque::new(), ahead: vec![VecDeque::new(); nodes] }
     }
 
-    /// This node begins at a step; returns the number of this start, and a node that began
-    /// elsewhere.
+    /// Records a start of this node; returns its number, and a node that started at a different
+    /// step.
     pub(crate) fn begin(&mut self, step: u64) -> (u64, Option<Conflict>) {
         let number = self.next;
         self.next += 1;
         self.own.push_back(step);
-        if self.own.len() > KEPT {
+        if self.own.len() > MAX_STARTS {
             self.own.pop_front();
         }
         let mut conflict = None;
@@ -58,12 +57,12 @@ impl Starts {
         (number, conflict)
     }
 
-    /// Another node began; returns whether this one had begun elsewhere at the start of that
-    /// number.
-    pub(crate) fn hear(&mut self, node: usize, number: u64, step: u64) -> Option<Conflict> {
+    /// Records a start of another node; returns a conflict if this node's start of that number was
+    /// at a different step.
+    pub(crate) fn compare(&mut self, node: usize, number: u64, step: u64) -> Option<Conflict> {
         if number >= self.next {
             let ahead = self.ahead.get_mut(node)?;
-            if ahead.len() < KEPT {
+            if ahead.len() < MAX_STARTS {
                 ahead.push_back((number, step));
             }
             return None;
@@ -79,33 +78,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sides_of_a_pair_find_the_conflict_whoever_is_first() {
+    fn both_sides_of_a_pair_find_the_conflict_in_any_order() {
         let conflict = Some(Conflict { own: 30, node: 1, theirs: 50 });
         let mut first = Starts::new(2);
         assert_eq!(first.begin(0), (0, None));
-        assert_eq!(first.hear(1, 0, 0), None);
+        assert_eq!(first.compare(1, 0, 0), None);
         assert_eq!(first.begin(30), (1, None));
-        assert_eq!(first.hear(1, 1, 50), conflict);
+        assert_eq!(first.compare(1, 1, 50), conflict);
         let mut second = Starts::new(2);
-        assert_eq!(second.hear(1, 0, 0), None);
-        assert_eq!(second.hear(1, 1, 50), None);
+        assert_eq!(second.compare(1, 0, 0), None);
+        assert_eq!(second.compare(1, 1, 50), None);
         assert_eq!(second.begin(0), (0, None));
         assert_eq!(second.begin(30), (1, conflict));
         assert_eq!(second.begin(60), (2, None));
     }
 
     #[test]
-    fn a_node_that_is_far_ahead_or_behind_costs_a_bounded_memory() {
+    fn a_node_that_is_far_ahead_or_behind_needs_bounded_memory() {
         let mut starts = Starts::new(2);
-        for number in 0..3 * KEPT as u64 {
-            starts.hear(1, number, number);
+        for number in 0..3 * MAX_STARTS as u64 {
+            starts.compare(1, number, number);
         }
-        assert_eq!(starts.ahead[1].len(), KEPT);
-        for number in 0..3 * KEPT as u64 {
+        assert_eq!(starts.ahead[1].len(), MAX_STARTS);
+        for number in 0..3 * MAX_STARTS as u64 {
             assert_eq!(starts.begin(number).1, None);
         }
-        assert_eq!(starts.own.len(), KEPT);
-        assert_eq!(starts.hear(1, 0, 7), None, "too old to compare");
-        assert_eq!(starts.hear(1, 3 * KEPT as u64 - 1, 7).map(|conflict| conflict.theirs), Some(7));
+        assert_eq!(starts.own.len(), MAX_STARTS);
+        assert_eq!(starts.compare(1, 0, 7), None, "too old to compare");
+        assert_eq!(starts.compare(1, 3 * MAX_STARTS as u64 - 1, 7).map(|conflict| conflict.theirs), Some(7));
     }
 }

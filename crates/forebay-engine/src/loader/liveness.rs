@@ -78,9 +78,9 @@ impl FailureSink for FailureDetector {
         None
     }
 
-    fn note(&self, loss: PeerFailure) {
+    fn record(&self, loss: PeerFailure) {
         self.region.note_loss(loss);
-        // Whoever waits looks around now.
+        // Wakes the waiting ranks, which then check for failures.
         self.region.filled().notify();
         self.region.gathered().notify();
     }

@@ -377,7 +377,7 @@ impl Engine {
         }
         let Some(loss) = self.ward.lost() else { return Ok(()) };
         if let Some(links) = links {
-            links.tell(loss);
+            links.report_loss(loss);
         }
         Err(self.ward.error(loss, what()))
     }

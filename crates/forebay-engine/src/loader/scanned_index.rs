@@ -29,7 +29,7 @@ pub(crate) fn scanned_index(
     caller: &dyn Host,
 ) -> Result<Loaded, Error> {
     let (bytes, scanning_node) = match links {
-        Some(links) if links.me() != SCANNER => {
+        Some(links) if links.own_node() != SCANNER => {
             let stop = || {
                 caller.waits_for_others();
                 caller.interrupted()

@@ -1,18 +1,17 @@
-//! How two leaders come to trust each other: both prove that they know the secret, which is never
-//! sent.
+//! Mutual authentication of two leaders: both prove that they know the secret, which is never sent.
 //!
 //! ```text
 //! connecting → accepting: magic (8) | version (4) | from (4) | to (4) | nonce (32)
 //! accepting → connecting: nonce (32) | digest (32)
 //! connecting → accepting: digest (32)
-//! accepting → connecting: 1                     from here on frames (wire.rs), both ways
+//! accepting → connecting: 1                     from here on frames (frames.rs), both ways
 //! ```
 //!
-//! Numbers are little-endian, places of nodes among the nodes. A digest is BLAKE3 keyed by the
-//! secret, over which side speaks, version, places, both nonces, and the job and loader for which
-//! the connection is meant. So nothing that was overheard serves another time, at another place, or
-//! in the other direction. Frames are not encrypted and carry no digest: as with MPI, who can
-//! change packets on the job's network is trusted.
+//! Numbers are little-endian; `from` and `to` are node indices. A digest is BLAKE3 keyed by the
+//! secret, over the side that sends it, the version, both indices, both nonces, and the job and
+//! loader of the connection. So a recorded message is useless at another time, between other nodes,
+//! or in the other direction. Frames are not encrypted and carry no digest: as with MPI, hosts that
+//! can change packets on the job's network are trusted.
 
 use super::spec::Secret;
 
@@ -43,7 +42,7 @@ enum Side {
     Accepting = 1,
 }
 
-/// Places of both sides and what they made up for this connection.
+/// Node indices of both sides, and their nonces for this connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair {
     pub(super) from: u32,
@@ -77,18 +76,18 @@ impl Purpose {
         hasher.finalize()
     }
 
-    /// What the accepting side says.
+    /// The accepting side's answer to a hello.
     pub(super) fn answer(&self, pair: &Pair) -> Vec<u8> {
         [&pair.accepting[..], self.digest(Side::Accepting, pair).as_bytes()].concat()
     }
 
-    /// What the connecting side proves.
+    /// The connecting side's proof.
     pub(super) fn proof(&self, pair: &Pair) -> Vec<u8> {
         self.digest(Side::Connecting, pair).as_bytes().to_vec()
     }
 
-    /// Reads the answer to the hello of `pair`, whose other nonce is not known yet; `None` if it is
-    /// not from one of us.
+    /// Checks the answer to the hello of `pair`, whose other nonce is not known yet; `None` if its
+    /// sender does not know the secret.
     pub(super) fn check_answer(&self, pair: Pair, bytes: &[u8; ANSWER_BYTES]) -> Option<Pair> {
         let (nonce, digest) = bytes.split_first_chunk::<NONCE_BYTES>()?;
         let pair = Pair { accepting: *nonce, ..pair };
@@ -96,13 +95,13 @@ impl Purpose {
         (self.digest(Side::Accepting, &pair) == *digest).then_some(pair)
     }
 
-    /// Whether the connecting side is one of us.
+    /// Whether the connecting side knows the secret.
     pub(super) fn check_proof(&self, pair: &Pair, bytes: &[u8; PROOF_BYTES]) -> bool {
         self.digest(Side::Connecting, pair) == *bytes
     }
 }
 
-/// What the connecting side says first.
+/// The connecting side's first message.
 pub(super) fn hello(from: u32, to: u32, nonce: &Nonce) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     for number in [VERSION, from, to] {
@@ -112,7 +111,7 @@ pub(super) fn hello(from: u32, to: u32, nonce: &Nonce) -> Vec<u8> {
     bytes
 }
 
-/// Reads a hello: from which place, to which, and the nonce.
+/// Parses a hello: the sender's node index, the receiver's, and the nonce.
 pub(super) fn read_hello(bytes: &[u8; HELLO_BYTES]) -> Option<(u32, u32, Nonce)> {
     let (magic, rest) = bytes.split_first_chunk::<8>()?;
     let (numbers, nonce) = rest.split_first_chunk::<12>()?;
@@ -134,15 +133,15 @@ mod tests {
     fn a_hello_is_read_back_and_another_is_not() {
         let bytes: [u8; HELLO_BYTES] = hello(3, 1, &[9; NONCE_BYTES]).try_into().unwrap();
         assert_eq!(read_hello(&bytes), Some((3, 1, [9; NONCE_BYTES])));
-        for place in 0..12 {
+        for byte in 0..12 {
             let mut wrong = bytes;
-            wrong[place] ^= 1;
-            assert_eq!(read_hello(&wrong), None, "byte {place}");
+            wrong[byte] ^= 1;
+            assert_eq!(read_hello(&wrong), None, "byte {byte}");
         }
     }
 
     #[test]
-    fn only_who_has_secret_job_and_loader_can_answer_and_prove() {
+    fn only_a_peer_with_the_secret_job_and_loader_can_answer_and_prove() {
         let ours = purpose(1, "job", "train");
         let pair = Pair { from: 2, to: 0, connecting: [5; NONCE_BYTES], accepting: [6; NONCE_BYTES] };
         let answer: [u8; ANSWER_BYTES] = ours.answer(&pair).try_into().unwrap();

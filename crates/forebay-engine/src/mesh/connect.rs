@@ -1,15 +1,15 @@
-//! How the leaders come together: everybody connects to the leaders of lower places and accepts
-//! those of higher ones.
+//! Connects the leaders: each of them connects to the leaders of lower index, and accepts
+//! connections of those of higher index.
 //!
-//! All listeners are there before anybody knows their addresses. So a port that refuses means that
-//! its process is gone (or has closed it after a failure): whoever connects sees that at once, and
-//! whoever waits to be connected knocks at the other's door now and then to see it too. A leader
-//! that has all its links closes its door only when those at the other ends have them.
+//! Leaders exchange their addresses after all of them listen. So a port that refuses a connection
+//! means that its process has ended, or has closed it after a failure. A leader that connects sees
+//! this at once; one that waits to be connected probes the other's port every second. A leader with
+//! all its links closes its listening socket only when the other ends have completed them.
 //!
-//! A node has several addresses, of which some lead nowhere: they are tried one after the other,
-//! each [`NEXT_AFTER`] behind the one before or when that failed, and the first that ends in a
-//! welcome is the link. Strangers are dropped without a word, when they say something wrong, when
-//! they are slow, or when there are too many.
+//! A node has several addresses, some of which may be unreachable. They are tried one by one,
+//! each [`NEXT_ADDRESS_DELAY`] after the previous one or when that failed. The first that ends in a
+//! welcome becomes the link. Pending peers are dropped without a reply when they send anything
+//! unexpected, when they are slow, or when there are too many.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -33,33 +33,33 @@ use super::state::{Mesh, Presence};
 
 /// Head start of an address over the next one of the same node: a round trip in a cluster takes
 /// less than a millisecond.
-const NEXT_AFTER: Duration = Duration::from_millis(250);
+const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(250);
 /// How long an address may be silent before it is tried again.
-const ATTEMPT_WITHIN: Duration = Duration::from_secs(5);
-/// How long one who gives up waits for links of which the other side knows already, and how often
-/// it looks.
-const SETTLE_WITHIN: Duration = Duration::from_millis(500);
-const SETTLE_EVERY: Duration = Duration::from_millis(2);
-/// How often we look whether a leader that has not come is still there.
-const KNOCK_EVERY: Duration = Duration::from_secs(1);
-/// How long a stranger may take to prove who it is.
-const STRANGER_WITHIN: Duration = Duration::from_secs(5);
-/// Strangers at once, beside one for each node.
-const STRANGERS: usize = 64;
-const SLICE: Duration = Duration::from_millis(50);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a leader that gives up waits for links that the other side has already completed, and
+/// how often it polls.
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(500);
+const SETTLE_INTERVAL: Duration = Duration::from_millis(2);
+/// How often a leader that has not connected is probed.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a pending peer may take to authenticate.
+const PENDING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pending peers at once, in addition to one for each node.
+const MAX_PENDING: usize = 64;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Bytes of a fixed number that come bit by bit.
+/// Receives a fixed number of bytes, across partial reads.
 struct Expected {
     bytes: Vec<u8>,
     have: usize,
 }
 
-/// What came of an attempt to receive.
-enum Came {
-    All(Vec<u8>),
-    NotYet,
-    /// The other side is gone.
-    End,
+/// Result of an attempt to receive.
+enum Partial {
+    Complete(Vec<u8>),
+    Pending,
+    /// The other side closed the connection.
+    Closed,
 }
 
 impl Expected {
@@ -67,22 +67,22 @@ impl Expected {
         Self { bytes: vec![0; length], have: 0 }
     }
 
-    fn read(&mut self, mut socket: &TcpStream) -> Came {
+    fn read(&mut self, mut socket: &TcpStream) -> Partial {
         while self.have < self.bytes.len() {
             match socket.read(&mut self.bytes[self.have..]) {
-                Ok(0) => return Came::End,
+                Ok(0) => return Partial::Closed,
                 Ok(bytes) => self.have += bytes,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Came::NotYet,
-                Err(_) => return Came::End,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Partial::Pending,
+                Err(_) => return Partial::Closed,
             }
         }
-        Came::All(std::mem::take(&mut self.bytes))
+        Partial::Complete(std::mem::take(&mut self.bytes))
     }
 }
 
 /// Sends a few bytes; a fresh socket takes them at once.
-fn say(mut socket: &TcpStream, bytes: &[u8]) -> bool {
+fn send(mut socket: &TcpStream, bytes: &[u8]) -> bool {
     socket.write(bytes).is_ok_and(|written| written == bytes.len())
 }
 
@@ -96,7 +96,7 @@ fn nonce() -> Result<Nonce, LinkError> {
     Ok(nonce)
 }
 
-/// Somebody who connected and has not proved who it is.
+/// A connection that has not authenticated.
 struct PendingPeer {
     socket: TcpStream,
     since: Instant,
@@ -105,7 +105,7 @@ struct PendingPeer {
     pair: Option<Pair>,
 }
 
-/// One connection that we make.
+/// One outgoing connection.
 struct Attempt {
     address: usize,
     socket: TcpStream,
@@ -119,20 +119,20 @@ enum Stage {
     Welcome(Expected),
 }
 
-/// What came of a look at an attempt.
+/// State of an attempt after it was advanced.
 enum Progress {
     Waits(Attempt),
-    /// With what refused it, where that is for good.
+    /// With the error, if it is permanent.
     Failed(Option<Arc<std::io::Error>>),
     Linked(TcpStream),
 }
 
-/// Connecting to one leader, or knocking at its door.
+/// Connects to one leader, or probes its port.
 struct Dialer {
     node: usize,
-    knocks: bool,
+    probes: bool,
     addresses: Vec<SocketAddr>,
-    /// By address: what refused the last attempt.
+    /// By address: the permanent error of the last attempt.
     refused: Vec<Option<Arc<std::io::Error>>>,
     next: usize,
     next_at: Instant,
@@ -143,13 +143,13 @@ struct Connector<'a> {
     mesh: &'a Mesh,
     spec: &'a LinksSpec,
     purpose: Purpose,
-    strangers: VecDeque<PendingPeer>,
-    callers: Vec<Dialer>,
+    pending: VecDeque<PendingPeer>,
+    dialers: Vec<Dialer>,
     linked: Vec<bool>,
 }
 
 /// Links this leader to all others.
-pub(super) fn meet(
+pub(super) fn connect_all(
     mesh: &Mesh,
     listener: &Listener,
     spec: &LinksSpec,
@@ -158,28 +158,28 @@ pub(super) fn meet(
     check: &mut dyn FnMut() -> bool,
 ) -> Result<(), LinkError> {
     let now = Instant::now();
-    let caller = |node: usize| {
-        let addresses = spec.cards[node].reached_from(listener.card());
-        let knocks = node > spec.me;
+    let dialer = |node: usize| {
+        let addresses = spec.endpoints[node].reached_from(listener.endpoint());
+        let probes = node > spec.own_node;
         Dialer {
             node,
-            knocks,
+            probes,
             refused: vec![None; addresses.len()],
             addresses,
             next: 0,
-            next_at: if knocks { now + KNOCK_EVERY } else { now },
+            next_at: if probes { now + PROBE_INTERVAL } else { now },
             attempts: Vec::new(),
         }
     };
-    let mut meeting = Connector {
+    let mut connector = Connector {
         mesh,
         spec,
         purpose: Purpose::new(&spec.secret, job, loader),
-        strangers: VecDeque::new(),
-        callers: mesh.others().map(caller).collect(),
-        linked: (0..spec.cards.len()).map(|node| node == spec.me).collect(),
+        pending: VecDeque::new(),
+        dialers: mesh.others().map(dialer).collect(),
+        linked: (0..spec.endpoints.len()).map(|node| node == spec.own_node).collect(),
     };
-    meeting.link_all(listener, deadline, check).inspect_err(|_| meeting.settle())
+    connector.link_all(listener, deadline, check).inspect_err(|_| connector.settle())
 }
 
 impl Connector<'_> {
@@ -191,7 +191,7 @@ impl Connector<'_> {
     ) -> Result<(), LinkError> {
         let begun = Instant::now();
         loop {
-            self.call()?;
+            self.dial()?;
             self.accept(listener)?;
             if self.linked.iter().all(|linked| *linked) {
                 return Ok(());
@@ -209,46 +209,47 @@ impl Connector<'_> {
         }
     }
 
-    /// Completes the links of which the other side knows already, when this one gives up: over them
-    /// it can say why, and is not taken for dead.
+    /// When this leader gives up: completes the links that the other side has already completed, to
+    /// report the reason over them instead of appearing dead.
     fn settle(&mut self) {
         let begun = Instant::now();
         loop {
             let mut open = false;
-            for mut caller in std::mem::take(&mut self.callers) {
-                for attempt in std::mem::take(&mut caller.attempts) {
-                    if self.linked[caller.node] || !matches!(attempt.stage, Stage::Welcome(_)) {
+            for mut dialer in std::mem::take(&mut self.dialers) {
+                for attempt in std::mem::take(&mut dialer.attempts) {
+                    if self.linked[dialer.node] || !matches!(attempt.stage, Stage::Welcome(_)) {
                         continue;
                     }
-                    match self.advance(&caller, attempt) {
-                        Ok(Progress::Waits(attempt)) => caller.attempts.push(attempt),
-                        // What cannot be linked hears nothing.
-                        Ok(Progress::Linked(socket)) => drop(self.link(caller.node, socket)),
+                    match self.advance(&dialer, attempt) {
+                        Ok(Progress::Waits(attempt)) => dialer.attempts.push(attempt),
+                        // A peer that cannot be linked gets no report.
+                        Ok(Progress::Linked(socket)) => drop(self.link(dialer.node, socket)),
                         Ok(Progress::Failed(_)) | Err(_) => {}
                     }
                 }
-                open |= !caller.attempts.is_empty();
-                self.callers.push(caller);
+                open |= !dialer.attempts.is_empty();
+                self.dialers.push(dialer);
             }
-            if !open || begun.elapsed() > SETTLE_WITHIN {
+            if !open || begun.elapsed() > SETTLE_TIMEOUT {
                 return;
             }
-            std::thread::sleep(SETTLE_EVERY);
+            std::thread::sleep(SETTLE_INTERVAL);
         }
     }
 
     fn wait(&self, listener: &Listener) {
         let mut polled = vec![PollFd::new(&listener.socket, PollFlags::IN)];
-        polled.extend(self.strangers.iter().map(|stranger| PollFd::new(&stranger.socket, PollFlags::IN)));
-        for attempt in self.callers.iter().flat_map(|caller| &caller.attempts) {
+        polled.extend(self.pending.iter().map(|peer| PollFd::new(&peer.socket, PollFlags::IN)));
+        for attempt in self.dialers.iter().flat_map(|dialer| &dialer.attempts) {
             let flags = match attempt.stage {
                 Stage::Connecting => PollFlags::OUT,
                 _ => PollFlags::IN,
             };
             polled.push(PollFd::from_borrowed_fd(attempt.socket.as_fd(), flags));
         }
-        // A signal: the caller's check comes next anyway.
-        let _ = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: SLICE.subsec_nanos().into() }));
+        // After a signal the caller's check comes next anyway.
+        let _ =
+            poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.subsec_nanos().into() }));
     }
 
     fn missing(&self, deadline: Duration) -> LinkError {
@@ -264,11 +265,11 @@ impl Connector<'_> {
         state.nodes[node].presence = Presence::Here;
         state.adopted.push((node, socket));
         drop(state);
-        self.mesh.ring();
+        self.mesh.wake_thread();
         Ok(())
     }
 
-    // --- those who come ---
+    // --- incoming connections ---
 
     fn accept(&mut self, listener: &Listener) -> Result<(), LinkError> {
         loop {
@@ -276,66 +277,66 @@ impl Connector<'_> {
                 Ok((socket, _)) => {
                     if socket.set_nonblocking(true).is_ok() && socket.set_nodelay(true).is_ok() {
                         let expected = Expected::new(HELLO_BYTES);
-                        self.strangers.push_back(PendingPeer {
+                        self.pending.push_back(PendingPeer {
                             socket,
                             since: Instant::now(),
                             expected,
                             pair: None,
                         });
                     }
-                    if self.strangers.len() > STRANGERS + self.linked.len() {
-                        self.strangers.pop_front();
+                    if self.pending.len() > MAX_PENDING + self.linked.len() {
+                        self.pending.pop_front();
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // Of one connection, not of the listener (accept(2)); out of descriptors is a
-                // matter of time, too.
+                // The error is of one connection, not of the listener (accept(2)); a lack of
+                // descriptors may also pass.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
         }
-        for _ in 0..self.strangers.len() {
-            if let Some(stranger) = self.strangers.pop_front()
-                && stranger.since.elapsed() < STRANGER_WITHIN
+        for _ in 0..self.pending.len() {
+            if let Some(peer) = self.pending.pop_front()
+                && peer.since.elapsed() < PENDING_TIMEOUT
             {
-                self.hear(stranger)?;
+                self.receive_hello(peer)?;
             }
         }
         Ok(())
     }
 
-    /// Takes what a stranger says; who makes no sense is dropped by not being kept.
-    fn hear(&mut self, mut stranger: PendingPeer) -> Result<(), LinkError> {
+    /// Advances the handshake of a pending peer; drops it when it sends anything unexpected.
+    fn receive_hello(&mut self, mut peer: PendingPeer) -> Result<(), LinkError> {
         loop {
-            let bytes = match stranger.expected.read(&stranger.socket) {
-                Came::All(bytes) => bytes,
-                Came::NotYet => {
-                    self.strangers.push_back(stranger);
+            let bytes = match peer.expected.read(&peer.socket) {
+                Partial::Complete(bytes) => bytes,
+                Partial::Pending => {
+                    self.pending.push_back(peer);
                     return Ok(());
                 }
-                Came::End => return Ok(()),
+                Partial::Closed => return Ok(()),
             };
-            match stranger.pair {
+            match peer.pair {
                 None => {
                     let Some((from, to, connecting)) = array(&bytes).and_then(read_hello) else {
                         return Ok(());
                     };
-                    let expected = to as usize == self.spec.me && from > to;
+                    let expected = to as usize == self.spec.own_node && from > to;
                     if !expected || self.linked.get(from as usize) != Some(&false) {
                         return Ok(());
                     }
                     let pair = Pair { from, to, connecting, accepting: nonce()? };
-                    if !say(&stranger.socket, &self.purpose.answer(&pair)) {
+                    if !send(&peer.socket, &self.purpose.answer(&pair)) {
                         return Ok(());
                     }
-                    stranger.pair = Some(pair);
-                    stranger.expected = Expected::new(PROOF_BYTES);
+                    peer.pair = Some(pair);
+                    peer.expected = Expected::new(PROOF_BYTES);
                 }
                 Some(pair) => {
                     let proved = array(&bytes).is_some_and(|bytes| self.purpose.check_proof(&pair, bytes));
                     let node = pair.from as usize;
-                    if proved && !self.linked[node] && say(&stranger.socket, &[WELCOME]) {
-                        self.link(node, stranger.socket)?;
+                    if proved && !self.linked[node] && send(&peer.socket, &[WELCOME]) {
+                        self.link(node, peer.socket)?;
                     }
                     return Ok(());
                 }
@@ -343,71 +344,71 @@ impl Connector<'_> {
         }
     }
 
-    // --- those whom we call ---
+    // --- outgoing connections ---
 
-    fn call(&mut self) -> Result<(), LinkError> {
-        let mut callers = std::mem::take(&mut self.callers);
-        callers.retain(|caller| !self.linked[caller.node]);
-        for caller in &mut callers {
-            for attempt in std::mem::take(&mut caller.attempts) {
+    fn dial(&mut self) -> Result<(), LinkError> {
+        let mut dialers = std::mem::take(&mut self.dialers);
+        dialers.retain(|dialer| !self.linked[dialer.node]);
+        for dialer in &mut dialers {
+            for attempt in std::mem::take(&mut dialer.attempts) {
                 let address = attempt.address;
-                match self.advance(caller, attempt)? {
-                    Progress::Waits(attempt) => caller.attempts.push(attempt),
+                match self.advance(dialer, attempt)? {
+                    Progress::Waits(attempt) => dialer.attempts.push(attempt),
                     Progress::Failed(refused) => {
-                        caller.refused[address] = refused;
-                        if !caller.knocks {
-                            caller.next_at = caller.next_at.min(Instant::now() + SLICE);
+                        dialer.refused[address] = refused;
+                        if !dialer.probes {
+                            dialer.next_at = dialer.next_at.min(Instant::now() + POLL_INTERVAL);
                         }
                     }
                     Progress::Linked(socket) => {
-                        if !self.linked[caller.node] {
-                            self.link(caller.node, socket)?;
+                        if !self.linked[dialer.node] {
+                            self.link(dialer.node, socket)?;
                         }
                     }
                 }
             }
-            if self.linked[caller.node] {
+            if self.linked[dialer.node] {
                 continue;
             }
-            self.start(caller)?;
+            self.start(dialer)?;
         }
-        self.callers = callers;
+        self.dialers = dialers;
         Ok(())
     }
 
-    /// Begins the next attempt when it is time, and gives up when every address has refused.
-    fn start(&self, caller: &mut Dialer) -> Result<(), LinkError> {
-        let who = || self.mesh.nodes.leader(caller.node);
-        if caller.addresses.is_empty() {
+    /// Starts the next attempt when it is due; fails when every address has refused.
+    fn start(&self, dialer: &mut Dialer) -> Result<(), LinkError> {
+        let who = || self.mesh.nodes.leader(dialer.node);
+        if dialer.addresses.is_empty() {
             return Err(LinkError::Unreachable { who: who(), address: "any address".into(), source: None });
         }
-        if caller.attempts.is_empty()
-            && let Some(problem) = caller.refused.iter().flatten().next()
-            && caller.refused.iter().all(Option::is_some)
+        if dialer.attempts.is_empty()
+            && let Some(problem) = dialer.refused.iter().flatten().next()
+            && dialer.refused.iter().all(Option::is_some)
         {
-            let address = caller.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let address = dialer.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let source = Some(Arc::clone(problem));
             return Err(LinkError::Unreachable { who: who(), address, source });
         }
-        let address = caller.next;
-        if Instant::now() < caller.next_at || caller.attempts.iter().any(|one| one.address == address) {
+        let address = dialer.next;
+        if Instant::now() < dialer.next_at || dialer.attempts.iter().any(|one| one.address == address) {
             return Ok(());
         }
-        caller.next = (address + 1) % caller.addresses.len();
-        caller.next_at = Instant::now() + if caller.knocks { KNOCK_EVERY } else { NEXT_AFTER };
-        match dial(caller.addresses[address]) {
+        dialer.next = (address + 1) % dialer.addresses.len();
+        dialer.next_at = Instant::now() + if dialer.probes { PROBE_INTERVAL } else { NEXT_ADDRESS_DELAY };
+        match start_connecting(dialer.addresses[address]) {
             Ok(socket) => {
                 let stage = Stage::Connecting;
-                caller.attempts.push(Attempt { address, socket, since: Instant::now(), stage });
+                dialer.attempts.push(Attempt { address, socket, since: Instant::now(), stage });
             }
-            Err(error) => caller.refused[address] = refusal(error),
+            Err(error) => dialer.refused[address] = refusal(error),
         }
         Ok(())
     }
 
-    fn advance(&self, caller: &Dialer, mut attempt: Attempt) -> Result<Progress, LinkError> {
+    fn advance(&self, dialer: &Dialer, mut attempt: Attempt) -> Result<Progress, LinkError> {
         let failed = |refused| Ok(Progress::Failed(refused));
-        if attempt.since.elapsed() > ATTEMPT_WITHIN {
+        if attempt.since.elapsed() > ATTEMPT_TIMEOUT {
             return failed(None);
         }
         loop {
@@ -420,25 +421,25 @@ impl Connector<'_> {
                     if attempt.socket.peer_addr().is_err() {
                         return Ok(Progress::Waits(attempt));
                     }
-                    if caller.knocks {
-                        return failed(None); // somebody is at home; that was the question
+                    if dialer.probes {
+                        return failed(None); // the port is open: the leader lives
                     }
-                    let (from, to) = (self.spec.me as u32, caller.node as u32);
+                    let (from, to) = (self.spec.own_node as u32, dialer.node as u32);
                     let pair = Pair { from, to, connecting: nonce()?, accepting: [0; NONCE_BYTES] };
-                    if !say(&attempt.socket, &hello(from, to, &pair.connecting)) {
+                    if !send(&attempt.socket, &hello(from, to, &pair.connecting)) {
                         return failed(None);
                     }
                     attempt.stage = Stage::Answer(pair, Expected::new(ANSWER_BYTES));
                 }
                 Stage::Answer(pair, expected) => {
                     let bytes = match expected.read(&attempt.socket) {
-                        Came::All(bytes) => bytes,
-                        Came::NotYet => return Ok(Progress::Waits(attempt)),
-                        Came::End => return failed(None),
+                        Partial::Complete(bytes) => bytes,
+                        Partial::Pending => return Ok(Progress::Waits(attempt)),
+                        Partial::Closed => return failed(None),
                     };
                     let answer = array(&bytes).and_then(|bytes| self.purpose.check_answer(*pair, bytes));
                     match answer {
-                        Some(pair) if say(&attempt.socket, &self.purpose.proof(&pair)) => {
+                        Some(pair) if send(&attempt.socket, &self.purpose.proof(&pair)) => {
                             attempt.stage = Stage::Welcome(Expected::new(1));
                         }
                         _ => return failed(None),
@@ -446,9 +447,11 @@ impl Connector<'_> {
                 }
                 Stage::Welcome(expected) => {
                     return match expected.read(&attempt.socket) {
-                        Came::All(bytes) if bytes == [WELCOME] => Ok(Progress::Linked(attempt.socket)),
-                        Came::NotYet => Ok(Progress::Waits(attempt)),
-                        Came::All(_) | Came::End => failed(None),
+                        Partial::Complete(bytes) if bytes == [WELCOME] => {
+                            Ok(Progress::Linked(attempt.socket))
+                        }
+                        Partial::Pending => Ok(Progress::Waits(attempt)),
+                        Partial::Complete(_) | Partial::Closed => failed(None),
                     };
                 }
             }
@@ -456,14 +459,14 @@ impl Connector<'_> {
     }
 }
 
-/// Why an address will not do, where that is for good.
+/// The error of an address, if it is permanent.
 fn refusal(error: std::io::Error) -> Option<Arc<std::io::Error>> {
     let kinds = [ErrorKind::ConnectionRefused, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
     kinds.contains(&error.kind()).then(|| Arc::new(error))
 }
 
-/// Begins to connect.
-fn dial(address: SocketAddr) -> std::io::Result<TcpStream> {
+/// Starts a non-blocking connect.
+fn start_connecting(address: SocketAddr) -> std::io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
@@ -473,7 +476,7 @@ fn dial(address: SocketAddr) -> std::io::Result<TcpStream> {
     }
 }
 
-/// The bytes as what they must be as many as.
+/// The bytes as an array of the expected length.
 fn array<const LENGTH: usize>(bytes: &[u8]) -> Option<&[u8; LENGTH]> {
     bytes.try_into().ok()
 }

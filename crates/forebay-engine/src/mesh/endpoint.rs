@@ -1,9 +1,9 @@
-//! Where a leader listens, and how the others hear of it.
+//! The listening socket of a leader, and its address for the others.
 //!
-//! A [`Listener`] takes a port that the system chooses, on all interfaces or on the one that the
-//! user names. Its [`Endpoint`] says how it is reached: the addresses of the interfaces, and which
-//! machine and network namespace they belong to. A leader on the same one is reached over loopback;
-//! loopback and link-local addresses mean another machine elsewhere, so they are left out.
+//! A [`Listener`] binds a port that the system chooses, on all interfaces or on the one that the
+//! user names. Its [`Endpoint`] lists the addresses of the interfaces, and identifies the machine
+//! and network namespace that they belong to. A leader in the same namespace connects over
+//! loopback. Loopback and link-local addresses are left out: elsewhere they mean another machine.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
@@ -12,28 +12,28 @@ use serde::{Deserialize, Serialize};
 use super::error::LinkError;
 use super::hex::{from_hex, to_hex};
 
-/// Addresses on a card; what a node has beyond that are those of containers and virtual machines.
+/// Addresses of an endpoint; further ones usually belong to containers and virtual machines.
 const MAX_ADDRESSES: usize = 8;
 const ADDRESS_BYTES: usize = 16;
 const MACHINE_BYTES: usize = 16;
 
-/// Length of a card as bytes.
+/// Length of an encoded endpoint \[bytes\].
 pub const ENDPOINT_BYTES: usize = MACHINE_BYTES + 4 + MAX_ADDRESSES * ADDRESS_BYTES;
 
-/// How a leader is reached.
+/// How to reach a leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Endpoint {
     /// The machine (and its network namespace) on which the addresses hold.
     machine: [u8; MACHINE_BYTES],
     port: u16,
-    /// Whether it listens on loopback, too.
+    /// Whether it also listens on loopback.
     everywhere: bool,
     addresses: Vec<IpAddr>,
 }
 
 impl Endpoint {
-    /// The addresses at which a leader on machine `from` can try, the likeliest first.
+    /// The addresses that a leader on machine `from` tries, in this order.
     pub(super) fn reached_from(&self, from: &Self) -> Vec<SocketAddr> {
         let same = self.machine == from.machine;
         let loopback = (same && self.everywhere).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -41,7 +41,7 @@ impl Endpoint {
         loopback.into_iter().chain(others).map(|address| SocketAddr::new(address, self.port)).collect()
     }
 
-    /// As bytes, always [`ENDPOINT_BYTES`] of them.
+    /// Encodes the endpoint, always in [`ENDPOINT_BYTES`].
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.machine.to_vec();
@@ -58,7 +58,7 @@ impl Endpoint {
         bytes
     }
 
-    /// What [`Endpoint::to_bytes`] wrote.
+    /// Decodes what [`Endpoint::to_bytes`] wrote.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (machine, rest) = bytes.split_first_chunk::<MACHINE_BYTES>()?;
@@ -86,20 +86,20 @@ impl TryFrom<String> for Endpoint {
 }
 
 impl From<Endpoint> for String {
-    fn from(card: Endpoint) -> Self {
-        to_hex(&card.to_bytes())
+    fn from(endpoint: Endpoint) -> Self {
+        to_hex(&endpoint.to_bytes())
     }
 }
 
-/// The socket at which the other leaders come.
+/// The socket that the other leaders connect to.
 #[derive(Debug)]
 pub struct Listener {
     pub(super) socket: TcpListener,
-    card: Endpoint,
+    endpoint: Endpoint,
 }
 
 impl Listener {
-    /// Listens on all interfaces, or on that of this name alone.
+    /// Listens on all interfaces, or only on the one of this name.
     pub fn new(interface: Option<&str>) -> Result<Self, LinkError> {
         let addresses = addresses(interface)?;
         let socket = match interface {
@@ -114,17 +114,17 @@ impl Listener {
         socket.set_nonblocking(true).map_err(LinkError::system("set up a listening socket"))?;
         let everywhere = interface.is_none();
         let addresses = if everywhere { addresses } else { addresses[..1].to_vec() };
-        Ok(Self { socket, card: Endpoint { machine: machine(), port, everywhere, addresses } })
+        Ok(Self { socket, endpoint: Endpoint { machine: machine(), port, everywhere, addresses } })
     }
 
-    /// How it is reached.
+    /// How to reach it.
     #[must_use]
-    pub fn card(&self) -> &Endpoint {
-        &self.card
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 }
 
-/// The addresses that mean this machine on others, those of the older protocol first.
+/// The addresses under which other machines reach this one, IPv4 first.
 fn addresses(interface: Option<&str>) -> Result<Vec<IpAddr>, LinkError> {
     let found =
         if_addrs::get_if_addrs().map_err(LinkError::system("list the network interfaces of this node"))?;
@@ -149,8 +149,8 @@ fn addresses(interface: Option<&str>) -> Result<Vec<IpAddr>, LinkError> {
     }
 }
 
-/// What is the same for two processes if and only if loopback leads from one to the other: the
-/// running kernel and its network namespace.
+/// Identifies the running kernel and its network namespace: equal for two processes if and only if
+/// they reach each other over loopback.
 fn machine() -> [u8; MACHINE_BYTES] {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
@@ -164,19 +164,19 @@ fn machine() -> [u8; MACHINE_BYTES] {
 mod tests {
     use super::*;
 
-    fn card(machine: u8, everywhere: bool) -> Endpoint {
+    fn endpoint(machine: u8, everywhere: bool) -> Endpoint {
         let addresses = vec!["10.1.2.3".parse().unwrap(), "2001:db8::1".parse().unwrap()];
         Endpoint { machine: [machine; MACHINE_BYTES], port: 4000, everywhere, addresses }
     }
 
     #[test]
-    fn a_card_survives_the_way_through_bytes_and_text() {
-        let card = card(7, true);
-        let bytes = card.to_bytes();
+    fn an_endpoint_survives_bytes_and_strings() {
+        let endpoint = endpoint(7, true);
+        let bytes = endpoint.to_bytes();
         assert_eq!(bytes.len(), ENDPOINT_BYTES);
-        assert_eq!(Endpoint::from_bytes(&bytes).as_ref(), Some(&card));
-        let text = serde_json::to_string(&card).unwrap();
-        assert_eq!(serde_json::from_str::<Endpoint>(&text).unwrap(), card);
+        assert_eq!(Endpoint::from_bytes(&bytes).as_ref(), Some(&endpoint));
+        let text = serde_json::to_string(&endpoint).unwrap();
+        assert_eq!(serde_json::from_str::<Endpoint>(&text).unwrap(), endpoint);
         for length in 0..MACHINE_BYTES + 4 + 2 * ADDRESS_BYTES {
             assert_eq!(Endpoint::from_bytes(&bytes[..length]), None);
         }
@@ -186,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_beside_us_is_reached_over_loopback_and_others_at_their_addresses() {
-        let here = card(1, true);
-        assert_eq!(card(1, true).reached_from(&here), ["127.0.0.1:4000".parse().unwrap()]);
+    fn a_leader_of_this_machine_is_reached_over_loopback_and_others_at_their_addresses() {
+        let here = endpoint(1, true);
+        assert_eq!(endpoint(1, true).reached_from(&here), ["127.0.0.1:4000".parse().unwrap()]);
         let addresses: Vec<SocketAddr> =
             vec!["10.1.2.3:4000".parse().unwrap(), "[2001:db8::1]:4000".parse().unwrap()];
-        assert_eq!(card(2, true).reached_from(&here), addresses);
-        assert_eq!(card(1, false).reached_from(&here), addresses, "it listens on one interface only");
+        assert_eq!(endpoint(2, true).reached_from(&here), addresses);
+        assert_eq!(endpoint(1, false).reached_from(&here), addresses, "it listens on one interface only");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What can go wrong between the leaders of nodes.
+//! Errors of the links between the leaders of nodes.
 
 use std::fmt;
 use std::io;
@@ -15,50 +15,50 @@ pub enum LinkError {
     /// A process of the job is lost.
     #[error("{loss}")]
     Lost {
-        /// Who, and how that was seen.
+        /// The process, and how the loss was detected.
         loss: PeerFailure,
     },
-    /// The leader of a node said goodbye: nothing more comes from there.
+    /// The leader of a node has shut down: no more messages come from it.
     #[error("{who} has closed the loader")]
     Gone {
-        /// Who.
+        /// The leader.
         who: String,
     },
-    /// A node could not make the loader, in its own words.
+    /// A node could not make the loader.
     #[error("{who}: {message}")]
     Abandoned {
-        /// Who.
+        /// The leader of the node.
         who: String,
-        /// Why.
+        /// Its error.
         message: String,
         /// Whether the reason is that a process of the job has ended.
         after_loss: bool,
     },
-    /// Leaders did not come.
+    /// Leaders did not connect within the deadline.
     #[error("{who} did not come within {seconds} s")]
     Missing {
-        /// Who.
+        /// The leaders.
         who: String,
-        /// How long was waited \[s\].
+        /// The deadline \[s\].
         seconds: u64,
     },
-    /// Nobody listens any more where a leader said it listens.
+    /// A leader does not listen at the addresses of its endpoint.
     #[error("cannot reach {who} at {address}: {}", problem(source.as_deref()))]
     Unreachable {
-        /// Who.
+        /// The leader.
         who: String,
-        /// Where.
+        /// Its addresses.
         address: String,
-        /// The system's answer, if it was asked.
+        /// The system's error, if there is one.
         source: Option<Arc<io::Error>>,
     },
     /// A message is larger than a link carries.
-    #[error("a message of {bytes} bytes between nodes; the most is {most}")]
+    #[error("a message between nodes is too large: {bytes} bytes (at most {max_bytes})")]
     TooLarge {
         /// Its size \[bytes\].
         bytes: usize,
-        /// The bound \[bytes\].
-        most: usize,
+        /// The limit \[bytes\].
+        max_bytes: usize,
     },
     /// The description of the nodes contradicts itself.
     #[error("{message}")]
@@ -66,7 +66,7 @@ pub enum LinkError {
         /// What is wrong, with the values.
         message: String,
     },
-    /// The caller's check said so.
+    /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
     /// This side has closed its links.
@@ -80,7 +80,7 @@ pub enum LinkError {
     System {
         /// What was attempted.
         action: String,
-        /// The system's answer.
+        /// The system's error.
         source: Arc<io::Error>,
     },
 }
@@ -90,12 +90,12 @@ fn problem(source: Option<&io::Error>) -> String {
 }
 
 impl LinkError {
-    /// Advice that goes below the message, if there is any.
+    /// Advice to print below the message, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Lost { .. } => Some("restart the job; the output of that rank may say why it ended"),
-            Self::Abandoned { .. } => Some("the output of that rank says more"),
+            Self::Abandoned { .. } => Some("see the output of that rank"),
             Self::Missing { .. } => {
                 Some("making a loader is collective over all ranks that share a communicator")
             }

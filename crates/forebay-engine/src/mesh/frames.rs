@@ -1,43 +1,43 @@
-//! Frames: what goes over a link once both sides know each other.
+//! Frames: the protocol of a link after both sides have authenticated.
 //!
 //! ```text
 //! kind (1 byte) | channel (1) | 0 (2) | length of the body (4, little-endian) | body
 //! ```
 //!
-//! A message is cut into pieces of at most [`PIECE_BYTES`], so that a large one does not hold up
-//! the small ones of other channels; the pieces of one channel are in order and do not mix. The
-//! receiver acknowledges what it has taken, and at most [`WINDOW_BYTES`] of pieces are on their way
-//! without that: a peer that is stopped for minutes then never closes its kernel's window, which
-//! would look like a node that is gone (`socket.rs`).
+//! A message is split into pieces of at most [`MAX_PIECE_BYTES`], so that a large one does not delay
+//! small ones of other channels. The pieces of one channel are in order and do not interleave. The
+//! receiver acknowledges pieces; at most [`WINDOW_BYTES`] are in flight unacknowledged. So a peer
+//! that is stopped for minutes never closes its TCP window, which would look like a failed node
+//! (`io_thread.rs`).
 
 use crate::base::failure::PeerFailure;
 
 /// Largest body of a frame \[bytes\].
-pub(super) const PIECE_BYTES: usize = 8 << 10;
-/// Pieces on their way that were not acknowledged \[bytes\]: half of the smallest window that a
-/// kernel offers at first. Over 100 us of network that is still 300 MB/s.
+pub(super) const MAX_PIECE_BYTES: usize = 8 << 10;
+/// Unacknowledged pieces in flight \[bytes\]: half of the smallest initial window of a kernel. At a
+/// latency of 100 us that is still 300 MB/s.
 pub(super) const WINDOW_BYTES: usize = 32 << 10;
-/// The receiver acknowledges when it has taken this much \[bytes\].
+/// The receiver acknowledges after each such amount \[bytes\].
 pub(super) const ACKNOWLEDGE_BYTES: usize = WINDOW_BYTES / 4;
 /// Largest message \[bytes\]: the index of a data set of some hundred million samples.
-pub const MESSAGE_BYTES: usize = 1 << 30;
+pub const MAX_MESSAGE_BYTES: usize = 1 << 30;
 const HEADER_BYTES: usize = 8;
 
-/// What messages are about; each channel keeps its own order.
+/// Topic of a message; each channel keeps its own order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Channel {
-    /// The index, or what stands for it.
+    /// The index, or a notice in its place.
     Index = 0,
     /// A cursor that is handed from node to node.
     Cursor = 1,
     /// Tokens for reading.
     Token = 2,
-    /// Decisions that all nodes must make alike.
+    /// Decisions that must be the same on all nodes.
     Settings = 3,
 }
 
-/// How many channels there are.
+/// Number of channels.
 pub(super) const CHANNELS: usize = 4;
 
 impl Channel {
@@ -49,12 +49,12 @@ impl Channel {
     }
 }
 
-/// What a frame says.
+/// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// A piece of a message; `last` ends it.
     Piece { channel: Channel, last: bool, body: Vec<u8> },
-    /// So many bytes of pieces were taken.
+    /// This many bytes of pieces were received.
     Acknowledge(u32),
     /// Alive.
     Heartbeat,
@@ -66,8 +66,8 @@ pub(super) enum Frame {
     Made,
     /// This node began its iteration of this number at this step.
     Started { number: u64, step: u64 },
-    /// Nothing more comes.
-    Goodbye,
+    /// The last frame of an orderly close.
+    Shutdown,
 }
 
 const PIECE: u8 = 1;
@@ -77,7 +77,7 @@ const HEARTBEAT: u8 = 4;
 const LOST: u8 = 5;
 const ABANDONED: u8 = 6;
 const MADE: u8 = 7;
-const GOODBYE: u8 = 8;
+const SHUTDOWN: u8 = 8;
 const STARTED: u8 = 9;
 
 fn put(out: &mut Vec<u8>, kind: u8, channel: u8, body: &[u8]) {
@@ -88,7 +88,7 @@ fn put(out: &mut Vec<u8>, kind: u8, channel: u8, body: &[u8]) {
 
 /// Writes a piece of a message.
 pub(super) fn put_piece(out: &mut Vec<u8>, channel: Channel, last: bool, body: &[u8]) {
-    debug_assert!(body.len() <= PIECE_BYTES);
+    debug_assert!(body.len() <= MAX_PIECE_BYTES);
     put(out, if last { LAST_PIECE } else { PIECE }, channel as u8, body);
 }
 
@@ -101,7 +101,7 @@ impl Frame {
             Self::Heartbeat => put(out, HEARTBEAT, 0, &[]),
             Self::Lost(loss) => put(out, LOST, 0, &loss.to_word().to_le_bytes()),
             Self::Abandoned { reason, after_loss } => {
-                let mut end = reason.len().min(PIECE_BYTES - 1);
+                let mut end = reason.len().min(MAX_PIECE_BYTES - 1);
                 while !reason.is_char_boundary(end) {
                     end -= 1;
                 }
@@ -112,7 +112,7 @@ impl Frame {
             Self::Started { number, step } => {
                 put(out, STARTED, 0, &[number.to_le_bytes(), step.to_le_bytes()].concat());
             }
-            Self::Goodbye => put(out, GOODBYE, 0, &[]),
+            Self::Shutdown => put(out, SHUTDOWN, 0, &[]),
         }
     }
 }
@@ -121,7 +121,7 @@ impl Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// Bytes that came, until they are frames.
+/// Splits received bytes into frames.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     bytes: Vec<u8>,
@@ -129,7 +129,7 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Adds what came.
+    /// Adds received bytes.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
@@ -141,7 +141,7 @@ impl Decoder {
         let rest = &self.bytes[self.taken..];
         let Some((header, rest)) = rest.split_at_checked(HEADER_BYTES) else { return Ok(None) };
         let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
-        if length > PIECE_BYTES || header[2..4] != [0, 0] {
+        if length > MAX_PIECE_BYTES || header[2..4] != [0, 0] {
             return Err(Broken);
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };
@@ -170,7 +170,7 @@ fn read(kind: u8, channel: u8, body: &[u8]) -> Option<Frame> {
             number: u64::from_le_bytes(body[..8].try_into().ok()?),
             step: u64::from_le_bytes(body[8..].try_into().ok()?),
         },
-        (GOODBYE, 0) => Frame::Goodbye,
+        (SHUTDOWN, 0) => Frame::Shutdown,
         _ => return None,
     })
 }
@@ -183,14 +183,14 @@ mod tests {
     fn frames() -> Vec<Frame> {
         vec![
             Frame::Heartbeat,
-            Frame::Piece { channel: Channel::Token, last: false, body: vec![7; PIECE_BYTES] },
+            Frame::Piece { channel: Channel::Token, last: false, body: vec![7; MAX_PIECE_BYTES] },
             Frame::Piece { channel: Channel::Index, last: true, body: Vec::new() },
             Frame::Acknowledge(u32::MAX),
             Frame::Lost(PeerFailure { cause: Cause::Died, rank: 3, pid: 99 }),
             Frame::Abandoned { reason: "no such file: é".into(), after_loss: true },
             Frame::Made,
             Frame::Started { number: 3, step: u64::MAX },
-            Frame::Goodbye,
+            Frame::Shutdown,
         ]
     }
 
@@ -214,29 +214,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused_before_its_body_is_waited_for() {
-        let refused = |bytes: &[u8]| {
+    fn a_malformed_header_is_rejected_before_its_body_arrives() {
+        let rejected = |bytes: &[u8]| {
             let mut decoder = Decoder::default();
             decoder.feed(bytes);
             decoder.next()
         };
-        assert_eq!(refused(&[1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]), Err(Broken), "too long");
-        assert_eq!(refused(&[0, 0, 0, 0, 0, 0, 0, 0]), Err(Broken), "unknown kind");
-        assert_eq!(refused(&[1, 200, 0, 0, 0, 0, 0, 0]), Err(Broken), "unknown channel");
-        assert_eq!(refused(&[4, 0, 1, 0, 0, 0, 0, 0]), Err(Broken), "reserved bytes");
-        assert_eq!(refused(&[3, 0, 0, 0, 1, 0, 0, 0, 9]), Err(Broken), "short body");
-        assert_eq!(refused(&[5, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), Err(Broken), "no loss");
-        assert_eq!(refused(&[4, 0, 0]), Ok(None));
+        assert_eq!(rejected(&[1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]), Err(Broken), "too long");
+        assert_eq!(rejected(&[0, 0, 0, 0, 0, 0, 0, 0]), Err(Broken), "unknown kind");
+        assert_eq!(rejected(&[1, 200, 0, 0, 0, 0, 0, 0]), Err(Broken), "unknown channel");
+        assert_eq!(rejected(&[4, 0, 1, 0, 0, 0, 0, 0]), Err(Broken), "reserved bytes");
+        assert_eq!(rejected(&[3, 0, 0, 0, 1, 0, 0, 0, 9]), Err(Broken), "short body");
+        assert_eq!(rejected(&[5, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), Err(Broken), "no loss");
+        assert_eq!(rejected(&[4, 0, 0]), Ok(None));
     }
 
     #[test]
     fn a_long_reason_is_cut_at_a_letter() {
         let mut bytes = Vec::new();
-        Frame::Abandoned { reason: "é".repeat(PIECE_BYTES), after_loss: false }.put(&mut bytes);
+        Frame::Abandoned { reason: "é".repeat(MAX_PIECE_BYTES), after_loss: false }.put(&mut bytes);
         let mut decoder = Decoder::default();
         decoder.feed(&bytes);
         let Ok(Some(Frame::Abandoned { reason, .. })) = decoder.next() else { panic!("not a reason") };
-        assert_eq!(reason.len(), PIECE_BYTES - 2);
+        assert_eq!(reason.len(), MAX_PIECE_BYTES - 2);
         assert!(reason.chars().all(|letter| letter == 'é'));
     }
 }

@@ -1,11 +1,13 @@
-//! The thread that moves frames over all links of a leader, and watches.
+//! The thread that moves frames over all links of a leader, and detects failures.
 //!
-//! Round after round: fill what may go, write it, wait for sockets, a ring or [`ROUND`], read, look
-//! at the clock and at the processes of this node. A socket that ends without a goodbye is a death
-//! at once. A node that is gone without closing anything is seen by the kernel: what we send is not
-//! acknowledged for [`SILENT_AFTER_S`], and heartbeats see to it that something is always sent. A
-//! process that is stopped keeps its kernel acknowledging, so it only misses heartbeats: that is a
-//! warning. While it is silent it gets few of ours, for its kernel has to keep them.
+//! Each round: fill the send buffers, write them, wait for sockets, a wake-up or
+//! [`ROUND_INTERVAL`], read, check heartbeats and the processes of this node.
+//!
+//! - A socket that ends without a shutdown is a death at once.
+//! - If a node fails without closing its sockets, the kernel reports that it acknowledged nothing
+//!   for [`UNACKNOWLEDGED_TIMEOUT_S`]. Heartbeats ensure that some data is always in flight.
+//! - The kernel of a stopped process still acknowledges: missing heartbeats cause only a warning. A
+//!   silent process gets few heartbeats, because its kernel has to buffer them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -19,51 +21,50 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use super::error::LinkError;
-use super::frames::{ACKNOWLEDGE_BYTES, Broken, CHANNELS, Channel, Decoder, Frame, MESSAGE_BYTES};
+use super::frames::{ACKNOWLEDGE_BYTES, Broken, CHANNELS, Channel, Decoder, Frame, MAX_MESSAGE_BYTES};
 use super::state::{Mesh, Outbox, Presence};
 use crate::base::failure::Cause;
 
-/// How often the processes of this node are looked at.
-const ROUND: Duration = Duration::from_millis(200);
-const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
-/// Heartbeats that a silent peer is sent at most: what it does not read its kernel has to keep.
-const UNANSWERED_HEARTBEATS: u32 = 64;
+/// How often the processes of this node are checked.
+const ROUND_INTERVAL: Duration = Duration::from_millis(200);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Heartbeats sent to a silent peer at most: its kernel has to buffer them.
+const MAX_UNANSWERED_HEARTBEATS: u32 = 64;
 /// How long a peer may be silent before the user is warned.
 const WARN_AFTER: Duration = Duration::from_secs(10);
-/// How long a node may leave what we send unacknowledged before it is lost \[s\]. With a
-/// heartbeat's pause before it, and a second until a rank looks behind it, a death is told within
-/// 10 s.
-const SILENT_AFTER_S: u64 = 7;
-/// How long a goodbye may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a node may leave data unacknowledged before it is lost \[s\]. With one heartbeat
+/// interval before and a second until a rank checks, ranks report a death within 10 s.
+const UNACKNOWLEDGED_TIMEOUT_S: u64 = 7;
+/// How long a shutdown may take.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 const READ_BYTES: usize = 64 << 10;
 
-/// One link, as the thread has it.
+/// One link, with the thread's state.
 struct Link {
     node: usize,
-    /// Closes the socket in forked children, where it would hide our end. Dropped before it, so
-    /// that no child closes another one.
+    /// Closes the socket in forked children, which would keep the connection open after this
+    /// process ended. Dropped before the socket, so that no child closes a reused descriptor.
     _fork: fork::ClosedInChild,
     socket: TcpStream,
     decoder: Decoder,
     /// Messages that are not complete, by channel.
     partial: [Vec<u8>; CHANNELS],
-    /// Bytes of pieces that were taken and not acknowledged.
+    /// Bytes of pieces that were received and not acknowledged.
     taken: usize,
     out: Vec<u8>,
     written: usize,
-    /// The socket takes nothing more; what it still has to say is read.
-    is_deaf: bool,
-    heard: Instant,
-    beat: Instant,
-    beats_unanswered: u32,
+    /// The socket accepts no more data; received frames are still read.
+    write_closed: bool,
+    received_at: Instant,
+    sent_at: Instant,
+    unanswered: u32,
     warned: bool,
-    said_goodbye: bool,
+    shut_down: bool,
 }
 
 /// How a link ended.
 enum End {
-    Goodbye,
+    Shutdown,
     Lost(Cause),
 }
 
@@ -73,12 +74,12 @@ pub(super) fn prepare(socket: &TcpStream) -> Result<(), LinkError> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         let seconds = Duration::from_secs;
-        // With nothing on its way the kernel asks by itself.
+        // With no data in flight the kernel probes the peer.
         sockopt::set_socket_keepalive(socket, true)?;
         sockopt::set_tcp_keepidle(socket, seconds(2))?;
         sockopt::set_tcp_keepintvl(socket, seconds(1))?;
         sockopt::set_tcp_keepcnt(socket, 4)?;
-        sockopt::set_tcp_user_timeout(socket, (SILENT_AFTER_S * 1000) as u32)?;
+        sockopt::set_tcp_user_timeout(socket, (UNACKNOWLEDGED_TIMEOUT_S * 1000) as u32)?;
         Ok(())
     };
     set().map_err(LinkError::system("set up a link to another node"))
@@ -96,12 +97,12 @@ impl Link {
             taken: 0,
             out: Vec::new(),
             written: 0,
-            is_deaf: false,
-            heard: now,
-            beat: now,
-            beats_unanswered: 0,
+            write_closed: false,
+            received_at: now,
+            sent_at: now,
+            unanswered: 0,
             warned: false,
-            said_goodbye: false,
+            shut_down: false,
         }
     }
 
@@ -109,7 +110,7 @@ impl Link {
         self.written == self.out.len()
     }
 
-    /// Takes what may go, once everything before it is written.
+    /// Moves frames from the outbox, once all earlier ones are written.
     fn fill(&mut self, outbox: &mut Outbox) {
         if self.is_written() {
             self.out.clear();
@@ -119,21 +120,21 @@ impl Link {
     }
 
     fn write(&mut self) {
-        while !self.is_written() && !self.is_deaf {
+        while !self.is_written() && !self.write_closed {
             match self.socket.write(&self.out[self.written..]) {
                 Ok(bytes) => self.written += bytes,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // What it said before it went is still to be read, a goodbye perhaps.
-                Err(_) => self.is_deaf = true,
+                // Frames that the peer sent before, perhaps a shutdown, are still to be read.
+                Err(_) => self.write_closed = true,
             }
         }
-        if self.is_deaf {
+        if self.write_closed {
             self.written = self.out.len();
         }
     }
 
-    /// Reads what is there. `Some`: how the link ended.
+    /// Reads all that has arrived. `Some`: how the link ended.
     fn read(&mut self, mesh: &Mesh, buffer: &mut [u8]) -> Option<End> {
         loop {
             let bytes = match self.socket.read(buffer) {
@@ -146,15 +147,15 @@ impl Link {
                     return Some(self.end(if reset { Cause::Died } else { Cause::Silent }));
                 }
             };
-            self.heard = Instant::now();
-            self.beats_unanswered = 0;
+            self.received_at = Instant::now();
+            self.unanswered = 0;
             self.warned = false;
             self.decoder.feed(&buffer[..bytes]);
             loop {
                 match self.decoder.next() {
                     Ok(None) => break,
                     Ok(Some(frame)) => {
-                        if self.take(mesh, frame).is_err() {
+                        if self.handle(mesh, frame).is_err() {
                             return Some(End::Lost(Cause::Broken));
                         }
                     }
@@ -165,18 +166,18 @@ impl Link {
     }
 
     fn end(&self, cause: Cause) -> End {
-        if self.said_goodbye { End::Goodbye } else { End::Lost(cause) }
+        if self.shut_down { End::Shutdown } else { End::Lost(cause) }
     }
 
-    fn take(&mut self, mesh: &Mesh, frame: Frame) -> Result<(), Broken> {
-        if self.said_goodbye {
+    fn handle(&mut self, mesh: &Mesh, frame: Frame) -> Result<(), Broken> {
+        if self.shut_down {
             return Err(Broken);
         }
         match frame {
             Frame::Piece { channel, last, body } => {
                 self.taken += body.len();
                 let partial = &mut self.partial[channel as usize];
-                if partial.len() + body.len() > MESSAGE_BYTES {
+                if partial.len() + body.len() > MAX_MESSAGE_BYTES {
                     return Err(Broken);
                 }
                 partial.extend_from_slice(&body);
@@ -212,11 +213,11 @@ impl Link {
                 mesh.changed.notify_all();
             }
             Frame::Started { number, step } => {
-                let conflict = mesh.lock().starts.hear(self.node, number, step);
+                let conflict = mesh.lock().starts.compare(self.node, number, step);
                 mesh.report(conflict);
             }
-            Frame::Goodbye => {
-                self.said_goodbye = true;
+            Frame::Shutdown => {
+                self.shut_down = true;
                 mesh.lock().nodes[self.node].presence = Presence::Gone;
                 mesh.changed.notify_all();
             }
@@ -224,23 +225,25 @@ impl Link {
         Ok(())
     }
 
-    /// Heartbeats, and those that do not come.
-    fn look_at_the_clock(&mut self, mesh: &Mesh) {
+    /// Sends a heartbeat when one is due, and warns about a silent peer.
+    fn check_heartbeats(&mut self, mesh: &Mesh) {
         let now = Instant::now();
-        if self.said_goodbye {
+        if self.shut_down {
             return;
         }
-        if now.duration_since(self.beat) >= HEARTBEAT_EVERY && self.beats_unanswered < UNANSWERED_HEARTBEATS {
-            self.beat = now;
-            self.beats_unanswered += 1;
+        if now.duration_since(self.sent_at) >= HEARTBEAT_INTERVAL
+            && self.unanswered < MAX_UNANSWERED_HEARTBEATS
+        {
+            self.sent_at = now;
+            self.unanswered += 1;
             mesh.lock().nodes[self.node].outbox.control(&Frame::Heartbeat);
         }
-        if now.duration_since(self.heard) >= WARN_AFTER && !self.warned {
+        if now.duration_since(self.received_at) >= WARN_AFTER && !self.warned {
             self.warned = true;
             mesh.lock().warnings.push(format!(
-                "{} has not been heard of for {} s; it is stopped or very busy, and waited for",
+                "{} has been silent for {} s: it is stopped or very busy; still waiting",
                 mesh.nodes.leader(self.node),
-                now.duration_since(self.heard).as_secs()
+                now.duration_since(self.received_at).as_secs()
             ));
         }
     }
@@ -250,9 +253,9 @@ impl Link {
 pub(super) fn run(mesh: &Arc<Mesh>) {
     let mut links: Vec<Link> = Vec::new();
     let mut buffer = vec![0; READ_BYTES];
-    let mut looked = Instant::now();
+    let mut checked = Instant::now();
     loop {
-        // Nodes that are told an index in this round, for drills.
+        // Nodes that get a part of the index in this round, for the failpoint.
         let mut broadcasting = Vec::new();
         let closing = {
             let mut state = mesh.lock();
@@ -275,31 +278,31 @@ pub(super) fn run(mesh: &Arc<Mesh>) {
                 failpoint::at(failpoint::Place::Broadcast);
             }
         }
-        tell(mesh, &links);
-        wait(mesh, &links, ROUND);
-        turn(mesh, &mut links, &mut buffer);
+        report_flushed(mesh, &links);
+        wait(mesh, &links, ROUND_INTERVAL);
+        read_all(mesh, &mut links, &mut buffer);
         for link in &mut links {
-            link.look_at_the_clock(mesh);
+            link.check_heartbeats(mesh);
         }
-        if looked.elapsed() >= ROUND {
-            looked = Instant::now();
-            let watch = mesh.lock().watch.clone();
-            if let Some(watch) = watch {
-                watch.count(mesh.sent.load(Ordering::Relaxed), mesh.received.load(Ordering::Relaxed));
-                if let Some(loss) = watch.lost() {
+        if checked.elapsed() >= ROUND_INTERVAL {
+            checked = Instant::now();
+            let sink = mesh.lock().sink.clone();
+            if let Some(sink) = sink {
+                sink.count(mesh.sent.load(Ordering::Relaxed), mesh.received.load(Ordering::Relaxed));
+                if let Some(loss) = sink.lost() {
                     mesh.lose(loss);
                 }
             }
         }
     }
-    say_goodbye(mesh, links, &mut buffer);
+    shut_down_links(mesh, links, &mut buffer);
 }
 
 /// Reads from all links and drops those that ended.
-fn turn(mesh: &Mesh, links: &mut Vec<Link>, buffer: &mut [u8]) {
+fn read_all(mesh: &Mesh, links: &mut Vec<Link>, buffer: &mut [u8]) {
     links.retain_mut(|link| match link.read(mesh, buffer) {
         None => true,
-        Some(End::Goodbye) => false,
+        Some(End::Shutdown) => false,
         Some(End::Lost(cause)) => {
             mesh.lose_node(link.node, cause);
             false
@@ -307,12 +310,12 @@ fn turn(mesh: &Mesh, links: &mut Vec<Link>, buffer: &mut [u8]) {
     });
 }
 
-/// Notes whether everything that had to be told is with the kernel.
-fn tell(mesh: &Mesh, links: &[Link]) {
+/// Records when the kernel has all control frames.
+fn report_flushed(mesh: &Mesh, links: &[Link]) {
     if links.iter().all(Link::is_written) {
         let mut state = mesh.lock();
-        if !state.told && state.nodes.iter().all(|node| node.outbox.is_told()) {
-            state.told = true;
+        if !state.control_flushed && state.nodes.iter().all(|node| node.outbox.control_is_empty()) {
+            state.control_flushed = true;
             mesh.changed.notify_all();
         }
     }
@@ -325,38 +328,38 @@ fn wait(mesh: &Mesh, links: &[Link], limit: Duration) {
         PollFd::from_borrowed_fd(link.socket.as_fd(), PollFlags::IN | out)
     }));
     let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
-    // A signal: the next round asks again.
+    // After a signal the next round polls again.
     let _ = poll(&mut polled, Some(&limit));
     let _ = rustix::io::read(&mesh.wake, &mut [0_u8; 8]);
 }
 
-/// Sends what is left and a goodbye, and waits a moment for the others to close, so that nothing of
-/// it is lost.
-fn say_goodbye(mesh: &Mesh, mut links: Vec<Link>, buffer: &mut [u8]) {
+/// Sends the remaining frames and a shutdown, then waits for the peers to close: a socket that is
+/// closed too early may discard data that was not delivered.
+fn shut_down_links(mesh: &Mesh, mut links: Vec<Link>, buffer: &mut [u8]) {
     let begun = Instant::now();
-    let mut waved = vec![false; mesh.nodes.0.len()];
-    while !links.is_empty() && begun.elapsed() < FAREWELL {
-        let late = begun.elapsed() > FAREWELL / 2;
+    let mut sent_shutdown = vec![false; mesh.nodes.0.len()];
+    while !links.is_empty() && begun.elapsed() < SHUTDOWN_TIMEOUT {
+        let late = begun.elapsed() > SHUTDOWN_TIMEOUT / 2;
         {
             let mut state = mesh.lock();
             for link in &mut links {
                 let outbox = &mut state.nodes[link.node].outbox;
                 link.fill(outbox);
-                if link.is_written() && !waved[link.node] && (late || outbox.is_empty()) {
-                    waved[link.node] = true;
-                    Frame::Goodbye.put(&mut link.out);
+                if link.is_written() && !sent_shutdown[link.node] && (late || outbox.is_empty()) {
+                    sent_shutdown[link.node] = true;
+                    Frame::Shutdown.put(&mut link.out);
                 }
             }
         }
         for link in &mut links {
             link.write();
-            if waved[link.node] && link.is_written() {
+            if sent_shutdown[link.node] && link.is_written() {
                 // Again after the first time it does nothing.
                 let _ = link.socket.shutdown(Shutdown::Write);
             }
         }
         wait(mesh, &links, Duration::from_millis(20));
-        // Whoever ends now is no loss to us any more.
+        // A peer that ends now is no loss for this node any more.
         links.retain_mut(|link| link.read(mesh, buffer).is_none());
     }
 }

@@ -1,17 +1,17 @@
-//! Links between the leaders of the nodes of a job: messages, goodbyes, deaths. No MPI and no
-//! Python is in their way.
+//! Links between the leaders of the nodes of a job: messages, shutdowns, failures. They need
+//! neither MPI nor Python.
 //!
-//! - [`Listener`] is where a leader is reached, [`LinksSpec`] who the others are; both sides of
-//!   every connection prove that they belong to the job (`auth.rs`), while `connect.rs` links every
-//!   leader to every other one.
-//! - [`Links`] is what a leader has then. One thread (`io_thread.rs`) moves frames (`frames.rs`)
-//!   over all links; those who send and receive meet it in `state.rs`.
-//! - A [`PeerFailure`] is a process of the job that is gone; [`FailureSink`] is how the thread
-//!   hears of those of its own node and tells those of others.
+//! - [`Listener`] accepts connections of a leader; [`LinksSpec`] describes the other leaders.
+//!   `connect.rs` links each leader to each other one. Both sides of a connection prove that they
+//!   belong to the job (`auth.rs`).
+//! - [`Links`] is the result for a leader. One thread (`io_thread.rs`) moves frames (`frames.rs`)
+//!   over all links; it shares `state.rs` with the threads that send and receive.
+//! - A [`PeerFailure`] is a process of the job that failed. Through [`FailureSink`] the thread
+//!   learns of failures on its own node, and reports those of other nodes.
 //!
-//! Promises: sending never waits for a peer; a process that ends without a goodbye is a loss at
-//! once, a node that is cut off within 9 s; one that is only stopped or slow never is. The first
-//! loss is told to all nodes before anybody can act on it, so that all name the same one. Not
+//! Promises: sending never waits for a peer. A process that ends without a shutdown is lost at
+//! once, a node that is cut off within 9 s; a process that is only stopped or slow never is. The
+//! first loss reaches all nodes before any rank acts on it, so all ranks name the same process. Not
 //! promised: secrecy, and delivery to a node that is lost.
 
 mod auth;
@@ -39,23 +39,23 @@ pub use crate::base::failure::{Cause, PeerFailure};
 pub use crate::base::iteration_starts::Conflict;
 pub use endpoint::{ENDPOINT_BYTES, Endpoint, Listener};
 pub use error::LinkError;
-pub use frames::{Channel, MESSAGE_BYTES};
+pub use frames::{Channel, MAX_MESSAGE_BYTES};
 pub use spec::{LinksSpec, MAX_NODES, NodeFacts, Nodes, SECRET_BYTES, Secret};
 
-/// How long those who wait sleep at most before they ask whether to stop.
-const SLICE: Duration = Duration::from_millis(20);
-/// How long [`Links::tell`] waits for the kernel to take what it says.
-const TELL_WITHIN: Duration = Duration::from_millis(500);
+/// Longest sleep between two checks whether to stop waiting.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How long [`Links::report_loss`] waits for the kernel to take its frames.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The processes of this node, as the thread of the links sees them.
+/// Failures of this node's processes, and where failures of other nodes are recorded.
 pub trait FailureSink: Send + Sync {
-    /// A process of this node that is lost, or what was noted before.
+    /// The first recorded loss, or else a process of this node that is lost.
     fn lost(&self) -> Option<PeerFailure>;
-    /// Tells the ranks of this node of a loss.
-    fn note(&self, loss: PeerFailure);
-    /// Tells the ranks of this node that another node began an iteration elsewhere.
+    /// Records a loss for the ranks of this node.
+    fn record(&self, loss: PeerFailure);
+    /// Records that another node began an iteration at a different step.
     fn conflict(&self, conflict: Conflict);
-    /// Hears now and then how many messages were sent and received.
+    /// Records how many messages were sent and received so far; called every 200 ms.
     fn count(&self, sent: u64, received: u64);
 }
 
@@ -70,11 +70,11 @@ impl Links {
     /// Links this leader to all others; each of them calls it (collective over the leaders of the
     /// job).
     ///
-    /// `check` is called at least every 100 ms; when it says `false`, the call ends with
-    /// [`LinkError::Interrupted`].
+    /// This function calls `check` at least every 100 ms; when that returns `false`, the call ends
+    /// with [`LinkError::Interrupted`].
     ///
     /// # Errors
-    /// A leader that is gone, one that does not come within `deadline`, or what another one met.
+    /// A leader has ended, does not connect within `deadline`, or cannot make the loader.
     pub fn connect(
         listener: &Listener,
         spec: &LinksSpec,
@@ -84,22 +84,24 @@ impl Links {
         check: &mut dyn FnMut() -> bool,
     ) -> Result<Self, LinkError> {
         spec.check()?;
-        let mesh = Arc::new(Mesh::new(spec.me, spec.nodes.clone())?);
+        let mesh = Arc::new(Mesh::new(spec.own_node, spec.nodes.clone())?);
         let run = Arc::clone(&mesh);
         let thread = std::thread::Builder::new()
             .name("forebay-links".into())
             .spawn(move || io_thread::run(&run))
             .map_err(|error| ThreadError::new("the thread of the links", &error))?;
         let links = Self { mesh, thread: Mutex::new(Some(thread)), generation: fork::generation() };
-        connect::meet(&links.mesh, listener, spec, (job, loader), deadline, check).inspect_err(|error| {
-            links.abandon(&error.to_string(), matches!(error, LinkError::Lost { .. }));
-        })?;
+        connect::connect_all(&links.mesh, listener, spec, (job, loader), deadline, check).inspect_err(
+            |error| {
+                links.abandon(&error.to_string(), matches!(error, LinkError::Lost { .. }));
+            },
+        )?;
         Ok(links)
     }
 
-    /// Place of this node among the nodes.
-    pub fn me(&self) -> usize {
-        self.mesh.me
+    /// Index of this node among the nodes.
+    pub fn own_node(&self) -> usize {
+        self.mesh.own_node
     }
 
     /// Number of nodes, this one included.
@@ -107,7 +109,7 @@ impl Links {
         self.mesh.nodes.0.len()
     }
 
-    /// All nodes by their place.
+    /// All nodes by index.
     pub fn facts(&self) -> &Nodes {
         &self.mesh.nodes
     }
@@ -115,16 +117,16 @@ impl Links {
     /// Sends a message to a node. Returns at once; messages of one channel arrive in order.
     ///
     /// # Errors
-    /// If the node is gone or lost, the message is larger than [`MESSAGE_BYTES`], or the
-    /// links are closed.
+    /// If the node is gone or lost, the message is larger than [`MAX_MESSAGE_BYTES`], or the links are
+    /// closed.
     pub fn send(&self, to: usize, channel: Channel, payload: impl Into<Arc<[u8]>>) -> Result<(), LinkError> {
         self.send_each([to], channel, &payload.into())
     }
 
-    /// Sends a message to all other nodes; the bytes are kept once.
+    /// Sends a message to all other nodes, which share one copy of the bytes.
     ///
     /// # Errors
-    /// As for [`Links::send`]; then it went to none.
+    /// As for [`Links::send`]; then no node gets the message.
     pub fn send_all(&self, channel: Channel, payload: impl Into<Arc<[u8]>>) -> Result<(), LinkError> {
         let others: Vec<usize> = self.mesh.others().collect();
         self.send_each(others, channel, &payload.into())
@@ -137,8 +139,8 @@ impl Links {
         payload: &Arc<[u8]>,
     ) -> Result<(), LinkError> {
         let nodes = nodes.into_iter();
-        if payload.len() > MESSAGE_BYTES {
-            return Err(LinkError::TooLarge { bytes: payload.len(), most: MESSAGE_BYTES });
+        if payload.len() > MAX_MESSAGE_BYTES {
+            return Err(LinkError::TooLarge { bytes: payload.len(), max_bytes: MAX_MESSAGE_BYTES });
         }
         let mut state = self.mesh.lock();
         if state.closing {
@@ -152,14 +154,14 @@ impl Links {
             self.mesh.count_sent(1, payload.len() as u64);
         }
         drop(state);
-        self.mesh.ring();
+        self.mesh.wake_thread();
         Ok(())
     }
 
     fn check_presence(&self, state: &State, node: usize) -> Result<(), LinkError> {
         match state.nodes.get(node).map(|state| state.presence) {
-            Some(Presence::Here | Presence::Awaited) if node != self.me() => Ok(()),
-            // Whoever closed because of a loss is not taken for its cause.
+            Some(Presence::Here | Presence::Awaited) if node != self.own_node() => Ok(()),
+            // A node that closed because of a loss is not its cause: report the loss.
             Some(Presence::Gone) => Err(self
                 .mesh
                 .failure(state)
@@ -169,20 +171,20 @@ impl Links {
                 Err(LinkError::Lost { loss })
             }
             _ => Err(LinkError::Usage {
-                message: format!("node {node} has no link from node {} of {}", self.me(), self.nodes()),
+                message: format!("node {node} has no link from node {} of {}", self.own_node(), self.nodes()),
             }),
         }
     }
 
-    /// Waits for the next message of a channel, from one node or from any; `None` when `stop` says
-    /// so.
+    /// Waits for the next message of a channel, from one node or from any; returns `None` when
+    /// `stop` returns true.
     ///
-    /// What has arrived is handed out first, whatever became of its sender. `stop` is asked at
-    /// least every 100 ms.
+    /// Messages that have arrived come first, even if their sender is lost. This function calls
+    /// `stop` at least every 100 ms.
     ///
     /// # Errors
-    /// A loss anywhere in the job, a node that cannot make the loader, a goodbye of all
-    /// that could have sent, or closed links.
+    /// A loss anywhere in the job, a node that cannot make the loader, a shutdown of all possible
+    /// senders, or closed links.
     pub fn receive(
         &self,
         channel: Channel,
@@ -193,8 +195,8 @@ impl Links {
             let mut state = self.mesh.lock();
             for attempt in 0..2 {
                 let inbox = &mut state.inbox[channel as usize];
-                let place = inbox.iter().position(|(node, _)| from.is_none_or(|from| from == *node));
-                if let Some(found) = place.and_then(|place| inbox.remove(place)) {
+                let index = inbox.iter().position(|(node, _)| from.is_none_or(|from| from == *node));
+                if let Some(found) = index.and_then(|index| inbox.remove(index)) {
                     return Ok(Some(found));
                 }
                 if let Some(failure) = self.mesh.failure(&state) {
@@ -210,7 +212,7 @@ impl Links {
                     }
                 }
                 if attempt == 0 {
-                    state = self.mesh.wait(state, SLICE);
+                    state = self.mesh.wait(state, POLL_INTERVAL);
                 }
             }
             drop(state);
@@ -220,12 +222,12 @@ impl Links {
         }
     }
 
-    /// Whether the leader of a node said goodbye.
+    /// Whether the leader of a node has shut down.
     pub fn is_gone(&self, node: usize) -> bool {
         self.mesh.lock().nodes.get(node).is_some_and(|state| state.presence == Presence::Gone)
     }
 
-    /// Messages sent so far; heartbeats and what the links say among themselves are not counted.
+    /// Messages sent so far, without heartbeats and other control frames.
     pub fn messages(&self) -> u64 {
         self.mesh.sent.load(Ordering::Relaxed)
     }
@@ -241,14 +243,14 @@ impl Links {
         (read(&self.mesh.sent_bytes), read(&self.mesh.received_bytes))
     }
 
-    /// Waits until all nodes have made the loader; `slow` hears, now and then, whom it waits for,
-    /// and says whether to go on.
+    /// Waits until all nodes have made the loader. Meanwhile it passes the leader that is missing
+    /// to `slow`, which returns whether to go on.
     ///
     /// # Errors
-    /// If one of them cannot, or is lost.
+    /// If a node cannot make the loader, or is lost.
     pub fn agree_made(&self, slow: &mut dyn FnMut(&str) -> bool) -> Result<(), LinkError> {
         let mut state = self.mesh.lock();
-        self.mesh.to_all(&mut state, &Frame::Made);
+        self.mesh.send_to_all(&mut state, &Frame::Made);
         loop {
             if let Some(failure) = self.mesh.failure(&state) {
                 return Err(failure);
@@ -256,7 +258,7 @@ impl Links {
             let missing = self.mesh.others().find(|node| !state.nodes[*node].made);
             let Some(missing) = missing else { return Ok(()) };
             self.check_presence(&state, missing)?;
-            state = self.mesh.wait(state, SLICE);
+            state = self.mesh.wait(state, POLL_INTERVAL);
             drop(state);
             if !slow(&self.mesh.nodes.leader(missing)) {
                 return Err(LinkError::Interrupted);
@@ -265,46 +267,46 @@ impl Links {
         }
     }
 
-    /// What keeps the nodes from going on together, if anything does.
+    /// The failure that ends the work of all nodes, if there is one.
     pub fn failure(&self) -> Option<LinkError> {
         self.mesh.failure(&self.mesh.lock())
     }
 
-    /// From now on deaths of this node's processes are told to the other nodes, and losses there to
-    /// this node.
-    pub fn attach(&self, watch: &Arc<dyn FailureSink>) {
+    /// Attaches the sink: from now on the thread reports deaths of this node's processes to the
+    /// other nodes, and records their losses on this node.
+    pub fn attach(&self, sink: &Arc<dyn FailureSink>) {
         let mut state = self.mesh.lock();
         let loss = state.loss;
-        state.watch = Some(Arc::clone(watch));
+        state.sink = Some(Arc::clone(sink));
         drop(state);
         if let Some(loss) = loss {
-            watch.note(loss);
+            sink.record(loss);
         }
-        self.mesh.ring();
+        self.mesh.wake_thread();
     }
 
-    /// Tells the other nodes of a loss on this one, and waits a moment until that is on its way:
-    /// the caller may end now.
-    pub fn tell(&self, loss: PeerFailure) {
+    /// Reports a loss on this node to the other nodes, and waits until the kernel has the frames
+    /// (at most 500 ms): the process may then end.
+    pub fn report_loss(&self, loss: PeerFailure) {
         self.mesh.lose(loss);
         self.flush();
     }
 
-    /// Tells the other nodes where this one began its next iteration, and this one of a node that
-    /// began elsewhere.
+    /// Reports to the other nodes at which step this one began its next iteration, and records a
+    /// node that began at a different one.
     pub fn started(&self, step: u64) {
         let mut state = self.mesh.lock();
         let (number, conflict) = state.starts.begin(step);
-        self.mesh.to_all(&mut state, &Frame::Started { number, step });
+        self.mesh.send_to_all(&mut state, &Frame::Started { number, step });
         drop(state);
         self.mesh.report(conflict);
     }
 
-    /// Tells the other nodes that this one cannot make the loader; `after_loss`: because a process
-    /// of the job has ended.
+    /// Reports to the other nodes that this one cannot make the loader; `after_loss`: because a
+    /// process of the job has ended.
     pub fn abandon(&self, reason: &str, after_loss: bool) {
         let mut state = self.mesh.lock();
-        self.mesh.to_all(&mut state, &Frame::Abandoned { reason: reason.to_owned(), after_loss });
+        self.mesh.send_to_all(&mut state, &Frame::Abandoned { reason: reason.to_owned(), after_loss });
         drop(state);
         self.flush();
     }
@@ -312,27 +314,27 @@ impl Links {
     fn flush(&self) {
         let begun = Instant::now();
         let mut state = self.mesh.lock();
-        while !state.told && begun.elapsed() < TELL_WITHIN {
-            state = self.mesh.wait(state, SLICE);
+        while !state.control_flushed && begun.elapsed() < FLUSH_TIMEOUT {
+            state = self.mesh.wait(state, POLL_INTERVAL);
         }
     }
 
-    /// Warnings that nobody has taken: peers that have not been heard of for a while.
+    /// Takes the pending warnings: peers that have been silent for long.
     pub fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut self.mesh.lock().warnings)
     }
 
-    /// Says goodbye to all nodes. Takes a second at most; twice does nothing.
+    /// Sends a shutdown to all nodes. Takes a second at most; a second call does nothing.
     pub fn close(&self) {
         if fork::in_forked_child(self.generation) {
             return;
         }
         self.mesh.lock().closing = true;
         self.mesh.changed.notify_all();
-        self.mesh.ring();
+        self.mesh.wake_thread();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A thread that panicked has printed why; the sockets are closed either way.
+            // A thread that panicked has printed its message; the sockets are closed either way.
             let _ = thread.join();
         }
     }

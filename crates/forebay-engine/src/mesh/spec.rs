@@ -1,4 +1,4 @@
-//! Which nodes there are, who leads them, and the secret that they share.
+//! The nodes of a job, their leaders, and the secret that they share.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::error::LinkError;
 use super::hex::{from_hex, to_hex};
 use crate::base::failure::PeerFailure;
 
-/// Most nodes that are linked.
+/// Maximum number of linked nodes.
 ///
 /// Every leader holds one connection to every other one, and the usual limit of 1024 open files
 /// must leave room for the training script's own. 512 nodes of 36 ranks are 18,432 ranks.
@@ -18,8 +18,8 @@ pub const MAX_NODES: usize = 512;
 /// Bytes of the secret.
 pub const SECRET_BYTES: usize = 32;
 
-/// The secret of a job's loader: came over the job's own channel, is never sent over a link and
-/// never shown.
+/// The secret of a job's loader. The job's own channel (MPI or a socket) distributes it; no link
+/// carries it and no message shows it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Secret([u8; SECRET_BYTES]);
@@ -69,13 +69,13 @@ pub struct NodeFacts {
     pub pids: Vec<i32>,
 }
 
-/// All nodes of the job, by their place: that of the least rank among the leaders.
+/// All nodes of the job, in the order of their leaders' ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nodes(pub Vec<NodeFacts>);
 
 impl Nodes {
-    /// The leader of a node, in words.
+    /// The leader of a node, for messages.
     #[must_use]
     pub fn leader(&self, node: usize) -> String {
         match self.0.get(node) {
@@ -102,17 +102,17 @@ impl Nodes {
     }
 }
 
-/// What a leader needs for its links.
+/// What a leader needs to make its links.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinksSpec {
-    /// Place of this node among the nodes.
-    pub me: usize,
+    /// Index of this node among the nodes.
+    pub own_node: usize,
     /// All nodes.
     pub nodes: Nodes,
     /// Where their leaders listen.
-    pub cards: Vec<Endpoint>,
-    /// What proves that somebody belongs to the job.
+    pub endpoints: Vec<Endpoint>,
+    /// Proves that a peer belongs to the job.
     pub secret: Secret,
 }
 
@@ -120,16 +120,16 @@ impl LinksSpec {
     pub(super) fn check(&self) -> Result<(), LinkError> {
         let nodes = &self.nodes.0;
         let wrong = |message: String| Err(LinkError::Usage { message });
-        if nodes.len() != self.cards.len() || self.me >= nodes.len() {
+        if nodes.len() != self.endpoints.len() || self.own_node >= nodes.len() {
             return wrong(format!(
                 "node {} of {} nodes with {} addresses",
-                self.me,
+                self.own_node,
                 nodes.len(),
-                self.cards.len()
+                self.endpoints.len()
             ));
         }
         if nodes.len() > MAX_NODES {
-            return wrong(format!("{} nodes; at most {MAX_NODES} are linked", nodes.len()));
+            return wrong(format!("too many nodes: {} (at most {MAX_NODES} can be linked)", nodes.len()));
         }
         match nodes.iter().find(|facts| facts.ranks.is_empty() || facts.ranks.len() != facts.pids.len()) {
             Some(facts) => wrong(format!(

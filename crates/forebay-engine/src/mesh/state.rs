@@ -1,8 +1,8 @@
-//! What the thread of the links (`thread.rs`) and those who send and receive share: boxes of
-//! messages, and who is there.
+//! State shared by the I/O thread (`io_thread.rs`) and the threads that send and receive: queues of
+//! messages, and the presence of each node.
 //!
-//! One lock guards it all; it is held for moments only, never over a system call but the one that
-//! wakes the thread.
+//! One lock guards all of it. No thread holds it across a system call, except the one that wakes
+//! the I/O thread.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::FailureSink;
 use super::error::LinkError;
-use super::frames::{CHANNELS, Channel, Frame, PIECE_BYTES, WINDOW_BYTES, put_piece};
+use super::frames::{CHANNELS, Channel, Frame, MAX_PIECE_BYTES, WINDOW_BYTES, put_piece};
 use super::spec::Nodes;
 use crate::base::failure::{Cause, PeerFailure};
 use crate::base::iteration_starts::{Conflict, Starts};
@@ -23,25 +23,25 @@ use crate::base::iteration_starts::{Conflict, Starts};
 /// How much of a message is written at once \[bytes\].
 const FILL_BYTES: usize = 64 << 10;
 
-/// Whether the leader of a node is there.
+/// Whether the leader of a node is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     /// Not linked yet.
     Awaited,
     Here,
-    /// Said goodbye.
+    /// Has shut down.
     Gone,
     Lost,
 }
 
-/// What is on its way to one node.
+/// Frames and messages to send to one node.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     /// Frames that go before all pieces.
     control: Vec<u8>,
     channels: [VecDeque<Outgoing>; CHANNELS],
     /// The channel whose piece goes next.
-    turn: usize,
+    next_channel: usize,
     unacknowledged: usize,
 }
 
@@ -61,10 +61,10 @@ impl Outbox {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.is_told() && self.channels.iter().all(VecDeque::is_empty)
+        self.control_is_empty() && self.channels.iter().all(VecDeque::is_empty)
     }
 
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn control_is_empty(&self) -> bool {
         self.control.is_empty()
     }
 
@@ -73,26 +73,26 @@ impl Outbox {
         !self.channels[channel as usize].is_empty()
     }
 
-    /// The other side has taken so many bytes; false if it cannot have.
+    /// The other side acknowledged this many bytes; false if more than were sent.
     pub(super) fn acknowledge(&mut self, bytes: usize) -> bool {
         let left = self.unacknowledged.checked_sub(bytes);
         self.unacknowledged = left.unwrap_or_default();
         left.is_some()
     }
 
-    /// Moves what may go now to the end of `out`: a piece of each channel in turn.
+    /// Appends the frames that may be sent now to `out`: one piece of each channel, round robin.
     pub(super) fn fill(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.control);
         let mut idle = 0;
         while idle < CHANNELS && out.len() < FILL_BYTES && self.unacknowledged < WINDOW_BYTES {
-            let number = self.turn;
-            self.turn = (self.turn + 1) % CHANNELS;
+            let number = self.next_channel;
+            self.next_channel = (self.next_channel + 1) % CHANNELS;
             let Some(outgoing) = self.channels[number].front_mut() else {
                 idle += 1;
                 continue;
             };
             idle = 0;
-            let end = outgoing.payload.len().min(outgoing.at + PIECE_BYTES);
+            let end = outgoing.payload.len().min(outgoing.at + MAX_PIECE_BYTES);
             let last = end == outgoing.payload.len();
             put_piece(out, Channel::ALL[number], last, &outgoing.payload[outgoing.at..end]);
             self.unacknowledged += end - outgoing.at;
@@ -107,7 +107,7 @@ impl Outbox {
 #[derive(Debug)]
 pub(super) struct NodeState {
     pub(super) presence: Presence,
-    /// It has told that it made the loader.
+    /// It has reported that it made the loader.
     pub(super) made: bool,
     pub(super) outbox: Outbox,
 }
@@ -123,14 +123,14 @@ pub(super) struct State {
     pub(super) abandoned: Option<(usize, String, bool)>,
     pub(super) warnings: Vec<String>,
     pub(super) starts: Starts,
-    /// All control frames are with the kernel.
-    pub(super) told: bool,
+    /// The kernel has all control frames.
+    pub(super) control_flushed: bool,
     pub(super) closing: bool,
-    pub(super) watch: Option<Arc<dyn FailureSink>>,
+    pub(super) sink: Option<Arc<dyn FailureSink>>,
 }
 
 pub(super) struct Mesh {
-    pub(super) me: usize,
+    pub(super) own_node: usize,
     pub(super) nodes: Nodes,
     pub(super) wake: OwnedFd,
     pub(super) changed: Condvar,
@@ -142,7 +142,7 @@ pub(super) struct Mesh {
 }
 
 impl Mesh {
-    pub(super) fn new(me: usize, nodes: Nodes) -> Result<Self, LinkError> {
+    pub(super) fn new(own_node: usize, nodes: Nodes) -> Result<Self, LinkError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(LinkError::system("make an event descriptor"))?;
         let state = |_| NodeState { presence: Presence::Awaited, made: false, outbox: Outbox::default() };
@@ -154,12 +154,12 @@ impl Mesh {
             abandoned: None,
             warnings: Vec::new(),
             starts: Starts::new(nodes.0.len()),
-            told: true,
+            control_flushed: true,
             closing: false,
-            watch: None,
+            sink: None,
         };
         Ok(Self {
-            me,
+            own_node,
             nodes,
             wake,
             changed: Condvar::new(),
@@ -180,33 +180,33 @@ impl Mesh {
         self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Wakes the thread.
-    pub(super) fn ring(&self) {
-        // A full counter is a ring, too.
+    /// Wakes the I/O thread.
+    pub(super) fn wake_thread(&self) {
+        // A full counter also wakes the thread.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Places of the other nodes.
+    /// Indices of the other nodes.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.nodes.0.len()).filter(|node| *node != self.me)
+        (0..self.nodes.0.len()).filter(|node| *node != self.own_node)
     }
 
-    /// Says something to all that are there.
-    pub(super) fn to_all(&self, state: &mut State, frame: &Frame) {
+    /// Sends a control frame to all linked nodes.
+    pub(super) fn send_to_all(&self, state: &mut State, frame: &Frame) {
         for node in self.others() {
             let node = &mut state.nodes[node];
             if node.presence == Presence::Here {
                 node.outbox.control(frame);
-                state.told = false;
+                state.control_flushed = false;
             }
         }
-        self.ring();
+        self.wake_thread();
     }
 
-    /// Notes a loss, if it is the first one, and tells all others of it: whoever ends because of it
-    /// must not be taken for the cause.
+    /// Records a loss, if it is the first one, and reports it to all other nodes, so that processes
+    /// that end because of it are not blamed.
     pub(super) fn lose(&self, loss: PeerFailure) {
-        self.note_loss(self.lock(), loss);
+        self.record_loss(self.lock(), loss);
     }
 
     /// The link to a node is lost.
@@ -216,36 +216,35 @@ impl Mesh {
         state.nodes[node].outbox = Outbox::default();
         // Under the same lock: a rank that finds the node lost finds why, and a rank that knows of
         // the loss sends nothing to the node.
-        self.note_loss(state, self.nodes.loss(node, cause));
+        self.record_loss(state, self.nodes.loss(node, cause));
     }
 
-    fn note_loss(&self, mut state: MutexGuard<'_, State>, loss: PeerFailure) {
-        let mut watch = None;
+    fn record_loss(&self, mut state: MutexGuard<'_, State>, loss: PeerFailure) {
+        let mut sink = None;
         if state.loss.is_none() {
             state.loss = Some(loss);
-            // A node that gave up tells the others why, which must not be overtaken by the mere
-            // fact.
+            // A node that gave up reports its reason itself; a `Lost` frame must not overtake it.
             if loss.cause != Cause::GaveUp {
-                self.to_all(&mut state, &Frame::Lost(loss));
+                self.send_to_all(&mut state, &Frame::Lost(loss));
             }
-            watch.clone_from(&state.watch);
+            sink.clone_from(&state.sink);
         }
         self.changed.notify_all();
         drop(state);
-        if let Some(watch) = watch {
-            watch.note(loss);
+        if let Some(sink) = sink {
+            sink.record(loss);
         }
     }
 
-    /// Tells the ranks of this node that another one began elsewhere.
+    /// Records for the ranks of this node that another node began at a different step.
     pub(super) fn report(&self, conflict: Option<Conflict>) {
-        let watch = self.lock().watch.clone();
-        if let (Some(conflict), Some(watch)) = (conflict, watch) {
-            watch.conflict(conflict);
+        let sink = self.lock().sink.clone();
+        if let (Some(conflict), Some(sink)) = (conflict, sink) {
+            sink.conflict(conflict);
         }
     }
 
-    /// What keeps the nodes from going on together.
+    /// The failure that ends the work of all nodes.
     pub(super) fn failure(&self, state: &State) -> Option<LinkError> {
         if let Some((node, message, after_loss)) = &state.abandoned {
             return Some(LinkError::Abandoned {
@@ -293,7 +292,7 @@ mod tests {
                     }
                 }
             }
-            assert!(taken <= WINDOW_BYTES + PIECE_BYTES);
+            assert!(taken <= WINDOW_BYTES + MAX_PIECE_BYTES);
             if taken == 0 {
                 break;
             }

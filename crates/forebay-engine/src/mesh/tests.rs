@@ -1,5 +1,4 @@
-//! Leaders as threads of one process, linked over loopback; a raw leader is one whose thread never
-//! runs.
+//! Leaders as threads of one process, linked over loopback; a raw leader has no I/O thread.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,7 +11,7 @@ use super::*;
 
 const DEADLINE: Duration = Duration::from_secs(240);
 
-/// Listeners and specifications of so many leaders.
+/// Listeners and specifications of `nodes` leaders.
 fn specs(nodes: usize) -> Vec<(Listener, LinksSpec)> {
     let listeners: Vec<Listener> = (0..nodes).map(|_| Listener::new(None).unwrap()).collect();
     let facts = |node: usize| NodeFacts {
@@ -21,18 +20,23 @@ fn specs(nodes: usize) -> Vec<(Listener, LinksSpec)> {
         pids: vec![1000 + 2 * node as i32, 1001 + 2 * node as i32],
     };
     let nodes = Nodes((0..nodes).map(facts).collect());
-    let cards: Vec<Endpoint> = listeners.iter().map(|listener| listener.card().clone()).collect();
+    let endpoints: Vec<Endpoint> = listeners.iter().map(|listener| listener.endpoint().clone()).collect();
     let secret = Secret::new([7; SECRET_BYTES]);
-    let spec = |me| LinksSpec { me, nodes: nodes.clone(), cards: cards.clone(), secret: secret.clone() };
-    listeners.into_iter().enumerate().map(|(me, listener)| (listener, spec(me))).collect()
+    let spec = |own_node| LinksSpec {
+        own_node,
+        nodes: nodes.clone(),
+        endpoints: endpoints.clone(),
+        secret: secret.clone(),
+    };
+    listeners.into_iter().enumerate().map(|(node, listener)| (listener, spec(node))).collect()
 }
 
-#[allow(clippy::needless_pass_by_value)] // the door closes with the call
+#[allow(clippy::needless_pass_by_value)] // the listening socket closes with the call
 fn connect(listener: Listener, spec: &LinksSpec) -> Result<Links, LinkError> {
     Links::connect(&listener, spec, "job", "train", DEADLINE, &mut || true)
 }
 
-/// So many leaders, all linked.
+/// `nodes` leaders, all linked.
 fn linked(nodes: usize) -> Vec<Links> {
     let threads: Vec<_> = specs(nodes)
         .into_iter()
@@ -41,14 +45,14 @@ fn linked(nodes: usize) -> Vec<Links> {
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// A leader, and the socket of another one (place 1) that says only what the test says.
+/// A leader, and the socket of another one (node 1) that sends only what the test writes.
 fn with_raw_peer() -> (Links, TcpStream) {
     let mut specs = specs(2);
     let (listener, spec) = specs.remove(1);
     let (own_listener, own_spec) = specs.remove(0);
     let raw = std::thread::spawn(move || {
         let mesh = Mesh::new(1, spec.nodes.clone()).unwrap();
-        connect::meet(&mesh, &listener, &spec, ("job", "train"), DEADLINE, &mut || true).unwrap();
+        connect::connect_all(&mesh, &listener, &spec, ("job", "train"), DEADLINE, &mut || true).unwrap();
         let (_, socket) = mesh.lock().adopted.pop().unwrap();
         socket.set_nonblocking(false).unwrap();
         socket
@@ -111,15 +115,15 @@ fn a_large_message_goes_to_all_and_small_ones_overtake_it() {
     }
     assert_eq!(all[0].message_bytes().0, 40_000_003);
     assert!(matches!(
-        all[0].send(1, Channel::Index, vec![0; MESSAGE_BYTES + 1]),
-        Err(LinkError::TooLarge { bytes, most: MESSAGE_BYTES }) if bytes == MESSAGE_BYTES + 1
+        all[0].send(1, Channel::Index, vec![0; MAX_MESSAGE_BYTES + 1]),
+        Err(LinkError::TooLarge { bytes, max_bytes: MAX_MESSAGE_BYTES }) if bytes == MAX_MESSAGE_BYTES + 1
     ));
     assert!(matches!(all[0].send(0, Channel::Index, &b""[..]), Err(LinkError::Usage { .. })));
     assert!(matches!(all[0].send(3, Channel::Index, &b""[..]), Err(LinkError::Usage { .. })));
 }
 
 #[test]
-fn an_empty_message_is_one_and_a_wait_ends_when_told() {
+fn an_empty_message_arrives_and_a_wait_can_be_stopped() {
     let all = linked(2);
     all[1].send(0, Channel::Settings, &b""[..]).unwrap();
     assert_eq!(receive(&all[0], Channel::Settings, Some(1)).unwrap(), (1, Vec::new()));
@@ -127,7 +131,7 @@ fn an_empty_message_is_one_and_a_wait_ends_when_told() {
 }
 
 #[test]
-fn a_goodbye_comes_after_all_messages_and_is_no_loss() {
+fn a_shutdown_comes_after_all_messages_and_is_no_loss() {
     let mut all = linked(3);
     let leaver = all.remove(1);
     let blob = vec![5; 3_000_000];
@@ -141,7 +145,7 @@ fn a_goodbye_comes_after_all_messages_and_is_no_loss() {
         matches!(&error, LinkError::Gone { who } if who.contains("rank 2 (the leader of node n1")),
         "{error}"
     );
-    until("both heard the goodbye", || all[0].is_gone(1) && all[1].is_gone(1));
+    until("both received the shutdown", || all[0].is_gone(1) && all[1].is_gone(1));
     assert!(matches!(all[0].send(1, Channel::Token, &b""[..]), Err(LinkError::Gone { .. })));
     // The others go on.
     all[0].send(1 + 1, Channel::Token, &b"on"[..]).unwrap();
@@ -150,7 +154,7 @@ fn a_goodbye_comes_after_all_messages_and_is_no_loss() {
 }
 
 #[test]
-fn an_end_without_a_goodbye_is_a_death_for_all_who_wait() {
+fn an_end_without_a_shutdown_is_a_death_for_all_waiting_threads() {
     let (links, raw) = with_raw_peer();
     let waiting = std::thread::scope(|scope| {
         let waits = scope.spawn(|| receive(&links, Channel::Cursor, None));
@@ -164,40 +168,40 @@ fn an_end_without_a_goodbye_is_a_death_for_all_who_wait() {
 }
 
 #[test]
-fn the_first_loss_is_told_to_all_and_named_by_all() {
+fn the_first_loss_reaches_all_nodes_and_all_name_it() {
     let all = linked(3);
     let loss = PeerFailure { cause: Cause::Died, rank: 3, pid: 1003 };
-    all[1].tell(loss);
-    // The teller ends because of it, which is no other loss.
-    all[1].tell(PeerFailure { cause: Cause::Died, rank: 2, pid: 1002 });
+    all[1].report_loss(loss);
+    // The reporter ends because of it, which is no other loss.
+    all[1].report_loss(PeerFailure { cause: Cause::Died, rank: 2, pid: 1002 });
     for links in &all {
         assert_eq!(loss_of(&receive(links, Channel::Token, None).unwrap_err()), loss);
     }
 }
 
 #[derive(Default)]
-struct Noted {
+struct RecordingSink {
     dead: AtomicBool,
     losses: Mutex<Vec<PeerFailure>>,
     conflicts: Mutex<Vec<Conflict>>,
 }
 
-fn watched(all: &[Links]) -> Vec<Arc<Noted>> {
-    let watches: Vec<_> = all.iter().map(|_| Arc::new(Noted::default())).collect();
-    for (links, watch) in all.iter().zip(&watches) {
-        links.attach(&(Arc::clone(watch) as Arc<dyn FailureSink>));
+fn with_sinks(all: &[Links]) -> Vec<Arc<RecordingSink>> {
+    let sinks: Vec<_> = all.iter().map(|_| Arc::new(RecordingSink::default())).collect();
+    for (links, sink) in all.iter().zip(&sinks) {
+        links.attach(&(Arc::clone(sink) as Arc<dyn FailureSink>));
     }
-    watches
+    sinks
 }
 
 const DEAD: PeerFailure = PeerFailure { cause: Cause::Died, rank: 1, pid: 1001 };
 
-impl FailureSink for Noted {
+impl FailureSink for RecordingSink {
     fn lost(&self) -> Option<PeerFailure> {
         self.dead.load(Ordering::Relaxed).then_some(DEAD)
     }
 
-    fn note(&self, loss: PeerFailure) {
+    fn record(&self, loss: PeerFailure) {
         self.losses.lock().unwrap().push(loss);
     }
 
@@ -209,17 +213,17 @@ impl FailureSink for Noted {
 }
 
 #[test]
-fn a_death_on_one_node_is_noted_on_all() {
+fn a_death_on_one_node_is_recorded_on_all() {
     let all = linked(3);
-    let watches = watched(&all);
-    watches[0].dead.store(true, Ordering::Relaxed);
-    until("all noted it once", || watches.iter().all(|watch| *watch.losses.lock().unwrap() == [DEAD]));
+    let sinks = with_sinks(&all);
+    sinks[0].dead.store(true, Ordering::Relaxed);
+    until("all recorded it once", || sinks.iter().all(|sink| *sink.losses.lock().unwrap() == [DEAD]));
 }
 
 #[test]
-fn nodes_that_begin_elsewhere_are_told_of_each_other() {
+fn nodes_that_begin_at_different_steps_learn_of_each_other() {
     let all = linked(3);
-    let watches = watched(&all);
+    let sinks = with_sinks(&all);
     for links in &all {
         links.started(0);
     }
@@ -227,7 +231,7 @@ fn nodes_that_begin_elsewhere_are_told_of_each_other() {
     all[2].started(50);
     all[1].started(60);
     let theirs = |node: usize| {
-        let conflicts = watches[node].conflicts.lock().unwrap();
+        let conflicts = sinks[node].conflicts.lock().unwrap();
         conflicts.iter().map(|conflict| (conflict.node, conflict.own, conflict.theirs)).collect::<Vec<_>>()
     };
     until("all know of it", || {
@@ -238,7 +242,7 @@ fn nodes_that_begin_elsewhere_are_told_of_each_other() {
     });
 }
 
-/// Sends to the lost node as soon as the loss is noted.
+/// Sends to the lost node as soon as the loss is recorded.
 #[derive(Default)]
 struct Sends {
     links: OnceLock<Weak<Links>>,
@@ -250,7 +254,7 @@ impl FailureSink for Sends {
         None
     }
 
-    fn note(&self, _loss: PeerFailure) {
+    fn record(&self, _loss: PeerFailure) {
         let links = self.links.get().and_then(Weak::upgrade).expect("the links are there");
         *self.found.lock().unwrap() = Some(links.send(1, Channel::Token, &b""[..]));
     }
@@ -264,12 +268,12 @@ impl FailureSink for Sends {
 fn a_rank_that_knows_of_a_loss_sends_nothing_to_the_lost_node() {
     let (links, raw) = with_raw_peer();
     let links = Arc::new(links);
-    let watch = Arc::new(Sends::default());
-    watch.links.set(Arc::downgrade(&links)).expect("set once");
-    links.attach(&(Arc::clone(&watch) as Arc<dyn FailureSink>));
+    let sink = Arc::new(Sends::default());
+    sink.links.set(Arc::downgrade(&links)).expect("set once");
+    links.attach(&(Arc::clone(&sink) as Arc<dyn FailureSink>));
     drop(raw);
-    until("the loss is noted", || watch.found.lock().unwrap().is_some());
-    let found = watch.found.lock().unwrap().take().unwrap();
+    until("the loss is recorded", || sink.found.lock().unwrap().is_some());
+    let found = sink.found.lock().unwrap().take().unwrap();
     assert_eq!(loss_of(&found.unwrap_err()), PeerFailure { cause: Cause::Died, rank: 2, pid: 1002 });
 }
 
@@ -295,7 +299,7 @@ fn all_have_made_the_loader_or_none() {
 }
 
 #[test]
-fn a_peer_that_reads_nothing_for_long_is_warned_of_and_not_dead() {
+fn a_peer_that_reads_nothing_causes_a_warning_and_is_not_dead() {
     let (links, mut raw) = with_raw_peer();
     // More than any kernel keeps: without acknowledgements the window would be closed, and the link
     // taken for dead.
@@ -327,17 +331,17 @@ fn a_peer_that_reads_nothing_for_long_is_warned_of_and_not_dead() {
 }
 
 #[test]
-fn what_makes_no_sense_ends_the_link_with_a_loss() {
+fn malformed_frames_end_the_link_with_a_loss() {
     let mut cases: Vec<Vec<u8>> = vec![vec![0; 8], vec![0xff; 64]];
     for frame in [Frame::Acknowledge(1), Frame::Lost(PeerFailure { cause: Cause::Died, rank: 99, pid: 1 })] {
         let mut bytes = Vec::new();
         frame.put(&mut bytes);
         cases.push(bytes);
     }
-    let mut after_goodbye = Vec::new();
-    Frame::Goodbye.put(&mut after_goodbye);
-    Frame::Heartbeat.put(&mut after_goodbye);
-    cases.push(after_goodbye);
+    let mut after_shutdown = Vec::new();
+    Frame::Shutdown.put(&mut after_shutdown);
+    Frame::Heartbeat.put(&mut after_shutdown);
+    cases.push(after_shutdown);
     for bytes in cases {
         let (links, mut raw) = with_raw_peer();
         raw.write_all(&bytes).unwrap();
@@ -359,23 +363,23 @@ fn a_message_that_is_cut_off_is_never_handed_out() {
     assert_eq!(loss_of(&receive(&links, Channel::Index, Some(1)).unwrap_err()).cause, Cause::Died);
 }
 
-// --- strangers ---
+// --- unauthenticated peers ---
 
-/// Two leaders that are linked while somebody else is at the door of the first.
-fn linked_beside(stranger: impl FnOnce(SocketAddr) + Send) {
+/// Two leaders that are linked while another peer connects to the first.
+fn linked_despite(peer: impl FnOnce(SocketAddr) + Send) {
     let mut specs = specs(2);
     let (second, first) = (specs.remove(1), specs.remove(0));
-    let address = second.1.cards[0].reached_from(second.0.card())[0];
+    let address = second.1.endpoints[0].reached_from(second.0.endpoint())[0];
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| connect(first.0, &first.1).unwrap());
-        stranger(address);
+        peer(address);
         let links = connect(second.0, &second.1).unwrap();
         links.send(0, Channel::Token, &b"hello"[..]).unwrap();
         assert_eq!(receive(&waits.join().unwrap(), Channel::Token, Some(1)).unwrap().1, b"hello");
     });
 }
 
-/// What the other side says before it hangs up, or within a second.
+/// What the other side sends before it closes, or within a second.
 fn answer(mut socket: TcpStream) -> Vec<u8> {
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let mut bytes = vec![0; 1000];
@@ -385,8 +389,8 @@ fn answer(mut socket: TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn strangers_are_dropped_without_a_word_and_do_not_get_in_the_way() {
-    linked_beside(|address| {
+fn unauthenticated_peers_are_dropped_without_a_reply() {
+    linked_despite(|address| {
         for bytes in
             [&b"GET / HTTP/1.1\r\nHost: node\r\n\r\n     padding to the length of a hello"[..], &[0; 500][..]]
         {
@@ -400,9 +404,9 @@ fn strangers_are_dropped_without_a_word_and_do_not_get_in_the_way() {
 }
 
 #[test]
-fn slow_strangers_are_many_and_still_do_not_get_in_the_way() {
+fn many_slow_peers_do_not_block_the_handshake() {
     let mut kept = Vec::new();
-    linked_beside(|address| {
+    linked_despite(|address| {
         for _ in 0..300 {
             let mut socket = TcpStream::connect(address).unwrap();
             socket.write_all(b"FORE").unwrap();
@@ -412,11 +416,11 @@ fn slow_strangers_are_many_and_still_do_not_get_in_the_way() {
 }
 
 #[test]
-fn a_wrong_secret_gets_an_answer_that_tells_nothing_and_no_link() {
-    linked_beside(|address| {
+fn a_wrong_secret_gets_no_link() {
+    linked_despite(|address| {
         let mut socket = TcpStream::connect(address).unwrap();
-        let said: [u8; HELLO_BYTES] = hello(1, 0, &[1; 32]).try_into().unwrap();
-        socket.write_all(&said).unwrap();
+        let sent: [u8; HELLO_BYTES] = hello(1, 0, &[1; 32]).try_into().unwrap();
+        socket.write_all(&sent).unwrap();
         let mut bytes = [0; ANSWER_BYTES];
         socket.read_exact(&mut bytes).unwrap();
         socket.write_all(&[2; 32]).unwrap();
@@ -437,16 +441,16 @@ fn a_wrong_secret_gets_an_answer_that_tells_nothing_and_no_link() {
     });
 }
 
-// --- while they meet ---
+// --- during the connect phase ---
 
 #[test]
-fn a_leader_that_is_gone_before_it_connects_is_named_by_those_above_and_below() {
+fn a_leader_that_is_gone_before_it_connects_is_named_by_all_others() {
     for gone in [0, 1, 2] {
         let specs = specs(3);
         std::thread::scope(|scope| {
             let mut waits = Vec::new();
-            for (me, (listener, spec)) in specs.into_iter().enumerate() {
-                if me == gone {
+            for (node, (listener, spec)) in specs.into_iter().enumerate() {
+                if node == gone {
                     drop(listener);
                 } else {
                     waits.push(scope.spawn(move || connect(listener, &spec).err().unwrap()));
@@ -473,11 +477,11 @@ fn a_leader_that_does_not_come_is_named_and_a_caller_may_give_up() {
 }
 
 #[test]
-fn more_nodes_than_can_be_linked_are_refused() {
+fn more_nodes_than_can_be_linked_are_rejected() {
     let (listener, spec) = specs(1).remove(0);
     let many = LinksSpec {
         nodes: Nodes(vec![spec.nodes.0[0].clone(); MAX_NODES + 1]),
-        cards: vec![spec.cards[0].clone(); MAX_NODES + 1],
+        endpoints: vec![spec.endpoints[0].clone(); MAX_NODES + 1],
         ..spec
     };
     assert!(matches!(connect(listener, &many), Err(LinkError::Usage { .. })));

@@ -132,7 +132,9 @@ impl Context {
     pub(crate) fn locator(&self, ranks: Vec<Rank>, start: u64) -> Option<Locator> {
         let factory = self.strategies.locators.as_ref()?;
         let (node, nodes) = match &self.links {
-            Some(links) => (links.me(), links.facts().0.iter().map(|node| node.ranks.clone()).collect()),
+            Some(links) => {
+                (links.own_node(), links.facts().0.iter().map(|node| node.ranks.clone()).collect())
+            }
             None => (0, vec![self.options.local_ranks.clone()]),
         };
         let task = LocatorTask { order: self.order, ranks, start, node, nodes };

@@ -33,7 +33,7 @@ const MAX_COMMENT_BYTES: u64 = 0xffff;
 const MAX_DIRECTORY_BYTES: u64 = 1 << 26;
 
 /// Bytes that are read at once to compute a checksum \[bytes\].
-const PIECE_BYTES: u64 = 1 << 20;
+const MAX_PIECE_BYTES: u64 = 1 << 20;
 
 /// Number of the extra field that holds 64-bit values.
 const ZIP64_EXTRA: u16 = 1;
@@ -279,7 +279,7 @@ impl Member {
         let mut piece = Vec::new();
         let mut at = self.place.start;
         while at < self.place.end {
-            piece.resize((self.place.end - at).min(PIECE_BYTES) as usize, 0);
+            piece.resize((self.place.end - at).min(MAX_PIECE_BYTES) as usize, 0);
             input.read(at, &mut piece, &self.name)?;
             sum.update(&piece);
             at += piece.len() as u64;
