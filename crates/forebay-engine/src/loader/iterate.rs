@@ -17,7 +17,7 @@ use crate::loader::Engine;
 use crate::pipeline::session::{ATTENTION, Session};
 use crate::shm::counters::{self, Counter, count, monotonic_ns};
 use crate::shm::position::{AWAY, Position};
-use crate::shm::stall::{Fault, Node, Waiting, Who};
+use crate::shm::stall::{Actor, Node, StallCause, Waiting};
 use crate::shm::wait_clock::WaitClock;
 
 /// How often `next` looks whether a peer has died when it does not wait.
@@ -141,36 +141,38 @@ impl Engine {
             // Processes that run say so when they are rung for.
             context.region.planning().notify();
             let now_ns = monotonic_ns();
-            let (node, fault) = self.fault_of_step(session, step, now_ns);
-            let words = || self.words_of_fault(session, step, &node, fault);
+            let (node, cause) = self.stall_cause(session, step, now_ns);
+            let words = || self.describe_cause(session, step, &node, cause);
             let elapsed = begun.elapsed().saturating_sub(stopped);
             if warnings.is_due(elapsed) {
                 self.warn_of_wait(caller, elapsed, &words());
             }
-            if waited.count(now_ns, fault) >= self.limit() {
+            if waited.count(now_ns, cause) >= self.limit() {
                 return Err(Error::Timeout { seconds: context.options.timeout_s, what: words() });
             }
         }
     }
 
     /// Finds out what holds up a step.
-    fn fault_of_step(&self, session: &Session, step: u64, now_ns: u64) -> (Node, Fault) {
+    fn stall_cause(&self, session: &Session, step: u64, now_ns: u64) -> (Node, StallCause) {
         let context = &self.context;
         let mut node = context.node(session.number, now_ns);
         // Threads that fill later steps may wait for something else.
         node.ranks[context.me()].doing = context.waits().doing_of(step);
-        let fault = node.fault();
-        (node, fault)
+        let cause = node.cause();
+        (node, cause)
     }
 
-    fn words_of_fault(&self, session: &Session, step: u64, node: &Node, fault: Fault) -> String {
-        match fault {
-            Fault::Unknown { .. } => self.words_of_wait(session, step),
-            Fault::OtherNodes => "waiting for the turn of this node to read, which other nodes have".into(),
-            Fault::Rank { local, runs: false } => {
+    fn describe_cause(&self, session: &Session, step: u64, node: &Node, cause: StallCause) -> String {
+        match cause {
+            StallCause::Unknown { .. } => self.words_of_wait(session, step),
+            StallCause::OtherNodes => {
+                "waiting for the turn of this node to read, which other nodes have".into()
+            }
+            StallCause::Rank { local, runs: false } => {
                 format!("waiting for {}, whose process does not run", self.name_of(local))
             }
-            Fault::Rank { local, runs: true } => {
+            StallCause::Rank { local, runs: true } => {
                 let steps = self.steps_per_epoch().max(1);
                 let place = match node.ranks[local].gathered.step_in(session.number) {
                     AWAY => String::new(),
@@ -178,22 +180,31 @@ impl Engine {
                 };
                 format!("waiting for {}, which takes no further batch{place}", self.name_of(local))
             }
-            Fault::Storage { who, since_ns, .. } => self.words_of_stall(session, step, node, who, since_ns),
+            StallCause::Storage { actor, since_ns, .. } => {
+                self.describe_read(session, step, node, actor, since_ns)
+            }
         }
     }
 
     /// Which read is under way, as far as this process can tell.
-    fn words_of_stall(&self, session: &Session, step: u64, node: &Node, who: Who, since_ns: u64) -> String {
+    fn describe_read(
+        &self,
+        session: &Session,
+        step: u64,
+        node: &Node,
+        actor: Actor,
+        since_ns: u64,
+    ) -> String {
         let context = &self.context;
-        let (thread, host, read) = match who {
-            Who::Reader(number) => {
+        let (thread, host, read) = match actor {
+            Actor::Reader(number) => {
                 let begun = &context.region.readers()[number].begun;
                 let begun = Position::from_word(begun.load(Ordering::Acquire)).step_in(session.number);
                 let read = begun.checked_sub(1).and_then(|sequence| extent_of(session, sequence));
                 (format!("reader {number} of "), node.readers[number].host, read)
             }
-            Who::Root(number) => (format!("root {number} of "), node.readers[number].host, None),
-            Who::Rank(local) => {
+            Actor::Root(number) => (format!("root {number} of "), node.readers[number].host, None),
+            Actor::Rank(local) => {
                 let own = (local == context.me()).then(|| context.waits().of(step)).flatten();
                 let read = match own {
                     Some(Waiting::Reading { extent, .. }) => Some(extent),

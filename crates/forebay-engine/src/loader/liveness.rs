@@ -63,7 +63,7 @@ impl FailureSink for FailureDetector {
                 Presence::Gone => false,
             };
             if is_loss {
-                return Some(self.region.note_loss(PeerFailure {
+                return Some(self.region.record_loss(PeerFailure {
                     cause: Cause::Died,
                     rank: peer.rank,
                     pid: peer.pid,
@@ -79,7 +79,7 @@ impl FailureSink for FailureDetector {
     }
 
     fn record(&self, loss: PeerFailure) {
-        self.region.note_loss(loss);
+        self.region.record_loss(loss);
         // Wakes the waiting ranks, which then check for failures.
         self.region.filled().notify();
         self.region.gathered().notify();

@@ -30,7 +30,7 @@ use crate::pipeline::threads;
 use crate::shm::counters::monotonic_ns;
 use crate::shm::position::{Position, SessionId};
 use crate::shm::region::RankSlot;
-use crate::shm::stall::{Fault, Who};
+use crate::shm::stall::{Actor, StallCause};
 use crate::shm::wait_clock::WaitClock;
 
 impl Engine {
@@ -309,22 +309,24 @@ impl Engine {
     /// Waits until all ranks are at rest. One whose threads storage keeps is waited for as storage
     /// is.
     fn wait_for_rest(&self, caller: &dyn Host, unrested: impl Fn() -> Option<usize>) -> Result<(), Error> {
-        let fault = |now_ns: u64| {
+        let cause = |now_ns: u64| {
             let local = unrested().unwrap_or(self.context.me());
-            self.context.node(SessionId::default(), now_ns).fault_of_rest(local)
+            self.context.node(SessionId::default(), now_ns).cause_of_unrest(local)
         };
         self.wait_with_limit(
             caller,
-            fault,
+            cause,
             || unrested().is_none(),
-            |fault| match fault {
-                Fault::Storage { who: Who::Rank(local), .. } => {
+            |cause| match cause {
+                StallCause::Storage { actor: Actor::Rank(local), .. } => {
                     format!(
                         "waiting for storage to answer the reads of {}, which were given up",
                         self.name_of(local)
                     )
                 }
-                Fault::Rank { local, .. } => format!("waiting for {} to come to rest", self.name_of(local)),
+                StallCause::Rank { local, .. } => {
+                    format!("waiting for {} to come to rest", self.name_of(local))
+                }
                 _ => "waiting for the other ranks to come to rest".into(),
             },
         )
@@ -337,17 +339,17 @@ impl Engine {
         what: impl Fn() -> String,
         ready: impl Fn() -> bool,
     ) -> Result<(), Error> {
-        let who = Who::Rank(self.context.me());
-        let fault = |until_ns: u64| Fault::Storage { who, since_ns: 0, until_ns };
-        self.wait_with_limit(caller, fault, ready, |_| format!("waiting for {}", what()))
+        let actor = Actor::Rank(self.context.me());
+        let cause = |until_ns: u64| StallCause::Storage { actor, since_ns: 0, until_ns };
+        self.wait_with_limit(caller, cause, ready, |_| format!("waiting for {}", what()))
     }
 
     fn wait_with_limit(
         &self,
         caller: &dyn Host,
-        fault: impl Fn(u64) -> Fault,
+        cause: impl Fn(u64) -> StallCause,
         ready: impl Fn() -> bool,
-        words: impl Fn(Fault) -> String,
+        words: impl Fn(StallCause) -> String,
     ) -> Result<(), Error> {
         let context = &self.context;
         let begun = Instant::now();
@@ -357,13 +359,13 @@ impl Engine {
             // No thread of a session says it now.
             context.is_alive();
             let now_ns = monotonic_ns();
-            let fault = fault(now_ns);
-            self.check_liveness(caller, || words(fault))?;
+            let cause = cause(now_ns);
+            self.check_liveness(caller, || words(cause))?;
             if warnings.is_due(begun.elapsed()) {
-                self.warn_of_wait(caller, begun.elapsed(), &words(fault));
+                self.warn_of_wait(caller, begun.elapsed(), &words(cause));
             }
-            if waited.count(now_ns, fault) >= self.limit() {
-                return Err(Error::Timeout { seconds: context.options.timeout_s, what: words(fault) });
+            if waited.count(now_ns, cause) >= self.limit() {
+                return Err(Error::Timeout { seconds: context.options.timeout_s, what: words(cause) });
             }
             context.region.gathered().wait(&ready, ATTENTION);
         }

@@ -203,7 +203,7 @@ impl Context {
         Node {
             now_ns,
             session,
-            me: self.me(),
+            own: self.me(),
             ranks: self.region.ranks().iter().map(rank).collect(),
             readers: self.region.readers().iter().enumerate().map(reader).collect(),
             roots: self.settings.locating_roots,

@@ -1,34 +1,34 @@
-//! Who may touch which staging bytes when: the words in shared memory and the rules around them.
+//! The protocol for the staging ring: which thread may read or write which bytes, and when.
 //!
-//! A *block* is a stretch of the staging ring that one reader fills. All processes of a node
-//! compute the same plan, so all know which block lies where, who fills it, and after which step
-//! its memory may be filled again. What they tell each other is little:
+//! A *block* is a part of the staging ring that one reader fills. All processes of a node compute
+//! the same plan: where each block lies, which reader fills it, and after which step its memory may
+//! be reused. They publish only a few words:
 //!
-//! 1. every rank publishes a *position*: all steps before it are gathered, their staging bytes are
-//!    no longer needed;
-//! 2. a reader that is about to fill a block first publishes up to which step the data it
-//!    overwrites was needed ([`Overwritten`]), then waits until every rank's position is behind
-//!    that step and until the blocks that had the memory before are filled: one that nobody needs
-//!    any more may still have its reader before it;
-//! 3. when the bytes are there it publishes the block's word; gatherers read the bytes only after
-//!    they saw the word.
+//! 1. Each rank publishes a *position*: it has gathered all steps before it, and no longer needs
+//!    their staging bytes.
+//! 2. Before a reader fills a block, it publishes the last step that needed the overwritten data
+//!    ([`publish_overwritten`]). Then it waits until each rank's position is past that step, and
+//!    until the earlier blocks in the same memory are filled: if all ranks that needed such a block
+//!    detached, its reader may still write there.
+//! 3. When the bytes are complete, the reader publishes the block's word. Gather threads read the
+//!    bytes only after they saw the word.
 //!
-//! A rank that went away (`break`, `close`) publishes a position behind everything, so nobody waits
-//! for it. When it comes back it publishes its position first and reads [`Overwritten`] afterwards:
-//! steps up to that value may have lost their staging bytes and are read from the files instead.
-//! Both sides store, pass a sequentially consistent fence, and load; so at least one of them sees
-//! the other.
+//! A rank that detaches (`break`, `close`) publishes a position after all steps, so no reader waits
+//! for it. When it reattaches it first publishes its position, then reads [`first_safe_step`]:
+//! steps before that may have lost their staging bytes, and are read from the files instead. Both
+//! sides store, pass a sequentially consistent fence, and load, so at least one of them sees the
+//! other.
 //!
-//! A reader cannot leave a read that storage does not answer: its thread stays in the system call,
-//! and the kernel writes into its block whenever the answer comes. Hence:
+//! A reader cannot cancel a read that storage does not answer: its thread stays in the system call,
+//! and the kernel writes into its block at any later time. Therefore:
 //!
-//! 4. a rank that closes is *leaving* ([`Presence`]) as long as one of its threads may touch shared
-//!    memory, and *gone* when the last of them has returned, which that thread publishes itself, or
-//!    when the process has ended. Only the readers of a rank that is gone move to the next rank, so
-//!    a block never has two writers;
-//! 5. a rank publishes that it is at rest, after which staging memory is used anew from its start,
-//!    under the same condition; and that it is away only when no gather thread can still copy
-//!    staging bytes (`buffer_pool.rs`).
+//! 4. A rank that closes is *leaving* ([`Presence`]) while one of its threads may touch shared
+//!    memory. It is *gone* when its last thread has returned (that thread publishes this), or when
+//!    its process has ended. Only readers of a rank that is gone move to the next rank, so a block
+//!    never has two writers.
+//! 5. Under the same condition a rank publishes that it is at rest, after which staging memory is
+//!    reused from its start. A rank publishes that it is detached only when no gather thread can
+//!    still copy staging bytes (`buffer_pool.rs`).
 //!
 //! The loom tests (`tests/loom_protocol.rs`, `tests/loom_ring.rs`) check these rules.
 
@@ -37,22 +37,22 @@ use forebay_host::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::shm::position::{AWAY, Position};
 pub use crate::shm::position::{BlockSeq, SessionId};
 
-/// Whether a rank takes part in a loader; it never goes back.
+/// Whether a rank takes part in a loader; it only ever advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Presence {
     /// It takes part.
     Here,
-    /// It said goodbye, and waits for nothing any more; but a thread that storage keeps may still
-    /// touch shared memory.
+    /// It has shut down and waits for nothing, but a thread inside a read may still touch shared
+    /// memory.
     Leaving,
     /// None of its threads touches shared memory.
     Gone,
 }
 
-/// Rule 4: publishes where a rank is on its way out.
+/// Rule 4: publishes how far a rank has shut down.
 pub fn publish_presence(word: &AtomicU32, presence: Presence) {
-    // SYNC: presence (release) pairs with the acquire in `presence`: who sees that a rank is gone
-    // sees all that its threads wrote.
+    // SYNC: presence (release) pairs with the acquire in `presence`: a thread that sees that a rank
+    // is gone also sees all that its threads wrote.
     word.fetch_max(presence as u32, Ordering::Release);
 }
 
@@ -66,18 +66,18 @@ pub fn presence(word: &AtomicU32) -> Presence {
     }
 }
 
-/// What became of a block.
+/// Result of reading a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// Its bytes are in the staging ring.
     Landed,
     /// Its bytes are resident in the page cache: copy them from a mapping of the file.
     Mapped,
-    /// Reading failed after all attempts: a rank that needs a sample of it tries to read the sample
-    /// once, and meets the error itself.
+    /// Reading failed after all attempts: a rank that needs a sample of the block reads that sample
+    /// once, and raises the error itself.
     Failed,
-    /// It is left to the ranks that need it, though no read was tried in vain: a unit that cannot
-    /// be decoded, or a mapping whose file has shrunk.
+    /// The ranks read it themselves, although no read failed: it has a unit that cannot be decoded,
+    /// or its mapped file has shrunk.
     Left,
 }
 
@@ -88,7 +88,7 @@ fn tag(SessionId(session): SessionId, BlockSeq(sequence): BlockSeq) -> u64 {
     ((session & 0x000f_ffff) << SEQUENCE_BITS | sequence) << 4
 }
 
-/// Publishes that block `sequence` of `pass` is there.
+/// Publishes that a block of a session is complete.
 pub fn publish_block(word: &AtomicU64, session: SessionId, sequence: BlockSeq, filled: Filled) {
     let status = match filled {
         Filled::Landed => 1,
@@ -100,10 +100,10 @@ pub fn publish_block(word: &AtomicU64, session: SessionId, sequence: BlockSeq, f
     word.store(tag(session, sequence) | status, Ordering::Release);
 }
 
-/// Whether block `sequence` of `pass` is there, and how. `None`: not yet.
+/// The state of a block of a session; `None`: not complete yet.
 ///
-/// A word of a later block in the same place also answers `None`; by rule 2 a rank that published
-/// its position never asks for a block that was given up.
+/// Also `None` if the word belongs to a later block. By rule 2 a rank that published its position
+/// never asks for a block whose memory was reused.
 pub fn block_state(word: &AtomicU64, session: SessionId, sequence: BlockSeq) -> Option<Filled> {
     // SYNC: block-filled (acquire) pairs with the release in `publish_block`.
     let value = word.load(Ordering::Acquire);
@@ -119,7 +119,7 @@ pub fn block_state(word: &AtomicU64, session: SessionId, sequence: BlockSeq) -> 
     }
 }
 
-/// Whether the word holds this block or a later one of the same pass, or any of a later session.
+/// Whether the word holds this block or a later one of the same session, or any of a later session.
 pub fn block_passed(word: &AtomicU64, session: SessionId, sequence: BlockSeq) -> bool {
     word.load(Ordering::Acquire) >= tag(session, sequence)
 }
@@ -128,28 +128,27 @@ pub fn block_passed(word: &AtomicU64, session: SessionId, sequence: BlockSeq) ->
 pub fn publish_position(word: &AtomicU64, session: SessionId, step: u64) {
     // SYNC: position (release) pairs with the acquire in `is_behind`.
     word.store(Position::new(session, step.min(AWAY)).word(), Ordering::Release);
-    // SYNC: coming back: before this fence the position, after it `first_safe_step`.
+    // SYNC: reattach: before this fence the position, after it `first_safe_step`.
     fence(Ordering::SeqCst);
 }
 
-/// Whether a rank's position is behind `step` of `pass`, so that it needs none of the bytes of that
-/// step any more.
+/// Whether a rank's position is past `step` of a session, so that it no longer needs the bytes of
+/// that step.
 pub fn is_behind(word: &AtomicU64, session: SessionId, step: u64) -> bool {
     // SYNC: position (acquire) pairs with the release in `publish_position`.
     Position::from_word(word.load(Ordering::Acquire)) > Position::new(session, step)
 }
 
-/// Rule 2: tells that bytes needed up to `step` are about to be overwritten. Only grows within a
-/// session.
+/// Rule 2: publishes that bytes needed up to `step` are about to be overwritten. The value only
+/// grows within a session.
 pub fn publish_overwritten(word: &AtomicU64, session: SessionId, step: u64) {
     word.fetch_max(Position::new(session, step + 1).word(), Ordering::AcqRel);
-    // SYNC: coming back: before this fence what is overwritten, after it the positions
-    // (`is_behind`).
+    // SYNC: reattach: before this fence what is overwritten, after it the positions (`is_behind`).
     fence(Ordering::SeqCst);
 }
 
-/// First step of `pass` whose staging bytes no reader has begun to overwrite; read after publishing
-/// a position.
+/// First step of a session whose staging bytes no reader has begun to overwrite; read after
+/// publishing a position.
 pub fn first_safe_step(word: &AtomicU64, session: SessionId) -> u64 {
     let overwritten = Position::from_word(word.load(Ordering::Acquire));
     match overwritten.session().cmp(&session) {
@@ -164,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_word_answers_for_its_own_block_only() {
+    fn a_block_word_is_valid_for_its_own_block_only() {
         let word = AtomicU64::new(0);
         assert_eq!(block_state(&word, SessionId(1), BlockSeq(0)), None);
         publish_block(&word, SessionId(1), BlockSeq(7), Filled::Mapped);
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_away_is_behind_every_step() {
+    fn a_detached_rank_is_past_every_step() {
         let word = AtomicU64::new(0);
         publish_position(&word, SessionId(1), 10);
         assert!(is_behind(&word, SessionId(1), 9) && !is_behind(&word, SessionId(1), 10));

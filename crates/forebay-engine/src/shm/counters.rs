@@ -1,7 +1,7 @@
 //! Counters of a rank, in shared memory so that each rank can sum those of its node.
 //!
 //! A slot has [`COUNTER_WORDS`] words: the named counters from the front, and a row of columns for
-//! each storage level from the back. docs/metrics.md says what adds up to what.
+//! each storage level from the back. docs/metrics.md defines them and their sums.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::shm::region::{COUNTER_WORDS, DELIVERY_TIMES, RankSlot};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $key:literal),* $(,)?) => {
-        /// What is counted.
+        /// The counters.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Counter { $($(#[$doc])* $name),* }
         /// The counters and the names they have in `stats()`.
@@ -20,11 +20,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Batches handed out.
+    /// Batches delivered.
     Steps = "steps",
-    /// Samples handed out.
+    /// Samples delivered.
     Samples = "samples",
-    /// Record bytes of the samples handed out.
+    /// Record bytes of the samples delivered.
     RequestedBytes = "requested_bytes",
     /// Bytes read from storage or the page cache by system calls of this rank's readers.
     ReadBytes = "read_bytes",
@@ -60,7 +60,7 @@ counters! {
     ComputeNs = "compute_ns",
     /// How much later the last rank of the node got the same step \[ns\].
     SkewNs = "skew_ns",
-    /// Bad samples in whose place another one stands.
+    /// Bad samples that were replaced.
     ReplacedSamples = "replaced_samples",
     /// Batches in private memory, because the user kept all buffers or a batch was too large for
     /// one.
@@ -71,39 +71,38 @@ counters! {
     MessagesReceived = "messages_received",
     /// Read tokens that readers of this rank got, where only some nodes may read at a time.
     StaggerTokens = "stagger_tokens",
-    /// Bytes of the cursors that were handed to other nodes.
+    /// Bytes of the cursors that were sent to other nodes.
     CursorBytes = "cursor_bytes",
-    /// Pages that were asked for on a guess, before the cursor came.
+    /// Pages that were prefetched on a guess, before the cursor arrived.
     GuessedPages = "guessed_pages",
-    /// Pages that samples lay on and that had been guessed.
+    /// Pages of samples that had been guessed.
     GuessHits = "guess_hits",
-    /// Pages that samples lay on and that had not been guessed.
+    /// Pages of samples that had not been guessed.
     GuessMisses = "guess_misses",
 }
 
-/// Where bytes of samples come from.
+/// Storage level that bytes of samples come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Pages that are resident, copied from a mapping.
     PageCache,
-    /// The data set where it is, read with system calls.
+    /// The data set's own files, read with system calls.
     Source,
 }
 
 /// The levels and the names they have in `stats()`.
 pub const LEVEL_NAMES: [(Level, &str); 2] = [(Level::PageCache, "page_cache"), (Level::Source, "source")];
 
-/// The columns of a level in `stats()`: requests that it answered, their bytes, system calls that
-/// were made for them, and requests that it could not answer, so that the next level was asked or
-/// the read failed.
+/// The columns of a level in `stats()`: requests that it answered, their bytes, system calls for
+/// them, and requests that it could not answer, which went to the next level or failed.
 pub const LEVEL_COLUMNS: [&str; 4] = ["hits", "bytes", "operations", "skipped"];
 
-/// First word of the columns: there is room for two levels more.
+/// First word of the columns: two more levels fit.
 const FIRST_LEVEL_WORD: usize = COUNTER_WORDS - 4 * LEVEL_COLUMNS.len();
 
 const _: () = assert!(COUNTER_NAMES.len() <= FIRST_LEVEL_WORD);
 
-/// What one or more requests to a level came to.
+/// Results of requests to a level.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LevelCounts {
     pub(crate) hits: u64,
@@ -136,7 +135,7 @@ pub(crate) fn count(slot: &RankSlot, counter: Counter, amount: u64) {
     slot.counters[counter as usize].fetch_add(amount, Ordering::Relaxed);
 }
 
-/// Sets a counter that is kept elsewhere.
+/// Sets a counter whose value another component maintains.
 pub(crate) fn set(slot: &RankSlot, counter: Counter, value: u64) {
     slot.counters[counter as usize].store(value, Ordering::Relaxed);
 }
@@ -156,7 +155,7 @@ pub(crate) fn read(slot: &RankSlot) -> Vec<u64> {
         .collect()
 }
 
-/// How many steps back the skew is taken, so that usually all ranks have passed there.
+/// How many steps ago the skew is measured, so that usually all ranks have passed that step.
 const SKEW_LAG: u64 = 8;
 
 /// The clock that all processes of a node share \[ns\].
@@ -165,19 +164,20 @@ pub(crate) fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Notes that a rank got its next batch, and counts the skew of a step a little while ago.
+/// Records that a rank got its next batch, and counts the skew of the step [`SKEW_LAG`] before it.
 ///
-/// Ranks that are further apart than the kept arrivals are left out: they do not train together.
-pub(crate) fn record_delivery(slots: &[RankSlot], me: usize) {
-    let own = &slots[me];
-    let number = own.handed_out.load(Ordering::Relaxed);
-    own.arrivals[(number % DELIVERY_TIMES as u64) as usize].store(monotonic_ns(), Ordering::Relaxed);
-    own.handed_out.store(number + 1, Ordering::Release);
+/// Ranks that are further apart than [`DELIVERY_TIMES`] steps are left out: they do not train
+/// together.
+pub(crate) fn record_delivery(slots: &[RankSlot], local_rank: usize) {
+    let own = &slots[local_rank];
+    let number = own.delivered.load(Ordering::Relaxed);
+    own.delivery_times[(number % DELIVERY_TIMES as u64) as usize].store(monotonic_ns(), Ordering::Relaxed);
+    own.delivered.store(number + 1, Ordering::Release);
     let Some(past) = number.checked_sub(SKEW_LAG) else { return };
     let at = |slot: &RankSlot| -> Option<u64> {
-        let handed_out = slot.handed_out.load(Ordering::Acquire);
-        let kept = past < handed_out && handed_out < past + DELIVERY_TIMES as u64;
-        kept.then(|| slot.arrivals[(past % DELIVERY_TIMES as u64) as usize].load(Ordering::Relaxed))
+        let delivered = slot.delivered.load(Ordering::Acquire);
+        let stored = past < delivered && delivered < past + DELIVERY_TIMES as u64;
+        stored.then(|| slot.delivery_times[(past % DELIVERY_TIMES as u64) as usize].load(Ordering::Relaxed))
     };
     let latest = slots.iter().filter(|slot| presence(&slot.left) == Presence::Here).map(at).max();
     if slots.iter().all(|slot| at(slot).is_some())
@@ -187,8 +187,7 @@ pub(crate) fn record_delivery(slots: &[RankSlot], me: usize) {
     }
 }
 
-/// Bytes and requests by epoch, of one process's readers: read-ahead belongs to the epoch it is
-/// for.
+/// Bytes that one process's readers read, by epoch: read-ahead counts for the epoch that needs it.
 #[derive(Debug, Default)]
 pub(crate) struct EpochReads {
     cells: [(AtomicU64, AtomicU64); EPOCHS],
@@ -205,7 +204,7 @@ impl EpochReads {
         cell.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// (epoch, bytes) of the last epochs that were read for.
+    /// (epoch, bytes) of the last epochs with reads.
     pub(crate) fn all(&self) -> Vec<(u64, u64)> {
         let mut all: Vec<_> = self
             .cells
@@ -223,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_are_kept_by_epoch_and_old_ones_make_room() {
+    fn reads_are_counted_by_epoch_and_new_epochs_replace_old_ones() {
         let reads = EpochReads::default();
         for epoch in 0..6 {
             reads.add(epoch, 10 + epoch);

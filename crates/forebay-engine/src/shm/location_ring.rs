@@ -1,28 +1,25 @@
-//! Where the samples of the next steps lie, as the roots of a node tell the planners of all its
-//! processes.
+//! Locations of the samples of the next steps, from the roots of a node to all its planners.
 //!
 //! A ring of steps in shared memory, each with one location per (local rank, slot). Its rules are
-//! those of the staging ring (`block_state.rs`), and its words are positions, too:
+//! those of the staging ring (`block_state.rs`), and its words are also positions:
 //!
-//! 1. a root walks the steps that are its own (step mod roots = its number), writes their
-//!    locations, and publishes a position (`found`) behind them:
-//!    [`publish_position`](crate::shm::block_state::publish_position);
-//! 2. a planner reads the locations of a step only when every root is behind it
-//!    ([`is_behind`](crate::shm::block_state::is_behind)), and publishes a position (`taken`) when
-//!    it has them all;
-//! 3. a root writes over a step only when the planners of all processes that are still there are
-//!    behind it.
+//! 1. A root locates the samples of its own steps (step mod roots = its number), writes their
+//!    locations, and publishes a position (`found`) past them:
+//!    [`publish_position`](crate::shm::block_state::publish_position).
+//! 2. A planner reads the locations of a step only when each root is past it
+//!    ([`is_behind`](crate::shm::block_state::is_behind)). After reading all of them it publishes a
+//!    position (`taken`).
+//! 3. A root overwrites a step only when the planners of all remaining processes are past it.
 //!
-//! A root that moves to another process goes on at its `found`: a step that was written but not
-//! published is written again, the same. `tests/loom_locations.rs` checks this in every
-//! interleaving.
+//! A root that moves to another process continues at its `found`: it writes the same values again
+//! for a step that was not published. `tests/loom_locations.rs` checks all interleavings.
 
 use forebay_host::sync::atomic::{AtomicU64, Ordering};
 use forebay_types::{Extent, SampleLocation, ShardId};
 
 /// Words of a location.
 const WORDS: usize = 4;
-/// In place of an offset: the root could not locate the sample, the index does.
+/// In place of an offset: the root could not locate the sample; the planner uses the index.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The ring; see the module header.
@@ -34,7 +31,7 @@ pub struct LocationRing<'a> {
 }
 
 impl<'a> LocationRing<'a> {
-    /// Words that a ring of so many steps of so many samples takes.
+    /// Number of words of a ring of `steps` steps of `step_needs` samples each.
     #[must_use]
     pub const fn words(steps: u64, step_needs: u64) -> usize {
         steps as usize * step_needs as usize * WORDS
@@ -74,11 +71,11 @@ impl<'a> LocationRing<'a> {
     /// The location of sample `number` of a step.
     #[must_use]
     pub fn get(&self, step: u64, number: u64) -> Option<SampleLocation> {
-        let [place, offset, length, guard] =
+        let [shard_and_head, offset, length, guard] =
             std::array::from_fn(|word| self.at(step, number)[word].load(Ordering::Relaxed));
         (offset != UNKNOWN).then_some(SampleLocation {
-            extent: Extent { shard: ShardId((place >> 32) as u32), offset, length },
-            head_bytes: place as u32,
+            extent: Extent { shard: ShardId((shard_and_head >> 32) as u32), offset, length },
+            head_bytes: shard_and_head as u32,
             guard,
         })
     }
@@ -95,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_location_is_read_as_it_was_written_until_its_place_is_used_again() {
+    fn a_location_is_read_back_until_its_words_are_reused() {
         let words: Vec<AtomicU64> = (0..LocationRing::words(3, 2)).map(|_| AtomicU64::new(0)).collect();
         let ring = LocationRing::new(&words, 3, 2);
         let location = |offset| SampleLocation {

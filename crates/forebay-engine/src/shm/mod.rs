@@ -1,4 +1,4 @@
-//! The words that the processes of a node share, and the rules for reading and writing them.
+//! The shared memory of a node: its layout, its atomic words, and the protocol for using them.
 //!
 //! `region` lays them out; each other file owns one kind of word.
 

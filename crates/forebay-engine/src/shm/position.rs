@@ -1,18 +1,18 @@
-//! Positions in a run: (pass, step) in one word.
+//! Positions of a loader: (session, step) in one word.
 //!
-//! A *pass* is a stretch of steps that all ranks of a node walk together without a jump; it flows
-//! from one epoch into the next. A jump (another epoch than the next one, a restored state) begins
-//! a new session. Steps are absolute: epoch · steps per epoch + step. One 64-bit word holds both,
-//! so that a position in shared memory only ever grows and is read whole.
+//! A *session* is a run of steps that all ranks of a node take together without a jump; it spans
+//! epochs. A jump (to another epoch than the next one, or to a restored state) begins a new
+//! session. Steps are absolute: epoch · steps per epoch + step. One 64-bit word holds both, so a
+//! position in shared memory only grows and is read atomically.
 
 /// Bits of the step; the session has the rest (2^20 jumps of 2^44 steps).
 const STEP_BITS: u32 = 44;
 
-/// The largest step, which stands for "needs nothing more of this session".
+/// The largest step, which means "detached: needs nothing more of this session".
 pub(crate) const AWAY: u64 = (1 << STEP_BITS) - 1;
 
-/// Number of a session, counted from 1 since the loader was made; the words of shared memory
-/// compare it first.
+/// Number of a session, counted from 1 since the loader was created. Comparisons of words in shared
+/// memory begin with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
@@ -28,14 +28,14 @@ impl SessionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockSeq(pub u64);
 
-/// A place in a run, ordered as the run goes.
+/// A session and a step in it, in the order of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position(u64);
 
 impl Position {
     pub(crate) fn new(session: SessionId, step: u64) -> Self {
         let SessionId(session) = session;
-        debug_assert!(session < 1 << (64 - STEP_BITS) && step <= AWAY, "pass {session}, step {step}");
+        debug_assert!(session < 1 << (64 - STEP_BITS) && step <= AWAY, "session {session}, step {step}");
         Self(session << STEP_BITS | step)
     }
 
@@ -47,7 +47,7 @@ impl Position {
         self.0 & AWAY
     }
 
-    /// The step in a session, 0 where the position is of another one.
+    /// The step, or 0 if the position belongs to another session.
     pub(crate) fn step_in(self, session: SessionId) -> u64 {
         if self.session() == session { self.step() } else { 0 }
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_pass_is_later_than_any_step_of_an_earlier_one() {
+    fn a_later_session_is_after_all_steps_of_an_earlier_one() {
         assert!(Position::new(SessionId(2), 0) > Position::new(SessionId(1), AWAY));
         assert!(Position::new(SessionId(1), 8) > Position::new(SessionId(1), 7));
         let position = Position::from_word(Position::new(SessionId(3), 99).word());

@@ -2,31 +2,31 @@
 //!
 //! Words in shared memory, and the rules around them:
 //!
-//! 1. a reader that wants to read counts itself among the *asking* and rings; once the gate is
-//!    *open* it counts itself *inside*, looks at the gate again, and is in only if it is open
-//!    still;
-//! 2. it stays inside as long as it has something to read, a segment at most; then it closes the
-//!    gate for all, and goes out;
-//! 3. whoever opened the gate gives the token on when it is closed and nobody is inside.
+//! 1. A reader that wants to read increments *asking* and notifies. Once the gate is *open* it
+//!    increments *inside* and checks the gate again: it may read only if the gate is still open.
+//! 2. It stays inside while it has something to read, for at most a segment. Then it closes the
+//!    gate for all readers, and leaves.
+//! 3. The thread that opened the gate passes the token on when the gate is closed and no reader is
+//!    inside.
 //!
-//! The count comes before the look, and the closing before the look at the count, with a full fence
-//! between them on both sides: so nobody reads without the token. `tests/loom_gate.rs` checks it. A
-//! gate that is *free* lets everybody pass: where no arbiter decides for the node, and where the
-//! process that ran it has left.
+//! Readers increment before they check, and the other side closes before it checks the count, with
+//! a full fence between: so no reader reads without the token. `tests/loom_gate.rs` checks this. A
+//! *free* gate admits all readers: where no arbiter decides for the node, or after the process of
+//! the arbiter has left.
 
 use std::time::Duration;
 
 use forebay_host::EventCount;
 use forebay_host::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// What came of asking.
+/// Result of [`ReadGate::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// Inside; [`ReadGate::leave`] must follow.
     Inside,
     /// All may read.
     Free,
-    /// The wait was to be stopped.
+    /// The wait was stopped.
     Stopped,
 }
 
@@ -38,27 +38,27 @@ pub struct ReadGate {
     inside: AtomicU32,
     asking: AtomicU32,
     free: AtomicU32,
-    /// Bytes that were read inside since somebody asked for that.
+    /// Bytes that were read inside since the last [`ReadGate::take_bytes`].
     read_bytes: AtomicU64,
-    /// Groups of nodes that read in turn, as far as this node knows; 0: not told yet.
+    /// Number of groups of nodes that read one after another; 0: not known yet.
     pub(crate) groups: AtomicU64,
-    /// What a rank of this node wants that number to be, plus 1 (1: to be measured), and 0 once
-    /// that was passed on.
+    /// The number that a rank of this node requests, plus 1 (1: to be measured); 0 once the request
+    /// was forwarded.
     pub(crate) wanted_groups: AtomicU64,
-    /// Rung when anything of it changes.
+    /// Notified on each change.
     pub(crate) changes: EventCount,
 }
 
 impl ReadGate {
-    /// Goes inside; waits for it up to `patience` at a time until `stop` says to end.
-    pub fn enter(&self, patience: Duration, stop: impl Fn() -> bool) -> Entry {
+    /// Enters the gate; checks `stop` at least once per `interval` while it waits.
+    pub fn enter(&self, interval: Duration, stop: impl Fn() -> bool) -> Entry {
         if self.is_free() {
             return Entry::Free;
         }
         self.asking.fetch_add(1, Ordering::SeqCst);
         self.changes.notify();
         let entry = loop {
-            self.changes.wait(|| stop() || self.is_free() || self.is_open(), patience);
+            self.changes.wait(|| stop() || self.is_free() || self.is_open(), interval);
             if stop() {
                 break Entry::Stopped;
             }
@@ -66,7 +66,7 @@ impl ReadGate {
                 break Entry::Free;
             }
             self.inside.fetch_add(1, Ordering::SeqCst);
-            // SYNC: gate. The count before the look at the gate; pairs with the fence in `is_left`.
+            // SYNC: gate. The increment before the check; pairs with the fence in `is_left`.
             fence(Ordering::SeqCst);
             if self.is_open() {
                 break Entry::Inside;
@@ -79,7 +79,7 @@ impl ReadGate {
         entry
     }
 
-    /// Goes out, and closes the gate for all.
+    /// Leaves, and closes the gate for all readers.
     pub fn leave(&self) {
         self.open.store(0, Ordering::SeqCst);
         self.inside.fetch_sub(1, Ordering::SeqCst);
@@ -102,19 +102,18 @@ impl ReadGate {
         self.changes.notify();
     }
 
-    /// Lets everybody pass from now on.
+    /// Admits all readers from now on.
     pub fn set_free(&self) {
         self.free.store(1, Ordering::SeqCst);
         self.changes.notify();
     }
 
-    /// Whether anybody asks to go inside.
+    /// Whether any reader waits to enter.
     pub fn is_asked(&self) -> bool {
         self.asking.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the gate is closed and nobody is inside; a gate that nobody asks for any more is
-    /// closed here.
+    /// Whether the gate is closed and no reader is inside; closes a gate that no reader uses.
     pub fn is_left(&self) -> bool {
         if self.is_open() && self.inside.load(Ordering::SeqCst) == 0 && !self.is_asked() {
             self.open.store(0, Ordering::SeqCst);
@@ -122,7 +121,7 @@ impl ReadGate {
         if self.is_open() {
             return false;
         }
-        // SYNC: gate. The closing before the look at the count; pairs with the fence in `enter`.
+        // SYNC: gate. The close before the check of the count; pairs with the fence in `enter`.
         fence(Ordering::SeqCst);
         self.inside.load(Ordering::SeqCst) == 0
     }
@@ -131,7 +130,7 @@ impl ReadGate {
         self.open.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether everybody may pass.
+    /// Whether all readers may pass.
     pub fn is_free(&self) -> bool {
         self.free.load(Ordering::SeqCst) != 0
     }
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_nobody_uses_is_closed_again_and_a_free_one_lets_all_pass() {
+    fn an_unused_gate_is_closed_again_and_a_free_one_admits_all() {
         let gate = ReadGate::default();
         gate.open();
         assert!(gate.is_left());

@@ -1,5 +1,5 @@
-//! Which blocks of a node the kernel was told of: one after the other, each by one reader
-//! (`readahead.rs`).
+//! The blocks of a node that the kernel was asked to prefetch: one after another, each by one
+//! reader (`readahead.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,14 +8,14 @@ use crate::shm::position::{BlockSeq, Position, SessionId};
 /// Words in shared memory; all begin as zeros.
 #[repr(C)]
 pub(crate) struct ReadaheadCursor {
-    /// Position word of (pass, sequence of the last block that somebody announces + 1).
+    /// Position word of (session, sequence of the last block that a reader took + 1).
     taken: AtomicU64,
-    /// The same of a block that was announced.
+    /// The same of the last block that was announced.
     told: AtomicU64,
 }
 
 impl ReadaheadCursor {
-    /// The first block behind all that are taken; `take` wants it unchanged.
+    /// The first block after all that are taken; [`ReadaheadCursor::take`] compares with it.
     pub(crate) fn taken(&self) -> Position {
         Position::from_word(self.taken.load(Ordering::Acquire))
     }
@@ -24,7 +24,7 @@ impl ReadaheadCursor {
         Position::from_word(self.told.load(Ordering::Acquire))
     }
 
-    /// Whether somebody is at it: a block of the session was taken and is not announced yet.
+    /// Whether a reader is announcing: a block of the session is taken and not announced yet.
     pub(crate) fn is_busy(&self, session: SessionId) -> bool {
         let taken = self.taken();
         taken.step_in(session) > self.told().step_in(session)
@@ -35,13 +35,13 @@ impl ReadaheadCursor {
         self.told().step_in(session) > sequence
     }
 
-    /// Takes a block; false where somebody was faster.
+    /// Takes a block; false if another reader was faster.
     pub(crate) fn take(&self, taken: Position, session: SessionId, BlockSeq(sequence): BlockSeq) -> bool {
         let word = Position::new(session, sequence + 1).word();
         self.taken.compare_exchange(taken.word(), word, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Notes that a block which was taken is announced.
+    /// Records that a taken block is announced.
     pub(crate) fn tell(&self, session: SessionId, BlockSeq(sequence): BlockSeq) {
         self.told.fetch_max(Position::new(session, sequence + 1).word(), Ordering::AcqRel);
     }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_announced_by_one_reader_and_a_new_pass_begins_anew() {
+    fn a_block_is_announced_by_one_reader_and_a_new_session_starts_over() {
         let announced = nothing();
         assert!(!announced.is_busy(SessionId(1)) && !announced.is_told(SessionId(1), BlockSeq(0)));
         let before = announced.taken();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_side_by_side_announce_one_after_the_other() {
+    fn concurrent_readers_announce_one_after_another() {
         let announced = nothing();
         let order = std::sync::Mutex::new(Vec::new());
         let announce = || {
@@ -97,7 +97,7 @@ mod tests {
                     return;
                 }
                 if announced.take(taken, SessionId(1), BlockSeq(sequence)) {
-                    // Nobody else is here.
+                    // No other reader is here.
                     order.try_lock().unwrap().push(sequence);
                     announced.tell(SessionId(1), BlockSeq(sequence));
                 }

@@ -26,27 +26,28 @@ use crate::shm::readahead_cursor::ReadaheadCursor;
 pub const ALIGN: u64 = 4096;
 /// Words for counters per rank; `counters.rs` names them.
 pub const COUNTER_WORDS: usize = 64;
-/// Arrival times kept per rank for the skew.
+/// Delivery times stored per rank, to measure the skew.
 pub const DELIVERY_TIMES: usize = 64;
 
 #[repr(C, align(128))]
 struct Header {
-    /// Rung when a block is filled or a plan grows: gatherers wait here.
+    /// Notified when a block is complete or a plan grows: gather threads wait here.
     filled: EventCount,
     _apart: [u8; 56],
-    /// Rung when a position grows, a plan grows, a rank leaves or wants another session: readers
+    /// Notified when a position or a plan grows, or a rank leaves or wants another session: readers
     /// wait here.
     gathered: EventCount,
     _far_apart: [u8; 56],
-    /// Rung when a reader begins another segment or a gatherer lacks one: planners wait here.
+    /// Notified when a reader begins another segment or a gather thread lacks one: planners wait
+    /// here.
     planning: EventCount,
-    /// Which blocks the kernel was told of.
+    /// Blocks that the kernel was asked to prefetch.
     announced: ReadaheadCursor,
     /// Whether readers may read, where only some nodes may at a time.
     gate: ReadGate,
     /// [`PeerFailure`] word of the first process of the job that was lost; 0 for none.
     lost: AtomicU64,
-    /// A node that began the iteration elsewhere.
+    /// A node that began the iteration at a different step.
     conflict: ConflictWords,
 }
 
@@ -60,7 +61,7 @@ pub struct ConflictWords {
 }
 
 impl ConflictWords {
-    /// Notes a conflict; called by the leader's thread alone.
+    /// Records a conflict; only the leader's I/O thread calls this.
     pub fn set(&self, conflict: Conflict) {
         self.theirs.store(conflict.theirs, Ordering::Relaxed);
         self.node.store(conflict.node as u64, Ordering::Relaxed);
@@ -68,12 +69,12 @@ impl ConflictWords {
         self.own.store(conflict.own + 1, Ordering::Release);
     }
 
-    /// Forgets it: all ranks of the node agreed on another start.
+    /// Clears the conflict: all ranks of the node agreed on another start.
     pub fn clear(&self) {
         self.own.store(0, Ordering::Release);
     }
 
-    /// The conflict about an iteration that began at a step.
+    /// The conflict of an iteration that began at step `own`.
     pub fn at(&self, own: u64) -> Option<Conflict> {
         // SYNC: conflict (acquire) pairs with the release in `set`.
         (self.own.load(Ordering::Acquire) == own + 1).then(|| Conflict {
@@ -84,20 +85,20 @@ impl ConflictWords {
     }
 }
 
-/// What a rank tells the others.
+/// Words that a rank publishes.
 #[repr(C, align(128))]
 pub struct RankSlot {
     /// See [`crate::shm::block_state::Presence`].
     pub left: AtomicU32,
     /// When this process was last known to run [ns of the monotonic clock].
     pub alive: AtomicU64,
-    /// [`crate::shm::stall::Doing`] word: what the rank waits for first.
+    /// [`crate::shm::stall::Doing`] word: the first wait of the rank.
     pub doing: AtomicU64,
     /// [`crate::shm::position::Position`] word of the session that the rank wants, and where it
     /// starts.
     pub want: AtomicU64,
-    /// Position word of the session the rank is in and the first step behind the epoch it started
-    /// last.
+    /// Position word of the session the rank is in, and the first step after the epoch that it
+    /// started last.
     pub reached: AtomicU64,
     /// The session up to which this process's threads are at rest.
     pub quiet: AtomicU64,
@@ -106,15 +107,15 @@ pub struct RankSlot {
     /// Position word: this process's planner has taken the locations of all steps before it
     /// (`location_ring.rs`).
     pub taken: AtomicU64,
-    /// Steps handed to the user since the loader was made; index of `arrivals`.
-    pub handed_out: AtomicU64,
+    /// Steps delivered to the user since the loader was created; index of `delivery_times`.
+    pub delivered: AtomicU64,
     /// Digests of the orders given for the last two epochs, by parity: (epoch + 1) in the upper
     /// half, digest in the lower.
     pub given: [AtomicU64; 2],
     /// Counters (`counters.rs`).
     pub counters: [AtomicU64; COUNTER_WORDS],
-    /// When the last steps were handed out [ns of the monotonic clock].
-    pub arrivals: [AtomicU64; DELIVERY_TIMES],
+    /// When the last steps were delivered [ns of the monotonic clock].
+    pub delivery_times: [AtomicU64; DELIVERY_TIMES],
 }
 
 impl RankSlot {
@@ -124,21 +125,21 @@ impl RankSlot {
         (word >> 32 == (epoch + 1) & 0xffff_ffff).then_some(word & 0xffff_ffff)
     }
 
-    /// Notes the digest of the order that the rank was given for an epoch.
+    /// Records the digest of the order that the rank was given for an epoch.
     pub fn give(&self, epoch: u64, digest: u64) {
         let word = (epoch + 1) << 32 | (digest & 0xffff_ffff);
         self.given[(epoch % 2) as usize].store(word, Ordering::SeqCst);
     }
 }
 
-/// What a reader tells the others.
+/// Words that a reader publishes.
 #[repr(C, align(128))]
 pub struct ReaderSlot {
-    /// See `protocol::publish_overwritten`.
+    /// See `block_state::publish_overwritten`.
     pub overwritten: AtomicU64,
-    /// Position word of (pass, sequence of the last block begun + 1).
+    /// Position word of (session, sequence of the last block begun + 1).
     pub begun: AtomicU64,
-    /// Position word of (pass, how often the reader was handed on to the next rank).
+    /// Position word of (session, how often the reader moved to the next rank).
     pub moves: AtomicU64,
     /// Position word: the root of this number has located all samples of its steps before it
     /// (`location_ring.rs`).
@@ -185,7 +186,7 @@ pub fn control_bytes(sizes: &RegionSizes) -> u64 {
 /// The mapped region.
 pub struct Region {
     map: Map,
-    /// The memory itself, which tells how much of it is there.
+    /// The memory itself, to query how much of it is allocated.
     fd: OwnedFd,
     layout: RegionSizes,
     at: Offsets,
@@ -229,7 +230,7 @@ impl Region {
         unsafe { &*self.pointer::<Header>(0) }
     }
 
-    /// Where gatherers wait for blocks and plans.
+    /// Where gather threads wait for blocks and plans.
     pub fn filled(&self) -> &EventCount {
         &self.header().filled
     }
@@ -239,12 +240,12 @@ impl Region {
         &self.header().gathered
     }
 
-    /// Where planners wait for readers and gatherers to need more.
+    /// Where planners wait until readers or gather threads need another segment.
     pub fn planning(&self) -> &EventCount {
         &self.header().planning
     }
 
-    /// Which blocks the kernel was told of.
+    /// Blocks that the kernel was asked to prefetch.
     pub(crate) fn announced(&self) -> &ReadaheadCursor {
         &self.header().announced
     }
@@ -254,21 +255,21 @@ impl Region {
         PeerFailure::from_word(self.header().lost.load(Ordering::Acquire))
     }
 
-    /// Notes a loss unless another one was noted before; returns the one that is noted.
-    pub fn note_loss(&self, loss: PeerFailure) -> PeerFailure {
+    /// Records a loss unless another one was recorded before; returns the recorded one.
+    pub fn record_loss(&self, loss: PeerFailure) -> PeerFailure {
         let word = &self.header().lost;
         match word.compare_exchange(0, loss.to_word(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => loss,
-            Err(noted) => PeerFailure::from_word(noted).unwrap_or(loss),
+            Err(recorded) => PeerFailure::from_word(recorded).unwrap_or(loss),
         }
     }
 
-    /// A node that began the iteration elsewhere.
+    /// A node that began the iteration at a different step.
     pub fn conflict(&self) -> &ConflictWords {
         &self.header().conflict
     }
 
-    /// Whether the readers of this node may read now, where only some nodes may at a time.
+    /// The gate of this node's readers, for staggered reads.
     pub fn gate(&self) -> &ReadGate {
         &self.header().gate
     }
@@ -295,7 +296,7 @@ impl Region {
         unsafe { &*self.pointer::<AtomicU64>(self.at.words + slot * 8) }
     }
 
-    /// Where samples lie, as roots tell the planners of the node.
+    /// Locations of samples, from the roots to the planners of the node.
     pub fn locations(&self) -> LocationRing<'_> {
         // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of
         // 8).
@@ -305,10 +306,9 @@ impl Region {
         LocationRing::new(words, self.layout.location_steps, self.layout.step_needs)
     }
 
-    /// Gives the pages of the staging ring and of some batch buffers of a rank back to the system:
-    /// they are zeros from now on.
+    /// Returns the pages of the staging ring and of some batch buffers of a rank to the system.
     ///
-    /// Nobody may use them meanwhile; what is in them is lost.
+    /// Their contents are lost and read as zeros afterwards. No thread may use them meanwhile.
     pub fn release(&self, rank: usize, buffers: &[usize]) -> Result<(), Error> {
         self.map.release(self.staging_range())?;
         for number in buffers {
@@ -318,7 +318,7 @@ impl Region {
         Ok(())
     }
 
-    /// Bytes of the region that take memory: those that anybody has touched.
+    /// Bytes of the region that are allocated, because some process has touched them.
     pub fn touched_bytes(&self) -> u64 {
         rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks as u64 * 512)
     }
@@ -328,24 +328,24 @@ impl Region {
         self.at.staging..self.at.buffers
     }
 
-    /// Landing bytes, to read.
+    /// Staging bytes, to read.
     ///
     /// # Safety
-    /// The caller saw a block word that covers these bytes and has not yet published a
-    /// position that gives them up.
+    /// The caller saw a block word that covers these bytes, and has not published a position past
+    /// the last step that needs them.
     pub unsafe fn staging(&self, offset: u64, length: u64) -> &[u8] {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.staging_bytes));
-        // SAFETY: inside the mapping by the assertion; nobody writes them by the caller's promise.
+        // SAFETY: inside the mapping by the assertion; by the caller's promise no reader writes.
         unsafe {
             std::slice::from_raw_parts(self.pointer(self.at.staging + offset as usize), length as usize)
         }
     }
 
-    /// Landing bytes, to fill.
+    /// Staging bytes, to fill.
     ///
     /// # Safety
-    /// The caller is the one reader of the block that owns these bytes, and every rank is
-    /// behind the block's `after_step`.
+    /// The caller is the only reader of the block that owns these bytes, and each rank is past the
+    /// block's `after_step`.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn staging_mut(&self, offset: u64, length: u64) -> &mut [u8] {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.layout.staging_bytes));

@@ -1,20 +1,19 @@
-//! Why a rank gets no batch: found out from what ranks, readers and roots of the node publish, and
-//! worded for the user.
+//! Finds why a rank gets no batch, from what ranks, readers and roots of the node publish.
 //!
-//! Each of them says in a word of shared memory what it does ([`Doing`]); planners also say that
-//! their process runs (`RankSlot::alive`), at least every second and whenever somebody rings for
-//! it. A rank that waits follows those words from its own wait on: the block that it lacks has a
-//! reader; that reader is inside a read, or waits for room that a rank holds; that rank computes,
-//! or waits for a block of its own, and so on ([`Node::fault_of`]). The answer is one of:
+//! Each of them publishes its activity in a word of shared memory ([`Doing`]). Planners also
+//! publish that their process runs (`RankSlot::alive`), at least every second and on each
+//! notification. A waiting rank follows those words from its own wait: the block that it lacks has
+//! a reader; that reader is inside a read, or waits for room that a rank holds; that rank computes,
+//! or waits for another block, and so on ([`Node::rank_cause`]). The result is one of:
 //!
-//! - storage: a read is under way, in a process that runs. Only this time counts towards `timeout=`
-//!   (`wait_clock.rs`), and that in which nothing explains the wait;
-//! - a rank: it takes no further batch, or its process does not run. It is named in a warning,
-//!   never in an error;
-//! - other nodes: their readers may read now, or the cursor is theirs.
+//! - storage: a read is in flight, in a process that runs. Only this time counts towards `timeout=`
+//!   (`wait_clock.rs`), and time that nothing explains;
+//! - a rank: it takes no further batch, or its process does not run. A warning names it, never an
+//!   error;
+//! - other nodes: their readers may read now, or hold the cursor.
 //!
-//! Words are read one by one while all goes on, so an answer may be wrong for a moment. It is asked
-//! again all the time.
+//! The words are read one by one while all threads run, so a result may be wrong for a moment.
+//! Waiting ranks repeat the analysis.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,17 +24,18 @@ use forebay_types::Extent;
 use crate::shm::block_state::Presence;
 use crate::shm::position::{Position, SessionId};
 
-/// A process that has not said for so long that it runs does not run: three times what a sleeping
-/// planner takes.
-const SILENT: Duration = Duration::from_secs(3);
-/// What a rank, a reader or a root does that others may wait for.
+/// A process that has not published for this long that it runs is stopped: three times the interval
+/// of an idle planner.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
+
+/// Activity of a rank, a reader or a root that others may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// Nothing, or something of its own that ends without anybody else.
+    /// Nothing, or work that ends without other threads.
     Nothing,
-    /// Is inside a read since then [ns of the monotonic clock].
+    /// Inside a read since this time [ns of the monotonic clock].
     Reading(u64),
-    /// A reader or root waits until the ranks are behind this step.
+    /// A reader or root waits until the ranks are past this step.
     Room(u64),
     /// A reader waits for blocks of other readers.
     Blocks,
@@ -76,7 +76,7 @@ impl Doing {
         }
     }
 
-    /// Tells the others.
+    /// Publishes the activity.
     pub(crate) fn publish(self, word: &AtomicU64) {
         word.store(self.word(), Ordering::Release);
     }
@@ -86,9 +86,9 @@ impl Doing {
     }
 }
 
-/// Who is inside a read.
+/// A thread that is inside a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum Actor {
     /// A reader, by number.
     Reader(usize),
     /// A root, by number.
@@ -97,25 +97,25 @@ pub(crate) enum Who {
     Rank(usize),
 }
 
-/// What holds a batch up.
+/// Cause of a wait for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// A read that began then is under way, and was known to be until then [ns of the monotonic
-    /// clock].
-    Storage { who: Who, since_ns: u64, until_ns: u64 },
+pub(crate) enum StallCause {
+    /// A read is in flight since `since_ns`, and was known to be until `until_ns` [ns of the
+    /// monotonic clock].
+    Storage { actor: Actor, since_ns: u64, until_ns: u64 },
     /// A rank, by local rank: its process runs and takes no further batch, or it does not run.
     Rank { local: usize, runs: bool },
     /// Other nodes read now.
     OtherNodes,
-    /// Nothing that is published explains it; the process that it is up to was last known to run
-    /// then [ns].
+    /// No published word explains it; the process in question was last known to run at `until_ns`
+    /// [ns of the monotonic clock].
     Unknown { until_ns: u64 },
 }
 
-impl Fault {
-    /// Of several faults that hold something up together the first is told: one that must not
+impl StallCause {
+    /// Of several simultaneous causes the one of highest priority is reported: one that must not
     /// become an error goes before storage.
-    fn urgency(self) -> u8 {
+    fn priority(self) -> u8 {
         match self {
             Self::Rank { runs: false, .. } => 4,
             Self::Rank { runs: true, .. } => 3,
@@ -126,38 +126,38 @@ impl Fault {
     }
 }
 
-/// What is known of a rank.
+/// Published state of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RankFacts {
     pub(crate) presence: Presence,
     /// When its process was last known to run [ns of the monotonic clock].
     pub(crate) alive_ns: u64,
     pub(crate) doing: Doing,
-    /// Position: what it has gathered.
+    /// The steps before it are gathered.
     pub(crate) gathered: Position,
-    /// Position: what its planner has taken from the roots.
+    /// Its planner has taken the steps before it from the roots.
     pub(crate) taken: Position,
 }
 
-/// What is known of a reader, and of the root of the same number.
+/// Published state of a reader, and of the root of the same number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReaderFacts {
     /// Local rank of the process in which it runs.
     pub(crate) host: usize,
     pub(crate) doing: Doing,
-    /// What the root does.
+    /// Activity of the root.
     pub(crate) seeking: Doing,
-    /// Position: what the root has found.
+    /// The root has located the samples of the steps before it.
     pub(crate) found: Position,
 }
 
-/// What is known of a node.
+/// Published state of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) now_ns: u64,
     pub(crate) session: SessionId,
-    /// The local rank that asks; it runs.
-    pub(crate) me: usize,
+    /// The local rank that runs the analysis.
+    pub(crate) own: usize,
     pub(crate) ranks: Vec<RankFacts>,
     pub(crate) readers: Vec<ReaderFacts>,
     /// Roots that locate samples; 0 where none do.
@@ -165,164 +165,160 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// What holds up the rank that asks.
-    pub(crate) fn fault(&self) -> Fault {
-        self.fault_of(self.me, &mut vec![false; self.ranks.len()])
+    /// Why this rank waits.
+    pub(crate) fn cause(&self) -> StallCause {
+        self.rank_cause(self.own, &mut vec![false; self.ranks.len()])
     }
 
-    /// What keeps a rank from coming to rest, which it says once storage has answered its reads.
-    pub(crate) fn fault_of_rest(&self, local: usize) -> Fault {
-        let fault = self.fault_of_process(local, Who::Rank(local), Doing::Nothing);
-        fault.unwrap_or_else(|| self.storage(Who::Rank(local), 0, local))
+    /// Why a rank is not at rest: it publishes that after storage has answered its reads.
+    pub(crate) fn cause_of_unrest(&self, local: usize) -> StallCause {
+        let cause = self.process_cause(local, Actor::Rank(local), Doing::Nothing);
+        cause.unwrap_or_else(|| self.storage(Actor::Rank(local), 0, local))
     }
 
-    /// What holds up a rank; `seen` are those that were asked about already.
-    fn fault_of(&self, local: usize, seen: &mut [bool]) -> Fault {
+    /// Why a rank waits; `seen` marks the ranks that were visited already.
+    fn rank_cause(&self, local: usize, seen: &mut [bool]) -> StallCause {
         let rank = &self.ranks[local];
         if std::mem::replace(&mut seen[local], true) || rank.presence == Presence::Gone {
-            return self.unknown(self.me);
+            return self.unknown(self.own);
         }
-        if let Some(fault) = self.fault_of_process(local, Who::Rank(local), rank.doing) {
-            return fault;
+        if let Some(cause) = self.process_cause(local, Actor::Rank(local), rank.doing) {
+            return cause;
         }
         match rank.doing {
-            Doing::Reading(since_ns) => self.storage(Who::Rank(local), since_ns, local),
-            Doing::Block(sequence) => {
-                self.fault_of_reader(sequence as usize % self.readers.len().max(1), seen)
-            }
-            Doing::Plan(step) => self.fault_of_plan(step, seen),
-            _ if local != self.me => Fault::Rank { local, runs: true },
+            Doing::Reading(since_ns) => self.storage(Actor::Rank(local), since_ns, local),
+            Doing::Block(sequence) => self.reader_cause(sequence as usize % self.readers.len().max(1), seen),
+            Doing::Plan(step) => self.plan_cause(step, seen),
+            _ if local != self.own => StallCause::Rank { local, runs: true },
             _ => self.unknown(local),
         }
     }
 
-    fn storage(&self, who: Who, since_ns: u64, host: usize) -> Fault {
-        Fault::Storage { who, since_ns, until_ns: self.ran_until(host) }
+    fn storage(&self, actor: Actor, since_ns: u64, host: usize) -> StallCause {
+        StallCause::Storage { actor, since_ns, until_ns: self.ran_until(host) }
     }
 
-    fn unknown(&self, host: usize) -> Fault {
-        Fault::Unknown { until_ns: self.ran_until(host) }
+    fn unknown(&self, host: usize) -> StallCause {
+        StallCause::Unknown { until_ns: self.ran_until(host) }
     }
 
-    /// Up to when a process was known to run [ns of the monotonic clock].
+    /// When a process was last known to run [ns of the monotonic clock].
     fn ran_until(&self, local: usize) -> u64 {
-        if local == self.me { self.now_ns } else { self.ranks[local].alive_ns }
+        if local == self.own { self.now_ns } else { self.ranks[local].alive_ns }
     }
 
-    /// What holds up everything in a process: it does not run, or storage keeps its last threads.
-    fn fault_of_process(&self, local: usize, who: Who, doing: Doing) -> Option<Fault> {
+    /// Why all threads of a process wait: it does not run, or storage blocks its last threads.
+    fn process_cause(&self, local: usize, actor: Actor, doing: Doing) -> Option<StallCause> {
         let rank = &self.ranks[local];
         if rank.presence == Presence::Leaving {
             let since_ns = if let Doing::Reading(since) = doing { since } else { 0 };
-            return Some(Fault::Storage { who, since_ns, until_ns: self.now_ns });
+            return Some(StallCause::Storage { actor, since_ns, until_ns: self.now_ns });
         }
         let silent_ns = self.now_ns.saturating_sub(rank.alive_ns);
-        let is_silent = local != self.me && silent_ns > SILENT.as_nanos() as u64;
-        is_silent.then_some(Fault::Rank { local, runs: false })
+        let is_silent = local != self.own && silent_ns > SILENT_AFTER.as_nanos() as u64;
+        is_silent.then_some(StallCause::Rank { local, runs: false })
     }
 
-    fn fault_of_reader(&self, number: usize, seen: &mut [bool]) -> Fault {
-        let Some(reader) = self.readers.get(number) else { return self.unknown(self.me) };
-        if reader.doing == Doing::Blocks && self.is_well(reader.host) {
-            // Which blocks come first is not known here: those that are under way, or are to be.
+    fn reader_cause(&self, number: usize, seen: &mut [bool]) -> StallCause {
+        let Some(reader) = self.readers.get(number) else { return self.unknown(self.own) };
+        if reader.doing == Doing::Blocks && self.is_running(reader.host) {
+            // The earlier blocks are not known here: consider all readers that do not wait alike.
             let others = (0..self.readers.len()).filter(|other| self.readers[*other].doing != Doing::Blocks);
-            return self.first(reader.host, others.map(|other| self.fault_of_reader(other, seen)).collect());
+            return self.first(reader.host, others.map(|other| self.reader_cause(other, seen)).collect());
         }
-        let who = Who::Reader(number);
-        if let Some(fault) = self.fault_of_process(reader.host, who, reader.doing) {
-            return fault;
+        let actor = Actor::Reader(number);
+        if let Some(cause) = self.process_cause(reader.host, actor, reader.doing) {
+            return cause;
         }
         match reader.doing {
-            Doing::Reading(since_ns) => self.storage(who, since_ns, reader.host),
-            Doing::Room(step) => self.fault_of_room(step, |rank| rank.gathered, seen),
-            Doing::OtherNodes => Fault::OtherNodes,
-            // It has nothing to read: its planner lacks what roots find, or plans no further than
-            // two epochs ahead of the last rank.
+            Doing::Reading(since_ns) => self.storage(actor, since_ns, reader.host),
+            Doing::Room(step) => self.room_cause(step, |rank| rank.gathered, seen),
+            Doing::OtherNodes => StallCause::OtherNodes,
+            // It has nothing to read: its planner lacks locations of roots, or is two epochs ahead
+            // of the last rank.
             _ => {
-                let of_plan = self.fault_of_plan(0, seen);
-                let own = self.ranks[self.me].gathered;
+                let of_plan = self.plan_cause(0, seen);
+                let own = self.ranks[self.own].gathered;
                 let behind =
                     (0..self.ranks.len()).filter(|local| self.ranks[*local].gathered < own).collect();
-                let of_ranks = self.fault_of_late(behind, |rank| rank.gathered, seen);
+                let of_ranks = self.late_ranks_cause(behind, |rank| rank.gathered, seen);
                 self.first(reader.host, vec![of_plan, of_ranks])
             }
         }
     }
 
-    fn is_well(&self, local: usize) -> bool {
-        self.fault_of_process(local, Who::Rank(local), Doing::Nothing).is_none()
+    fn is_running(&self, local: usize) -> bool {
+        self.process_cause(local, Actor::Rank(local), Doing::Nothing).is_none()
     }
 
-    /// What keeps the ranks from a step that must be behind them.
-    fn fault_of_room(
+    /// Why some ranks are not past a step.
+    fn room_cause(
         &self,
         step: u64,
         position: impl Fn(&RankFacts) -> Position,
         seen: &mut [bool],
-    ) -> Fault {
+    ) -> StallCause {
         let late = (0..self.ranks.len())
             .filter(|local| position(&self.ranks[*local]) <= Position::new(self.session, step))
             .collect();
-        self.fault_of_late(late, position, seen)
+        self.late_ranks_cause(late, position, seen)
     }
 
-    /// What holds up the first of several ranks.
-    fn fault_of_late(
+    /// Why the slowest of several ranks waits.
+    fn late_ranks_cause(
         &self,
         mut late: Vec<usize>,
         position: impl Fn(&RankFacts) -> Position,
         seen: &mut [bool],
-    ) -> Fault {
+    ) -> StallCause {
         late.sort_by_key(|local| position(&self.ranks[*local]));
-        self.first(self.me, late.into_iter().map(|local| self.fault_of(local, seen)).collect())
+        self.first(self.own, late.into_iter().map(|local| self.rank_cause(local, seen)).collect())
     }
 
-    /// What keeps a step from being planned: the roots that have not found it, or any of them for
-    /// step 0.
-    fn fault_of_plan(&self, step: u64, seen: &mut [bool]) -> Fault {
+    /// Why a step is not planned: roots that have not located it, or any root for step 0.
+    fn plan_cause(&self, step: u64, seen: &mut [bool]) -> StallCause {
         let late: Vec<usize> = (0..self.roots.min(self.readers.len()))
             .filter(|root| step == 0 || self.readers[*root].found <= Position::new(self.session, step))
             .collect();
         let of_root = |root: usize| {
             let facts = &self.readers[root];
-            let who = Who::Root(root);
-            if let Some(fault) = self.fault_of_process(facts.host, who, facts.seeking) {
-                return fault;
+            let actor = Actor::Root(root);
+            if let Some(cause) = self.process_cause(facts.host, actor, facts.seeking) {
+                return cause;
             }
             match facts.seeking {
-                Doing::Reading(since_ns) => self.storage(who, since_ns, facts.host),
-                Doing::Room(step) => self.fault_of_room(step, |rank| rank.taken, seen),
-                Doing::OtherNodes => Fault::OtherNodes,
+                Doing::Reading(since_ns) => self.storage(actor, since_ns, facts.host),
+                Doing::Room(step) => self.room_cause(step, |rank| rank.taken, seen),
+                Doing::OtherNodes => StallCause::OtherNodes,
                 _ => self.unknown(facts.host),
             }
         };
-        let faults = late.into_iter().map(of_root).collect();
-        self.first(self.me, faults)
+        let causes = late.into_iter().map(of_root).collect();
+        self.first(self.own, causes)
     }
 
-    /// The most urgent of several faults; where none explains anything, it is up to the process
-    /// `host`.
-    fn first(&self, host: usize, faults: Vec<Fault>) -> Fault {
+    /// The cause of highest priority; unknown, in the process `host`, if there is none.
+    fn first(&self, host: usize, causes: Vec<StallCause>) -> StallCause {
         let mut first = self.unknown(host);
-        for fault in faults {
-            if fault.urgency() > first.urgency() {
-                first = fault;
+        for cause in causes {
+            if cause.priority() > first.priority() {
+                first = cause;
             }
         }
         first
     }
 }
 
-/// What a gather thread is waiting for.
+/// What a gather thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
     /// The plan of its step.
     Plan,
     /// A block, for these bytes.
     Block { sequence: u64, extent: Extent },
-    /// Storage, for these bytes, since then [ns of the monotonic clock].
+    /// Storage, for these bytes [ns of the monotonic clock].
     Reading { extent: Extent, since_ns: u64 },
-    /// Pages of a mapping, which may be missing, since then [ns of the monotonic clock].
+    /// Pages of a mapping, which may be missing [ns of the monotonic clock].
     Pages { since_ns: u64 },
 }
 
@@ -336,16 +332,16 @@ impl Waiting {
     }
 }
 
-/// What the gather threads of a rank are waiting for, by step.
+/// Waits of the gather threads of a rank, by step.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    /// Of the claims; what threads with older ones say does not matter.
+    /// Ticket of the newest claims; waits of older ones are ignored.
     ticket: u64,
     steps: BTreeMap<u64, Waiting>,
 }
 
 impl Waits {
-    /// Notes what the thread that fills a step waits for; returns what the rank waits for first.
+    /// Records what the thread that fills a step waits for; returns the first wait of the rank.
     pub(crate) fn set(&mut self, ticket: u64, step: u64, waiting: Option<Waiting>) -> Doing {
         if ticket > self.ticket {
             self.ticket = ticket;
@@ -360,7 +356,7 @@ impl Waits {
         self.steps.first_key_value().map_or(Doing::Nothing, |(step, waiting)| waiting.doing(*step))
     }
 
-    /// The same, as what the rank does.
+    /// The same, as the activity of the rank.
     pub(crate) fn doing_of(&self, step: u64) -> Doing {
         self.of(step).map_or(Doing::Nothing, |waiting| waiting.doing(step))
     }
@@ -395,20 +391,20 @@ mod tests {
             found: Position::new(SessionId(1), 20),
         };
         let (ranks, readers) = (vec![rank; 4], vec![reader(0), reader(2)]);
-        Node { now_ns: NOW, session: SessionId(1), me: 0, ranks, readers, roots: 0 }
+        Node { now_ns: NOW, session: SessionId(1), own: 0, ranks, readers, roots: 0 }
     }
 
-    fn storage(who: Who, since: u64, until: u64) -> Fault {
-        Fault::Storage { who, since_ns: since, until_ns: until }
+    fn storage(actor: Actor, since: u64, until: u64) -> StallCause {
+        StallCause::Storage { actor, since_ns: since, until_ns: until }
     }
 
     #[test]
-    fn the_chain_of_waits_leads_to_whoever_holds_everything_up() {
-        type Case = (&'static str, fn(&mut Node), Fault);
+    fn the_chain_of_waits_leads_to_its_cause() {
+        type Case = (&'static str, fn(&mut Node), StallCause);
         let since = NOW - 7 * SECOND;
-        let slow = |local| Fault::Rank { local, runs: true };
-        let stopped = |local| Fault::Rank { local, runs: false };
-        let unknown = |until_ns| Fault::Unknown { until_ns };
+        let slow = |local| StallCause::Rank { local, runs: true };
+        let stopped = |local| StallCause::Rank { local, runs: false };
+        let unknown = |until_ns| StallCause::Unknown { until_ns };
         let cases: [Case; 21] = [
             ("nothing is known", |_| {}, unknown(NOW)),
             (
@@ -417,7 +413,7 @@ mod tests {
                 unknown(NOW - SECOND),
             ),
             (
-                "nobody plans for a rank that is epochs ahead of one that computes",
+                "no planner plans for a rank that is epochs ahead of one that computes",
                 |node| {
                     node.ranks[0].doing = Doing::Block(5);
                     for local in [0, 1, 3] {
@@ -429,7 +425,7 @@ mod tests {
             (
                 "the own thread reads in place",
                 |node| node.ranks[0].doing = Doing::Reading(NOW - 7 * SECOND),
-                storage(Who::Rank(0), since, NOW),
+                storage(Actor::Rank(0), since, NOW),
             ),
             (
                 "the own reader is inside a read",
@@ -437,7 +433,7 @@ mod tests {
                     node.ranks[0].doing = Doing::Block(4);
                     node.readers[0].doing = Doing::Reading(NOW - 7 * SECOND);
                 },
-                storage(Who::Reader(0), since, NOW),
+                storage(Actor::Reader(0), since, NOW),
             ),
             (
                 "the reader of another rank is inside a read",
@@ -445,7 +441,7 @@ mod tests {
                     node.ranks[0].doing = Doing::Block(5);
                     node.readers[1].doing = Doing::Reading(NOW - 7 * SECOND);
                 },
-                storage(Who::Reader(1), since, NOW - SECOND),
+                storage(Actor::Reader(1), since, NOW - SECOND),
             ),
             (
                 "the process whose reader is inside a read does not run",
@@ -496,7 +492,7 @@ mod tests {
                     node.ranks[3].doing = Doing::Block(5);
                     node.readers[1].doing = Doing::Reading(NOW - 7 * SECOND);
                 },
-                storage(Who::Reader(1), since, NOW - SECOND),
+                storage(Actor::Reader(1), since, NOW - SECOND),
             ),
             (
                 "a rank that computes goes before storage that is slow for another one",
@@ -537,7 +533,7 @@ mod tests {
                     node.readers[0].doing = Doing::Blocks;
                     node.readers[1].doing = Doing::Reading(NOW - 7 * SECOND);
                 },
-                storage(Who::Reader(1), since, NOW - SECOND),
+                storage(Actor::Reader(1), since, NOW - SECOND),
             ),
             (
                 "a reader waits for the blocks of one that waits for a rank",
@@ -559,7 +555,7 @@ mod tests {
                     node.ranks[2].alive_ns = 0;
                     node.readers[1].doing = Doing::Reading(NOW - 7 * SECOND);
                 },
-                storage(Who::Reader(1), since, NOW),
+                storage(Actor::Reader(1), since, NOW),
             ),
             (
                 "other nodes read now",
@@ -567,17 +563,17 @@ mod tests {
                     node.ranks[0].doing = Doing::Block(4);
                     node.readers[0].doing = Doing::OtherNodes;
                 },
-                Fault::OtherNodes,
+                StallCause::OtherNodes,
             ),
             (
-                "a root is inside a page fault",
+                "a root is inside a page cause",
                 |node| {
                     node.ranks[0].doing = Doing::Plan(21);
                     node.roots = 2;
                     node.readers[0].found = Position::new(SessionId(1), 30);
                     node.readers[1].seeking = Doing::Reading(NOW - 7 * SECOND);
                 },
-                storage(Who::Root(1), since, NOW - SECOND),
+                storage(Actor::Root(1), since, NOW - SECOND),
             ),
             (
                 "a root waits for a planner that does not run",
@@ -597,7 +593,7 @@ mod tests {
         for (name, change, expected) in cases {
             let mut node = node();
             change(&mut node);
-            assert_eq!(node.fault(), expected, "{name}");
+            assert_eq!(node.cause(), expected, "{name}");
         }
     }
 
@@ -616,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_does_survives_as_a_word() {
+    fn an_activity_survives_its_encoding() {
         let word = AtomicU64::new(0);
         for doing in [
             Doing::Nothing,
