@@ -222,7 +222,7 @@ impl Error {
     }
 
     /// A process of this node that died while the loader was made.
-    pub(crate) fn died_in_making(peer: Peer) -> Self {
+    pub(crate) fn died_during_creation(peer: Peer) -> Self {
         Self::PeerEnded(ErrorDetails::new(format!("{peer} died while the loader was made"), Some(RESTART)))
     }
 

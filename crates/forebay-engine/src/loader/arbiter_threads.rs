@@ -1,9 +1,9 @@
-//! The threads of a leader that run a plugged-in arbiter: one receives messages, the other attends
-//! to the gate of the node.
+//! The threads of a leader that run a plugged-in arbiter: one receives messages, the other serves
+//! the gate of the node.
 //!
-//! There are two, because one cannot wait for an event count in shared memory and for a message at
-//! once. They live as long as the loader, for a node that rests may still serve those that read.
-//! When the links end, or the arbiter gives up, the gate is free from then on.
+//! There are two, because one thread cannot wait for an event count in shared memory and for a
+//! message at once. They live as long as the loader: a node that does not iterate may still serve
+//! tokens to others. When the links end, or the arbiter gives up, the gate becomes free.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use crate::shm::counters::monotonic_ns;
 use crate::shm::read_gate::ReadGate;
 use crate::shm::region::Region;
 
-/// How long the threads sleep at most before they look around.
+/// Longest sleep of the threads between two checks.
 const WAKEUP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// See the module header; ended by [`ArbiterThreads::end`].
@@ -47,7 +47,9 @@ impl ArbiterThreads {
             ending: AtomicBool::new(false),
         });
         let started = Self { node, threads: Mutex::default() };
-        for (name, run) in [("forebay-tokens", Node::listen as fn(&Node)), ("forebay-gate", Node::attend)] {
+        for (name, run) in
+            [("forebay-tokens", Node::receive_messages as fn(&Node)), ("forebay-gate", Node::serve_gate)]
+        {
             let node = Arc::clone(&started.node);
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
                 run(&node);
@@ -66,13 +68,13 @@ impl ArbiterThreads {
         Ok(started)
     }
 
-    /// Ends the threads; readers that are left on this node read whenever they like.
+    /// Ends the threads; the remaining readers of this node read at any time.
     pub(crate) fn end(&self) {
         self.node.ending.store(true, Ordering::Release);
         self.node.gate().changes.notify();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // A thread that panicked has printed why.
+            // A thread that panicked has printed its message.
             let _ = thread.join();
         }
     }
@@ -88,7 +90,7 @@ impl Node {
     }
 
     /// Receives messages until the links end.
-    fn listen(&self) {
+    fn receive_messages(&self) {
         while !self.is_ending() {
             let since = Instant::now();
             let stop = || since.elapsed() > WAKEUP_INTERVAL || self.is_ending();
@@ -101,8 +103,8 @@ impl Node {
         }
     }
 
-    /// Attends to the gate until the links end.
-    fn attend(&self) {
+    /// Serves the gate until the links end.
+    fn serve_gate(&self) {
         while !self.is_ending() {
             let has_work = || self.is_ending() || self.arbiter.has_work(self);
             self.gate().changes.wait(has_work, WAKEUP_INTERVAL);

@@ -1,10 +1,8 @@
-//! What a leader does with those of other nodes while its loader is made: links first, agreement
-//! last.
+//! Creation of a loader across nodes: the leaders link first, and agree at the end.
 //!
-//! Between the two it may build an index for minutes. All that time it is asked whether to go on,
-//! and then it looks whether a follower has died and whether another node has given up, so that
-//! nobody waits for a loader that will not be. A node that cannot make it tells the others why: it
-//! is made on all nodes or on none.
+//! Between the two a leader may build an index for minutes. Meanwhile it polls for cancellation,
+//! dead followers and failed nodes, so that the others fail fast. A node that cannot create the
+//! loader reports why: it is created on all nodes or on none.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -19,10 +17,10 @@ use crate::host::warnings::STALL_WARNING;
 use crate::mesh::{Links, Listener};
 use crate::rendezvous::Dead;
 
-/// How often a caller that is asked all the time looks around.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Minimum interval between checks for failures: the work polls more often.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The making of one loader, as the leader of a node has it.
+/// The creation of one loader, on the leader of a node.
 pub(crate) struct Creation {
     listener: Mutex<Option<Listener>>,
     links: OnceLock<Arc<Links>>,
@@ -33,12 +31,12 @@ impl Creation {
         Self { listener: Mutex::new(listener), links: OnceLock::new() }
     }
 
-    /// The links, once they are there; a job of one node has none.
+    /// The links, once they exist; a job of one node has none.
     pub(crate) fn links(&self) -> Option<&Arc<Links>> {
         self.links.get()
     }
 
-    /// Links the leader to those of the other nodes; its door closes then.
+    /// Links the leader to those of the other nodes, then closes its listening socket.
     pub(crate) fn link(
         &self,
         options: &Options,
@@ -61,14 +59,14 @@ impl Creation {
         links.agree_made(&mut |who| {
             if begun.elapsed() > STALL_WARNING && !warned {
                 warned = true;
-                caller.warn(&format!("loader \"{}\": waiting for {who} to make it, too", options.name));
+                caller.warn(&format!("loader \"{}\": waiting for {who} to create it", options.name));
             }
             !caller.interrupted()
         })?;
         Ok(())
     }
 
-    /// Tells the other nodes why this one cannot make the loader.
+    /// Reports to the other nodes why this one cannot create the loader.
     pub(crate) fn abandon(&self, error: &Error) {
         if let Some(links) = self.links() {
             links.abandon(&error.to_string(), error.is_loss());
@@ -76,48 +74,48 @@ impl Creation {
     }
 }
 
-/// The caller of a leader, interrupted also by what makes its work useless.
+/// The caller of a leader, which a failed follower or node also interrupts.
 pub(crate) struct CancellableHost<'a> {
     caller: &'a dyn Host,
-    making: &'a Creation,
+    creation: &'a Creation,
     dead: Dead<'a>,
-    looked: Mutex<(Option<Instant>, Option<Error>)>,
+    last: Mutex<(Option<Instant>, Option<Error>)>,
 }
 
 impl<'a> CancellableHost<'a> {
-    pub(crate) fn new(caller: &'a dyn Host, making: &'a Creation, dead: Dead<'a>) -> Self {
-        Self { caller, making, dead, looked: Mutex::default() }
+    pub(crate) fn new(caller: &'a dyn Host, creation: &'a Creation, dead: Dead<'a>) -> Self {
+        Self { caller, creation, dead, last: Mutex::default() }
     }
 
-    /// The error of a work that was interrupted is what interrupted it.
+    /// Replaces [`Error::Interrupted`] by the failure that interrupted the work.
     pub(crate) fn reason(self, error: Error) -> Error {
-        let (_, found) = self.looked.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (_, found) = self.last.into_inner().unwrap_or_else(PoisonError::into_inner);
         match (error, found) {
             (Error::Interrupted, Some(found)) => found,
             (error, _) => error,
         }
     }
 
-    fn is_useless(&self) -> bool {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        if looked.1.is_none() && looked.0.is_none_or(|at| at.elapsed() > LOOK_EVERY) {
-            looked.0 = Some(Instant::now());
-            looked.1 = match (self.dead)() {
-                Some(peer) => Some(Error::died_in_making(peer)),
-                None => self.making.links().and_then(|links| links.failure()).map(Error::from),
+    fn is_cancelled(&self) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.1.is_none() && last.0.is_none_or(|at| at.elapsed() > CHECK_INTERVAL) {
+            last.0 = Some(Instant::now());
+            last.1 = match (self.dead)() {
+                Some(peer) => Some(Error::died_during_creation(peer)),
+                None => self.creation.links().and_then(|links| links.failure()).map(Error::from),
             };
         }
-        looked.1.is_some()
+        last.1.is_some()
     }
 }
 
 impl Host for CancellableHost<'_> {
     fn interrupted(&self) -> bool {
-        self.caller.interrupted() || self.is_useless()
+        self.caller.interrupted() || self.is_cancelled()
     }
 
     fn progress(&self, what: &str, done: u64, all: u64) -> bool {
-        self.caller.progress(what, done, all) && !self.is_useless()
+        self.caller.progress(what, done, all) && !self.is_cancelled()
     }
 
     fn waits_for_others(&self) {

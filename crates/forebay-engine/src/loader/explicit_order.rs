@@ -1,4 +1,5 @@
-//! Orders that the user gives, an epoch at a time: the same on every rank of the node, or an error.
+//! Orders that the user supplies, one epoch at a time: the same on each rank of the node, or an
+//! error.
 
 use std::sync::Arc;
 
@@ -27,14 +28,13 @@ impl Engine {
             hasher.update(&id.to_le_bytes());
         }
         context.slot().give(epoch, hasher.digest());
-        self.given_agree(epoch)
+        self.check_given_orders(epoch)
     }
 
-    /// Whether all ranks of the node that were given an order for an epoch were given the same.
+    /// Checks that all ranks of the node that were given an order for an epoch were given the same.
     ///
-    /// A rank that finds out when it is given its order says goodbye with an error; the others find
-    /// out here.
-    pub(crate) fn given_agree(&self, epoch: u64) -> Result<(), Error> {
+    /// The rank that gets its order last fails in `give_order`; the others fail here.
+    pub(crate) fn check_given_orders(&self, epoch: u64) -> Result<(), Error> {
         let context = &self.context;
         let Some(own) = context.slot().given_digest(epoch) else { return Ok(()) };
         let differs = |slot: &RankSlot| slot.given_digest(epoch).is_some_and(|other| other != own);

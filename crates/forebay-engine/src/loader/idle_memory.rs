@@ -1,11 +1,11 @@
-//! Giving up the memory of a loader that is not iterated, so that another one of the process can
-//! have it (`memory_ledger.rs`).
+//! Releases the memory of an idle loader, so that another loader of the process can use it
+//! (`memory_ledger.rs`).
 //!
-//! A loader is idle between its epochs and where an iteration was broken off. Its pass is ended as
-//! for a jump: what was read ahead is dropped, and the next iteration begins a new session. Then
-//! the pages of the staging ring and of all batch buffers that the user does not hold go back to
-//! the system; they are zeros when they are touched again, as in a new region. Where storage keeps
-//! a thread that may still write to them, nothing is given up.
+//! A loader is idle between its epochs, and after an iteration that was left. Its session ends as
+//! for a jump: data that was read ahead is dropped, and the next iteration begins a new session.
+//! The pages of the staging ring and of all batch buffers that the user does not hold return to the
+//! system; they read as zeros afterwards. While a thread inside a read may still write to them,
+//! nothing is released.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -19,7 +19,7 @@ use crate::pipeline::context::Context;
 
 const MIB: u64 = 1 << 20;
 
-/// A loader, as the registry knows it.
+/// A loader, registered with the memory ledger.
 struct Idler {
     context: Weak<Context>,
     consumer: Weak<Mutex<Consumer>>,
@@ -31,11 +31,11 @@ impl Idle for Idler {
         if fork::in_forked_child(self.generation) {
             return None;
         }
-        // What is gone gives its share back by itself.
+        // A dropped loader returns its share itself.
         let (context, consumer) = (self.context.upgrade()?, self.consumer.upgrade()?);
-        // Whoever has the lock uses the loader.
+        // A locked loader is in use.
         let mut consumer = consumer.try_lock().ok()?;
-        let is_idle = consumer.away || consumer.step >= consumer.end;
+        let is_idle = consumer.detached || consumer.step >= consumer.end;
         if consumer.closed || consumer.agreed.is_some() || consumer.ending.is_some() || !is_idle {
             return None;
         }
@@ -43,8 +43,8 @@ impl Idle for Idler {
         if let Some(session) = consumer.session.take() {
             session.end();
             let out = Arc::new(AtomicBool::new(false));
-            let told = Arc::clone(&out);
-            session.when_out(Box::new(move || told.store(true, Ordering::Release)));
+            let set_out = Arc::clone(&out);
+            session.when_out(Box::new(move || set_out.store(true, Ordering::Release)));
             if !out.load(Ordering::Acquire) {
                 consumer.ending = Some(session);
                 return None;
@@ -59,8 +59,8 @@ impl Idle for Idler {
 }
 
 impl Engine {
-    /// Lets other loaders of this process have the memory of this one while it is idle: where it is
-    /// the only rank.
+    /// Lets other loaders of this process use the memory of this one while it is idle, if it is the
+    /// only rank.
     pub(crate) fn lend_memory(&self) {
         if let Some(share) = self.context.share.as_ref().filter(|_| self.context.options.size == 1) {
             share.is_idle_at_first(Arc::new(Idler {

@@ -1,5 +1,4 @@
-//! The next batch of a loader: handed out where it is ready, else waited for, with a look at who
-//! died meanwhile.
+//! Delivers the next batch of a loader; while it waits for it, checks for failed peers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,12 +19,12 @@ use crate::shm::position::{AWAY, Position};
 use crate::shm::stall::{Actor, Node, StallCause, Waiting};
 use crate::shm::wait_clock::WaitClock;
 
-/// How often `next` looks whether a peer has died when it does not wait.
+/// How often `next` checks for failed peers when it does not wait.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// A wait that lasts so long at once was none: the process did not run.
-const STOPPED: Duration = Duration::from_secs(3);
+/// If one timed wait takes this long, the process was suspended (SIGSTOP): do not count it.
+const SUSPENDED_AFTER: Duration = Duration::from_secs(3);
 
-/// A batch and its place in the run.
+/// A batch with its epoch and step.
 pub struct Delivered {
     /// The batch.
     pub batch: Batch,
@@ -54,33 +53,33 @@ impl Engine {
         if let Some(error) = &consumer.failed {
             return Err(error.clone());
         }
-        if consumer.step >= consumer.end || consumer.away {
+        if consumer.step >= consumer.end || consumer.detached {
             consumer.last_return = None;
-            if !consumer.away {
-                self.same_epoch(&mut consumer)?;
+            if !consumer.detached {
+                self.check_same_epoch(&mut consumer)?;
                 self.end_of_epoch(caller)?;
             }
             return Ok(None);
         }
         let Some(session) = consumer.session.clone() else { return Ok(None) };
-        // Where every batch is ready nobody waits, and a death would go unnoticed.
-        let looked = if begun.duration_since(consumer.looked) > CHECK_INTERVAL {
-            consumer.looked = begun;
+        // While all batches are ready, no wait would notice a death.
+        let checked = if begun.duration_since(consumer.checked) > CHECK_INTERVAL {
+            consumer.checked = begun;
             self.check_liveness(caller, || "found between two batches".into())
-                .and_then(|()| self.same_epoch(&mut consumer))
+                .and_then(|()| self.check_same_epoch(&mut consumer))
         } else {
             Ok(())
         };
         let epoch = (consumer.end / self.steps_per_epoch()).saturating_sub(1);
-        let taken = looked
-            .and_then(|()| self.given_agree(epoch))
+        let taken = checked
+            .and_then(|()| self.check_given_orders(epoch))
             .and_then(|()| self.wait_for_batch(&session, consumer.step, begun, caller));
         let batch = match taken {
             Ok(batch) => batch,
-            // The batch is still on its way; the next call finds it.
+            // The batch is still in preparation; the next call takes it.
             Err(Error::Interrupted) => return Err(Error::Interrupted),
             Err(error) => {
-                let error = self.or_modified(error, caller);
+                let error = self.modified_or(error, caller);
                 self.detach(&mut consumer);
                 consumer.failed = Some(error.clone());
                 return Err(error);
@@ -121,8 +120,8 @@ impl Engine {
         let context = &self.context;
         let mut warnings = Warnings::before(self.limit());
         let mut waited = WaitClock::new(monotonic_ns());
-        // Time in which this very process did not run, stopped by a signal, is nobody's stall.
-        let (mut stopped, mut looked) = (Duration::ZERO, begun);
+        // Time in which this process itself was suspended is not a stall.
+        let (mut suspended, mut checked_at) = (Duration::ZERO, begun);
         loop {
             match context.buffers.ring.take(step, ATTENTION) {
                 Taken::Item(batch) => return Ok(batch),
@@ -132,28 +131,28 @@ impl Engine {
             if let Some(error) = session.failure() {
                 return Err(error);
             }
-            self.check_liveness(caller, || self.words_of_wait(session, step))?;
-            let round = looked.elapsed();
-            looked = Instant::now();
-            if round > STOPPED {
-                stopped += round;
+            self.check_liveness(caller, || self.describe_wait(session, step))?;
+            let round = checked_at.elapsed();
+            checked_at = Instant::now();
+            if round > SUSPENDED_AFTER {
+                suspended += round;
             }
-            // Processes that run say so when they are rung for.
+            // Processes that run publish it on this notification.
             context.region.planning().notify();
             let now_ns = monotonic_ns();
             let (node, cause) = self.stall_cause(session, step, now_ns);
-            let words = || self.describe_cause(session, step, &node, cause);
-            let elapsed = begun.elapsed().saturating_sub(stopped);
+            let description = || self.describe_cause(session, step, &node, cause);
+            let elapsed = begun.elapsed().saturating_sub(suspended);
             if warnings.is_due(elapsed) {
-                self.warn_of_wait(caller, elapsed, &words());
+                self.warn_of_wait(caller, elapsed, &description());
             }
             if waited.count(now_ns, cause) >= self.limit() {
-                return Err(Error::Timeout { seconds: context.options.timeout_s, what: words() });
+                return Err(Error::Timeout { seconds: context.options.timeout_s, what: description() });
             }
         }
     }
 
-    /// Finds out what holds up a step.
+    /// Finds why a step is not ready.
     fn stall_cause(&self, session: &Session, step: u64, now_ns: u64) -> (Node, StallCause) {
         let context = &self.context;
         let mut node = context.node(session.number, now_ns);
@@ -165,20 +164,18 @@ impl Engine {
 
     fn describe_cause(&self, session: &Session, step: u64, node: &Node, cause: StallCause) -> String {
         match cause {
-            StallCause::Unknown { .. } => self.words_of_wait(session, step),
-            StallCause::OtherNodes => {
-                "waiting for the turn of this node to read, which other nodes have".into()
-            }
+            StallCause::Unknown { .. } => self.describe_wait(session, step),
+            StallCause::OtherNodes => "waiting for the read token, which other nodes hold".into(),
             StallCause::Rank { local, runs: false } => {
                 format!("waiting for {}, whose process does not run", self.name_of(local))
             }
             StallCause::Rank { local, runs: true } => {
                 let steps = self.steps_per_epoch().max(1);
-                let place = match node.ranks[local].gathered.step_in(session.number) {
+                let progress = match node.ranks[local].gathered.step_in(session.number) {
                     AWAY => String::new(),
                     at => format!(": it has read ahead to step {} of epoch {}", at % steps, at / steps),
                 };
-                format!("waiting for {}, which takes no further batch{place}", self.name_of(local))
+                format!("waiting for {}, which takes no further batch{progress}", self.name_of(local))
             }
             StallCause::Storage { actor, since_ns, .. } => {
                 self.describe_read(session, step, node, actor, since_ns)
@@ -186,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// Which read is under way, as far as this process can tell.
+    /// The read in flight, as far as this process can see.
     fn describe_read(
         &self,
         session: &Session,
@@ -213,7 +210,7 @@ impl Engine {
                 (String::new(), local, read)
             }
         };
-        let what = read.map_or_else(|| "pages of the data set".into(), |extent| self.place(extent));
+        let what = read.map_or_else(|| "pages of the data set".into(), |extent| self.describe_extent(extent));
         let lasts = match since_ns {
             0 => ", which has closed its loader, still reads".to_owned(),
             since => {
@@ -223,31 +220,35 @@ impl Engine {
         format!("waiting for storage: {thread}{}{lasts} {what}", self.name_of(host))
     }
 
-    fn place(&self, extent: Extent) -> String {
+    fn describe_extent(&self, extent: Extent) -> String {
         let path = self.context.path(extent.shard);
         format!("{path} at offset {} ({} bytes)", extent.offset, extent.length)
     }
 
     /// What the thread that fills a step waits for.
-    fn words_of_wait(&self, session: &Session, step: u64) -> String {
+    fn describe_wait(&self, session: &Session, step: u64) -> String {
         let context = &self.context;
         let waiting = context.waits().of(step);
         let what = match waiting {
             None => "its first bytes".into(),
             Some(Waiting::Plan) => format!("the plan of step {step}"),
-            Some(Waiting::Reading { extent, .. }) => self.place(extent),
+            Some(Waiting::Reading { extent, .. }) => self.describe_extent(extent),
             Some(Waiting::Pages { .. }) => "pages of the data set that are not in memory".into(),
             Some(Waiting::Block { sequence, extent }) => {
                 let reader = (sequence % context.region.layout().readers as u64) as usize;
                 let host = context.host(reader, session.number);
-                format!("{}, which reader {reader} on local rank {host} should read", self.place(extent))
+                format!(
+                    "{}, which reader {reader} on local rank {host} should read",
+                    self.describe_extent(extent)
+                )
             }
         };
         format!("waiting for {what}")
     }
 
-    /// What looks like damage may be a writer at work, which is the better reason.
-    fn or_modified(&self, error: Error, caller: &dyn Host) -> Error {
+    /// The error, or [`forebay_format::Error::Modified`] if a writer has changed the files since
+    /// they were opened: that explains what looks like damage.
+    fn modified_or(&self, error: Error, caller: &dyn Host) -> Error {
         if !matches!(error, Error::Format(..) | Error::BadSample { .. }) {
             return error;
         }
@@ -259,7 +260,7 @@ impl Engine {
         self.ask_storage(caller, is_modified).ok().flatten().unwrap_or(error)
     }
 
-    /// The check at the end of an epoch: the source is as it was when it was opened.
+    /// Checks at the end of an epoch that the files are as they were when they were opened.
     fn end_of_epoch(&self, caller: &dyn Host) -> Result<(), Error> {
         let source = Arc::clone(&self.context.source);
         for warning in self.ask_storage(caller, move |_| Ok(source.dataset().check_unchanged()?))? {
@@ -275,15 +276,15 @@ impl Engine {
         work: impl FnOnce(&dyn Host) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let options = &self.context.options;
-        let what = format!("loader \"{}\" looks whether its files have changed", options.name);
+        let what = format!("loader \"{}\" checks whether its files have changed", options.name);
         offload(caller, &what, options.timeout_s, work)
     }
 }
 
 /// The bytes of a block that lie in its first file, from the first to the last.
 fn extent_of(session: &Session, sequence: u64) -> Option<Extent> {
-    let (planned, place) = session.plans.next_block(sequence, 0, 1)?;
-    let block = planned.plan.blocks.get(place).filter(|block| block.sequence == sequence)?;
+    let (planned, index) = session.plans.next_block(sequence, 0, 1)?;
+    let block = planned.plan.blocks.get(index).filter(|block| block.sequence == sequence)?;
     let first = block.first_read as usize;
     let reads = &planned.plan.reads[first..first + block.reads as usize];
     let shard = reads.first()?.shard;

@@ -1,4 +1,4 @@
-//! What only the leader of a node does when a loader is made: the index, the decisions, the memory.
+//! The leader's part of creating a loader: the index, the decisions, the memory.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,36 +22,37 @@ use crate::host::Host;
 use crate::loader::scanned_index::scanned_index;
 use crate::mesh::{Links, Nodes};
 
-/// Part of the budget that data which came with the index may take: the loader needs the rest.
-const KEPT_SHARE: u64 = 2;
+/// Divisor of the budget for values that are retained from the index build: the loader needs the
+/// rest.
+const RETAINED_SHARE: u64 = 2;
 
-/// What the leader tells the others.
+/// What the leader sends to the other ranks.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) settings: Settings,
     pub(crate) findings: Findings,
-    /// Whether the data themselves follow the region and the index, a descriptor for each shard.
-    pub(crate) kept: bool,
-    /// All nodes, where there are several that are linked.
+    /// Whether retained values follow the region and the index, one descriptor for each shard.
+    pub(crate) retained: bool,
+    /// All nodes, if several are linked.
     #[serde(default)]
     pub(crate) nodes: Option<Nodes>,
 }
 
-/// What the leader has made: what it sends to the others, and what it keeps.
+/// What the leader has created: what it sends to the others, and what it keeps itself.
 pub(crate) struct LeaderState {
     /// A [`Reply`], as JSON.
     pub(crate) reply: Vec<u8>,
-    /// Region, index, and data that are kept, if any.
+    /// Region, index, and retained values, if any.
     pub(crate) fds: Vec<OwnedFd>,
     pub(crate) share: memory_ledger::Share,
     /// The shards, open already.
     pub(crate) files: Arc<ShardFiles>,
-    /// How long it took to find the samples.
+    /// Time to locate the samples.
     pub(crate) seek: Duration,
 }
 
-/// What only the leader does: the index, the settings, the memory. `address_left` is that of the
-/// rank that has the least left.
+/// Prepares the index, the settings and the memory. `address_left` is the least address space that
+/// a rank of the node has left.
 pub(crate) fn lead(
     source: &IndexedDataset,
     options: &Options,
@@ -68,10 +69,10 @@ pub(crate) fn lead(
     if let Some(scanner) = &strategies.scanner {
         scanner.check()?;
     }
-    // Roots and locators are there to touch storage.
+    // Roots and locators exist to touch storage: do not retain values for them.
     let locates = strategies.locators.is_some();
     let touches = options.roots || locates;
-    let keep_bytes = if touches { 0 } else { budget.left_bytes() / KEPT_SHARE };
+    let keep_bytes = if touches { 0 } else { budget.left_bytes() / RETAINED_SHARE };
     let begun = Instant::now();
     let Loaded { index, bytes, kept, origin, mut fallbacks } = match &strategies.scanner {
         Some(scanner) => scanned_index(source, &**scanner, options, links, caller)?,
@@ -89,7 +90,7 @@ pub(crate) fn lead(
     }
     let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
     let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
-    let mappings = match map_where_there_is_room(options, &index, &files, address_left) {
+    let mappings = match map_within_address_space(options, &index, &files, address_left) {
         Ok(mappings) => mappings,
         // A locator needs a mapping.
         Err(error) if locates => return Err(error),
@@ -120,15 +121,15 @@ pub(crate) fn lead(
     let region = host::sealed_memfd("forebay-region", total as usize)?;
     let index = host::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());
-    let reply = Reply { settings, findings, kept: kept.is_some(), nodes };
+    let reply = Reply { settings, findings, retained: kept.is_some(), nodes };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
     fds.extend(share_kept()?.into_iter().flatten());
     Ok(LeaderState { reply, fds, share, files, seek })
 }
 
-/// Like [`open_mappings`], where that leaves address space for everything else.
-fn map_where_there_is_room(
+/// Like [`open_mappings`], if that leaves enough address space.
+fn map_within_address_space(
     options: &Options,
     index: &Index,
     files: &Arc<ShardFiles>,

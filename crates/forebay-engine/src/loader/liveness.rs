@@ -1,13 +1,13 @@
-//! Who of the job is lost, as the ranks of a node see it.
+//! Detects failed processes of the job.
 //!
-//! Every rank watches the processes of its node; its leader hears of those of other nodes. Whoever
-//! sees a loss first notes it in shared memory, and everybody raises what is noted: ranks that end
-//! because of it are not taken for the cause.
+//! Each rank watches the processes of its node; the leader also learns of failures on other nodes.
+//! The first process that detects a loss records it in shared memory. All ranks report the first
+//! recorded loss, so secondary exits are not blamed.
 //!
-//! A process that ends after its rank said goodbye is no loss. If storage still kept one of its
-//! threads, the end of the process is the end of that thread's system call, and so of what the
-//! kernel writes for it: the rank is gone then. Where the kernel may go on writing into memory for
-//! a process that has ended (`FailureDetector::outlived`), it is a loss.
+//! A process that ends after its rank shut down is no loss. If one of its threads was still inside
+//! a read, the end of the process also ends that system call and the kernel's writes: the rank is
+//! gone then. If the kernel may continue to write for a process that has ended
+//! (`FailureDetector::outlived`), it is a loss.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ pub(crate) struct FailureDetector {
     /// All nodes of the job, where this one is linked to others.
     pub(crate) nodes: Option<Nodes>,
     pub(crate) loader: String,
-    /// Whether reads may outlive the process that asked for them: those around the page cache, and
-    /// those of an `io_uring`.
+    /// Whether reads may outlive the process that submitted them: direct reads, and reads of an
+    /// `io_uring`.
     pub(crate) outlived: bool,
 }
 
 impl FailureDetector {
-    /// The loss as an error; `what` was being waited for.
+    /// The loss as an error; `what` describes the wait.
     pub(crate) fn error(&self, loss: PeerFailure, what: String) -> Error {
         let loader = self.loader.clone();
         tracing::info!(
@@ -71,8 +71,8 @@ impl FailureSink for FailureDetector {
             }
             publish_presence(left, Presence::Gone);
             self.membership.forget(peer.local_rank);
-            for bell in [self.region.filled(), self.region.gathered(), self.region.planning()] {
-                bell.notify();
+            for events in [self.region.filled(), self.region.gathered(), self.region.planning()] {
+                events.notify();
             }
         }
         None

@@ -1,11 +1,15 @@
-//! A loader of one rank: made together with the other ranks of the node, then asked for batch after
-//! batch.
+//! A loader of one rank, created together with the other ranks of the node.
 //!
-//! Life of a loader: `new` (collective: the ranks meet, the leader loads or builds the index and
-//! decides the settings) → `start` (where the next iteration begins) → `next` until it answers
-//! `None` at the end of the epoch, or `leave` → `start` … → `close`. Going on where the last epoch
-//! ended, or at the next epoch after `leave`, continues the session; any other place begins a new
-//! session, for which all ranks of the node that are still there must ask alike.
+//! Life of a loader:
+//!
+//! 1. `new` (collective): the ranks connect, the leader loads or builds the index and decides the
+//!    settings.
+//! 2. `start` sets where the next iteration begins.
+//! 3. `next` returns batches, then `None` at the end of the epoch; `leave` ends it early.
+//! 4. `start` again, or `close`.
+//!
+//! A start at the epoch after the last one continues the session. Any other start begins a new
+//! session, which all remaining ranks of the node must request alike.
 
 mod arbiter_threads;
 pub(crate) mod creation;
@@ -56,62 +60,62 @@ use crate::shm::region::Region;
 /// See the module header.
 pub struct Engine {
     pub(crate) context: Arc<Context>,
-    pub(crate) ward: Arc<FailureDetector>,
-    /// Of a leader, where only some nodes may read at a time.
+    pub(crate) failure_detector: Arc<FailureDetector>,
+    /// Of a leader, for staggered reads.
     arbiter: Option<ArbiterThreads>,
     pub(crate) consumer: Arc<Mutex<Consumer>>,
-    /// Epochs that the user has told of, or begun where these are more; 0 before either.
+    /// Epochs that the user declared or began, whichever is more; 0 before either.
     pub(crate) epochs: AtomicU64,
     pub(crate) generation: u64,
     pub(crate) huge_pages: bool,
-    /// `close` was called: waits end, so that the consumer is free for it.
+    /// `close` was called: waits end, so that it can lock the consumer.
     closing: AtomicBool,
 }
 
 #[allow(clippy::struct_excessive_bools)] // independent facts, not a state in disguise
 pub(crate) struct Consumer {
     pub(crate) session: Option<Arc<Session>>,
-    /// The session before, until nothing of it touches shared memory any more.
+    /// The previous session, while one of its threads may touch shared memory.
     pub(crate) ending: Option<Arc<Session>>,
-    /// Passes begun or agreed on so far.
+    /// The last session that was begun or agreed on.
     pub(crate) sessions: SessionId,
-    /// A session that all ranks agreed on and this one has told to be at rest for: its first step
-    /// and the end of its epoch.
+    /// A session that all ranks agreed on, and for which this one has published that it is at rest:
+    /// its first step and the end of its epoch.
     pub(crate) agreed: Option<(u64, u64)>,
-    /// Next absolute step to hand out.
+    /// Next step to deliver (absolute).
     pub(crate) step: u64,
-    /// First step behind the epoch that was started last.
+    /// First step after the epoch that was started last.
     pub(crate) end: u64,
-    /// Where the iteration began (absolute step).
+    /// Start of the iteration (absolute step).
     pub(crate) begun: u64,
     /// Number of the iteration that batches belong to; any other one is stale.
     pub(crate) iteration: u64,
-    /// Ranks that left after they had asked for another place than this one, and the word they
-    /// left: each is reported once.
+    /// Ranks that left after they requested another start than this one, and their position word:
+    /// each is reported once.
     pub(crate) reported: Vec<(usize, u64)>,
-    /// The rank has left the iteration (or not begun one): the node goes on without it.
-    pub(crate) away: bool,
+    /// The rank has left the iteration or not begun one: the node continues without it.
+    pub(crate) detached: bool,
     /// The next batch is the first of a session: the wait for it is the start-up fill.
     pub(crate) filling: bool,
     pub(crate) last_return: Option<Instant>,
-    /// When `next` last looked whether a peer has died.
-    pub(crate) looked: Instant,
+    /// When `next` last checked for failed peers.
+    pub(crate) checked: Instant,
     pub(crate) warned_copies: bool,
-    /// The user was told that his epochs are too many for the order.
+    /// The user was warned that the order shuffles too little for this number of epochs.
     pub(crate) warned_shuffle: bool,
     pub(crate) closed: bool,
-    /// Why the iteration ended early; told again until the next `start`.
+    /// Why the iteration ended early; raised again until the next `start`.
     pub(crate) failed: Option<Error>,
 }
 
 impl Consumer {
-    /// Leaves the iteration: the node goes on without this rank.
+    /// Leaves the iteration: the node continues without this rank.
     pub(crate) fn detach(&mut self, context: &Context) {
         self.last_return = None;
-        if self.away {
+        if self.detached {
             return;
         }
-        self.away = true;
+        self.detached = true;
         let unused = context.buffers.ring.pause();
         if let Some(session) = &self.session {
             session.go_away();
@@ -122,8 +126,8 @@ impl Consumer {
 }
 
 impl Engine {
-    /// Makes a loader together with the other ranks of the node, and with the other nodes where
-    /// `options.links` names them; a leader listens for those already.
+    /// Creates a loader together with the other ranks of the node, and with the nodes of
+    /// `options.links`, for which a leader listens already.
     pub fn new(
         source: Arc<IndexedDataset>,
         options: Options,
@@ -131,15 +135,16 @@ impl Engine {
         listener: Option<Listener>,
         caller: &dyn Host,
     ) -> Result<Self, Error> {
-        let making = Creation::new(listener);
-        Self::make(source, options, strategies, &making, caller).inspect_err(|error| making.abandon(error))
+        let creation = Creation::new(listener);
+        Self::make(source, options, strategies, &creation, caller)
+            .inspect_err(|error| creation.abandon(error))
     }
 
     fn make(
         source: Arc<IndexedDataset>,
         options: Options,
         strategies: Strategies,
-        making: &Creation,
+        creation: &Creation,
         caller: &dyn Host,
     ) -> Result<Self, Error> {
         strategies.check(&options)?;
@@ -161,26 +166,26 @@ impl Engine {
         let (mut share, mut opened) = (None, None);
         let mut seek = Duration::ZERO;
         let lead = |hellos: &[Vec<u8>], dead: Dead<'_>| {
-            let attentive = CancellableHost::new(caller, making, dead);
+            let cancellable = CancellableHost::new(caller, creation, dead);
             compare_hellos(hellos, &options.local_ranks)
                 .map_err(Error::disagree)
-                .and_then(|()| making.link(&options, spec.deadline, &attentive))
+                .and_then(|()| creation.link(&options, spec.deadline, &cancellable))
                 .and_then(|()| {
                     let address_left = min_address_left(hellos);
                     let (source, options, strategies) =
                         (Arc::clone(&source), options.clone(), strategies.clone());
-                    let links = making.links().cloned();
-                    offload(&attentive, &what, limit_s, move |caller| {
+                    let links = creation.links().cloned();
+                    offload(&cancellable, &what, limit_s, move |caller| {
                         lead(&source, &options, &strategies, address_left, links.as_deref(), caller)
                     })
                 })
-                .and_then(|led| making.agree(&options, &attentive).map(|()| led))
-                .map(|led| {
-                    (share, opened, seek) = (Some(led.share), Some(led.files), led.seek);
-                    (led.reply, led.fds)
+                .and_then(|state| creation.agree(&options, &cancellable).map(|()| state))
+                .map(|state| {
+                    (share, opened, seek) = (Some(state.share), Some(state.files), state.seek);
+                    (state.reply, state.fds)
                 })
                 .map_err(|error| {
-                    let error = attentive.reason(error);
+                    let error = cancellable.reason(error);
                     let text = error.to_wire();
                     failure = Some(error);
                     text
@@ -188,15 +193,15 @@ impl Engine {
         };
         let joined = {
             let hello = options.hello(fingerprint, host::address_left_bytes());
-            rendezvous::join(&spec, &hello, lead, &mut Asked(caller))
+            rendezvous::join(&spec, &hello, lead, &mut WaitingHost(caller))
         };
-        // The leader raises what went wrong as what it is, not as a refusal by itself.
+        // The leader raises its own error, not the rejection that it sent.
         if let Some(error) = failure {
             return Err(error);
         }
         let mut membership = joined?;
         let reply: Reply = serde_json::from_slice(&membership.reply)
-            .map_err(|error| Error::local(format!("the leader's decisions cannot be read: {error}")))?;
+            .map_err(|error| Error::local(format!("cannot parse the leader's decisions: {error}")))?;
         let settings = reply.settings;
         let mut fds = std::mem::take(&mut membership.fds).into_iter();
         let (Some(region_fd), Some(index_fd)) = (fds.next(), fds.next()) else {
@@ -214,7 +219,7 @@ impl Engine {
             settings.group_window,
             Some(settings.lanes).filter(|_| options.order.kind == "group"),
         )?;
-        let kept = reply.kept.then(|| fds.collect());
+        let kept = reply.retained.then(|| fds.collect());
         let open = {
             let (source, index) = (Arc::clone(&source), Arc::clone(&index));
             let (direct, access) = (settings.direct, settings.access);
@@ -226,8 +231,8 @@ impl Engine {
                     None => open_files(&source, &index, direct, kept)?,
                 };
                 let mappings = maps.then(|| open_mappings(access, &files));
-                // Beyond a prefetched range lie the samples of other ranks. And while the kernel
-                // reads a file ahead, FUSE drops prefetch requests under load (fs/fuse/file.c,
+                // Kernel read-ahead past a prefetched range reads samples of other ranks. And while
+                // it is on, FUSE drops prefetch requests under load (fs/fuse/file.c,
                 // `fuse_readahead`).
                 files.read_ahead(kernel_read_ahead);
                 Ok((files, mappings))
@@ -247,16 +252,16 @@ impl Engine {
         };
         let layout = BatchLayout::new(index.fields(), options.batch_size, settings.ragged_bytes)
             .ok_or_else(|| Error::local("the leader's decisions do not fit the data set"))?;
-        let ward = Arc::new(FailureDetector {
+        let failure_detector = Arc::new(FailureDetector {
             region: Arc::clone(&region),
             membership,
             nodes: reply.nodes,
             loader: options.name.clone(),
             outlived: settings.direct || settings.access == AccessChoice::IoUring,
         });
-        let links = making.links().cloned();
+        let links = creation.links().cloned();
         if let Some(links) = &links {
-            links.attach(&(Arc::clone(&ward) as Arc<dyn FailureSink>));
+            links.attach(&(Arc::clone(&failure_detector) as Arc<dyn FailureSink>));
         }
         let arbiter = strategies.arbiter.as_ref().zip(links.as_ref());
         if arbiter.is_none() && options.local_rank == 0 {
@@ -291,7 +296,7 @@ impl Engine {
         });
         let engine = Self {
             context,
-            ward,
+            failure_detector,
             arbiter,
             consumer: Arc::new(Mutex::new(Consumer {
                 session: None,
@@ -303,10 +308,10 @@ impl Engine {
                 begun: 0,
                 iteration: 0,
                 reported: Vec::new(),
-                away: true,
+                detached: true,
                 filling: true,
                 last_return: None,
-                looked: Instant::now(),
+                checked: Instant::now(),
                 warned_copies: false,
                 warned_shuffle: false,
                 closed: false,
@@ -330,7 +335,7 @@ impl Engine {
         self.context.order.steps_per_epoch()
     }
 
-    /// The last epoch whose steps positions can count.
+    /// The last epoch whose steps fit into a position.
     pub fn last_epoch(&self) -> u64 {
         ((AWAY - 1) / self.steps_per_epoch().max(1)).saturating_sub(1)
     }
@@ -340,12 +345,12 @@ impl Engine {
         OrderState::new(self.context.order, self.context.source.fingerprint())
     }
 
-    /// Epochs that the user has told of, or begun where these are more; `None` before either.
+    /// Epochs that the user declared or began, whichever is more; `None` before either.
     pub(crate) fn known_epochs(&self) -> Option<u64> {
         Some(self.epochs.load(Ordering::Relaxed)).filter(|epochs| *epochs > 0)
     }
 
-    /// How well the order shuffles.
+    /// Quality of the order's shuffle.
     pub fn shuffle_quality(&self) -> ShuffleQuality {
         ShuffleQuality::of(&self.context.order, self.known_epochs(), self.context.index.unit_samples())
     }
@@ -363,7 +368,7 @@ impl Engine {
         if consumer.closed { Err(Error::Closed) } else { Ok(consumer) }
     }
 
-    /// Interruption, closing and deaths; called in every wait.
+    /// Checks for interruption, closing and failed peers; each wait calls it.
     pub(crate) fn check_liveness(&self, caller: &dyn Host, what: impl Fn() -> String) -> Result<(), Error> {
         if caller.interrupted() {
             return Err(Error::Interrupted);
@@ -375,17 +380,17 @@ impl Engine {
         for warning in links.map(|links| links.take_warnings()).unwrap_or_default() {
             caller.warn(&format!("loader \"{}\": {warning}", self.context.options.name));
         }
-        let Some(loss) = self.ward.lost() else { return Ok(()) };
+        let Some(loss) = self.failure_detector.lost() else { return Ok(()) };
         if let Some(links) = links {
             links.report_loss(loss);
         }
-        Err(self.ward.error(loss, what()))
+        Err(self.failure_detector.error(loss, what()))
     }
 
-    /// Ends an iteration early, or (`None`) whichever runs; the node goes on without this rank
+    /// Ends an iteration early, or with `None` the current one. The node continues without this rank
     /// until its next `start`.
     ///
-    /// A stale iteration ends nothing.
+    /// Does nothing for a stale iteration.
     pub fn leave(&self, iteration: Option<u64>) -> Result<(), Error> {
         let mut consumer = self.consumer()?;
         if iteration.is_none_or(|number| number == consumer.iteration) {
@@ -399,11 +404,12 @@ impl Engine {
         consumer.detach(&self.context);
     }
 
-    /// Says goodbye: ends this rank's threads; the others go on without it. Batches that were
-    /// handed out stay valid.
+    /// Shuts down: ends this rank's threads; the other ranks continue without it. Delivered batches
+    /// stay valid.
     ///
-    /// Takes about a second at most, whatever storage does: threads that it keeps are left behind
-    /// with all that they may touch, and the last of them says that the rank is gone.
+    /// Takes about a second at most, whatever storage does. Threads that are inside a read stay
+    /// behind, with all memory that they may touch; the last of them publishes that the rank is
+    /// gone.
     pub fn close(&self) {
         if fork::in_forked_child(self.generation) {
             return;
@@ -437,15 +443,15 @@ impl Engine {
         }
         if let Some(links) = &self.context.links {
             links.close();
-            self.ward.count(links.messages(), links.received());
+            self.failure_detector.count(links.messages(), links.received());
         }
     }
 
-    /// Sets the number of groups of nodes that take turns at reading; `None`: as many as is
-    /// measured to be best.
+    /// Sets the number of groups of nodes that read one after another; `None`: the number that
+    /// measures best.
     ///
     /// # Errors
-    /// A loader that was made without turns, and 0 groups.
+    /// If the loader does not stagger reads, or for 0 groups.
     pub fn set_stagger(&self, groups: Option<u32>) -> Result<(), Error> {
         let _consumer = self.consumer()?;
         let wrong =
@@ -465,7 +471,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The region, for those who measure memory.
+    /// The region, to measure its memory.
     pub fn region(&self) -> &Arc<Region> {
         &self.context.region
     }
@@ -486,10 +492,10 @@ impl AsRef<[u8]> for IndexBytes {
     }
 }
 
-/// The caller, as the node's meeting asks it.
-struct Asked<'a>(&'a dyn Host);
+/// The caller, for the waits of the rendezvous.
+struct WaitingHost<'a>(&'a dyn Host);
 
-impl rendezvous::Waiting for Asked<'_> {
+impl rendezvous::Waiting for WaitingHost<'_> {
     fn go_on(&mut self) -> bool {
         !self.0.interrupted()
     }

@@ -1,4 +1,4 @@
-//! What a loader tells of itself: counters, bad samples, and what was decided.
+//! Reports of a loader: counters, bad samples, and decisions.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ impl Engine {
     /// Counters of this rank by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         if let Some(links) = &self.context.links {
-            self.ward.count(links.messages(), links.received());
+            self.failure_detector.count(links.messages(), links.received());
         }
         let values = counters::read(self.context.slot());
         COUNTER_NAMES.iter().map(|(_, name)| *name).zip(values).collect()
@@ -63,13 +63,13 @@ impl Engine {
         self.context.epoch_reads.all()
     }
 
-    /// The bad samples that this rank has met and skipped, and why each is one.
+    /// The bad samples that this rank has met and replaced, and the error of each.
     pub fn bad_samples(&self) -> Vec<(u64, String)> {
         self.context.bad_samples.list()
     }
 
-    /// What was decided, found and given up, as facts: `Loader.config`, whose keys docs/metrics.md
-    /// lists. The fields of a batch are asked for apart ([`Engine::fields`]).
+    /// Decisions, findings and fallbacks, as facts: `Loader.config`, whose keys docs/metrics.md
+    /// lists. [`Engine::fields`] returns the fields of a batch.
     pub fn config(&self) -> Value {
         let context = &self.context;
         let (settings, order, files) = (&context.settings, &context.order, &context.files);
@@ -132,13 +132,13 @@ impl Engine {
                 "batch_buffers": settings.region.buffers,
                 "batch_buffer_bytes": settings.region.buffer_bytes,
             },
-            "linked_nodes": self.ward.nodes.as_ref().map(|nodes| nodes.0.len()),
+            "linked_nodes": self.failure_detector.nodes.as_ref().map(|nodes| nodes.0.len()),
             "fallbacks": self.fallbacks(),
             "now": self.now(),
         })
     }
 
-    /// What changes while the loader lives.
+    /// Facts that change while the loader lives.
     fn now(&self) -> Value {
         let region = &self.context.region;
         let groups = region.gate().groups.load(Ordering::Acquire);
@@ -151,7 +151,7 @@ impl Engine {
         })
     }
 
-    /// All that is done in another way than was wanted: the leader's, then those of this rank.
+    /// All fallbacks: those of the leader, then those of this rank.
     fn fallbacks(&self) -> Vec<Fallback> {
         let mut all = self.context.findings.fallbacks.clone();
         for fallback in self.context.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -169,7 +169,7 @@ fn io_mode(mode: IoMode) -> &'static str {
     }
 }
 
-/// How storage is touched, now that it is decided.
+/// The access method that was decided.
 fn access(settings: &Settings) -> AccessChoice {
     match settings.access {
         AccessChoice::Auto if settings.mode.is_alone() => AccessChoice::Mmap,

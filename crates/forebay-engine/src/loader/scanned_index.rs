@@ -1,7 +1,7 @@
-//! An index that a plugged-in scanner makes when the loader is made, once in the job.
+//! An index that a plugged-in scanner builds when the loader is created, once in the job.
 //!
-//! The leader of the node with the least rank scans, and sends the index to those of the other
-//! nodes. Where the nodes are not linked, each leader scans for itself.
+//! The leader of the node with the least rank scans, and sends the index to the other leaders. If
+//! the nodes are not linked, each leader scans for itself.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::mesh::{Channel, Links};
 
-/// The place of the node whose leader scans.
-const SCANNER: usize = 0;
+/// Index of the node whose leader scans.
+const SCANNING_NODE: usize = 0;
 
-/// Scans a data set, or takes what the leader of another node found (collective over the leaders
-/// that are linked).
+/// Scans a data set, or receives the index of another node's leader (collective over the linked
+/// leaders).
 pub(crate) fn scanned_index(
     source: &IndexedDataset,
     scanner: &dyn IndexScanner<Error = FormatError>,
@@ -29,12 +29,12 @@ pub(crate) fn scanned_index(
     caller: &dyn Host,
 ) -> Result<Loaded, Error> {
     let (bytes, scanning_node) = match links {
-        Some(links) if links.own_node() != SCANNER => {
+        Some(links) if links.own_node() != SCANNING_NODE => {
             let stop = || {
                 caller.waits_for_others();
                 caller.interrupted()
             };
-            let bytes = links.receive(Channel::Index, Some(SCANNER), &stop)?;
+            let bytes = links.receive(Channel::Index, Some(SCANNING_NODE), &stop)?;
             let (_, bytes) = bytes.ok_or(Error::Interrupted)?;
             (bytes, ScanningNode::Other)
         }
@@ -66,7 +66,7 @@ fn scan(
     let mappings = Mappings::open(&files)?;
     mappings.without_read_ahead();
     let scanned = scanner.scan(&Scan { files: &files, mappings: &mappings, caller });
-    // Lost pages read as zeros, whatever became of them.
+    // Lost pages read as zeros: report them.
     mappings.check()?;
     Ok(scanned?)
 }

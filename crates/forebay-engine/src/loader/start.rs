@@ -1,19 +1,18 @@
-//! Where an iteration begins: going on in the running pass, or agreeing with the other ranks of the
-//! node on a new one.
+//! Starts an iteration: continues the current session, or agrees with the other ranks of the node
+//! on a new one.
 //!
-//! Every rank must be started at the same places in the same order, but not at the same time: one
-//! that breaks off early may be epochs ahead. So whether a start goes on or jumps must not depend
-//! on where a rank happens to stand: it goes on if and only if it asks for the beginning of the
-//! epoch behind the one that was started last. Then all ranks of the node come to the same answer
-//! at their n-th start.
+//! The n-th start of each rank must be at the same epoch and step, but not at the same time: a rank
+//! that leaves an epoch early may be epochs ahead. So the decision to continue or to jump must not
+//! depend on a rank's current step. A start continues if and only if it is at the beginning of the
+//! epoch after the one that was started last; then all ranks of the node decide alike.
 //!
-//! A jump goes through three agreements: all ranks want it, all at the same place, all are at rest.
-//! A rank that has told that it is at rest keeps to that session even when the wait for the others
+//! A jump needs three agreements: all ranks want it, all at the same step, all are at rest. A rank
+//! that has published that it is at rest stays with that session, even if the wait for the others
 //! is interrupted.
 //!
-//! A rank that comes late is waited for and named in a warning, as everywhere (`stall.rs`). A rank
-//! is at rest when none of its threads touches shared memory: where storage keeps one, that is a
-//! wait for storage, with its limit.
+//! Ranks wait for a late rank and name it in a warning (`stall.rs`). A rank is at rest when none of
+//! its threads touches shared memory. While one is inside a read, the others wait for storage, with
+//! its limit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,8 +33,8 @@ use crate::shm::stall::{Actor, StallCause};
 use crate::shm::wait_clock::WaitClock;
 
 impl Engine {
-    /// Begins an iteration at a step of an epoch and returns its number; all earlier iterations are
-    /// stale from here on.
+    /// Begins an iteration at a step of an epoch and returns its number; all earlier iterations
+    /// become stale.
     pub fn start(&self, epoch: u64, step: u64, caller: &dyn Host) -> Result<u64, Error> {
         let mut consumer = self.consumer()?;
         consumer.iteration += 1;
@@ -53,11 +52,11 @@ impl Engine {
         let wrong = |message| Err(Error::Options { message, hint: String::new() });
         let steps = self.steps_per_epoch();
         if step > steps {
-            return wrong(format!("step {step} of an epoch of {steps} steps"));
+            return wrong(format!("the start is after the end of the epoch: step {step} of {steps} steps"));
         }
         let last = self.last_epoch();
         if epoch > last {
-            return wrong(format!("epoch {epoch}: the last one that positions can count is {last}"));
+            return wrong(format!("epoch {epoch} is too large (at most {last} for this data set)"));
         }
         let end = (epoch + 1) * steps;
         let target = end - steps + step;
@@ -75,17 +74,17 @@ impl Engine {
             self.detach(consumer);
         }
         // A start that succeeded just before it was interrupted.
-        if !consumer.away && (consumer.step, consumer.end) == (target, end) {
+        if !consumer.detached && (consumer.step, consumer.end) == (target, end) {
             return Ok(());
         }
         match consumer.session.clone() {
-            Some(session) if target == consumer.end => self.go_on(consumer, &session, end, caller),
-            _ => self.new_pass(consumer, target, end, caller),
+            Some(session) if target == consumer.end => self.continue_session(consumer, &session, end, caller),
+            _ => self.begin_session(consumer, target, end, caller),
         }
     }
 
-    /// Tells the user, once and on one rank of the job, where his epochs are too many for the
-    /// groups of the order.
+    /// Warns, once and on one rank of the job, if there are too many epochs for the groups of the
+    /// order.
     fn warn_of_epochs(&self, consumer: &mut Consumer, begun: u64, caller: &dyn Host) {
         let context = &self.context;
         let epochs = self.epochs.fetch_max(begun, Ordering::Relaxed).max(begun);
@@ -98,8 +97,8 @@ impl Engine {
         }
     }
 
-    /// Goes on with the next epoch of the session.
-    fn go_on(
+    /// Continues with the next epoch of the session.
+    fn continue_session(
         &self,
         consumer: &mut Consumer,
         session: &Session,
@@ -110,31 +109,31 @@ impl Engine {
         if consumer.step != target {
             self.detach(consumer);
         }
-        if consumer.away {
-            // A thread that storage keeps may still copy what this rank would rely on others not to
-            // overwrite.
+        if consumer.detached {
+            // A thread inside a read may still copy staging bytes, which the others no longer
+            // protect.
             let pages =
                 || "pages of the data set that are not in memory, which a void batch still needs".into();
             self.wait_for_storage(caller, pages, || session.comes_back())?;
         }
         self.publish_reached(session.number, end);
-        self.went_elsewhere(consumer, session.number, target)?;
+        self.check_same_start(consumer, session.number, target)?;
         self.context.buffers.ring.claim_up_to(self.context.wanted_end(end));
-        if consumer.away {
-            // The node went on in the same pass while this rank was away.
+        if consumer.detached {
+            // The node continued the session while this rank was detached.
             reattach(session, target);
             self.context.buffers.ring.resume(target);
             self.context.notify_all();
-            consumer.away = false;
+            consumer.detached = false;
         }
         consumer.step = target;
         consumer.end = end;
-        self.tell_nodes(consumer, target);
+        self.report_start(consumer, target);
         Ok(())
     }
 
     /// Goes through the agreements of a new session.
-    fn new_pass(
+    fn begin_session(
         &self,
         consumer: &mut Consumer,
         target: u64,
@@ -154,17 +153,16 @@ impl Engine {
             want(slot).session() < number && reached.session() == current && reached.step() > own_end
         };
         self.wait_for_others(caller, |slot| want(slot).session() >= number || went_on(slot))?;
-        // Ranks that left are compared as well: one that left because the places differ is not
-        // there any more.
+        // Also compare ranks that left: a rank may have left because of this very conflict.
         for (local, slot) in context.region.ranks().iter().enumerate() {
             let other = want(slot);
             if other.session() == number && other.step() != target {
-                self.elsewhere(consumer, target, local, other)?;
+                self.report_conflict(consumer, target, local, other)?;
             }
             if went_on(slot) {
                 let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
                 let begun = reached.step().saturating_sub(self.steps_per_epoch());
-                self.elsewhere(consumer, target, local, Position::new(number, begun))?;
+                self.report_conflict(consumer, target, local, Position::new(number, begun))?;
             }
         }
         if let Some(session) = consumer.session.take() {
@@ -190,25 +188,25 @@ impl Engine {
     fn begin_agreed(&self, consumer: &mut Consumer, caller: &dyn Host) -> Result<(u64, u64), Error> {
         let context = &self.context;
         let number = consumer.sessions;
-        let agreed = consumer.agreed.expect("a pass was agreed on");
+        let agreed = consumer.agreed.expect("a session was agreed on");
         let (target, end) = agreed;
-        let unrested =
+        let not_at_rest =
             || context.present().find(|(_, slot)| SessionId(slot.quiet.load(Ordering::Acquire)) < number);
-        self.wait_for_rest(caller, || unrested().map(|(local, _)| local))?;
+        self.wait_for_rest(caller, || not_at_rest().map(|(local, _)| local))?;
         consumer.ending = None;
         self.publish_reached(number, end);
         consumer.session = Some(threads::begin(Arc::clone(context), number, target, end)?);
         consumer.agreed = None;
-        consumer.away = false;
+        consumer.detached = false;
         consumer.filling = true;
         consumer.step = target;
         consumer.end = end;
-        self.tell_nodes(consumer, target);
+        self.report_start(consumer, target);
         Ok(agreed)
     }
 
-    /// Tells the other nodes where this one began, in the name of all its ranks.
-    fn tell_nodes(&self, consumer: &mut Consumer, target: u64) {
+    /// Reports to the other nodes where all ranks of this one began.
+    fn report_start(&self, consumer: &mut Consumer, target: u64) {
         consumer.begun = target;
         if let Some(links) = &self.context.links {
             self.context.region.conflict().clear();
@@ -221,27 +219,27 @@ impl Engine {
         self.context.notify_all();
     }
 
-    /// Whether no rank of this node, and no other node, began the iteration elsewhere, as far as
-    /// that is known by now.
-    pub(crate) fn same_epoch(&self, consumer: &mut Consumer) -> Result<(), Error> {
+    /// Checks that no rank of this node and no other node began the iteration at a different step,
+    /// as far as known.
+    pub(crate) fn check_same_epoch(&self, consumer: &mut Consumer) -> Result<(), Error> {
         if let Some(conflict) = self.context.region.conflict().at(consumer.begun) {
-            let node = self.ward.nodes.as_ref().and_then(|nodes| nodes.0.get(conflict.node));
+            let node = self.failure_detector.nodes.as_ref().and_then(|nodes| nodes.0.get(conflict.node));
             let node = node.map_or("unknown", |facts| facts.name.as_str());
             return Err(self.disagree(conflict.own, &format!("node {node}"), conflict.theirs));
         }
         let begun = consumer.end.saturating_sub(self.steps_per_epoch());
         match &consumer.session {
-            Some(session) if !consumer.away => {
+            Some(session) if !consumer.detached => {
                 let number = session.number;
-                self.went_elsewhere(consumer, number, begun)
+                self.check_same_start(consumer, number, begun)
             }
             _ => Ok(()),
         }
     }
 
-    /// Fails where a rank asked for another place at the start at which this one went on with step
-    /// `target` of session `number`.
-    fn went_elsewhere(&self, consumer: &mut Consumer, number: SessionId, target: u64) -> Result<(), Error> {
+    /// Fails if a rank requested another step than `target` for the start at which this one
+    /// continued session `number`.
+    fn check_same_start(&self, consumer: &mut Consumer, number: SessionId, target: u64) -> Result<(), Error> {
         let want = |slot: &RankSlot| Position::from_word(slot.want.load(Ordering::SeqCst));
         let wants_other = |slot: &RankSlot| {
             let reached = Position::from_word(slot.reached.load(Ordering::SeqCst));
@@ -249,15 +247,15 @@ impl Engine {
         };
         for (local, slot) in self.context.region.ranks().iter().enumerate() {
             if wants_other(slot) {
-                self.elsewhere(consumer, target, local, want(slot))?;
+                self.report_conflict(consumer, target, local, want(slot))?;
             }
         }
         Ok(())
     }
 
-    /// Fails because the rank at `local` starts at `other`; of a rank that left, each place is
-    /// reported once, so that those that are left can agree on another one.
-    fn elsewhere(
+    /// Fails because the rank at `local` starts at `other`. Reports each start of a rank that left
+    /// once, so that the remaining ranks can agree on another one.
+    fn report_conflict(
         &self,
         consumer: &mut Consumer,
         target: u64,
@@ -275,10 +273,10 @@ impl Engine {
         Err(self.disagree(target, &rank, other.step()))
     }
 
-    fn disagree(&self, own: u64, who: &str, theirs: u64) -> Error {
+    fn disagree(&self, own: u64, other: &str, theirs: u64) -> Error {
         let steps = self.steps_per_epoch().max(1);
         Error::disagree(format!(
-            "ranks disagree on the iteration start: rank {} at epoch {} step {}, {who} at epoch {} step {}",
+            "ranks disagree on the iteration start: rank {} at epoch {} step {}, {other} at epoch {} step {}",
             self.context.options.rank,
             own / steps,
             own % steps,
@@ -287,8 +285,7 @@ impl Engine {
         ))
     }
 
-    /// Waits until all ranks that take part are ready to go on; those that are late are named, and
-    /// waited for.
+    /// Waits until all active ranks are ready to continue; warns about late ones.
     fn wait_for_others(&self, caller: &dyn Host, ready: impl Fn(&RankSlot) -> bool) -> Result<(), Error> {
         let context = &self.context;
         let missing = || context.active().find(|(_, slot)| !ready(slot)).map(|(local, _)| local);
@@ -296,7 +293,7 @@ impl Engine {
         let mut warnings = Warnings::before(self.limit());
         while let Some(local) = missing() {
             let waited =
-                || format!("waiting for {} to go on at the same epoch and step", self.name_of(local));
+                || format!("waiting for {} to start at the same epoch and step", self.name_of(local));
             self.check_liveness(caller, waited)?;
             if warnings.is_due(begun.elapsed()) {
                 self.warn_of_wait(caller, begun.elapsed(), &waited());
@@ -306,17 +303,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until all ranks are at rest. One whose threads storage keeps is waited for as storage
-    /// is.
-    fn wait_for_rest(&self, caller: &dyn Host, unrested: impl Fn() -> Option<usize>) -> Result<(), Error> {
+    /// Waits until all ranks are at rest. The wait for a rank with a thread inside a read counts as
+    /// a wait for storage.
+    fn wait_for_rest(&self, caller: &dyn Host, not_at_rest: impl Fn() -> Option<usize>) -> Result<(), Error> {
         let cause = |now_ns: u64| {
-            let local = unrested().unwrap_or(self.context.me());
+            let local = not_at_rest().unwrap_or(self.context.me());
             self.context.node(SessionId::default(), now_ns).cause_of_unrest(local)
         };
         self.wait_with_limit(
             caller,
             cause,
-            || unrested().is_none(),
+            || not_at_rest().is_none(),
             |cause| match cause {
                 StallCause::Storage { actor: Actor::Rank(local), .. } => {
                     format!(
@@ -332,7 +329,7 @@ impl Engine {
         )
     }
 
-    /// Waits for something that this process's own threads do once storage answers.
+    /// Waits for something that this process's own threads do after storage answers.
     fn wait_for_storage(
         &self,
         caller: &dyn Host,
@@ -349,43 +346,43 @@ impl Engine {
         caller: &dyn Host,
         cause: impl Fn(u64) -> StallCause,
         ready: impl Fn() -> bool,
-        words: impl Fn(StallCause) -> String,
+        description: impl Fn(StallCause) -> String,
     ) -> Result<(), Error> {
         let context = &self.context;
         let begun = Instant::now();
         let mut warnings = Warnings::before(self.limit());
         let mut waited = WaitClock::new(monotonic_ns());
         while !ready() {
-            // No thread of a session says it now.
+            // No thread of a session publishes it now.
             context.is_alive();
             let now_ns = monotonic_ns();
             let cause = cause(now_ns);
-            self.check_liveness(caller, || words(cause))?;
+            self.check_liveness(caller, || description(cause))?;
             if warnings.is_due(begun.elapsed()) {
-                self.warn_of_wait(caller, begun.elapsed(), &words(cause));
+                self.warn_of_wait(caller, begun.elapsed(), &description(cause));
             }
             if waited.count(now_ns, cause) >= self.limit() {
-                return Err(Error::Timeout { seconds: context.options.timeout_s, what: words(cause) });
+                return Err(Error::Timeout { seconds: context.options.timeout_s, what: description(cause) });
             }
             context.region.gathered().wait(&ready, ATTENTION);
         }
         Ok(())
     }
 
-    /// How long storage may stall.
+    /// Maximum stall of storage.
     pub(crate) fn limit(&self) -> Duration {
         Duration::from_secs(self.context.options.timeout_s)
     }
 
-    pub(crate) fn warn_of_wait(&self, caller: &dyn Host, elapsed: Duration, words: &str) {
+    pub(crate) fn warn_of_wait(&self, caller: &dyn Host, elapsed: Duration, description: &str) {
         let name = &self.context.options.name;
-        caller.warn(&format!("loader \"{name}\": no batch for {} s, {words}", elapsed.as_secs()));
+        caller.warn(&format!("loader \"{name}\": no batch for {} s, {description}", elapsed.as_secs()));
     }
 
-    /// A rank of this node, as the user knows it.
+    /// A rank of this node, for messages.
     pub(crate) fn name_of(&self, local: usize) -> String {
         let options = &self.context.options;
-        let peer = self.ward.membership.peers().nth(local);
+        let peer = self.failure_detector.membership.peers().nth(local);
         let rank =
             peer.map_or_else(|| format!("rank {}", options.local_ranks[local]), |peer| peer.to_string());
         format!("{rank} on node {}", options.node)
