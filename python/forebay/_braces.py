@@ -1,4 +1,4 @@
-"""Braces in paths, as bash expands them: ``{0000..0131}``, ``{a..e}``, ``{0..9..3}``, ``{train,val}``, one in another.
+"""Expand braces in paths as bash does: ``{0000..0131}``, ``{a..e}``, ``{0..9..3}``, ``{train,val}``.
 
 A text is cut into parts once; how many paths it stands for is known before one is made. As in bash,
 the first braces change slowest; a range has leading zeros where one of its ends has; braces that
@@ -31,7 +31,7 @@ _LETTERS = re.compile(r"([a-z])\.\.([a-z])(?:\.\.(-?\d+))?|([A-Z])\.\.([A-Z])(?:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Numbers from ``first`` on, as texts of at least ``width`` characters; with width None, letters by their numbers."""
+    """Numbers from ``first`` on, padded to ``width`` characters; letters if width is None."""
 
     first: int
     step: int

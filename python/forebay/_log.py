@@ -59,7 +59,7 @@ def level() -> int:
 def emit(
     number: int, target: str, message: str, fields: dict[str, Any], seconds: float, thread: str | None
 ) -> None:
-    """Log an event of the engine: its level, module, words, fields, time in seconds since 1970 and thread."""
+    """Log an engine event: level, module, message, fields, time [s since 1970] and thread."""
     if not _logger.isEnabledFor(number):
         return
     text = " ".join([message, *(f"{name}={value}" for name, value in fields.items())])

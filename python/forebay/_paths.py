@@ -1,4 +1,4 @@
-"""Paths of datasets: braces and patterns stand for files, and what is not there is named with what is.
+"""Paths of datasets: expand braces and patterns, and name missing paths with what is there.
 
 A path is taken as it is if something has that very name. Else braces are expanded
 (:mod:`forebay._braces`), and each result that holds ``*``, ``?`` or ``[`` stands for the sorted
@@ -104,7 +104,7 @@ def _is_address(text: str, scheme: str) -> OptionError:
 
 
 def _matches(text: str) -> list[str]:
-    """Return what a pattern matches, sorted; a text that is no pattern, or a name that is there, is itself."""
+    """Return the sorted matches of a pattern; any other text, or an existing name, as it is."""
     if not glob.has_magic(text) or os.path.lexists(text):
         return [text]
     matches = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
@@ -119,7 +119,7 @@ def _matches(text: str) -> list[str]:
 
 
 def missing(paths: Sequence[str]) -> StorageError | None:
-    """Return the error that names the paths that are not there, with what is; None: all are there, or nobody knows."""
+    """Return the error that names missing paths, or None if none is known to be missing."""
     gone = [path for path in paths if _is_gone(path)]
     if not gone:
         return None
@@ -154,7 +154,7 @@ def _working_directory() -> str:
 
 
 def _surroundings(path: Path) -> tuple[str, str]:
-    """Tell which directory above a path that is not there exists and what it holds; advise the name that may be meant."""
+    """Name the nearest existing directory of a missing path, what it holds, and a similar name."""
     missing_part, above = path.name, path.parent
     while _is_gone(str(above)):
         missing_part, above = above.name, above.parent

@@ -117,7 +117,7 @@ def _choice(name: str, value: object, valid: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The group order: groups of neighbours shuffled globally, dealt to lanes, shuffled again inside a window.
+    """The group order: shuffle groups of neighbours globally, deal them to lanes, shuffle windows.
 
     The parameters follow the data set, never memory or a measurement: they decide the order, and
     the state keeps them.
@@ -238,7 +238,7 @@ class Strategy:
 
 
 def parse_bytes(name: str, value: object) -> int:
-    """Return a number of bytes from an integer or a string such as ``"2GiB"``, ``"2G"`` (the same) or ``"500 MB"``."""
+    """Return a number of bytes from an integer or text: ``"2GiB"``, ``"2G"`` (equal), ``"500 MB"``."""
     size = 0
     if hasattr(value, "__index__") and not isinstance(value, bool):
         size = int(value.__index__())
@@ -327,7 +327,7 @@ def _details(name: str, text: str, kinds: Mapping[str, Callable[[str, str], Any]
 
 
 def _order(name: str, value: object) -> str | Group | Callable[[int], Any]:
-    """Accept a name, a :class:`Group`, a function, ``group:samples=512,window=4``, or a table of the configuration file."""
+    """Accept a name, a `Group`, a function, ``group:samples=512,window=4``, or a TOML table."""
     if isinstance(value, Group) or callable(value):
         return value
     if isinstance(value, Mapping):
@@ -351,7 +351,7 @@ def _order(name: str, value: object) -> str | Group | Callable[[int], Any]:
 
 
 def _strategy(name: str, value: object) -> Strategy:
-    """Accept a name, a :class:`Strategy`, ``forebay:access=pread,readers=2``, or a table of the configuration file."""
+    """Accept a name, a `Strategy`, ``forebay:access=pread,readers=2``, or a TOML table."""
     if isinstance(value, Strategy):
         return value
     details: dict[str, Any] = {}
@@ -410,7 +410,7 @@ _OF_OPEN = ("format", "database", "schema", "fields", "record_bytes", "header_by
 
 
 def unknown_option(name: str) -> OptionError:
-    """Make the error for an argument that a loader does not take, with the option that does what it means elsewhere."""
+    """Make the error for an unknown argument, with the option that has its meaning here."""
     names = ["dataset", "decode", *(option.name for option in OPTIONS if option.name not in _OF_OPEN)]
     hint = _ELSEWHERE.get(name)
     if name in _OF_OPEN:
@@ -511,7 +511,7 @@ def _configuration(environment: Mapping[str, str]) -> tuple[dict[str, Any], str]
 
 
 def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Resolved:
-    """Find the value of every option that is a key of ``arguments``; an argument of None was not given.
+    """Find the value of each option in ``arguments``; None means not given.
 
     Raises
     ------
@@ -557,7 +557,7 @@ def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
 
 
 def _one_batch_size(values: dict[str, Any], origins: dict[str, str], strengths: Mapping[str, int]) -> None:
-    """Of batch_size and global_batch the one from the stronger place counts; both from one place contradict each other."""
+    """Keep the one of batch_size and global_batch from the stronger source; reject both from one."""
     both = ("batch_size", "global_batch")
     if not all(name in strengths for name in both):
         return

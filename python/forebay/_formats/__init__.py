@@ -1,1 +1,1 @@
-"""What forebay.open needs of formats in Python: HDF5's structure by h5py, and the layout of raw records."""
+"""Parts of formats in Python: the structure of HDF5 files, and the layout of raw records."""

@@ -177,7 +177,7 @@ def _datasets(file: Any, h5py: Any) -> dict[str | bytes, Any]:
 
 
 def _default_names(file: Any, one_sample: bool, h5py: Any) -> list[str]:
-    """Return the datasets that have a first dimension, if that is one and the same; of a file that is one sample, all."""
+    """Return the datasets with one common first dimension; all datasets of a one-sample file."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, found in _datasets(file, h5py).items():
         # A dataset without elements has no shape; a scalar has no first dimension.
@@ -401,7 +401,7 @@ class _Dataset:
         return {"chunked": layout}, table.tobytes()
 
     def _base(self, first: np.ndarray[Any, Any], place: np.ndarray[Any, Any]) -> int:
-        """Return what the places of chunks count from [bytes]: the start of the file, or the end of its user block.
+        """Return the base of chunk offsets [bytes]: the start of the file or the end of its user block.
 
         That depends on the version of libhdf5. Chunks that h5py reads as they are tell.
         """
@@ -418,7 +418,9 @@ class _Dataset:
         return bases[0]
 
     def _find_bare_edges(self, first: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> None:
-        """Mark chunks at the edges that are stored without filters, though their masks do not say so (H5Pset_chunk_opts).
+        """Mark chunks at the edges that are stored without filters (H5Pset_chunk_opts).
+
+        Their masks do not show it.
 
         They have the length of a decoded chunk. Where those bytes are what h5py reads, they are
         bare.

@@ -1,1 +1,1 @@
-"""The job of this process: its ranks, their nodes, and the channel over which they agree when a loader is made."""
+"""The job of this process: its ranks, their nodes, and the channel on which a loader is made."""

@@ -38,7 +38,7 @@ class Channel(Protocol):
         """The number of ranks."""
 
     def gather(self, payload: bytes, what: str, deadline_s: float) -> list[bytes]:
-        """Exchange equally long payloads between all ranks (collective); the result is indexed by rank.
+        """Exchange payloads of one length between all ranks (collective); index the result by rank.
 
         Parameters
         ----------
@@ -109,7 +109,10 @@ def errors_told(channel: Channel | None) -> Iterator[None]:
 
 
 class Patience:
-    """The time that one exchange takes on this rank: a warning names who is missing, and an error at the deadline."""
+    """The wait of one exchange on this rank.
+
+    It warns with the missing ranks, and raises at the deadline.
+    """
 
     def __init__(self, what: str, rank: int, size: int, deadline_s: float) -> None:
         self.what, self._rank, self._size, self._deadline_s = what, rank, size, deadline_s

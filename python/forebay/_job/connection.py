@@ -1,4 +1,4 @@
-"""A TCP connection between rank 0 and another rank of the job: how each proves that it belongs to the job, then frames.
+"""A TCP connection between rank 0 and another rank: mutual proof of the job, then frames.
 
 ::
 
@@ -56,7 +56,10 @@ class Kind(IntEnum):
 
 
 def job_key(job: str, loader: str, secret: bytes) -> bytes:
-    """Return what the ranks that make a loader have in common; it is as secret as the job's name and ``secret`` are."""
+    """Return what the ranks that make a loader share.
+
+    It is as secret as the job's name and ``secret`` are.
+    """
     digest = hashlib.blake2b(digest_size=32, person=b"forebay channel")
     for part in (job.encode(), loader.encode(), secret):
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -68,7 +71,7 @@ def _proof(key: bytes, side: bytes, hello: bytes, nonce: bytes) -> bytes:
 
 
 class Connection:
-    """A connection whose both sides have proved that they belong to the job. No call of it blocks."""
+    """A connection whose both sides have proved that they belong to the job; no call blocks."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)

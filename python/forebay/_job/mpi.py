@@ -1,4 +1,4 @@
-"""The channel of a job over MPI: the few MPI calls that Forebay makes, when a job stretches over several nodes.
+"""The channel of a job over MPI: the few MPI calls of Forebay, for jobs on several nodes.
 
 None of them blocks: a request is tested until it is complete or a deadline has passed
 (`forebay._job.mpi_wait`), so that a rank that is gone becomes an error instead of a hang, and one
@@ -30,7 +30,7 @@ INSTALL_HINT = (
 
 
 def imported() -> Any | None:
-    """Return the mpi4py.MPI module if this process has imported it and MPI runs, without importing it."""
+    """Return the module mpi4py.MPI if this process has imported it and MPI runs."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return None
@@ -146,12 +146,15 @@ class MpiChannel:
         return channel
 
     def watch(self, pids: Mapping[int, tuple[int, int]], siblings: _native.Siblings | None = None) -> None:
-        """Watch processes of this node until `close`: rank → process id and start. An exchange ends when one of them does."""
+        """Watch processes of this node until `close`: rank → process id and start.
+
+        An exchange ends when one of them does.
+        """
         self.close()
         self._processes = Processes(pids, siblings)
 
     def close(self) -> None:
-        """Watch no processes any more; see `Channel.close`. The duplicate serves the next loader."""
+        """Stop watching processes; see `Channel.close`. The duplicate serves the next loader."""
         if self._processes is not None:
             self._processes.close()
             self._processes = None

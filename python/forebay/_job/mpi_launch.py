@@ -1,4 +1,4 @@
-"""Ranks that an MPI launcher started: read from its environment, or exchanged where they are on several nodes."""
+"""Ranks that an MPI launcher started: from its environment, or exchanged between nodes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MPI_VARIABLES = {
 
 
 def from_mpi(environment: Mapping[str, str], deadline_s: float) -> RankInfo | None:
-    """Read the environment of an MPI launcher; MPI itself is asked only where the ranks are on several nodes."""
+    """Read the environment of an MPI launcher; ask MPI only if the ranks are on several nodes."""
     mpi = _mpi.imported()
     launcher = next((key for key, names in _MPI_VARIABLES.items() if set(names) <= environment.keys()), None)
     if launcher is None:
@@ -84,7 +84,7 @@ def from_mpi(environment: Mapping[str, str], deadline_s: float) -> RankInfo | No
 
 
 def _by_local_rank(rank: int, size: int, local_rank: int) -> tuple[int, ...]:
-    """Return all ranks of a one-node job; launchers number them alike globally and locally, which is checked."""
+    """Return all ranks of a one-node job; check that local and global numbers agree."""
     if rank != local_rank:
         raise option_error(
             f"an MPI launcher says rank {rank} of {size} and local rank {local_rank}, with all ranks on one node",
@@ -94,7 +94,7 @@ def _by_local_rank(rank: int, size: int, local_rank: int) -> tuple[int, ...]:
 
 
 def from_mpi_library(deadline_s: float) -> RankInfo:
-    """Ask MPI itself, where ``world="mpi"`` was asked for and no launcher is known by its environment."""
+    """Ask MPI itself, for ``world="mpi"`` without a launcher that the environment shows."""
     mpi = _mpi.load('world="mpi"', deadline_s)
     if mpi.COMM_WORLD.size == 1:
         raise option_error('world="mpi": no MPI launcher started this process', _mpi.INSTALL_HINT)
@@ -102,7 +102,10 @@ def from_mpi_library(deadline_s: float) -> RankInfo:
 
 
 def _check_library(mpi: Any, launcher: str, size: int) -> None:
-    """Compare launcher and library: a library under a foreign launcher runs as many worlds of one rank."""
+    """Compare launcher and library.
+
+    Under the launcher of another MPI, each process is a world of one rank.
+    """
     if mpi.COMM_WORLD.size != size:
         library = re.split(r"[,\n\0]", mpi.Get_library_version())[0].strip()
         raise option_error(
@@ -113,7 +116,9 @@ def _check_library(mpi: Any, launcher: str, size: int) -> None:
 
 
 def exchange_nodes(comm: Any, node: str, deadline_s: float, source: str, job: str | None = None) -> RankInfo:
-    """Tell every rank of ``comm`` which node this one is on, and take rank 0's random text as the job (collective).
+    """Send each rank of ``comm`` the node of this one, and take rank 0's random text as the job.
+
+    Collective over ``comm``.
 
     MPI's own grouping by shared memory knows neither ``node=`` nor ``FOREBAY_NODE``, and has no
     nonblocking form.
@@ -150,7 +155,7 @@ def exchange_nodes(comm: Any, node: str, deadline_s: float, source: str, job: st
 
 
 def _launcher_of(comm: Any) -> str | None:
-    """Return the variable in which the launcher gave this process its rank, where its numbers are those of ``comm``."""
+    """Return the variable with the launcher's rank of this process, if it is the rank in ``comm``."""
     mpi = _mpi.imported()
     if mpi is None or comm != mpi.COMM_WORLD:
         return None

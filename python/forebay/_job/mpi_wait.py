@@ -210,7 +210,7 @@ def give_up(notes: Notes, number: int, error: BaseException) -> None:
 
 
 def reported(comm: Any, what: str, error: Exception) -> ForebayError:
-    """Make the error for what MPI reports; an MPI that survives failures (ULFM) knows who failed."""
+    """Make the error for a failure that MPI reports; with ULFM it names the failed rank."""
     if comm.size == 1:
         # There is no other rank to lose.
         return ForebayError(f"{what}: MPI reports: {error}")

@@ -30,10 +30,10 @@ _LAUNCHERS = (
 
 
 class Processes:
-    """Other ranks of this node, watched by their pidfds; before these are exchanged, as children of the launcher."""
+    """Other ranks of this node, watched by pidfds; before those are exchanged, by their launcher."""
 
     def __init__(self, pids: Mapping[int, tuple[int, int]], siblings: _native.Siblings | None = None) -> None:
-        """Watch processes: rank → process id and time of its start, which tells two of one id apart."""
+        """Watch processes: rank → process id and start time, as process ids are reused."""
         self._siblings = siblings
         self._open: dict[int, tuple[int, int]] = {}
         self._gone: dict[int, int] = {}
@@ -107,7 +107,7 @@ def process_namespace() -> int:
 
 
 def parent_and_start(pid: int) -> tuple[str, int, str]:
-    """Return name, parent and start time of a process; the start time tells two processes of one pid apart."""
+    """Return name, parent and start time of a process; the start time identifies a reused id."""
     text = Path(f"/proc/{pid}/stat").read_text()
     name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
     return name, int(rest[1]), rest[19]
@@ -121,7 +121,7 @@ def process_key(pid: int) -> str:
 
 
 def launcher_process() -> str:
-    """Return the nearest ancestor that is an MPI launcher, so that a shell between it and a rank does no harm."""
+    """Return the nearest ancestor that is an MPI launcher; shells may stand between."""
     pid = os.getppid()
     try:
         while pid > 1:

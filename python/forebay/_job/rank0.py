@@ -189,6 +189,7 @@ def _machine_and_addresses() -> tuple[str, list[str]]:
     listener.close()
     machine, _, _, count = struct.unpack_from("<16sHBB", listener.endpoint)
     found = [
-        ipaddress.IPv6Address(listener.endpoint[start : start + 16]) for start in range(20, 20 + 16 * count, 16)
+        ipaddress.IPv6Address(listener.endpoint[start : start + 16])
+        for start in range(20, 20 + 16 * count, 16)
     ]
     return machine.hex(), [str(one.ipv4_mapped or one) for one in found]

@@ -32,9 +32,9 @@ class RankInfo:
     """The channel of the job over MPI."""
     source: str
     launcher: str | None = None
-    """Variable of the environment that holds the rank; empty where all ranks of the node are children of one process."""
+    """Environment variable with the rank; empty if all ranks of the node are children of one process."""
     address: str | None = None
-    """Host of rank 0, where the ranks of several nodes open a channel over TCP; empty where torch alone knows it."""
+    """Host of rank 0 for a channel over TCP between nodes; empty if only torch knows it."""
 
     @property
     def local_rank(self) -> int:

@@ -14,7 +14,7 @@ _MAX_NODES = 1 << 20
 
 
 def from_slurm(environment: Mapping[str, str]) -> RankInfo | None:
-    """Read the environment of a SLURM step; outside a step (a batch script, a login shell) there are no ranks."""
+    """Read the environment of a SLURM step; a batch script or login shell has no ranks."""
     if not {"SLURM_PROCID", "SLURM_STEP_ID"} <= environment.keys():
         return None
     where = "SLURM's environment"
@@ -87,7 +87,7 @@ def tasks_per_node(text: str) -> list[int]:
 
 
 def first_host(hosts: str) -> str | None:
-    """Return the first of SLURM's host list, on which rank 0 runs: ``"gpu[07-09,12],login"`` is gpu07."""
+    """Return the first host of SLURM's list, that of rank 0: gpu07 of ``"gpu[07-09,12],login"``."""
     depth = 0
     for place, letter in enumerate(hosts):
         depth += (letter == "[") - (letter == "]")

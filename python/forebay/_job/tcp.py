@@ -74,7 +74,7 @@ class _HasDescriptor(Protocol):
 
 
 def open_channel(rank_info: RankInfo, loader: str, deadline_s: float) -> Channel | None:
-    """Return the channel over which the ranks of a job make a loader (collective where the job has one).
+    """Return the channel on which a loader is made (collective if the job has one).
 
     Returns
     -------
@@ -446,7 +446,7 @@ def _accept(listener: socket.socket, strangers: list[Stranger], key: bytes, size
 
 
 def _admitted(strangers: list[Stranger]) -> Iterator[tuple[int, Connection]]:
-    """Yield the strangers that have proved that they belong to the job, by their rank; others may be dropped."""
+    """Yield connections that have proved that they belong to the job, by rank; others may be dropped."""
     for stranger in list(strangers):
         try:
             rank = stranger.proceed()
@@ -460,7 +460,7 @@ def _admitted(strangers: list[Stranger]) -> Iterator[tuple[int, Connection]]:
 
 
 def _wait(sockets: Sequence[_HasDescriptor], reads: bool = True) -> set[int]:
-    """Wait a moment until one of some sockets can be read, or takes what waits to be sent; send that.
+    """Wait briefly until a socket can be read or can send; send pending data.
 
     Returns the descriptors of those that are ready.
     """

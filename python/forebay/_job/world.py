@@ -82,7 +82,7 @@ def identify(world: str | World, deadline_s: float, environment: Mapping[str, st
 
 
 def _refuse_in_worker() -> None:
-    """Refuse a worker process of a torch DataLoader: each of them would deliver every sample of this rank."""
+    """Reject a worker process of a torch DataLoader: each worker would deliver every sample."""
     data = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data is not None else None
     if info is not None:
