@@ -44,7 +44,7 @@ pub mod shm;
 
 #[cfg(not(loom))]
 pub use {
-    batch::layout::{Batch, BatchLayout, Place},
+    batch::layout::{Batch, BatchLayout, FieldPlacement},
     config::Settings,
     config::options::{AccessChoice, Locate, Options, OrderChoice},
     config::strategies::Strategies,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use forebay_engine::batch::buffer_pool::{Ring, Taken};
+use forebay_engine::batch::buffer_pool::{BufferPool, Taken};
 use forebay_engine::shm::block_state::SessionId;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -15,7 +15,7 @@ const FOREVER: Duration = Duration::from_secs(3600);
 #[test]
 fn batches_arrive_in_order_through_one_buffer_that_another_thread_gives_back() {
     loom::model(|| {
-        let ring: Arc<Ring<(u64, Option<usize>), ()>> = Arc::new(Ring::new(1));
+        let ring: Arc<BufferPool<(u64, Option<usize>), ()>> = Arc::new(BufferPool::new(1));
         ring.resume(0);
         let gatherer = {
             let ring = Arc::clone(&ring);
@@ -47,7 +47,7 @@ fn batches_arrive_in_order_through_one_buffer_that_another_thread_gives_back() {
 #[test]
 fn pausing_while_a_claim_is_being_filled_loses_no_buffer() {
     loom::model(|| {
-        let ring: Arc<Ring<Option<usize>, ()>> = Arc::new(Ring::new(1));
+        let ring: Arc<BufferPool<Option<usize>, ()>> = Arc::new(BufferPool::new(1));
         ring.resume(0);
         let gatherer = {
             let ring = Arc::clone(&ring);
@@ -76,7 +76,7 @@ fn pausing_while_a_claim_is_being_filled_loses_no_buffer() {
 #[test]
 fn a_thread_that_was_outside_when_the_ring_was_paused_touches_nothing_shared_again() {
     loom::model(|| {
-        let ring: Arc<Ring<u64, ()>> = Arc::new(Ring::new(1));
+        let ring: Arc<BufferPool<u64, ()>> = Arc::new(BufferPool::new(1));
         // What others may overwrite as soon as the ring is settled: staging bytes.
         let staging = Arc::new(UnsafeCell::new(0));
         ring.resume(0);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_engine::{Batch, Delivered, Place};
+use forebay_engine::{Batch, Delivered, FieldPlacement};
 use forebay_types::{Dtype, Field, Layout};
 use numpy::npyffi::{self, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API};
 use numpy::{Element, PyArrayDescr, PyArrayDescrMethods};
@@ -105,13 +105,13 @@ pub(crate) fn to_python<'py>(
     for ((field, dtype), place) in fields.iter().zip(dtypes).zip(&batch.layout().places) {
         let dtype = dtype.bind(py);
         let value = match *place {
-            Place::Dense { offset, .. } => {
+            FieldPlacement::Dense { offset, .. } => {
                 let mut shape = vec![samples as npyffi::npy_intp];
                 let rest = field_shape(field).unwrap_or_default();
                 shape.extend(rest.iter().map(|extent| *extent as npyffi::npy_intp));
                 view(&lease, dtype, &mut shape, batch.address(offset))?
             }
-            Place::Ragged { table, item_bytes } => {
+            FieldPlacement::Ragged { table, item_bytes } => {
                 let views = PyList::empty(py);
                 for sample in 0..samples as u64 {
                     let value = batch.value(table, sample);

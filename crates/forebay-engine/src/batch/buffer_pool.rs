@@ -1,24 +1,22 @@
-//! The ring of batch buffers of one rank: who fills which buffer for which step, and what the user
-//! holds.
+//! The pool of batch buffers of one rank.
 //!
 //! A gather thread *claims* the next step together with a free buffer, fills it, and *finishes* the
-//! claim; the consumer *takes* the finished steps in order; a buffer is *given back* when the last
-//! view of it dies. Finished and claimed steps together never exceed the number of buffers, which
-//! is the backpressure.
+//! claim. The consumer *takes* the finished steps in order. A buffer is *given back* when the last
+//! view of it dies. Finished and claimed steps together never exceed the number of buffers: this is
+//! the backpressure.
 //!
-//! A user who keeps every batch would stop his own loader, so when the consumer waits and every
-//! buffer is in the user's hands, the next claim goes without a buffer: the batch gets private
-//! memory, and from then on so does every batch for which no buffer is free.
+//! A user that keeps all batches would block its own loader. So when the consumer waits and the
+//! user holds all buffers, the next claim gets none: the batch lies in private memory, and from
+//! then on so does each batch for which no buffer is free.
 //!
-//! `pause` takes the rank out (`break`): claims made before it are void. `resume` lets it go on at
-//! any step. Only this process touches a ring; the bytes lie in the region so that all memory is
-//! accounted for in one place.
+//! `pause` detaches the rank (`break`): earlier claims become void. `resume` continues at any step.
+//! Only this process uses the pool; the bytes lie in the region, so that one budget covers all
+//! memory.
 //!
-//! A thread that asks storage for bytes *steps out* of its claim for that time and *steps in* again
-//! afterwards, which fails once the claim is void. So after `pause` nobody waits for storage: a
-//! ring is *settled* as soon as no thread with a void claim is inside, and a thread that is outside
-//! then will touch no shared memory again but its own buffer, which comes back when its read has
-//! returned.
+//! Around a read a thread *steps out* of its claim and *steps in* again; the latter fails if the
+//! claim is void. So after `pause` no thread waits for storage: the pool is *settled* when no
+//! thread with a void claim is inside. A thread that is outside then touches no shared memory but
+//! its own buffer, which it gives back after its read.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,24 +34,24 @@ pub struct Claim {
     pub step: u64,
     /// The buffer to fill; `None`: memory of the process's own.
     pub buffer: Option<usize>,
-    /// The thread has stepped out, or was left out when the claim became void.
+    /// The thread has stepped out, or was outside when the claim became void.
     outside: Cell<bool>,
 }
 
 impl Claim {
-    /// Grows whenever all claims become void.
+    /// Grows each time that all claims become void.
     #[must_use]
     pub fn ticket(&self) -> u64 {
         self.ticket
     }
 }
 
-/// Answer of [`Ring::take`].
+/// Result of [`BufferPool::take`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken<T, E> {
     /// The batch of the step.
     Item(T),
-    /// The time is over and it is not there yet.
+    /// The batch was not ready within the timeout.
     NotYet,
     /// Filling it failed.
     Failed(E),
@@ -79,10 +77,10 @@ struct State<T, E> {
     gathered: u64,
     done: BTreeSet<u64>,
     ready: BTreeMap<u64, Result<T, E>>,
-    /// The consumer found no batch and waits, or looks again soon.
+    /// The consumer found no batch and waits, or retries soon.
     starving: bool,
     keeps_all: bool,
-    /// Threads asleep in `claim`: nobody is woken for nothing.
+    /// Threads asleep in `claim`, to avoid needless wake-ups.
     claimers: usize,
     /// Threads asleep in `take` or `settle`.
     takers: usize,
@@ -99,8 +97,8 @@ impl<T, E> State<T, E> {
     }
 }
 
-/// See the module header. `T` is a filled batch, `E` why filling it failed.
-pub struct Ring<T, E> {
+/// See the module header. `T` is a filled batch, `E` an error of filling it.
+pub struct BufferPool<T, E> {
     state: Mutex<State<T, E>>,
     /// Something may be claimable.
     room: Condvar,
@@ -109,8 +107,8 @@ pub struct Ring<T, E> {
     buffers: usize,
 }
 
-impl<T, E> Ring<T, E> {
-    /// A paused ring of `buffers` buffers, all free.
+impl<T, E> BufferPool<T, E> {
+    /// A paused pool of `buffers` buffers, all free.
     pub fn new(buffers: usize) -> Self {
         Self {
             state: Mutex::new(State {
@@ -139,31 +137,30 @@ impl<T, E> Ring<T, E> {
     }
 
     fn lock(&self) -> forebay_host::sync::MutexGuard<'_, State<T, E>> {
-        self.state.lock().expect("no thread panics while it holds the ring")
+        self.state.lock().expect("no thread panics while it holds the pool")
     }
 
-    /// Wakes one thread in `claim` if it is worth it: the consumer waits, or half the buffers can
-    /// be filled at once.
+    /// Wakes one thread in `claim` if the consumer waits, or if half the buffers can be filled at
+    /// once.
     ///
-    /// Waking costs the consumer more than everything else in `take` (10 to 20 us on an idle core),
-    /// so a sleeper is not woken for every single buffer; the other half is what the consumer lives
-    /// on meanwhile.
+    /// A wake-up costs the consumer more than all else in `take` (10 to 20 us on an idle core), so
+    /// not each buffer causes one; meanwhile the consumer uses the other half.
     fn offer(&self, state: &State<T, E>) {
-        let worth_it = state.starving || state.keeps_all || state.free.len() * 2 >= self.buffers;
-        if state.claimers > 0 && worth_it && state.is_claimable(self.buffers) {
+        let worthwhile = state.starving || state.keeps_all || state.free.len() * 2 >= self.buffers;
+        if state.claimers > 0 && worthwhile && state.is_claimable(self.buffers) {
             self.room.notify_one();
         }
     }
 
-    /// Wakes whoever waits for claims to end.
+    /// Wakes the threads that wait for claims to end.
     fn announce(&self, state: &State<T, E>) {
         if state.takers > 0 {
             self.filled.notify_all();
         }
     }
 
-    /// Claims the next step for a thread of session `pass` as soon as there is room for it; `None`
-    /// once the ring is stopped, or was restarted for another session, or `timeout` is over.
+    /// Claims the next step for a thread of a session, once a buffer is available. Returns `None`
+    /// after `timeout`, or if the pool is stopped or was restarted for another session.
     pub fn claim(&self, session: SessionId, timeout: Duration) -> Option<Claim> {
         let mut state = self.lock();
         loop {
@@ -171,7 +168,7 @@ impl<T, E> Ring<T, E> {
                 return None;
             }
             if state.is_claimable(self.buffers) {
-                // Last returned first: its pages are the ones still in the cache.
+                // The buffer that was returned last: its pages are still in the cache.
                 let buffer = state.free.pop();
                 state.keeps_all |= buffer.is_none();
                 let outside = Cell::new(false);
@@ -191,7 +188,7 @@ impl<T, E> Ring<T, E> {
         }
     }
 
-    /// Lets steps before `end` be claimed, and no others.
+    /// Allows claims of steps before `end` only.
     pub fn claim_up_to(&self, end: u64) {
         let mut state = self.lock();
         state.end = end;
@@ -210,8 +207,8 @@ impl<T, E> Ring<T, E> {
         (!state.paused).then_some(state.next)
     }
 
-    /// Steps out before a call that storage may keep; false once the claim is void: then there is
-    /// nothing to call for.
+    /// Steps out before a call that storage may block; false if the claim is void: the call is then
+    /// unnecessary.
     pub fn step_out(&self, claim: &Claim) -> bool {
         let mut state = self.lock();
         if state.ticket != claim.ticket {
@@ -222,8 +219,7 @@ impl<T, E> Ring<T, E> {
         true
     }
 
-    /// Steps in again; false once the claim is void: then the thread touches nothing that is shared
-    /// any more.
+    /// Steps in again; false if the claim is void: the thread must then touch no shared memory.
     pub fn step_in(&self, claim: &Claim) -> bool {
         let mut state = self.lock();
         if state.ticket != claim.ticket {
@@ -234,7 +230,7 @@ impl<T, E> Ring<T, E> {
         true
     }
 
-    /// Takes a claim off the books; whether it was valid.
+    /// Removes a claim; returns whether it was valid.
     fn end(&self, state: &mut State<T, E>, claim: &Claim) -> bool {
         let valid = state.ticket == claim.ticket;
         if valid {
@@ -247,12 +243,11 @@ impl<T, E> Ring<T, E> {
         valid
     }
 
-    /// Ends a claim. Unless it is void, `publish` gets the step before which everything is gathered
-    /// now, before anybody can make other claims void.
+    /// Ends a claim. Unless it is void, calls `publish` with the step before which all steps are
+    /// gathered now, before another thread can void claims.
     ///
     /// # Errors
-    /// The item of a void claim is handed back, to be dropped by the caller without the
-    /// ring's lock.
+    /// The item of a void claim, which the caller drops without the pool's lock.
     pub fn finish(
         &self,
         claim: &Claim,
@@ -275,7 +270,7 @@ impl<T, E> Ring<T, E> {
         }
     }
 
-    /// Ends a claim without a batch (it was void); its buffer must be given back separately.
+    /// Ends a void claim without a batch; the caller gives its buffer back separately.
     pub fn abandon(&self, claim: &Claim) {
         let mut state = self.lock();
         self.end(&mut state, claim);
@@ -306,12 +301,12 @@ impl<T, E> Ring<T, E> {
         }
     }
 
-    /// Whether the user was seen to keep all his buffers.
+    /// Whether the user has held all buffers at once.
     pub fn keeps_all(&self) -> bool {
         self.lock().keeps_all
     }
 
-    /// Buffers that nobody has.
+    /// The free buffers.
     pub fn free_buffers(&self) -> Vec<usize> {
         self.lock().free.clone()
     }
@@ -324,8 +319,8 @@ impl<T, E> Ring<T, E> {
         self.offer(&state);
     }
 
-    /// Makes all claims void and hands back the batches nobody will take. Their threads may still
-    /// be inside: [`Ring::settle`].
+    /// Voids all claims and returns the batches that were not taken. Threads may still be inside:
+    /// [`BufferPool::settle`].
     pub fn pause(&self) -> Vec<Result<T, E>> {
         let mut state = self.lock();
         state.paused = true;
@@ -339,8 +334,8 @@ impl<T, E> Ring<T, E> {
         ready.into_values().collect()
     }
 
-    /// Waits up to `timeout` until no thread with a void claim is inside; returns whether that is
-    /// so.
+    /// Waits up to `timeout` until no thread with a void claim is inside; returns whether the pool
+    /// is settled.
     pub fn settle(&self, timeout: Duration) -> bool {
         let mut state = self.lock();
         let mut late = timeout.is_zero();
@@ -352,7 +347,7 @@ impl<T, E> Ring<T, E> {
         state.unsettled == 0
     }
 
-    /// Lets claims go on from `step`; only after `pause` (a new ring is paused).
+    /// Allows claims from `step` on; only after `pause` (a new pool is paused).
     pub fn resume(&self, step: u64) {
         let mut state = self.lock();
         debug_assert!(state.paused && state.filling == 0 && state.ready.is_empty());
@@ -368,8 +363,8 @@ impl<T, E> Ring<T, E> {
         self.room.notify_all();
     }
 
-    /// Undoes `stop`, for the threads of another session: one of an earlier session that is late
-    /// claims nothing.
+    /// Undoes `stop`, for the threads of another session: late threads of an earlier session claim
+    /// nothing.
     pub fn restart(&self, session: SessionId) {
         let mut state = self.lock();
         state.stopped = false;
@@ -385,8 +380,8 @@ mod tests {
 
     const NOW: Duration = Duration::from_millis(1);
 
-    fn ring(buffers: usize) -> Ring<u64, String> {
-        let ring = Ring::new(buffers);
+    fn ring(buffers: usize) -> BufferPool<u64, String> {
+        let ring = BufferPool::new(buffers);
         ring.resume(5);
         ring
     }
@@ -409,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_keeps_all_buffers_gets_private_ones() {
+    fn a_user_that_keeps_all_buffers_gets_private_ones() {
         let ring = ring(2);
         for step in 5..7 {
             let claim = ring.claim(FIRST, NOW).unwrap();
@@ -417,7 +412,7 @@ mod tests {
             ring.finish(&claim, Ok(step), |_| ()).unwrap();
             assert_eq!(ring.take(step, NOW), Taken::Item(step));
         }
-        assert!(ring.claim(FIRST, NOW).is_none(), "nobody waits, so nothing is copied");
+        assert!(ring.claim(FIRST, NOW).is_none(), "the consumer does not wait, so nothing is copied");
         assert_eq!(ring.take(7, NOW), Taken::NotYet);
         let claim = ring.claim(FIRST, NOW).unwrap();
         assert_eq!(claim.buffer, None);
@@ -427,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn pausing_makes_claims_void_and_resuming_goes_on_anywhere() {
+    fn pause_voids_claims_and_resume_continues_at_any_step() {
         let ring = ring(3);
         let (a, b) = (ring.claim(FIRST, NOW).unwrap(), ring.claim(FIRST, NOW).unwrap());
         ring.finish(&a, Ok(1), |_| ()).unwrap();
@@ -441,18 +436,18 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_storage_keeps_is_not_waited_for_and_comes_back_to_nothing() {
+    fn settle_does_not_wait_for_a_thread_inside_a_read_whose_claim_is_then_void() {
         let ring = ring(2);
         let (out, within) = (ring.claim(FIRST, NOW).unwrap(), ring.claim(FIRST, NOW).unwrap());
         assert!(ring.step_out(&out));
         assert!(ring.step_out(&within) && ring.step_in(&within));
         drop(ring.pause());
         assert!(!ring.settle(NOW), "one is inside");
-        assert!(!ring.step_out(&within), "there is nothing to read for");
+        assert!(!ring.step_out(&within), "its claim is void");
         ring.abandon(&within);
         assert!(ring.settle(NOW), "the other one is outside");
         ring.give_back(within.buffer.unwrap());
-        // Its buffer is written by the kernel still: it is not handed out.
+        // The kernel may still write to its buffer: it is not claimed.
         ring.resume(20);
         let next = ring.claim(FIRST, NOW).unwrap();
         assert_eq!((next.step, next.buffer), (20, within.buffer));
@@ -467,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_an_earlier_pass_claims_nothing_of_a_later_one() {
+    fn a_thread_of_an_earlier_session_claims_nothing_of_a_later_one() {
         let ring = ring(2);
         ring.stop();
         drop(ring.pause());
@@ -478,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_claimed_behind_the_end_until_it_is_moved() {
+    fn nothing_is_claimed_after_the_end_until_it_is_moved() {
         let ring = ring(3);
         ring.claim_up_to(6);
         assert_eq!(ring.claim(FIRST, NOW).unwrap().step, 5);
@@ -489,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_reaches_the_one_who_takes_the_step() {
+    fn a_failure_reaches_the_consumer_of_the_step() {
         let ring = ring(1);
         let claim = ring.claim(FIRST, NOW).unwrap();
         ring.finish(&claim, Err("no such page".into()), |_| ()).unwrap();

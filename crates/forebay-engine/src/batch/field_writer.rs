@@ -1,32 +1,32 @@
-//! Where a schema writes: the fields of one slot of a batch buffer.
+//! Writes the fields of one slot of a batch buffer.
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use forebay_format::FieldOut;
 
-use crate::batch::layout::{BatchLayout, ENTRY_BYTES, Place};
+use crate::batch::layout::{BatchLayout, ENTRY_BYTES, FieldPlacement};
 
-/// A field's stretch of the buffer, for one sample.
+/// A field's part of the buffer, for one sample.
 enum Cut<'a> {
     Dense(&'a mut [u8]),
     Ragged { table: &'a mut [u8], item_bytes: u64 },
 }
 
-/// The values of ragged fields, of which each takes what it needs behind the last one.
+/// Appends the values of ragged fields, one after another.
 struct Values<'a> {
     /// The rest of the buffer from `first` on.
-    room: &'a mut [u8],
+    rest: &'a mut [u8],
     first: u64,
     end: u64,
 }
 
 impl Values<'_> {
-    /// Adds a value and tells where in the buffer it lies, or would lie if there were room.
+    /// Appends a value and returns its range in the buffer, which may lie after the buffer's end.
     fn put(&mut self, value: &[u8], item_bytes: u64) -> Range<u64> {
         let start = self.end.next_multiple_of(item_bytes);
         self.end = start + value.len() as u64;
-        if let Some(into) = self.room.get_mut((start - self.first) as usize..(self.end - self.first) as usize)
+        if let Some(into) = self.rest.get_mut((start - self.first) as usize..(self.end - self.first) as usize)
         {
             into.copy_from_slice(value);
         }
@@ -34,17 +34,17 @@ impl Values<'_> {
     }
 }
 
-/// Notes in the table of a ragged field where the value of a slot lies.
+/// Records the range of a slot's value in the table of a ragged field.
 pub(crate) fn put_value(table: &mut [u8], slot: usize, value: Range<u64>) {
     let at = slot * ENTRY_BYTES as usize;
     table[at..at + 8].copy_from_slice(&value.start.to_ne_bytes());
     table[at + 8..at + 16].copy_from_slice(&value.end.to_ne_bytes());
 }
 
-/// Lets `decode` write the fields of `slot`, and tells where the values of ragged fields end then,
-/// which ended at `end`.
+/// Lets `decode` write the fields of `slot`. Takes and returns the end of the ragged values.
 ///
-/// An end behind the buffer's says how much room was missing; the slot is then to be decoded again.
+/// If the returned end is after the buffer's, the caller grows the buffer to it and decodes the
+/// slot again.
 pub(crate) fn decode_into<E>(
     buffer: &mut [u8],
     layout: &BatchLayout,
@@ -52,13 +52,12 @@ pub(crate) fn decode_into<E>(
     end: u64,
     decode: impl FnOnce(&mut [FieldOut<'_>]) -> Result<(), E>,
 ) -> Result<u64, E> {
-    let (places, room) = buffer.split_at_mut(layout.values as usize);
-    let values = RefCell::new(Values { room, first: layout.values, end });
-    // Dense fields are handed over as they are; a ragged one through a closure, which must live as
-    // long as its output.
+    let (fixed, rest) = buffer.split_at_mut(layout.values as usize);
+    let values = RefCell::new(Values { rest, first: layout.values, end });
+    // A dense field is passed as a slice, a ragged one as a closure, which must outlive its output.
     let mut appends: Vec<_> = Vec::new();
     let mut dense: Vec<Option<&mut [u8]>> = Vec::with_capacity(layout.places.len());
-    for cut in cut(places, layout, slot) {
+    for cut in cut(fixed, layout, slot) {
         match cut {
             Cut::Dense(bytes) => dense.push(Some(bytes)),
             Cut::Ragged { table, item_bytes } => {
@@ -85,23 +84,22 @@ pub(crate) fn decode_into<E>(
     Ok(end)
 }
 
-/// Cuts the part of the buffer in which the places lie one after the other into the stretches of
-/// one slot.
+/// Splits the fixed part of the buffer into the parts of one slot, by field.
 fn cut<'a>(buffer: &'a mut [u8], layout: &BatchLayout, slot: usize) -> Vec<Cut<'a>> {
     let mut rest = buffer;
     let mut at = 0_u64;
     let mut take = |from: u64, length: u64| {
-        let (_, behind) = std::mem::take(&mut rest).split_at_mut((from - at) as usize);
-        let (taken, behind) = behind.split_at_mut(length as usize);
-        rest = behind;
+        let (_, after) = std::mem::take(&mut rest).split_at_mut((from - at) as usize);
+        let (taken, after) = after.split_at_mut(length as usize);
+        rest = after;
         at = from + length;
         taken
     };
-    let cut = |place: &Place| match *place {
-        Place::Dense { offset, sample_bytes } => {
+    let cut = |placement: &FieldPlacement| match *placement {
+        FieldPlacement::Dense { offset, sample_bytes } => {
             Cut::Dense(take(offset + slot as u64 * sample_bytes, sample_bytes))
         }
-        Place::Ragged { table, item_bytes } => {
+        FieldPlacement::Ragged { table, item_bytes } => {
             Cut::Ragged { table: take(table, layout.batch_size * ENTRY_BYTES), item_bytes }
         }
     };
@@ -114,9 +112,9 @@ mod tests {
     use forebay_types::{Dtype, Field, Layout};
     use proptest::prelude::*;
 
-    /// Decodes samples of these values, one per field, into `room` bytes, and reads them from where
-    /// the layout says.
-    fn there_and_back(fields: &[Field], samples: &[Vec<Vec<u8>>], ragged_bytes: u64) -> Vec<Vec<Vec<u8>>> {
+    /// Decodes samples of these values, one per field, into a buffer for `ragged_bytes`, and reads
+    /// them back by the layout.
+    fn round_trip(fields: &[Field], samples: &[Vec<Vec<u8>>], ragged_bytes: u64) -> Vec<Vec<Vec<u8>>> {
         let mut layout = BatchLayout::new(fields, samples.len() as u64, ragged_bytes).unwrap();
         let mut buffer = vec![0xff; layout.bytes as usize];
         let mut end = layout.values;
@@ -142,12 +140,12 @@ mod tests {
         }
         let word =
             |at: u64| u64::from_ne_bytes(buffer[at as usize..at as usize + 8].try_into().unwrap()) as usize;
-        let value = |slot: u64, place: &Place| match *place {
-            Place::Dense { offset, sample_bytes } => {
+        let value = |slot: u64, place: &FieldPlacement| match *place {
+            FieldPlacement::Dense { offset, sample_bytes } => {
                 let at = (offset + slot * sample_bytes) as usize;
                 buffer[at..at + sample_bytes as usize].to_vec()
             }
-            Place::Ragged { table, item_bytes } => {
+            FieldPlacement::Ragged { table, item_bytes } => {
                 let entry = table + slot * ENTRY_BYTES;
                 let (start, end) = (word(entry), word(entry + 8));
                 assert_eq!(start % item_bytes as usize, 0);
@@ -185,8 +183,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_mix_of_fields_is_found_again((fields, samples) in batches(), ragged_bytes in 0_u64..3000) {
-            prop_assert_eq!(there_and_back(&fields, &samples, ragged_bytes), samples);
+        fn any_mix_of_fields_is_read_back((fields, samples) in batches(), ragged_bytes in 0_u64..3000) {
+            prop_assert_eq!(round_trip(&fields, &samples, ragged_bytes), samples);
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Batches: what lies where in a batch buffer, and the lease that gives the buffer back.
+//! Batches: the layout of a batch buffer, and the lease that gives the buffer back.
 //!
-//! A buffer holds the sample ids, the dense fields one after the other, for every ragged field a
-//! table that says where each of its values lies, and last the values of all ragged fields, in the
-//! order in which they were gathered: what the fields of a record need together is known roughly,
-//! what one of them needs is not. Where the values turn out to need more room, the batch moves to
-//! larger private memory ([`Batch::grow`]), in which everything lies where it lay.
+//! A buffer holds, in this order: the sample ids, the dense fields, a table of value ranges for
+//! each ragged field, and the values of all ragged fields in the order of gathering. They share one
+//! area, because the total size of a record's fields can be estimated, and that of one field
+//! cannot. If the values need more, the batch moves to larger private memory ([`Batch::grow`]);
+//! offsets stay the same.
 //!
 //! A buffer is always writable and belongs to one rank. [`Batch`] is dropped when the last view of
-//! it dies, in any order and on any thread; only then is the buffer filled again. In a forked child
-//! nothing is given back: the memory is the parent's.
+//! it dies, in any order and on any thread; only then may the buffer be filled again. A forked
+//! child gives nothing back: the memory belongs to the parent.
 
 use std::alloc::{Layout as Allocation, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
@@ -18,16 +18,16 @@ use std::sync::Arc;
 use forebay_host::fork;
 use forebay_types::{Field, Layout};
 
-use crate::batch::buffer_pool::Ring;
+use crate::batch::buffer_pool::BufferPool;
 use crate::error::Error;
 use crate::shm::region::{ALIGN, Region};
 
-/// Alignment of a field in a batch \[bytes\]: a cache line, and what vector loads like best.
+/// Alignment of a field in a batch \[bytes\]: a cache line, which also suits vector loads.
 const FIELD_ALIGN: u64 = 64;
 
-/// Where a field lies in a buffer.
+/// Position of a field in a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum FieldPlacement {
     /// `sample_bytes` per sample from `offset`.
     Dense {
         /// First byte in the buffer.
@@ -37,15 +37,15 @@ pub enum Place {
     },
     /// Values that begin at multiples of `item_bytes`, anywhere among those of the ragged fields.
     Ragged {
-        /// Where the table begins in the buffer: for each sample of the batch the first byte of its
-        /// value and the first behind it, counted from the start of the buffer (u64).
+        /// Offset of the table in the buffer. It holds, for each sample of the batch, start and end
+        /// of its value from the start of the buffer (two u64).
         table: u64,
         /// Bytes of an element.
         item_bytes: u64,
     },
 }
 
-/// Bytes of a table's entry: two ends.
+/// Size of a table entry \[bytes\]: start and end.
 pub(crate) const ENTRY_BYTES: u64 = 16;
 
 /// The layout of a batch buffer.
@@ -53,19 +53,18 @@ pub(crate) const ENTRY_BYTES: u64 = 16;
 pub struct BatchLayout {
     /// Samples per batch.
     pub batch_size: u64,
-    /// One place per field.
-    pub places: Vec<Place>,
-    /// Where the values of the ragged fields begin; they may fill the rest of the buffer.
+    /// One placement per field.
+    pub places: Vec<FieldPlacement>,
+    /// Offset of the values of the ragged fields; they may fill the rest of the buffer.
     pub values: u64,
     /// Size of the buffer \[bytes\], a multiple of the page.
     pub bytes: u64,
 }
 
 impl BatchLayout {
-    /// Lays out the ids (at 0) and the fields; the ragged ones together get room for `ragged_bytes`
-    /// bytes.
+    /// Lays out the ids (at 0) and the fields, with `ragged_bytes` for all ragged ones together.
     ///
-    /// `None` where the sizes overflow.
+    /// `None` if the sizes overflow.
     pub fn new(fields: &[Field], batch_size: u64, ragged_bytes: u64) -> Option<Self> {
         let mut end = batch_size.checked_mul(8)?;
         let mut reserve = |bytes: u64| -> Option<u64> {
@@ -79,12 +78,18 @@ impl BatchLayout {
             places.push(match field.layout {
                 Layout::Dense(_) => {
                     let sample_bytes = field.sample_bytes()?;
-                    Place::Dense { offset: reserve(sample_bytes.checked_mul(batch_size)?)?, sample_bytes }
+                    FieldPlacement::Dense {
+                        offset: reserve(sample_bytes.checked_mul(batch_size)?)?,
+                        sample_bytes,
+                    }
                 }
                 Layout::Ragged => {
                     let item_bytes = field.dtype.item_bytes() as u64;
                     gaps_bytes += (item_bytes - 1) * batch_size;
-                    Place::Ragged { table: reserve(batch_size.checked_mul(ENTRY_BYTES)?)?, item_bytes }
+                    FieldPlacement::Ragged {
+                        table: reserve(batch_size.checked_mul(ENTRY_BYTES)?)?,
+                        item_bytes,
+                    }
                 }
             });
         }
@@ -92,18 +97,18 @@ impl BatchLayout {
         Some(Self { batch_size, places, values, bytes: end.checked_next_multiple_of(ALIGN)? })
     }
 
-    /// The same with room for values up to this byte of the buffer.
+    /// The same layout, extended to values up to this byte of the buffer.
     fn with_values_until(&self, end: u64) -> Self {
         Self { bytes: end.next_multiple_of(ALIGN), ..self.clone() }
     }
 
     /// Whether any field is ragged.
     pub fn is_ragged(&self) -> bool {
-        self.places.iter().any(|place| matches!(place, Place::Ragged { .. }))
+        self.places.iter().any(|place| matches!(place, FieldPlacement::Ragged { .. }))
     }
 }
 
-/// Memory of the process's own, aligned like the region's.
+/// Private memory of the process, aligned like the region's.
 struct Private {
     start: NonNull<u8>,
     allocation: Allocation,
@@ -127,7 +132,7 @@ impl Drop for Private {
 }
 
 enum Memory {
-    Ring(usize),
+    Pooled(usize),
     Private(Private),
 }
 
@@ -135,20 +140,20 @@ enum Memory {
 pub struct Buffers {
     region: Arc<Region>,
     local_rank: usize,
-    /// The ring that says which of them are free.
-    pub ring: Ring<Batch, Error>,
+    /// The pool that tracks which of them are free.
+    pub ring: BufferPool<Batch, Error>,
     generation: u64,
 }
 
 impl Buffers {
     /// The buffers of `local_rank` in `region`, all free.
     pub fn new(region: Arc<Region>, local_rank: usize) -> Arc<Self> {
-        let ring = Ring::new(region.layout().buffers);
+        let ring = BufferPool::new(region.layout().buffers);
         Arc::new(Self { region, local_rank, ring, generation: fork::generation() })
     }
 }
 
-/// A filled (or being filled) batch; giving it up gives its buffer back.
+/// A batch that is filled or being filled; dropping it gives its buffer back.
 pub struct Batch {
     buffers: Arc<Buffers>,
     memory: Memory,
@@ -157,10 +162,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Memory for a batch: the ring's buffer where there is one and it is large enough, else
-    /// private memory.
+    /// Memory for a batch: the pool's buffer if there is one that is large enough, else private
+    /// memory.
     ///
-    /// A ring buffer that is too small goes back at once.
+    /// Gives a buffer that is too small back at once.
     pub(crate) fn new(
         buffers: &Arc<Buffers>,
         buffer: Option<usize>,
@@ -169,7 +174,7 @@ impl Batch {
     ) -> Self {
         let fits = layout.bytes <= buffers.region.layout().buffer_bytes;
         let memory = match buffer {
-            Some(number) if fits => Memory::Ring(number),
+            Some(number) if fits => Memory::Pooled(number),
             Some(number) => {
                 buffers.ring.give_back(number);
                 Memory::Private(Private::new(layout.bytes))
@@ -181,7 +186,7 @@ impl Batch {
 
     fn start(&self) -> *mut u8 {
         match &self.memory {
-            Memory::Ring(number) => self.buffers.region.buffer(self.buffers.local_rank, *number),
+            Memory::Pooled(number) => self.buffers.region.buffer(self.buffers.local_rank, *number),
             Memory::Private(private) => private.start.as_ptr(),
         }
     }
@@ -192,7 +197,7 @@ impl Batch {
         self.samples
     }
 
-    /// What lies where.
+    /// The layout of the buffer.
     pub fn layout(&self) -> &BatchLayout {
         &self.layout
     }
@@ -201,7 +206,7 @@ impl Batch {
         Arc::clone(&self.layout)
     }
 
-    /// Whether the batch lies in memory of the process's own.
+    /// Whether the batch lies in private memory of the process.
     pub fn is_private(&self) -> bool {
         matches!(self.memory, Memory::Private(_))
     }
@@ -213,7 +218,7 @@ impl Batch {
         unsafe { self.start().add(offset as usize) }
     }
 
-    /// Where in the buffer the value of sample `sample` lies, from the `table` of a ragged place.
+    /// The range of a sample's value in the buffer, from the `table` of a ragged field.
     pub fn value(&self, table: u64, sample: u64) -> Range<u64> {
         assert!(sample < self.layout.batch_size);
         let entry = self.address(table + sample * ENTRY_BYTES);
@@ -224,22 +229,22 @@ impl Batch {
         start..end
     }
 
-    /// Moves the batch to private memory with room for values up to the byte `end` of the buffer,
-    /// and for as much again as there was, so that a batch is not moved for every sample.
+    /// Moves the batch to private memory that holds values up to byte `end` of the buffer, and at
+    /// least twice the previous values, so that a batch does not move for each sample.
     pub(crate) fn grow(&mut self, end: u64) {
         let doubled = self.layout.bytes + (self.layout.bytes - self.layout.values);
         let layout = Arc::new(self.layout.with_values_until(end.max(doubled)));
         let mut grown = Self::new(&self.buffers, None, layout, self.samples);
         let filled = self.bytes_mut();
         grown.bytes_mut()[..filled.len()].copy_from_slice(filled);
-        // What was the batch is dropped here, which gives its buffer back.
+        // This drops the old batch, which gives its buffer back.
         *self = grown;
     }
 
     /// The whole buffer.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the buffer is `layout.bytes` long and this batch is its only holder until it is
-        // handed out.
+        // delivered.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.layout.bytes as usize) }
     }
 }
@@ -247,7 +252,7 @@ impl Batch {
 // SAFETY: the memory belongs to the batch alone until it is dropped; nothing in it is tied to a
 // thread.
 unsafe impl Send for Batch {}
-// SAFETY: a shared batch only tells addresses; who writes through them says why he may.
+// SAFETY: a shared batch only returns addresses; code that writes through them justifies it.
 unsafe impl Sync for Batch {}
 
 impl Drop for Batch {
@@ -255,7 +260,7 @@ impl Drop for Batch {
         if fork::in_forked_child(self.buffers.generation) {
             return;
         }
-        if let Memory::Ring(number) = self.memory {
+        if let Memory::Pooled(number) = self.memory {
             self.buffers.ring.give_back(number);
         }
     }
@@ -279,10 +284,10 @@ mod tests {
         assert_eq!(
             layout.places,
             [
-                Place::Dense { offset: 128, sample_bytes: 3072 },
-                Place::Dense { offset: 128 + 30720, sample_bytes: 8 },
-                Place::Ragged { table: 30976, item_bytes: 1 },
-                Place::Ragged { table: 31168, item_bytes: 8 },
+                FieldPlacement::Dense { offset: 128, sample_bytes: 3072 },
+                FieldPlacement::Dense { offset: 128 + 30720, sample_bytes: 8 },
+                FieldPlacement::Ragged { table: 30976, item_bytes: 1 },
+                FieldPlacement::Ragged { table: 31168, item_bytes: 8 },
             ]
         );
         assert_eq!(layout.values, 31360);

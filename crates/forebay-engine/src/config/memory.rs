@@ -1,8 +1,7 @@
-//! How much memory a loader may use on its node ([`forebay_plan::config::budget`]): the facts, and
-//! the errors.
+//! The memory budget of a loader on its node ([`forebay_plan::config::budget`]): facts and errors.
 //!
-//! Where other loaders of the process reserved so much that nothing works with the rest, a loader
-//! with the default memory is made on loan (`memory_ledger.rs`).
+//! If other loaders of the process have reserved so much that the rest is too little, a loader with
+//! the default memory is created on loan (`memory_ledger.rs`).
 
 use forebay_host as host;
 use forebay_plan::Kind;
@@ -13,11 +12,11 @@ use crate::base::memory_ledger;
 use crate::config::options::Options;
 use crate::error::Error;
 
-/// What a loader may use. `address_left` is the address space left to the rank that has the least
-/// \[bytes\], where one has a limit.
+/// The memory that a loader may use. `address_left` is the least address space that a rank with a
+/// limit has left \[bytes\].
 ///
 /// # Errors
-/// More was asked for than there is.
+/// The user requested more than is available.
 pub fn budget(options: &Options, address_left: Option<u64>) -> Result<Budget, Error> {
     let owner = options.budget_owner();
     let facts = MemoryFacts {
@@ -28,23 +27,22 @@ pub fn budget(options: &Options, address_left: Option<u64>) -> Result<Budget, Er
         held_bytes: memory_ledger::taken_bytes(owner),
     };
     let mut budget = config::budget(&facts).map_err(|bound| asked_too_much(&facts, bound))?;
-    // Ranks would have to agree on who is idle; and who says how much a loader may use is not given
-    // something else.
+    // Several ranks would have to agree on which loader is idle. An explicit size is not changed.
     if options.size == 1 && budget.is_default {
         budget.lendable_bytes = budget.asked_bytes.saturating_sub(memory_ledger::fixed_bytes(owner));
     }
     Ok(budget)
 }
 
-/// Whether a data set of so many bytes is to be mapped by every rank; else why not.
+/// Checks whether each rank may map a data set of this size.
 ///
 /// # Errors
-/// The reason, in words.
+/// The reason why not.
 pub fn may_map(file_bytes: u64, address_left: Option<u64>) -> Result<(), String> {
     match address_left {
         Some(left) if !config::may_map(file_bytes, address_left) => Err(format!(
-            "the files have {} MiB, and RLIMIT_AS (ulimit -v) leaves {} MiB of address space, of which they may take a \
-             quarter",
+            "the files have {} MiB, and RLIMIT_AS (ulimit -v) leaves {} MiB of address space, of which mappings may \
+             use a quarter",
             file_bytes.div_ceil(MIB),
             left / MIB
         )),
@@ -52,8 +50,8 @@ pub fn may_map(file_bytes: u64, address_left: Option<u64>) -> Result<(), String>
     }
 }
 
-/// A bound in words, and the way out.
-fn bound_in_words(bound: MemoryBound) -> (String, &'static str) {
+/// A bound as text, and a hint.
+fn describe_bound(bound: MemoryBound) -> (String, &'static str) {
     match bound {
         MemoryBound::AddressSpace(left) => (
             format!("RLIMIT_AS (ulimit -v) leaves {} MiB of address space", left / MIB),
@@ -67,22 +65,22 @@ fn bound_in_words(bound: MemoryBound) -> (String, &'static str) {
 }
 
 fn asked_too_much(facts: &MemoryFacts, bound: MemoryBound) -> Error {
-    let (why, way_out) = bound_in_words(bound);
+    let (why, hint) = describe_bound(bound);
     Error::Memory {
         message: format!(
             "memory={} bytes, but this job may use only {} bytes more on this node: {why}",
             facts.asked_bytes.unwrap_or(0),
             bound.bytes(),
         ),
-        hint: format!("{way_out}, or give memory= less"),
+        hint: format!("{hint}, or give memory= less"),
     }
 }
 
-/// Nothing that works has room: says what has, and how to get there.
+/// The error for a budget below the minimum: names the minimum, and how to reach it.
 pub(super) fn too_small(options: &Options, budget: &Budget, kind: Kind, least: BudgetTooSmall) -> Error {
     let held = match budget.held_bytes {
         0 => String::new(),
-        held => format!(", of which other loaders and kept data hold {held},"),
+        held => format!(", of which other loaders and retained data hold {held},"),
     };
     let memory = if budget.is_default { "the default memory of " } else { "memory=" };
     let message = format!(
@@ -97,15 +95,15 @@ pub(super) fn too_small(options: &Options, budget: &Budget, kind: Kind, least: B
         least.staging_bytes,
     );
     let smaller = if matches!(kind, Kind::Group { .. }) { ", group or window" } else { "" };
-    let would_do = budget.held_bytes + least.least_bytes;
-    let give = format!("give memory=\"{}MiB\", or ", would_do.div_ceil(MIB));
-    let is_beyond = would_do.next_multiple_of(MIB) > budget.bound.bytes();
+    let sufficient = budget.held_bytes + least.least_bytes;
+    let give = format!("give memory=\"{}MiB\", or ", sufficient.div_ceil(MIB));
+    let is_beyond = sufficient.next_multiple_of(MIB) > budget.bound.bytes();
     if is_beyond || budget.is_cut {
-        let (bound, way_out) = bound_in_words(budget.bound);
+        let (bound, hint) = describe_bound(budget.bound);
         let give = if is_beyond { "or " } else { &give };
         return Error::Memory {
             message: format!("{message}, and {bound}"),
-            hint: format!("{way_out}, {give}ask for a smaller batch{smaller}"),
+            hint: format!("{hint}, {give}ask for a smaller batch{smaller}"),
         };
     }
     Error::Options { message, hint: format!("{give}ask for a smaller batch{smaller}") }
@@ -133,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_mapped_are_told_with_their_size() {
+    fn the_reason_against_a_mapping_names_the_size_of_the_files() {
         assert!(may_map(1 << 50, None).is_ok());
         assert!(may_map(385 * MIB, Some(1536 * MIB)).unwrap_err().contains("385 MiB"));
     }

@@ -1,9 +1,8 @@
-//! What the leader of a node decides, so that all its processes compute the same plan.
+//! Decisions of a node's leader, so that all its processes compute the same plan.
 //!
-//! The decisions themselves are pure and live in [`forebay_plan::config`]. Here the facts are
-//! gathered that have to be asked for: of the index, the file system, the page cache and the memory
-//! (`budget`). All processes of the node get them with the decisions, as [`Findings`] for
-//! `Loader.config`.
+//! The decisions are pure functions in [`forebay_plan::config`]. This module gathers the facts that
+//! they need: about the index, the file system, the page cache and the memory (`budget`). All
+//! processes of the node get these facts with the decisions, as [`Findings`] for `Loader.config`.
 
 mod memory;
 pub(crate) mod options;
@@ -33,7 +32,7 @@ use crate::shm::region::control_bytes;
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
-/// The order that the options ask for, with these group sizes.
+/// The order that the options request, with these group sizes.
 pub fn make_order(
     options: &Options,
     samples: u64,
@@ -52,24 +51,24 @@ pub fn make_order(
     })?)
 }
 
-/// What the leader of a node found before it decided.
+/// Facts that the leader of a node gathered before it decided.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Findings {
     /// The data set.
     pub data: DataFacts,
     /// The storage.
     pub storage: StorageFacts,
-    /// The memory, before kept data took some.
+    /// The memory, before retained values took some.
     pub budget: Budget,
-    /// Where the index came from.
+    /// Origin of the index.
     pub index: IndexOrigin,
-    /// Memory of values that the index build read and that are kept \[bytes\].
+    /// Memory of values that are retained from the index build \[bytes\].
     pub retained_bytes: u64,
-    /// What could not be had.
+    /// Requests that could not be met.
     pub fallbacks: Vec<Fallback>,
 }
 
-/// What was decided for a node, and the facts it follows from.
+/// The decisions for a node, and the facts that they follow from.
 pub struct Decision {
     /// The decisions.
     pub settings: Settings,
@@ -77,7 +76,7 @@ pub struct Decision {
     pub data: DataFacts,
     /// The storage.
     pub storage: StorageFacts,
-    /// Options that change nothing here.
+    /// Options without effect.
     pub fallbacks: Vec<Fallback>,
 }
 
@@ -85,8 +84,8 @@ pub struct Decision {
 /// [`expansion_ratio`](crate::dataset::ragged_size::expansion_ratio).
 ///
 /// # Errors
-/// Options that contradict the data set, and a budget that is too small: the message says
-/// the least that works.
+/// Options that contradict the data set, and a budget that is too small: the message names the
+/// minimum.
 pub fn decide(
     options: &Options,
     index: &Index,
@@ -106,7 +105,7 @@ pub fn decide(
     Ok(Decision { settings, data, storage, fallbacks })
 }
 
-/// Options that change nothing for this data set, this storage or this job.
+/// Options without effect for this data set, this storage or this job.
 fn without_effect(
     options: &Options,
     settings: &Settings,
@@ -165,7 +164,7 @@ fn data_facts(
     let ragged_bytes =
         ragged_bytes(index.fields(), batch, mean_bytes, summary.longest_record_bytes, expansion);
     let layout = BatchLayout::new(index.fields(), batch, ragged_bytes).ok_or_else(|| Error::Options {
-        message: format!("a batch of {batch} samples is larger than 64 bits can say"),
+        message: format!("the batch is too large: {batch} samples overflow 64 bits"),
         hint: String::new(),
     })?;
     Ok(DataFacts {
@@ -192,7 +191,7 @@ fn storage_facts(
     let source = if files.is_local() { Level::LocalDisk } else { Level::Network };
     let is_resident = mappings.is_some_and(|mappings| mostly_resident(mappings, index));
     let memory_bytes = host::limit_bytes();
-    // Asking costs an open file per shard, and a ring.
+    // The probe costs an open file per shard, and a ring.
     let wanted = wants_direct(options, data, source, kind, is_resident, memory_bytes);
     let direct = if !wanted || !files.direct_works() {
         DirectIo::Unavailable
@@ -213,17 +212,17 @@ fn storage_facts(
     }
 }
 
-/// Whether nearly all of a few dozen spots, spread over the shards, are in the page cache.
+/// Whether 90 % of the probed ranges, spread over all shards, are in the page cache.
 fn mostly_resident(mappings: &Mappings, index: &Index) -> bool {
-    const SPOTS: u64 = 64;
-    let (mut asked, mut resident) = (0_u32, 0_u32);
+    const PROBES: u64 = 64;
+    let (mut probed, mut resident) = (0_u32, 0_u32);
     for (number, shard) in index.shards().iter().enumerate() {
-        for spot in 0..SPOTS {
-            let offset = shard.bytes / SPOTS * spot;
+        for probe in 0..PROBES {
+            let offset = shard.bytes / PROBES * probe;
             let length = shard.bytes.saturating_sub(offset).min(64 * KIB);
-            asked += 1;
+            probed += 1;
             resident += u32::from(mappings.resident(ShardId(number as u32), offset, length));
         }
     }
-    resident * 10 >= asked * 9
+    resident * 10 >= probed * 9
 }

@@ -1,5 +1,5 @@
-//! Options of a loader, as the front hands them over, and the comparison between the ranks of a
-//! node.
+//! Options of a loader, as the Python package passes them, and their comparison between the ranks
+//! of a node.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub struct OrderChoice {
 #[serde(deny_unknown_fields)]
 #[allow(clippy::struct_excessive_bools, reason = "options are independent of each other")]
 pub struct Options {
-    /// Tells several loaders of one job apart.
+    /// Distinguishes several loaders of one job.
     pub name: String,
     /// The job, as its launcher calls it.
     pub job: String,
@@ -55,7 +55,7 @@ pub struct Options {
     pub seed: u64,
     /// What happens at the end of an epoch: `wrap`, `drop`, `short`, `carry`.
     pub last: String,
-    /// Epochs that will be asked for, counted from the first; nothing is read ahead beyond them.
+    /// Number of epochs, counted from the first; nothing is read ahead beyond them.
     #[serde(default)]
     pub epochs: Option<u64>,
     /// Memory per node \[bytes\].
@@ -64,38 +64,38 @@ pub struct Options {
     /// Readers per node.
     #[serde(default)]
     pub readers: Option<u32>,
-    /// Whether the readers alone touch storage, and as few of them as the papers have: 1, or 2
-    /// above 16 ranks per node.
+    /// Whether only the readers touch storage, and as few as in the papers: 1, or 2 above 16 ranks
+    /// per node.
     #[serde(default)]
     pub roots: bool,
     /// Whether there is a reader for each rank of the node.
     #[serde(default)]
     pub reader_per_rank: bool,
-    /// What is read ahead, in windows of each lane, or in what other orders read at once.
+    /// Read-ahead in windows of each lane, or in segments for other orders.
     #[serde(default)]
     pub prefetch_windows: Option<u32>,
-    /// Steps that one read may span, where the order goes step by step.
+    /// Steps that one read may span, in orders that are read step by step.
     #[serde(default)]
     pub coalesce: Option<u32>,
-    /// How samples are found.
+    /// How samples are located.
     #[serde(default)]
     pub locate: Locate,
-    /// How storage is touched.
+    /// The access method.
     pub access: AccessChoice,
-    /// Groups of nodes whose readers take turns; 0: as many as is found out to be best; none: all
-    /// read whenever they like.
+    /// Groups of nodes that read one after another; 0: the number that measures best; none: all
+    /// nodes read at any time.
     #[serde(default)]
     pub stagger: Option<u32>,
-    /// Whether reads go around the page cache.
+    /// Whether reads bypass the page cache.
     #[serde(default)]
     pub direct: Option<bool>,
     /// Batch buffers per rank.
     #[serde(default)]
     pub batch_buffers: Option<u32>,
-    /// Whether another sample stands in for one that cannot be read or decoded.
+    /// Whether another sample replaces one that cannot be read or decoded.
     #[serde(default)]
     pub skips_bad_samples: bool,
-    /// Whether data are held against the checksums that the format keeps with them.
+    /// Whether data are checked against the checksums of the format.
     #[serde(default)]
     pub checksums: bool,
     /// How long storage may stall before it is an error \[s\].
@@ -109,14 +109,14 @@ pub struct Options {
     pub links: Option<LinksSpec>,
 }
 
-/// What belongs to one rank alone and is left out of the comparison.
+/// Options of a single rank, which are not compared.
 const OWN: [&str; 4] = ["rank", "local_rank", "launcher", "links"];
 
 impl Options {
-    /// Reads the front's JSON and checks what needs no data set.
+    /// Parses the options from JSON and checks what needs no data set.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         let options: Self = serde_json::from_str(text).map_err(|error| Error::Options {
-            message: format!("the options of the loader cannot be read: {error}"),
+            message: format!("cannot parse the options of the loader: {error}"),
             hint: String::new(),
         })?;
         options.check()?;
@@ -228,8 +228,8 @@ impl Options {
         })
     }
 
-    /// What this rank says of itself when the ranks of the node meet; `address_left` is what it has
-    /// of address space.
+    /// This rank's hello in the rendezvous: its options, the fingerprint of the data set, and the
+    /// address space that it has left.
     pub fn hello(&self, fingerprint: u128, address_left: Option<u64>) -> Vec<u8> {
         let Ok(serde_json::Value::Object(mut values)) = serde_json::to_value(self) else {
             unreachable!("options are a JSON object")
@@ -243,10 +243,10 @@ impl Options {
     }
 }
 
-/// What the fingerprint of the data set is called among the options.
+/// Key of the data set's fingerprint among the options.
 const DATA_SET: &str = "data set";
-/// The same of the address space that the rank has left \[bytes\], null without a limit; it may
-/// differ.
+/// Key of the address space that the rank has left \[bytes\], null without a limit; it may differ
+/// between ranks.
 const ADDRESS_LEFT: &str = "address space left";
 
 /// Address space of the rank that has the least of it left \[bytes\]; `None` where none has a
@@ -260,13 +260,13 @@ pub fn min_address_left(hellos: &[Vec<u8>]) -> Option<u64> {
 pub fn compare_hellos(hellos: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), String> {
     let read = |bytes: &[u8]| serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(bytes).ok();
     let Some(first) = hellos.first().and_then(|bytes| read(bytes)) else {
-        return Err("the hello of local rank 0 cannot be read".into());
+        return Err("cannot parse the hello of local rank 0".into());
     };
     let rank = |local: usize| local_ranks.get(local).copied().unwrap_or(local as u32);
     for (local, hello) in hellos.iter().enumerate().skip(1) {
         let Some(other) = read(hello) else {
             return Err(format!(
-                "the hello of rank {} cannot be read; do all ranks run the same version?",
+                "cannot parse the hello of rank {}; do all ranks run the same version?",
                 rank(local)
             ));
         };
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_disagree_are_told_on_what() {
+    fn an_error_names_the_option_on_which_ranks_disagree() {
         let one = options(|_| ()).unwrap();
         let same = options(|v| {
             v["rank"] = 0.into();

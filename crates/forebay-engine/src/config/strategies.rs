@@ -1,5 +1,5 @@
-//! Strategies that the caller of the engine plugs in. A loader without any uses the index and reads
-//! whenever it likes.
+//! Strategies that the caller of the engine plugs in. A loader without any uses the index, and its
+//! readers read at any time.
 
 use std::sync::Arc;
 
@@ -12,30 +12,29 @@ use crate::error::Error;
 /// A locator of samples.
 pub(crate) type Locator = BoxedLocator<FormatError>;
 
-/// What is plugged in.
+/// The plugged-in strategies.
 #[derive(Clone, Default)]
 pub struct Strategies {
-    /// Finds samples in place of the index.
+    /// Locates samples instead of the index.
     pub locators: Option<Arc<dyn LocatorFactory<Index = Index, Error = FormatError>>>,
-    /// Makes the index that is used.
+    /// Builds the index.
     pub scanner: Option<Arc<dyn IndexScanner<Error = FormatError>>>,
-    /// Decides when the readers of the node may read; of the leader of a node that is linked to
-    /// others.
+    /// Decides when the readers of the node may read; on the leader of a linked node.
     pub arbiter: Option<Arc<dyn ReadArbiter>>,
 }
 
 impl Strategies {
-    /// Checks that all is there that the options ask for.
+    /// Checks that the strategies that the options need are plugged in.
     pub(crate) fn check(&self, options: &Options) -> Result<(), Error> {
-        for (is_there, is_wanted, what) in [
+        for (is_present, is_wanted, what) in [
             (self.locators.is_some(), options.locate.walks(), "locator of samples"),
             (self.scanner.is_some(), options.locate == Locate::Scan, "scanner"),
             (self.arbiter.is_some(), options.stagger.is_some() && options.links.is_some(), "arbiter"),
         ] {
-            if is_there != is_wanted {
+            if is_present != is_wanted {
                 return Err(Error::Options {
                     message: format!(
-                        "plugged-in strategies: {what} (expected {is_wanted}, found {is_there})"
+                        "plugged-in strategies: {what} (expected {is_wanted}, found {is_present})"
                     ),
                     hint: String::new(),
                 });
@@ -50,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_strategy_that_nobody_plugged_in_is_refused() {
+    fn a_missing_strategy_is_rejected() {
         let options = |locate: &str| {
             let value = serde_json::json!({
                 "name": "train", "job": "j", "node": "n", "rank": 0, "size": 1, "local_rank": 0, "local_ranks": [0],
@@ -60,9 +59,10 @@ mod tests {
             Options::from_json(&value.to_string()).unwrap()
         };
         let none = Strategies::default();
-        for (locate, is_there) in [("index", true), ("provenance", true), ("cursor", false), ("scan", false)]
+        for (locate, is_present) in
+            [("index", true), ("provenance", true), ("cursor", false), ("scan", false)]
         {
-            assert_eq!(none.check(&options(locate)).is_ok(), is_there, "{locate}");
+            assert_eq!(none.check(&options(locate)).is_ok(), is_present, "{locate}");
         }
     }
 }

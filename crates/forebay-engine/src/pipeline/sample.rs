@@ -15,7 +15,7 @@ use forebay_types::{CodecChain, Extent, Located, Piece, SampleId};
 
 use crate::batch::buffer_pool::Claim;
 use crate::batch::field_writer::{decode_into, put_value};
-use crate::batch::layout::{Batch, BatchLayout, Place};
+use crate::batch::layout::{Batch, BatchLayout, FieldPlacement};
 use crate::config::options::AccessChoice;
 use crate::error::Error;
 use crate::pipeline::context::Context;
@@ -432,8 +432,25 @@ impl<'a> Step<'a> {
         scratch: &mut Scratch,
         in_place: &InPlace,
     ) -> Result<bool, Error> {
-        let column = cell % columns;
-        let into = &mut batch.bytes_mut()[scratch.places[cell].clone()];
+        let length = pick.column_bytes(column);
+        scratch.requested_bytes += length;
+        let place = batch.layout().places[column].clone();
+        let buffer = batch.bytes_mut();
+        let into = match place {
+            FieldPlacement::Dense { offset, sample_bytes } => {
+                if length != sample_bytes {
+                    return Err(bad_length(self.shared(), pick, sample_bytes, length));
+                }
+                let start = (offset + slot as u64 * sample_bytes) as usize;
+                &mut buffer[start..start + length as usize]
+            }
+            FieldPlacement::Ragged { table, item_bytes } => {
+                let start = scratch.end.next_multiple_of(item_bytes);
+                scratch.end = start + length;
+                put_value(&mut buffer[table as usize..], slot, start..scratch.end);
+                &mut buffer[start as usize..scratch.end as usize]
+            }
+        };
         match found {
             Column::Memory { bytes, value, extent, unit } => {
                 self.check(&pick.planned.located, *unit, *extent, bytes, value)?;
