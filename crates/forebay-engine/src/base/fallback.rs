@@ -1,41 +1,41 @@
-//! What a loader wanted and does in another way: the facts of `Loader.config.fallbacks`.
+//! Requests that a loader could not meet: the facts of `Loader.config.fallbacks`.
 
 use serde::{Deserialize, Serialize};
 
-/// What was wanted.
+/// A request, and what is used instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wanted {
-    /// An index computed from the recipe of the layout; the ordinary one serves.
+    /// An index computed from the recipe of the layout; else the ordinary index.
     Recipe,
-    /// A mapping of the files; `pread` serves.
+    /// A mapping of the files; else `pread`.
     Mapping,
-    /// `io_uring`; `pread` serves.
+    /// `io_uring`; else `pread`.
     IoUring,
-    /// `O_DIRECT`; the page cache serves.
+    /// `O_DIRECT`; else the page cache.
     Direct,
-    /// Steps that one read spans; groups are read a window at a time.
+    /// Steps that one read spans; else groups are read a window at a time.
     Coalesce,
-    /// Nodes that take turns; all read whenever they like.
+    /// Nodes that read one after another; else all read at any time.
     Stagger,
-    /// The cursor of another node; a root walks by itself.
+    /// The cursor of another node; else a root walks by itself.
     Handoff,
-    /// A walk through the container; the index serves.
+    /// A walk through the container; else the index.
     Walk,
     /// Checksums of records; none are computed.
     Checksums,
-    /// As many gather threads as were planned; fewer gather.
+    /// The planned number of gather threads; else fewer.
     GatherThreads,
-    /// Touching the staging ring ahead of the readers; they touch it themselves.
+    /// Prefaulting the staging ring; else readers fault its pages.
     Prefault,
 }
 
-/// Something that is done in another way than was wanted.
+/// A request that could not be met.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fallback {
-    /// What was wanted.
+    /// The request.
     pub wanted: Wanted,
-    /// Why it could not be had, for people.
+    /// Why it could not be met, for users.
     pub reason: String,
 }
 
@@ -53,7 +53,7 @@ impl Fallback {
     }
 }
 
-/// Records a fallback; of several reasons for one thing the last one stays.
+/// Records a fallback; of several reasons for one request the last one stays.
 pub(crate) fn record(fallbacks: &mut Vec<Fallback>, fallback: Fallback) {
     fallbacks.retain(|other| other.wanted != fallback.wanted);
     fallbacks.push(fallback);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_reasons_for_one_thing_the_last_one_stays() {
+    fn of_several_reasons_for_one_request_the_last_one_stays() {
         let mut fallbacks = Vec::new();
         for (wanted, reason) in [(Wanted::Walk, "a"), (Wanted::Direct, "b"), (Wanted::Walk, "c")] {
             record(&mut fallbacks, Fallback::new(wanted, reason));

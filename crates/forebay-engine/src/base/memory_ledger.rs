@@ -1,33 +1,32 @@
-//! The loaders of this process that lead a node: what of the job's memory they hold.
+//! The memory ledger: how much of the job's memory each loader holds that this process leads.
 //!
-//! `memory=` is per job and node and shared by its loaders. The leader of a node is the same
-//! process for all loaders of a job, so a table in that process is enough, and what it decides goes
-//! to all ranks with the other settings. A loader of one rank alone is a job by itself (two of them
-//! must never meet); those of one process share all the same, under one owner.
+//! The loaders of a job share `memory=` per node. The leader of a node is the same process for all
+//! loaders of a job, so a table in that process is sufficient; its decisions reach all ranks with
+//! the other settings. A loader of a single rank is a job of its own, but all such loaders of a
+//! process share one budget, under one owner.
 //!
-//! A loader *reserves* its region when it is made: memory that nobody else gets while it lives, so
-//! that all loaders which reserved can be iterated at once. Memory that was not touched costs
-//! nothing, so a process that is alone may make any number of further loaders with the default
-//! memory, which reserve nothing: they are made *on loan*. Then what is *held* counts, which is the
-//! region of each loader that was iterated:
+//! A loader *reserves* its region when it is created: no other loader gets this memory, so all
+//! loaders with a reservation can be iterated at the same time. Untouched memory costs nothing. So
+//! a single process may create any number of further loaders with the default memory, which
+//! reserve nothing: they are *on loan*. Then the memory that is *held* counts, the region of each
+//! loader that was iterated:
 //!
-//! 1. a loader holds its region from the beginning of its first iteration on ([`Share::hold`]);
-//! 2. one for which too little is left makes others give theirs up, the one first that has been
-//!    idle for longest. A loader is idle between its epochs and where an iteration was broken off;
-//!    it loses what it has read ahead, and holds nothing until it is iterated again
-//!    (`idle_memory.rs`);
-//! 3. where all others are in the middle of an epoch, it is an error that names them.
+//! 1. A loader holds its region from its first iteration on ([`Share::hold`]).
+//! 2. If too little is left, idle loaders release theirs, the one idle for longest first. A loader
+//!    is idle between its epochs, and after an iteration that was left. It loses the data that it
+//!    has read ahead, and holds nothing until its next iteration (`idle_memory.rs`).
+//! 3. If all others are in the middle of an epoch, `hold` fails with an error that names them.
 //!
-//! So shared memory stays within the budget, and a process whose loaders all reserved, as all did
-//! that fit, never notices. Ranks that share a loader do not lend: who is idle would have to be
-//! agreed on by all of them. Their loaders keep what they reserved until they are closed.
+//! So shared memory stays within the budget, and loaders with a reservation never release any.
+//! Loaders of several ranks do not lend, because all ranks would have to agree on which is idle;
+//! they keep their reservation until they are closed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 static BOOKS: Mutex<BTreeMap<String, Book>> = Mutex::new(BTreeMap::new());
 
-/// The loaders and kept data of an owner, by number.
+/// The loaders and retained values of an owner, by number.
 #[derive(Default)]
 struct Book {
     entries: BTreeMap<u64, Entry>,
@@ -40,19 +39,19 @@ struct Entry {
     /// The whole region \[bytes\].
     bytes: u64,
     reserved: bool,
-    /// What counts as held now \[bytes\].
+    /// Memory that counts as held \[bytes\].
     held_bytes: u64,
-    /// When it was last made to hold, in order.
+    /// Order of the last [`Share::hold`].
     used: u64,
-    /// The budget that it was made with \[bytes\].
+    /// The budget that it was created with \[bytes\].
     budget_bytes: u64,
     idler: Option<Arc<dyn Idle>>,
 }
 
-/// A loader that can be asked to give its memory up.
+/// A loader that can release its memory.
 pub trait Idle: Send + Sync {
-    /// Gives up all memory that nobody uses, unless the loader is in the middle of an epoch;
-    /// returns what is still in use \[bytes\].
+    /// Releases all memory that is not in use, unless the loader is in the middle of an epoch;
+    /// returns how much is still in use \[bytes\].
     fn give_up(&self) -> Option<u64>;
 }
 
@@ -68,7 +67,7 @@ pub struct Share {
 pub struct Busy {
     /// Loaders that hold memory and are not idle.
     pub names: Vec<String>,
-    /// What they hold \[bytes\].
+    /// The memory that they hold \[bytes\].
     pub held_bytes: u64,
     /// The budget \[bytes\].
     pub budget_bytes: u64,
@@ -81,20 +80,21 @@ impl Book {
         self.counted
     }
 
-    /// The largest of the budgets: a loader that was made with less could not have that from the
-    /// others.
+    /// The largest of the budgets: otherwise a loader that was created with a smaller one could not
+    /// get its memory from the others.
     fn budget_bytes(&self) -> u64 {
         self.entries.values().map(|entry| entry.budget_bytes).max().unwrap_or(0)
     }
 
-    /// What all but one hold \[bytes\].
-    fn held_beside(&self, number: u64) -> u64 {
+    /// Memory that all but one entry hold \[bytes\].
+    fn held_by_others(&self, number: u64) -> u64 {
         self.entries.iter().filter(|(other, _)| **other != number).map(|(_, entry)| entry.held_bytes).sum()
     }
 
     /// Makes an entry hold its region if that fits.
     fn hold(&mut self, number: u64) -> bool {
-        let fits = |book: &Self, bytes| book.held_beside(number).saturating_add(bytes) <= book.budget_bytes();
+        let fits =
+            |book: &Self, bytes| book.held_by_others(number).saturating_add(bytes) <= book.budget_bytes();
         let Some(bytes) = self.entries.get(&number).map(|entry| entry.bytes) else { return true };
         let holds = self.entries[&number].held_bytes == bytes;
         if !holds && !fits(self, bytes) {
@@ -108,7 +108,7 @@ impl Book {
         true
     }
 
-    /// Others that could give memory up, the one first that was used first.
+    /// Other loaders that could release memory, the least recently used first.
     fn idlers(&self, number: u64) -> Vec<(u64, Arc<dyn Idle>)> {
         let mut found: Vec<_> = self
             .entries
@@ -132,12 +132,12 @@ impl Book {
 }
 
 impl Share {
-    /// Whose budget it is a share of ([`crate::Options::budget_owner`]).
+    /// Owner of the budget ([`crate::Options::budget_owner`]).
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// From now on the loader holds nothing until [`Share::hold`], and can be asked to give that up
+    /// From now on the loader holds nothing until [`Share::hold`], and `idler` can release that
     /// again.
     pub fn is_idle_at_first(&self, idler: Arc<dyn Idle>) {
         self.with(|book| {
@@ -147,17 +147,16 @@ impl Share {
         });
     }
 
-    /// Holds all of the loader's memory, for which others that are idle give theirs up where it has
-    /// to be.
+    /// Holds all of the loader's memory; if necessary, idle loaders release theirs.
     ///
     /// # Errors
-    /// The others are in use.
+    /// The other loaders are in use.
     pub fn hold(&self) -> Result<(), Busy> {
         if self.with(|book| book.hold(self.number)) {
             return Ok(());
         }
         for (other, idler) in self.with(|book| book.idlers(self.number)) {
-            // Without the lock, as it ends threads.
+            // Without the lock, because it ends threads.
             let Some(left) = idler.give_up() else { continue };
             let fits = self.with(|book| {
                 if let Some(entry) = book.entries.get_mut(&other) {
@@ -177,13 +176,13 @@ impl Share {
     }
 }
 
-/// Bytes that loaders and kept data of this owner reserved, or hold without, as far as this process
-/// leads them.
+/// Bytes that loaders and retained values of this owner reserved, as far as this process leads
+/// them.
 pub fn taken_bytes(owner: &str) -> u64 {
     sum(owner, |entry| if entry.reserved { entry.bytes } else { 0 })
 }
 
-/// Bytes of this owner that no loader gives up.
+/// Bytes of this owner that no loader releases.
 pub fn fixed_bytes(owner: &str) -> u64 {
     sum(owner, |entry| if entry.idler.is_none() { entry.held_bytes } else { 0 })
 }
@@ -221,7 +220,7 @@ impl Drop for Share {
             books.remove(&self.owner);
         }
         drop(books);
-        // Without the lock: it may be the last to know a loader.
+        // Without the lock: this may drop the last reference to a loader.
         drop(entry);
     }
 }
@@ -232,8 +231,8 @@ mod tests {
 
     use super::*;
 
-    /// A loader that gives all but so many bytes up, or nothing (`u64::MAX`), and counts how often
-    /// it was asked.
+    /// A loader that releases all but `left` bytes, or nothing (`u64::MAX`), and counts the
+    /// requests.
     struct Loader {
         left: AtomicU64,
         asked: AtomicU64,
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_a_job_add_up_and_come_back() {
+    fn shares_of_a_job_add_up_and_are_returned() {
         let owner = "registry-test";
         let (a, b) = (take(owner, "a", 5, 100, true), take(owner, "b", 7, 100, true));
         let lent = take(owner, "c", 9, 100, false);
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn loaders_that_reserved_are_asked_for_nothing() {
+    fn loaders_with_a_reservation_release_nothing() {
         let (a, one) = share("registry-reserved", "a", 60, true, 0);
         let (b, other) = share("registry-reserved", "b", 40, true, 0);
         for share in [&a, &b, &a, &b] {
@@ -288,31 +287,31 @@ mod tests {
     }
 
     #[test]
-    fn the_loader_that_was_used_first_gives_its_memory_up_first() {
+    fn the_least_recently_used_loader_releases_its_memory_first() {
         let owner = "registry-lent";
         let (a, one) = share(owner, "a", 60, true, 0);
         let (b, other) = share(owner, "b", 40, true, 0);
         let (c, lent) = share(owner, "c", 30, false, 0);
-        // Nobody else was iterated, so there is room.
+        // No other loader was iterated, so the memory suffices.
         c.hold().unwrap();
         b.hold().unwrap();
-        // 60 beside 30 and 40.
+        // 60 in addition to 30 and 40.
         a.hold().unwrap();
         assert_eq!((one.asked(), other.asked(), lent.asked()), (0, 0, 1));
         c.hold().unwrap();
         assert_eq!((one.asked(), other.asked(), lent.asked()), (0, 1, 0));
-        assert_eq!(a.with(|book| book.held_beside(0)), 90);
+        assert_eq!(a.with(|book| book.held_by_others(0)), 90);
     }
 
     #[test]
-    fn a_loader_gets_nothing_from_loaders_that_are_iterated_and_is_told_which() {
+    fn a_loader_gets_nothing_from_loaders_that_are_iterated_and_the_error_names_them() {
         let owner = "registry-busy";
         let (a, one) = share(owner, "a", 60, true, BUSY);
         let (b, other) = share(owner, "b", 40, true, 20);
         let (c, _) = share(owner, "c", 50, false, 0);
         a.hold().unwrap();
         b.hold().unwrap();
-        // The user still has 20 of b's bytes in his hands.
+        // The user still holds 20 of b's bytes.
         let busy = c.hold().unwrap_err();
         assert_eq!((busy.names.join(" "), busy.held_bytes, busy.budget_bytes), ("a b".into(), 80, 100));
         assert_eq!((one.asked(), other.asked()), (1, 1));
@@ -323,13 +322,13 @@ mod tests {
     }
 
     #[test]
-    fn kept_data_and_loaders_of_several_ranks_give_nothing_up() {
+    fn retained_values_and_loaders_of_several_ranks_release_nothing() {
         let owner = "registry-fixed";
-        let kept = take(owner, "kept data", 70, 100, true);
+        let retained = take(owner, "retained values", 70, 100, true);
         let (lent, _) = share(owner, "a", 50, false, 0);
         assert_eq!(fixed_bytes(owner), 70);
         assert_eq!(lent.hold().unwrap_err().held_bytes, 70);
-        drop(kept);
+        drop(retained);
         lent.hold().unwrap();
     }
 }

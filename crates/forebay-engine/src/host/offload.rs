@@ -1,12 +1,11 @@
-//! Calls that may wait for storage, made by a thread of their own, so that the caller never has to
-//! wait for them to return.
+//! Runs calls that storage may block on a thread of their own, so that the caller can always give
+//! up.
 //!
-//! Opening files, building an index and asking for the state of a file are system calls that a dead
-//! mount may keep for ever. [`offload`] lets another thread make them. The caller's own thread
-//! meanwhile asks whether to go on, passes on what the work reports, warns when nothing has moved
-//! for a while, and gives up when that lasts for the limit. Work that is given up ends at its next
-//! question to the [`Host`]; where storage keeps it, its thread is left behind with all that it
-//! holds, which is why it must own what it uses.
+//! Opening files, building an index and querying a file's state are system calls that a dead mount
+//! may block for ever. [`offload`] makes them on another thread. Meanwhile the caller's own thread
+//! polls for cancellation, forwards the work's reports, warns when there is no progress, and gives
+//! up after the limit. Cancelled work ends at its next call to the [`Host`]. If storage blocks it,
+//! its thread stays behind with all that it holds; so the work must own what it uses.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,35 +20,35 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::host::warnings::Warnings;
 
-/// How often the caller is asked whether to go on.
-const ASK_EVERY: Duration = Duration::from_millis(50);
-/// How long work that is given up may take to notice it before it is left behind.
-const GIVEN_UP: Duration = Duration::from_millis(500);
+/// How often the caller is polled for cancellation.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How long cancelled work may take to end before its thread is left behind.
+const CANCEL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the work asks of the caller's own thread.
-enum Ask {
+/// A request of the work to the caller's own thread.
+enum Request {
     Warn(String),
     Structure(PathBuf, OpenOptions),
 }
 
 struct State<T> {
-    asks: VecDeque<Ask>,
-    /// Answers to what was asked about structures.
+    requests: VecDeque<Request>,
+    /// Replies to [`Request::Structure`].
     structures: VecDeque<Option<Vec<u8>>>,
     progress: Option<(String, u64, u64)>,
-    /// Counts what shows that the work goes on.
+    /// Counts signs of progress.
     moves: u64,
     stopped: bool,
-    outcome: Option<Result<T, Error>>,
+    result: Option<Result<T, Error>>,
 }
 
-/// What the two threads share.
-struct Desk<T> {
+/// State that the two threads share.
+struct Exchange<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
 }
 
-impl<T> Desk<T> {
+impl<T> Exchange<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,8 +58,8 @@ impl<T> Desk<T> {
     }
 }
 
-/// The caller, as the work sees it.
-struct Relay<T>(Arc<Desk<T>>);
+/// The work's [`Host`], which forwards to the caller's thread.
+struct Relay<T>(Arc<Exchange<T>>);
 
 impl<T: Send> Host for Relay<T> {
     fn interrupted(&self) -> bool {
@@ -69,8 +68,8 @@ impl<T: Send> Host for Relay<T> {
 
     fn progress(&self, what: &str, done: u64, all: u64) -> bool {
         let mut state = self.0.lock();
-        let is_news = state.progress.as_ref().is_none_or(|before| *before != (what.to_owned(), done, all));
-        if is_news {
+        let is_new = state.progress.as_ref().is_none_or(|before| *before != (what.to_owned(), done, all));
+        if is_new {
             state.moves += 1;
             state.progress = Some((what.to_owned(), done, all));
         }
@@ -83,7 +82,7 @@ impl<T: Send> Host for Relay<T> {
 
     fn find_hdf5_structure(&self, path: &Path, options: &OpenOptions) -> Option<Vec<u8>> {
         let mut state = self.0.lock();
-        state.asks.push_back(Ask::Structure(path.to_owned(), options.clone()));
+        state.requests.push_back(Request::Structure(path.to_owned(), options.clone()));
         self.0.changed.notify_all();
         loop {
             if let Some(found) = state.structures.pop_front() {
@@ -92,19 +91,19 @@ impl<T: Send> Host for Relay<T> {
             if state.stopped {
                 return None;
             }
-            state = self.0.wait(state, ASK_EVERY);
+            state = self.0.wait(state, POLL_INTERVAL);
         }
     }
 
     fn warn(&self, text: &str) {
-        self.0.lock().asks.push_back(Ask::Warn(text.to_owned()));
+        self.0.lock().requests.push_back(Request::Warn(text.to_owned()));
         self.0.changed.notify_all();
     }
 }
 
-/// Runs `work` on a thread of its own and waits for it as long as the caller wants to, and
-/// something moves at least every `limit_s` seconds. `what` it is for is said in warnings and
-/// errors: "loader "train" is made".
+/// Runs `work` on a thread of its own. Waits for it while the caller does not interrupt and there
+/// is progress at least every `limit_s` seconds. Warnings and errors name `what` it is for:
+/// "loader "train" is made".
 ///
 /// # Errors
 /// Those of the work; [`Error::Interrupted`]; [`Error::Stalled`].
@@ -114,32 +113,32 @@ pub fn offload<T: Send + 'static>(
     limit_s: u64,
     work: impl FnOnce(&dyn Host) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    let desk = Arc::new(Desk {
+    let exchange = Arc::new(Exchange {
         state: Mutex::new(State {
-            asks: VecDeque::new(),
+            requests: VecDeque::new(),
             structures: VecDeque::new(),
             progress: None,
             moves: 0,
             stopped: false,
-            outcome: None,
+            result: None,
         }),
         changed: Condvar::new(),
     });
-    let relay = Relay(Arc::clone(&desk));
+    let relay = Relay(Arc::clone(&exchange));
     let work = Arc::new(Mutex::new(Some(work)));
     let taken = Arc::clone(&work);
     let run = move || {
         guard::unblock();
         let Some(work) = take(&taken) else { return };
-        let outcome = catch_unwind(AssertUnwindSafe(|| work(&relay)));
-        let outcome = outcome.unwrap_or_else(|_| Err(Error::Panicked));
-        relay.0.lock().outcome = Some(outcome);
+        let result = catch_unwind(AssertUnwindSafe(|| work(&relay)));
+        let result = result.unwrap_or_else(|_| Err(Error::Panicked));
+        relay.0.lock().result = Some(result);
         relay.0.changed.notify_all();
     };
     match std::thread::Builder::new().name("forebay-aside".into()).spawn(run) {
-        Ok(_) => wait(&desk, caller, what, limit_s),
-        // At a limit of threads the caller does the work: slow storage then keeps it, which is
-        // better than no work.
+        Ok(_) => wait(&exchange, caller, what, limit_s),
+        // At a limit of threads the caller does the work itself: slow storage then blocks it, which
+        // is better than failing.
         Err(_) => take(&work).map_or_else(|| Err(Error::Panicked), |work| work(caller)),
     }
 }
@@ -148,56 +147,56 @@ fn take<T>(work: &Mutex<Option<T>>) -> Option<T> {
     work.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-fn wait<T>(desk: &Desk<T>, caller: &dyn Host, what: &str, limit_s: u64) -> Result<T, Error> {
-    let mut state = desk.lock();
+fn wait<T>(exchange: &Exchange<T>, caller: &dyn Host, what: &str, limit_s: u64) -> Result<T, Error> {
+    let mut state = exchange.lock();
     let limit = Duration::from_secs(limit_s);
     let mut warnings = Warnings::before(limit);
     let (mut moved, mut moves) = (Instant::now(), 0);
-    let mut told: Option<(String, u64, u64)> = None;
+    let mut forwarded: Option<(String, u64, u64)> = None;
     loop {
         if state.moves != moves {
             (moved, moves) = (Instant::now(), state.moves);
             warnings = Warnings::before(limit);
         }
-        // What was reported last is passed on before the end is.
-        let news = state.progress.clone().filter(|news| told.as_ref() != Some(news));
-        if let Some((of, done, all)) = news {
+        // Forward the last report before the result.
+        let report = state.progress.clone().filter(|report| forwarded.as_ref() != Some(report));
+        if let Some((of, done, all)) = report {
             drop(state);
             let goes_on = caller.progress(&of, done, all);
-            told = Some((of, done, all));
-            state = desk.lock();
+            forwarded = Some((of, done, all));
+            state = exchange.lock();
             if !goes_on {
-                return give_up(desk, state, Error::Interrupted);
+                return give_up(exchange, state, Error::Interrupted);
             }
             continue;
         }
-        if let Some(ask) = state.asks.pop_front() {
+        if let Some(request) = state.requests.pop_front() {
             drop(state);
-            let structure = match ask {
-                Ask::Warn(text) => {
+            let structure = match request {
+                Request::Warn(text) => {
                     caller.warn(&text);
                     None
                 }
-                Ask::Structure(path, options) => Some(caller.find_hdf5_structure(&path, &options)),
+                Request::Structure(path, options) => Some(caller.find_hdf5_structure(&path, &options)),
             };
-            state = desk.lock();
+            state = exchange.lock();
             if let Some(found) = structure {
                 state.structures.push_back(found);
                 state.moves += 1;
-                desk.changed.notify_all();
+                exchange.changed.notify_all();
             }
             continue;
         }
-        if let Some(outcome) = state.outcome.take() {
-            return outcome;
+        if let Some(result) = state.result.take() {
+            return result;
         }
         drop(state);
         if caller.interrupted() {
-            return give_up(desk, desk.lock(), Error::Interrupted);
+            return give_up(exchange, exchange.lock(), Error::Interrupted);
         }
         let still = moved.elapsed();
-        let words = || {
-            let so_far = match &told {
+        let description = || {
+            let so_far = match &forwarded {
                 None => String::new(),
                 Some((of, done, 0)) => format!(" ({done} {of} so far)"),
                 Some((of, done, all)) => format!(" ({done} of {all} {of} so far)"),
@@ -205,30 +204,38 @@ fn wait<T>(desk: &Desk<T>, caller: &dyn Host, what: &str, limit_s: u64) -> Resul
             format!("waiting for storage while {what}{so_far}")
         };
         if still >= limit {
-            return give_up(desk, desk.lock(), Error::Stalled { seconds: limit_s, what: words() });
+            return give_up(
+                exchange,
+                exchange.lock(),
+                Error::Stalled { seconds: limit_s, what: description() },
+            );
         }
         if warnings.is_due(still) {
-            caller.warn(&format!("nothing has moved for {} s, {}", still.as_secs(), words()));
+            caller.warn(&format!("nothing has moved for {} s, {}", still.as_secs(), description()));
         }
-        state = desk.lock();
-        if state.outcome.is_none() && state.asks.is_empty() {
-            state = desk.wait(state, ASK_EVERY);
+        state = exchange.lock();
+        if state.result.is_none() && state.requests.is_empty() {
+            state = exchange.wait(state, POLL_INTERVAL);
         }
     }
 }
 
-/// Tells the work to end, gives it a moment for that, and leaves it behind.
-fn give_up<'a, T>(desk: &'a Desk<T>, mut state: MutexGuard<'a, State<T>>, error: Error) -> Result<T, Error> {
+/// Cancels the work, waits up to [`CANCEL_TIMEOUT`] for its end, then leaves it behind.
+fn give_up<'a, T>(
+    exchange: &'a Exchange<T>,
+    mut state: MutexGuard<'a, State<T>>,
+    error: Error,
+) -> Result<T, Error> {
     state.stopped = true;
-    desk.changed.notify_all();
+    exchange.changed.notify_all();
     let begun = Instant::now();
-    while state.outcome.is_none() && begun.elapsed() < GIVEN_UP {
-        state = desk.wait(state, ASK_EVERY);
+    while state.result.is_none() && begun.elapsed() < CANCEL_TIMEOUT {
+        state = exchange.wait(state, POLL_INTERVAL);
     }
-    // What came of it is dropped here, or by its thread when that returns.
-    let outcome = state.outcome.take();
+    // The result is dropped here, or by the thread when it returns.
+    let result = state.result.take();
     drop(state);
-    drop(outcome);
+    drop(result);
     Err(error)
 }
 
@@ -237,17 +244,17 @@ mod tests {
     use super::*;
     use crate::host::NoHost;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::channel as mpsc_channel;
 
     const LONG_S: u64 = 3600;
 
     #[derive(Default)]
-    struct Told {
+    struct RecordingHost {
         texts: Mutex<Vec<String>>,
         stop: AtomicBool,
     }
 
-    impl Host for Told {
+    impl Host for RecordingHost {
         fn interrupted(&self) -> bool {
             self.stop.load(Ordering::Acquire)
         }
@@ -267,17 +274,17 @@ mod tests {
     }
 
     #[test]
-    fn the_work_reaches_the_caller_and_its_answer_comes_back() {
-        let told = Told::default();
+    fn requests_of_the_work_reach_the_caller_and_are_answered() {
+        let host = RecordingHost::default();
         let options = OpenOptions { fields: vec!["x".into()], ..OpenOptions::default() };
-        let found = offload(&told, "it is tested", LONG_S, move |caller| {
+        let found = offload(&host, "it is tested", LONG_S, move |caller| {
             caller.warn("odd");
             let found = caller.find_hdf5_structure(Path::new("here"), &options);
             assert!(caller.progress("pages", 3, 3) && !caller.interrupted());
             Ok(found)
         });
         assert_eq!(found.unwrap().unwrap(), b"here [\"x\"]");
-        assert_eq!(*told.texts.lock().unwrap(), ["odd", "pages 3/3"]);
+        assert_eq!(*host.texts.lock().unwrap(), ["odd", "pages 3/3"]);
     }
 
     #[test]
@@ -289,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn work_that_storage_keeps_is_left_behind_after_the_limit_and_on_interruption() {
+    fn blocked_work_is_left_behind_after_the_limit_and_on_interruption() {
         for limit_s in [1, LONG_S] {
-            let told = Told::default();
-            told.stop.store(limit_s == LONG_S, Ordering::Release);
-            let (answer, storage) = channel::<()>();
-            let (ended, has_ended) = channel();
+            let host = RecordingHost::default();
+            host.stop.store(limit_s == LONG_S, Ordering::Release);
+            let (answer, storage) = mpsc_channel::<()>();
+            let (ended, has_ended) = mpsc_channel();
             // Storage has not answered when this returns: the answer is given below.
-            let given_up = offload(&told, "it is tested", limit_s, move |caller| {
+            let given_up = offload(&host, "it is tested", limit_s, move |caller| {
                 caller.progress("pages", 7, 0);
                 let _ = storage.recv();
                 ended.send(caller.interrupted()).unwrap();
@@ -310,16 +317,16 @@ mod tests {
                 other => panic!("{other:?}"),
             }
             answer.send(()).unwrap();
-            assert!(has_ended.recv().unwrap(), "it is told to end");
+            assert!(has_ended.recv().unwrap(), "it is cancelled");
         }
     }
 
     #[test]
-    fn work_that_moves_is_never_given_up() {
+    fn work_with_progress_is_never_cancelled() {
         let moved = offload(&NoHost, "it is tested", 1, |caller| {
             for step in 0..8 {
                 std::thread::sleep(Duration::from_millis(250));
-                // Either way of moving.
+                // Both kinds of progress.
                 if step % 2 == 0 {
                     caller.waits_for_others();
                 } else {
