@@ -14,9 +14,9 @@
 //!    and no process of this machine carries the rank any more. Then it has ended for the launcher
 //!    as well.
 //!
-//! A living rank is never reported as ended. A rank that ended before the first probe looks like one
-//! that has not started. Without a variable, as under `multiprocessing`, processes cannot be mapped
-//! to ranks: then only the number of ended children of the parent is reported.
+//! A living rank is never reported as ended. A rank that ended before the first probe looks like
+//! one that has not started. Without a variable, as under `multiprocessing`, processes cannot be
+//! mapped to ranks: then only the number of ended children of the parent is reported.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

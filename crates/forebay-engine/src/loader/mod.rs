@@ -387,8 +387,8 @@ impl Engine {
         Err(self.failure_detector.error(loss, what()))
     }
 
-    /// Ends an iteration early, or with `None` the current one. The node continues without this rank
-    /// until its next `start`.
+    /// Ends an iteration early, or with `None` the current one. The node continues without this
+    /// rank until its next `start`.
     ///
     /// Does nothing for a stale iteration.
     pub fn leave(&self, iteration: Option<u64>) -> Result<(), Error> {

@@ -4,11 +4,11 @@
 //! kind (1 byte) | channel (1) | 0 (2) | length of the body (4, little-endian) | body
 //! ```
 //!
-//! A message is split into pieces of at most [`MAX_PIECE_BYTES`], so that a large one does not delay
-//! small ones of other channels. The pieces of one channel are in order and do not interleave. The
-//! receiver acknowledges pieces; at most [`WINDOW_BYTES`] are in flight unacknowledged. So a peer
-//! that is stopped for minutes never closes its TCP window, which would look like a failed node
-//! (`io_thread.rs`).
+//! A message is split into pieces of at most [`MAX_PIECE_BYTES`], so that a large one does not
+//! delay small ones of other channels. The pieces of one channel are in order and do not
+//! interleave. The receiver acknowledges pieces; at most [`WINDOW_BYTES`] are in flight
+//! unacknowledged. So a peer that is stopped for minutes never closes its TCP window, which would
+//! look like a failed node (`io_thread.rs`).
 
 use crate::base::failure::PeerFailure;
 

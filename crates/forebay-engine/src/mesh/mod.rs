@@ -117,8 +117,8 @@ impl Links {
     /// Sends a message to a node. Returns at once; messages of one channel arrive in order.
     ///
     /// # Errors
-    /// If the node is gone or lost, the message is larger than [`MAX_MESSAGE_BYTES`], or the links are
-    /// closed.
+    /// If the node is gone or lost, the message is larger than [`MAX_MESSAGE_BYTES`], or
+    /// the links are closed.
     pub fn send(&self, to: usize, channel: Channel, payload: impl Into<Arc<[u8]>>) -> Result<(), LinkError> {
         self.send_each([to], channel, &payload.into())
     }

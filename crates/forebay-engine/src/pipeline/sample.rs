@@ -271,13 +271,13 @@ impl<'a> Step<'a> {
                 let length = pick.column_bytes(column);
                 scratch.requested_bytes += length;
                 let start = match *place {
-                    Place::Dense { offset, sample_bytes } if length == sample_bytes => {
+                    FieldPlacement::Dense { offset, sample_bytes } if length == sample_bytes => {
                         offset + slot as u64 * sample_bytes
                     }
-                    Place::Dense { sample_bytes, .. } => {
+                    FieldPlacement::Dense { sample_bytes, .. } => {
                         return Err((slot, bad_length(self.shared(), *pick, sample_bytes, length)));
                     }
-                    Place::Ragged { table, item_bytes } => {
+                    FieldPlacement::Ragged { table, item_bytes } => {
                         let start = scratch.end.next_multiple_of(item_bytes);
                         scratch.end = start + length;
                         put_value(&mut buffer[table as usize..], slot, start..scratch.end);
@@ -432,25 +432,8 @@ impl<'a> Step<'a> {
         scratch: &mut Scratch,
         in_place: &InPlace,
     ) -> Result<bool, Error> {
-        let length = pick.column_bytes(column);
-        scratch.requested_bytes += length;
-        let place = batch.layout().places[column].clone();
-        let buffer = batch.bytes_mut();
-        let into = match place {
-            FieldPlacement::Dense { offset, sample_bytes } => {
-                if length != sample_bytes {
-                    return Err(bad_length(self.shared(), pick, sample_bytes, length));
-                }
-                let start = (offset + slot as u64 * sample_bytes) as usize;
-                &mut buffer[start..start + length as usize]
-            }
-            FieldPlacement::Ragged { table, item_bytes } => {
-                let start = scratch.end.next_multiple_of(item_bytes);
-                scratch.end = start + length;
-                put_value(&mut buffer[table as usize..], slot, start..scratch.end);
-                &mut buffer[start as usize..scratch.end as usize]
-            }
-        };
+        let column = cell % columns;
+        let into = &mut batch.bytes_mut()[scratch.places[cell].clone()];
         match found {
             Column::Memory { bytes, value, extent, unit } => {
                 self.check(&pick.planned.located, *unit, *extent, bytes, value)?;

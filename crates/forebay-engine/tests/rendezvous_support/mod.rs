@@ -232,8 +232,8 @@ pub fn sockets_of(rank: &Rank) -> usize {
     targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Pidfds that a process has open: a leader that waits has its own, and one per follower that sent its
-/// hello.
+/// Pidfds that a process has open: a leader that waits has its own, and one per follower that sent
+/// its hello.
 pub fn pidfds_of(rank: &Rank) -> usize {
     let Ok(fds) = std::fs::read_dir(format!("/proc/{}/fd", rank.pid())) else { return 0 };
     let targets = fds.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
