@@ -21,7 +21,10 @@ __all__ = [
     "OrderState",
     "Siblings",
     "Watchdog",
+    "check_strategy",
     "limit",
+    "option_expected",
+    "option_words",
     "pfs_limit",
     "pfs_predict",
     "pfs_presets",
@@ -155,6 +158,9 @@ def limit(
     cold: bool = False,
     pool_bytes: int = 0,
 ) -> dict[str, Any]: ...
+def option_expected(name: str, json: str) -> str | None: ...
+def option_words(name: str) -> list[str]: ...
+def check_strategy(json: str) -> None: ...
 def runtime_directory(*, make: bool) -> Path: ...
 
 # The emulated parallel file system; configurations, specifications and answers are JSON (docs/pfs.md, docs/cost-model.md).

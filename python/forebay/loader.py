@@ -17,6 +17,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Never, NoReturn, Self
 
 import numpy as np
@@ -34,8 +35,6 @@ from forebay.config import Config, from_engine
 from forebay.dataset import Dataset, PathLike, open
 from forebay.options import (
     AUTO,
-    PER_NODE,
-    PER_RANK,
     Group,
     Strategy,
     check_stagger,
@@ -226,7 +225,7 @@ class Loader:
         return {"kind": "given", "samples": None, "window": None, "lanes": None}
 
     def _make_engine(self, channel: Channel | None) -> _native.Engine:
-        rank_info, strategy = self._rank_info, self._options["strategy"]
+        rank_info = self._rank_info
         shared = {
             "name": self.name,
             "size": rank_info.size,
@@ -236,18 +235,9 @@ class Loader:
             "last": self._options["last"],
             "epochs": self._options["epochs"],
             "memory_bytes": self._options["memory"],
-            "readers": None if strategy.readers in (PER_NODE, PER_RANK) else strategy.readers,
-            "roots": strategy.readers == PER_NODE,
-            "reader_per_rank": strategy.readers == PER_RANK,
-            "prefetch_windows": strategy.prefetch_windows,
-            "coalesce": strategy.coalesce,
-            "stagger": 0 if strategy.stagger == AUTO else strategy.stagger,
-            "locate": strategy.locate,
-            "access": strategy.access,
-            "direct": strategy.direct,
+            "strategy": asdict(self._options["strategy"]),
             "skips_bad_samples": self._options["bad_samples"] == "skip",
             "checksums": self._options["checksums"],
-            "batch_buffers": strategy.batch_buffers,
             "timeout_s": math.ceil(self._options["timeout"]),
         }
         links, listener = None, None

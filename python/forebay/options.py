@@ -16,28 +16,22 @@ between nodes.
 from __future__ import annotations
 
 import difflib
-import math
+import json
 import os
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from forebay import _native
 from forebay._core import OptionError, option_error
 
 __all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "parse_bytes", "resolve"]
 
-ORDERS = ("sequential", "contiguous", "shuffle", "group")
-BAD_SAMPLES = ("raise", "skip")
-LASTS = ("wrap", "drop", "short", "carry")
-ACCESSES = ("auto", "mmap", "pread", "io_uring")
-LOCATES = ("index", "cursor", "handoff", "scan", "provenance")
-# Those that go from record to record while samples are needed.
-WALKS = ("cursor", "handoff")
+ORDERS, LASTS, BAD_SAMPLES = (tuple(_native.option_words(name)) for name in ("order", "last", "bad_samples"))
 PER_NODE = "per_node"
 PER_RANK = "per_rank"
 AUTO = "auto"
@@ -80,14 +74,6 @@ _warned_of: set[str] = set()
 # How much a name has to be like another to be taken for it.
 _NEARLY = 0.85
 
-_MAX_SEED = 2**64 - 1
-# Most samples per step, readers, buffers, groups and the like: more than any machine holds, and
-# within 32 bits.
-_MAX_COUNT = 2**32 - 1
-# What a file offset can count [bytes].
-_MAX_BYTES = 2**63 - 1
-# Thirty years, which clocks can still add [s].
-_MAX_SECONDS = 10**9
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}
@@ -96,17 +82,52 @@ _UNITS |= {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)}
 _UNITS |= {prefix: 1024**power for power, prefix in enumerate("kmgt", 1)}
 
 
-def _positive(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise option_error(f"{name}: expected an integer of at least 1, found {value!r}")
-    if value > _MAX_COUNT:
-        raise option_error(f"{name}: expected an integer of at most {_MAX_COUNT}, found {value}")
+def _check(origin: str, name: str, value: Any, given: str | None = None) -> Any:
+    """Return a value that the engine takes for the option ``name``; ``given`` is how it was written.
+
+    Raises
+    ------
+    OptionError
+        If it does not; the message begins with ``origin``.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        text = "null"
+    if (expected := _native.option_expected(name, text)) is not None:
+        separator = ";" if "," in expected else ","
+        raise option_error(
+            f"{origin}: expected {expected}{separator} found {repr(value) if given is None else given}"
+        )
     return value
 
 
-def check_stagger(name: str, value: object) -> int | str:
-    """Return a number of groups that take turns, or ``"auto"``."""
-    return AUTO if value == AUTO else _positive(name, value)
+def _number(value: object) -> object:
+    """Convert an integer of numpy, or a number in a text; return anything else as it is."""
+    if isinstance(value, str):
+        for kind in (int, float):
+            try:
+                return kind(value)
+            except ValueError:
+                pass
+    elif hasattr(value, "__index__") and not isinstance(value, bool):
+        return int(value.__index__())
+    return value
+
+
+def _flag(value: object) -> object:
+    """Convert ``"true"`` or ``"false"``; return anything else as it is."""
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def check_stagger(origin: str, value: object) -> int | str:
+    """Return a number of groups of nodes that take turns, or ``"auto"``."""
+    found: int | str = _check(origin, "strategy.stagger", _number(value))
+    return found
 
 
 def _choice(name: str, value: object, valid: Sequence[str]) -> str:
@@ -145,9 +166,7 @@ class Group:
     lanes: int | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if (value := getattr(self, field.name)) is not None:
-                _positive(f"Group({field.name}=)", value)
+        _check_fields(self, "order")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,118 +231,65 @@ class Strategy:
     prefetch_windows: int | None = None
 
     def __post_init__(self) -> None:
-        _choice("Strategy(locate=)", self.locate, LOCATES)
-        _choice("Strategy(access=)", self.access, ACCESSES)
-        if self.readers is not None and self.readers not in (PER_NODE, PER_RANK):
-            _positive("Strategy(readers=)", self.readers)
-        if self.coalesce is not None:
-            _positive("Strategy(coalesce=)", self.coalesce)
-        if self.prefetch_windows is not None:
-            _positive("Strategy(prefetch_windows=)", self.prefetch_windows)
-        if self.stagger is not None:
-            check_stagger("Strategy(stagger=)", self.stagger)
-        if self.batch_buffers is not None and _positive("Strategy(batch_buffers=)", self.batch_buffers) < 2:
-            raise option_error(f"Strategy(batch_buffers=): expected at least 2, found {self.batch_buffers}")
-        if self.direct is not None and not isinstance(self.direct, bool):
-            raise option_error(f"Strategy(direct=): expected True, False or None; found {self.direct!r}")
-        if self.locate in WALKS and self.access != "mmap":
-            raise option_error(
-                f"Strategy(locate={self.locate!r}, access={self.access!r}): a cursor walks through a mapping",
-                "add access='mmap', or take strategy='lmdb'",
-            )
-        if self.direct and self.access == "mmap":
-            raise option_error(
-                "Strategy(access='mmap', direct=True): a mapping always goes through the page cache"
-            )
+        _check_fields(self, "strategy")
+        _native.check_strategy(json.dumps(asdict(self)))
+
+
+def _check_fields(one: Group | Strategy, prefix: str) -> None:
+    """Convert and check the parameters; None is not given where it is the default."""
+    for field in fields(one):
+        value = _number(given) if not isinstance(given := getattr(one, field.name), str) else given
+        if value is not None or field.default is not None:
+            _check(f"{type(one).__name__}({field.name}=)", f"{prefix}.{field.name}", value)
+            object.__setattr__(one, field.name, value)
+
+
+_Kind = TypeVar("_Kind", Group, Strategy)
 
 
 def parse_bytes(name: str, value: object) -> int:
-    """Return a number of bytes from an integer or text: ``"2GiB"``, ``"2G"`` (equal), ``"500 MB"``."""
-    size = 0
-    if hasattr(value, "__index__") and not isinstance(value, bool):
-        size = int(value.__index__())
-    elif isinstance(value, str) and (match := _BYTES.match(value)):
+    """Return a number of bytes from an integer or text: ``"2GiB"``, ``"2G"`` (equal), ``"500 MB"``.
+
+    Raises
+    ------
+    OptionError
+        If it is no positive number of bytes; the message begins with ``name``.
+    """
+    size = _number(value) if not isinstance(value, str) else None
+    if isinstance(value, str) and (match := _BYTES.match(value)):
         factor = _UNITS.get(match.group(2).lower(), 0)
-        size = int(float(match.group(1)) * factor)
-    if 0 < size <= _MAX_BYTES:
-        return size
-    if size > _MAX_BYTES:
-        raise option_error(f"{name}: expected at most {_MAX_BYTES} bytes, found {value!r}")
-    raise option_error(
-        f"{name}: expected a positive number of bytes, found {value!r}", 'write for example "2GiB"'
-    )
-
-
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, str):
-        try:
-            return int(value)
-        except ValueError:
-            pass
-    elif hasattr(value, "__index__") and not isinstance(value, bool):
-        return int(value.__index__())
-    raise option_error(f"{name}: expected an integer, found {value!r}")
-
-
-def _count(name: str, value: object) -> int:
-    return _positive(name, _integer(name, value))
-
-
-def _readers(name: str, value: object) -> int | str:
-    return str(value) if value in (PER_NODE, PER_RANK) else _count(name, value)
-
-
-def _stagger(name: str, value: object) -> int | str:
-    return AUTO if value == AUTO else _count(name, value)
-
-
-def _seed(name: str, value: object) -> int:
-    seed = _integer(name, value)
-    if not 0 <= seed <= _MAX_SEED:
-        raise option_error(f"{name}: expected an integer from 0 to 2**64 - 1, found {seed}")
-    return seed
-
-
-def _seconds(name: str, value: object) -> float:
-    try:
-        seconds = (
-            float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+        size = int(float(match.group(1)) * factor) or None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise option_error(
+            f"{name}: expected a positive number of bytes, found {value!r}", 'write for example "2GiB"'
         )
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise option_error(f"{name}: expected a positive number of seconds, found {value!r}")
-    if seconds > _MAX_SECONDS:
-        raise option_error(f"{name}: expected at most {_MAX_SECONDS} seconds, found {value!r}")
-    return seconds
+    checked: int = _check(name, "memory", size, repr(value))
+    return checked
 
 
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise option_error(f"{name}: expected a non-empty string, found {value!r}")
-    return value
-
-
-def _boolean(name: str, value: str) -> bool:
-    return _choice(name, value.lower(), ("true", "false")) == "true"
-
-
-def _flag(name: str, value: object) -> bool:
-    return value if isinstance(value, bool) else _boolean(name, str(value))
+def _checked(name: str, convert: Callable[[object], object]) -> Callable[[str, object], Any]:
+    return lambda origin, value: _check(origin, name, convert(value))
 
 
 def _choose(valid: Sequence[str]) -> Callable[[str, object], str]:
     return lambda name, value: _choice(name, value, valid)
 
 
-def _details(name: str, text: str, kinds: Mapping[str, Callable[[str, str], Any]]) -> dict[str, Any]:
+def _details(origin: str, text: str, kind: type[Group | Strategy]) -> dict[str, Any]:
     """Read ``key=value,key=value``."""
-    found = {}
-    for part in filter(None, text.split(",")):
-        key, _, value = part.partition("=")
-        _choice(name, key, tuple(kinds))
-        found[key] = kinds[key](f"{name} ({key})", value)
-    return found
+    parts = [part.partition("=") for part in filter(None, text.split(","))]
+    _check_keys(origin, [key for key, _, _ in parts], kind)
+    return {key: _number(_flag(value)) for key, _, value in parts}
+
+
+def _make(origin: str, kind: type[_Kind], details: Mapping[str, Any]) -> _Kind:
+    """Make a group order or a strategy from parameters that came from ``origin``."""
+    try:
+        return kind(**details)
+    except OptionError as error:
+        if origin.endswith("="):
+            raise  # an argument: the parameter says it all
+        raise option_error(f"{origin}: {error}") from error
 
 
 def _order(name: str, value: object) -> str | Group | Callable[[int], Any]:
@@ -334,15 +300,11 @@ def _order(name: str, value: object) -> str | Group | Callable[[int], Any]:
         details = dict(value)
         kind = details.pop("kind", "group")
         if details and kind == "group":
-            _check_keys(name, details, tuple(field.name for field in fields(Group)))
-            return Group(**details)
+            _check_keys(name, details, Group)
+            return _make(name, Group, details)
         value = kind
     if isinstance(value, str) and value.startswith("group:"):
-        return Group(
-            **_details(
-                name, value.removeprefix("group:"), dict.fromkeys(("samples", "window", "lanes"), _count)
-            )
-        )
+        return _make(name, Group, _details(name, value.removeprefix("group:"), Group))
     if value not in ORDERS:
         raise option_error(
             f"{name}: expected one of {', '.join(ORDERS)}, forebay.Group(...) or a function of the epoch; found {value!r}"
@@ -357,27 +319,17 @@ def _strategy(name: str, value: object) -> Strategy:
     details: dict[str, Any] = {}
     if isinstance(value, Mapping):
         details = dict(value)
-        _check_keys(name, details, ("name", *(field.name for field in fields(Strategy))))
         value = details.pop("name", "forebay")
+        _check_keys(name, details, Strategy)
     elif isinstance(value, str) and ":" in value:
         value, _, text = value.partition(":")
-        kinds = {
-            "locate": _text,
-            "access": _text,
-            "readers": _readers,
-            "direct": _boolean,
-            "batch_buffers": _count,
-            "coalesce": _count,
-            "prefetch_windows": _count,
-            "stagger": _stagger,
-        }
-        details = _details(name, text, kinds)
-    return Strategy(**{**PRESETS[_choice(name, value, STRATEGIES)], **details})
+        details = _details(name, text, Strategy)
+    return _make(name, Strategy, {**PRESETS[_choice(name, value, STRATEGIES)], **details})
 
 
-def _check_keys(name: str, found: Mapping[str, Any], valid: Sequence[str]) -> None:
+def _check_keys(name: str, found: Iterable[str], kind: type[Group | Strategy]) -> None:
     for key in found:
-        _choice(name, key, valid)
+        _choice(name, key, tuple(field.name for field in fields(kind)))
 
 
 # Arguments of other loaders, and what does here what they do there.
@@ -441,37 +393,52 @@ class Option:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("batch_size", None, _count, "samples per rank and step"),
-    Option("global_batch", None, _count, "samples of all ranks and step, instead of batch_size"),
+    Option("batch_size", None, _checked("batch_size", _number), "samples per rank and step"),
+    Option(
+        "global_batch",
+        None,
+        _checked("global_batch", _number),
+        "samples of all ranks and step, instead of batch_size",
+    ),
     Option("order", "group", _order, "which sample stands where: " + ", ".join(ORDERS)),
-    Option("name", "train", _text, "tells several loaders of one job apart"),
-    Option("seed", 0, _seed, "with the epoch, decides every shuffle"),
+    Option("name", "train", _checked("name", _same), "tells several loaders of one job apart"),
+    Option("seed", 0, _checked("seed", _number), "with the epoch, decides every shuffle"),
     Option("world", "auto", _choose(WORLDS), "who is in the job: " + ", ".join(WORLDS)),
     Option("strategy", Strategy(), _strategy, "how samples are fetched: " + ", ".join(STRATEGIES)),
     Option("memory", None, parse_bytes, "staging blocks and batch buffers of a node, in bytes or as 2GiB"),
     Option("tiers", None, _tiers, "not in this version"),
-    Option("epochs", None, _count, "epochs that will be asked for; nothing is read ahead beyond them"),
-    Option("last", "wrap", _choose(LASTS), "what the end of an epoch does: " + ", ".join(LASTS)),
+    Option(
+        "epochs",
+        None,
+        _checked("epochs", _number),
+        "epochs that will be asked for; nothing is read ahead beyond them",
+    ),
+    Option("last", "wrap", _checked("last", _same), "what the end of an epoch does: " + ", ".join(LASTS)),
     Option(
         "bad_samples",
         "raise",
-        _choose(BAD_SAMPLES),
+        _checked("bad_samples", _same),
         "what a sample that cannot be read does: " + ", ".join(BAD_SAMPLES),
     ),
     Option(
         "checksums",
         False,
-        _flag,
+        _checked("checksums", _flag),
         "whether the checksum of every record is computed, where the format has one",
     ),
     Option(
         "timeout",
         600.0,
-        _seconds,
+        _checked("timeout", _number),
         "seconds of stalled storage, or of waiting for other ranks, before an error",
     ),
     Option("format", None, _choose(FORMATS), "the container format (forebay.open): " + ", ".join(FORMATS)),
-    Option("database", None, _text, "named sub-database of an LMDB environment (forebay.open)"),
+    Option(
+        "database",
+        None,
+        _checked("database", _same),
+        "named sub-database of an LMDB environment (forebay.open)",
+    ),
     Option(
         "schema", "auto", _choose(SCHEMAS), "how records become fields (forebay.open): " + ", ".join(SCHEMAS)
     ),
@@ -506,7 +473,8 @@ def _configuration(environment: Mapping[str, str]) -> tuple[dict[str, Any], str]
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise option_error(f"configuration file {path}: not valid TOML: {error}") from error
-    _check_keys(f"configuration file {path}", found, tuple(_BY_NAME))
+    for key in found:
+        _choice(f"configuration file {path}", key, tuple(_BY_NAME))
     return found, str(path)
 
 

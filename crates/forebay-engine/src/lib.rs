@@ -46,7 +46,8 @@ pub mod shm;
 pub use {
     batch::layout::{Batch, BatchLayout, FieldPlacement},
     config::Settings,
-    config::options::{AccessChoice, Locate, Options, OrderChoice},
+    config::options::{AccessChoice, Locate, Options, OrderChoice, StrategyChoice},
+    config::rules::{expected as expected_of_option, words as option_words},
     config::strategies::Strategies,
     dataset::shuffle_quality::{GroupSize, ShuffleQuality},
     dataset::{Built, INDEX_THREADS, IndexedDataset, Loaded},

@@ -28,13 +28,13 @@ pub(crate) struct Engine {
 fn strategies(source: &IndexedDataset, options: &Options) -> Strategies {
     let dataset = || Arc::clone(source.dataset());
     let mut strategies = Strategies::default();
-    match options.locate {
+    match options.strategy.locate {
         Locate::Cursor => strategies.locators = Some(Arc::new(CursorWalks::new(dataset()))),
         Locate::Handoff => strategies.locators = Some(Arc::new(HandoffWalks::new(dataset()))),
         Locate::Scan => strategies.scanner = Some(Arc::new(CursorScan::new(dataset()))),
         Locate::Index | Locate::Provenance => {}
     }
-    if let (Some(groups), Some(links)) = (options.stagger, &options.links) {
+    if let (Some(groups), Some(links)) = (options.strategy.stagger_groups(), &options.links) {
         strategies.arbiter = Some(Arc::new(TokenClient::new(links.own_node, links.nodes.0.len(), groups)));
     }
     strategies

@@ -11,6 +11,7 @@ mod errors;
 mod limit;
 mod listener;
 mod log;
+mod options;
 mod pfs;
 mod recipe;
 mod runtime_directory;
@@ -39,6 +40,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<state::OrderState>()?;
     module.add_class::<watchdog::Watchdog>()?;
     module.add_function(wrap_pyfunction!(limit::limit, module)?)?;
+    module.add_function(wrap_pyfunction!(options::option_expected, module)?)?;
+    module.add_function(wrap_pyfunction!(options::words_of_option, module)?)?;
+    module.add_function(wrap_pyfunction!(options::check_strategy, module)?)?;
     module.add_function(wrap_pyfunction!(runtime_directory::runtime_directory, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_spec, module)?)?;

@@ -6,6 +6,7 @@
 
 mod memory;
 pub(crate) mod options;
+pub(crate) mod rules;
 pub(crate) mod strategies;
 
 use forebay_format::Index;
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use self::memory::{budget, may_map};
 use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::BatchLayout;
-use crate::config::options::{Locate, Options};
+use crate::config::options::{Locate, Options, Per, Readers};
 use crate::dataset::IndexOrigin;
 use crate::dataset::shuffle_quality;
 use crate::error::Error;
@@ -114,19 +115,19 @@ fn without_effect(
 ) -> Vec<Fallback> {
     let mut fallbacks = Vec::new();
     let mut add = |wanted, reason: &str| fallbacks.push(Fallback::new(wanted, reason));
-    if options.direct == Some(true) && !settings.direct {
+    if options.strategy.direct == Some(true) && !settings.direct {
         add(Wanted::Direct, direct_refused.unwrap_or("the file system refuses O_DIRECT"));
     }
-    if options.coalesce.is_some() && matches!(kind, Kind::Group { .. }) {
+    if options.strategy.coalesce.is_some() && matches!(kind, Kind::Group { .. }) {
         add(Wanted::Coalesce, "the order group is read a window at a time");
     }
     if options.links.is_none() {
         let is_one_node = options.local_ranks.len() == options.size as usize;
         let reason = if is_one_node { "the job has one node" } else { "the nodes are not linked" };
-        if options.stagger.is_some() {
+        if options.strategy.stagger.is_some() {
             add(Wanted::Stagger, reason);
         }
-        if options.locate == Locate::Handoff {
+        if options.strategy.locate == Locate::Handoff {
             add(Wanted::Handoff, reason);
         }
     }
@@ -137,17 +138,21 @@ fn without_effect(
 }
 
 fn read_options(options: &Options) -> ReadOptions {
+    let strategy = &options.strategy;
     ReadOptions {
         node_ranks: options.local_ranks.len(),
-        locate: options.locate,
-        access: options.access,
-        direct: options.direct,
-        readers: options.readers,
-        roots: options.roots,
-        reader_per_rank: options.reader_per_rank,
-        coalesce: options.coalesce,
-        prefetch_windows: options.prefetch_windows,
-        batch_buffers: options.batch_buffers,
+        locate: strategy.locate,
+        access: strategy.access,
+        direct: strategy.direct,
+        readers: match strategy.readers {
+            Some(Readers::Count(readers)) => Some(readers),
+            _ => None,
+        },
+        roots: strategy.has_roots(),
+        reader_per_rank: strategy.readers == Some(Readers::Per(Per::Rank)),
+        coalesce: strategy.coalesce,
+        prefetch_windows: strategy.prefetch_windows,
+        batch_buffers: strategy.batch_buffers,
         checksums: options.checksums,
     }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use forebay_plan::config::MAX_READERS;
 pub use forebay_plan::config::{AccessChoice, Locate};
 use forebay_plan::{Kind, Last};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use crate::config::rules;
 use crate::error::Error;
 use crate::mesh::LinksSpec;
 
@@ -26,6 +27,111 @@ pub struct OrderChoice {
     /// Lanes.
     #[serde(default)]
     pub lanes: Option<u64>,
+}
+
+/// How samples get from storage into batches, as `forebay.Strategy` has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StrategyChoice {
+    /// How samples are located.
+    pub locate: Locate,
+    /// The access method.
+    pub access: AccessChoice,
+    /// Readers per node.
+    pub readers: Option<Readers>,
+    /// Whether reads bypass the page cache.
+    pub direct: Option<bool>,
+    /// Batch buffers per rank.
+    pub batch_buffers: Option<u32>,
+    /// Steps that one read may span, in orders that are read step by step.
+    pub coalesce: Option<u32>,
+    /// Groups of nodes that read one after another; none: all nodes read at any time.
+    pub stagger: Option<Stagger>,
+    /// Read-ahead in windows of each lane, or in segments for other orders.
+    pub prefetch_windows: Option<u32>,
+}
+
+impl StrategyChoice {
+    /// Groups of nodes that read one after another; 0: the number that measures best.
+    #[must_use]
+    pub fn stagger_groups(&self) -> Option<u32> {
+        self.stagger.map(|stagger| match stagger {
+            Stagger::Groups(groups) => groups,
+            Stagger::Measured(Auto::Auto) => 0,
+        })
+    }
+
+    /// Whether only the readers touch storage, and as few as in the papers.
+    #[must_use]
+    pub fn has_roots(&self) -> bool {
+        self.readers == Some(Readers::Per(Per::Node))
+    }
+
+    /// Checks which values go together.
+    ///
+    /// # Errors
+    /// With the values as the user wrote them.
+    pub fn check(&self) -> Result<(), Error> {
+        let wrong = |message: String, hint: &str| Err(Error::Options { message, hint: hint.into() });
+        if self.locate.walks() && self.access != AccessChoice::Mmap {
+            let (locate, access) = (quoted(&self.locate), quoted(&self.access));
+            return wrong(
+                format!("Strategy(locate={locate}, access={access}): a cursor walks through a mapping"),
+                "add access=\"mmap\", or take strategy=\"lmdb\"",
+            );
+        }
+        if self.direct == Some(true) && self.access == AccessChoice::Mmap {
+            return wrong(
+                "Strategy(access=\"mmap\", direct=True): a mapping always uses the page cache".into(),
+                "",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The word of an option, with quotes.
+fn quoted(word: &impl Serialize) -> String {
+    serde_json::to_string(word).unwrap_or_default()
+}
+
+/// Readers per node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Readers {
+    /// This many.
+    Count(u32),
+    /// As many as follow from the ranks.
+    Per(Per),
+}
+
+/// What the number of readers follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Per {
+    /// 1, or 2 above 16 ranks; only they touch storage, like the roots of the papers.
+    #[serde(rename = "per_node")]
+    Node,
+    /// One for each rank.
+    #[serde(rename = "per_rank")]
+    Rank,
+}
+
+/// Groups of nodes that read one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Stagger {
+    /// This many.
+    Groups(u32),
+    /// The number that measures best.
+    Measured(Auto),
+}
+
+/// The word `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Auto {
+    /// Decided by a measurement.
+    #[serde(rename = "auto")]
+    Auto,
 }
 
 /// All options of a loader.
@@ -61,37 +167,9 @@ pub struct Options {
     /// Memory per node \[bytes\].
     #[serde(default)]
     pub memory_bytes: Option<u64>,
-    /// Readers per node.
+    /// How samples get from storage into batches.
     #[serde(default)]
-    pub readers: Option<u32>,
-    /// Whether only the readers touch storage, and as few as in the papers: 1, or 2 above 16 ranks
-    /// per node.
-    #[serde(default)]
-    pub roots: bool,
-    /// Whether there is a reader for each rank of the node.
-    #[serde(default)]
-    pub reader_per_rank: bool,
-    /// Read-ahead in windows of each lane, or in segments for other orders.
-    #[serde(default)]
-    pub prefetch_windows: Option<u32>,
-    /// Steps that one read may span, in orders that are read step by step.
-    #[serde(default)]
-    pub coalesce: Option<u32>,
-    /// How samples are located.
-    #[serde(default)]
-    pub locate: Locate,
-    /// The access method.
-    pub access: AccessChoice,
-    /// Groups of nodes that read one after another; 0: the number that measures best; none: all
-    /// nodes read at any time.
-    #[serde(default)]
-    pub stagger: Option<u32>,
-    /// Whether reads bypass the page cache.
-    #[serde(default)]
-    pub direct: Option<bool>,
-    /// Batch buffers per rank.
-    #[serde(default)]
-    pub batch_buffers: Option<u32>,
+    pub strategy: StrategyChoice,
     /// Whether another sample replaces one that cannot be read or decoded.
     #[serde(default)]
     pub skips_bad_samples: bool,
@@ -109,16 +187,37 @@ pub struct Options {
     pub links: Option<LinksSpec>,
 }
 
+/// Checks each value by itself; null was not given.
+fn check_values(prefix: &str, values: &Value) -> Result<(), Error> {
+    for name in rules::parameters(prefix) {
+        let Some(value) = values.get(name).filter(|value| !value.is_null() && !value.is_object()) else {
+            continue;
+        };
+        if let Some(expected) = rules::expected(&format!("{prefix}{name}"), value) {
+            return Err(Error::Options {
+                message: format!("{prefix}{name}: expected {expected}, found {value}"),
+                hint: String::new(),
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Options of a single rank, which are not compared.
 const OWN: [&str; 4] = ["rank", "local_rank", "launcher", "links"];
 
 impl Options {
     /// Parses the options from JSON and checks what needs no data set.
     pub fn from_json(text: &str) -> Result<Self, Error> {
-        let options: Self = serde_json::from_str(text).map_err(|error| Error::Options {
+        let unreadable = |error: serde_json::Error| Error::Options {
             message: format!("cannot parse the options of the loader: {error}"),
             hint: String::new(),
-        })?;
+        };
+        let values: Value = serde_json::from_str(text).map_err(unreadable)?;
+        check_values("", &values)?;
+        check_values("order.", &values["order"])?;
+        check_values("strategy.", &values["strategy"])?;
+        let options: Self = serde_json::from_value(values).map_err(unreadable)?;
         options.check()?;
         Ok(options)
     }
@@ -140,32 +239,9 @@ impl Options {
                 "local_rank counts the ranks of one node from 0",
             );
         }
-        if self.batch_size == 0 {
-            return wrong("batch_size is 0".into(), "a batch holds at least one sample");
-        }
-        if self.readers == Some(0) || self.readers.is_some_and(|readers| readers > MAX_READERS) {
-            return wrong(
-                format!("readers is {:?}", self.readers.unwrap_or(0)),
-                "use 1 to 64 readers per node",
-            );
-        }
-        if self.batch_buffers.is_some_and(|buffers| !(2..=64).contains(&buffers)) {
-            return wrong(
-                format!("batch_buffers is {}", self.batch_buffers.unwrap_or(0)),
-                "use 2 to 64 batch buffers per rank",
-            );
-        }
-        if self.coalesce == Some(0) {
-            return wrong("coalesce is 0".into(), "a read spans at least one step");
-        }
-        if self.locate.walks() && self.access != AccessChoice::Mmap {
-            return wrong(
-                format!("locate is cursor and access {:?}", self.access),
-                "a cursor walks through a mapping: use access=\"mmap\"",
-            );
-        }
+        self.strategy.check()?;
         let kind = self.kind(1, 1)?;
-        if self.locate == Locate::Handoff && kind != Kind::Sequential {
+        if self.strategy.locate == Locate::Handoff && kind != Kind::Sequential {
             return wrong(
                 format!(
                     "the strategy finds samples by a cursor that is handed on, and the order is {}",
@@ -175,7 +251,7 @@ impl Options {
             );
         }
         let forward = matches!(kind, Kind::Sequential | Kind::Contiguous);
-        if self.locate.walks() && !forward {
+        if self.strategy.locate.walks() && !forward {
             return wrong(
                 format!("the strategy finds samples by a cursor, and the order is {}", self.order.kind),
                 "a cursor goes from record to record, so it takes order=\"sequential\" or \"contiguous\"",
@@ -231,7 +307,7 @@ impl Options {
     /// This rank's hello in the rendezvous: its options, the fingerprint of the data set, and the
     /// address space that it has left.
     pub fn hello(&self, fingerprint: u128, address_left: Option<u64>) -> Vec<u8> {
-        let Ok(serde_json::Value::Object(mut values)) = serde_json::to_value(self) else {
+        let Ok(Value::Object(mut values)) = serde_json::to_value(self) else {
             unreachable!("options are a JSON object")
         };
         for own in OWN {
@@ -252,13 +328,13 @@ const ADDRESS_LEFT: &str = "address space left";
 /// Address space of the rank that has the least of it left \[bytes\]; `None` where none has a
 /// limit.
 pub fn min_address_left(hellos: &[Vec<u8>]) -> Option<u64> {
-    let read = |bytes: &Vec<u8>| serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(bytes).ok();
+    let read = |bytes: &Vec<u8>| serde_json::from_slice::<BTreeMap<String, Value>>(bytes).ok();
     hellos.iter().filter_map(|hello| read(hello)?.get(ADDRESS_LEFT)?.as_u64()).min()
 }
 
 /// Compares the hellos of the ranks of a node; the message names the first difference.
 pub fn compare_hellos(hellos: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), String> {
-    let read = |bytes: &[u8]| serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(bytes).ok();
+    let read = |bytes: &[u8]| serde_json::from_slice::<BTreeMap<String, Value>>(bytes).ok();
     let Some(first) = hellos.first().and_then(|bytes| read(bytes)) else {
         return Err("cannot parse the hello of local rank 0".into());
     };
@@ -271,8 +347,9 @@ pub fn compare_hellos(hellos: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), Str
             ));
         };
         for (key, value) in first.iter().filter(|(key, _)| *key != ADDRESS_LEFT) {
-            let found = other.get(key).unwrap_or(&serde_json::Value::Null);
-            if found != value {
+            let found = other.get(key).unwrap_or(&Value::Null);
+            if let Some((part, value, found)) = difference(value, found) {
+                let key = if part.is_empty() { key } else { &format!("{key}.{part}") };
                 let why =
                     if key == DATA_SET { " (other files, or other options of forebay.open)" } else { "" };
                 return Err(format!(
@@ -286,14 +363,26 @@ pub fn compare_hellos(hellos: &[Vec<u8>], local_ranks: &[u32]) -> Result<(), Str
     Ok(())
 }
 
+/// The first difference of two values: the parameter, where they are objects, and both values.
+fn difference<'a>(one: &'a Value, other: &'a Value) -> Option<(&'a str, &'a Value, &'a Value)> {
+    let (Value::Object(parameters), Value::Object(_)) = (one, other) else {
+        return (one != other).then_some(("", one, other));
+    };
+    let found = |name: &str| other.get(name).unwrap_or(&Value::Null);
+    parameters.iter().find_map(|(name, value)| {
+        let found = found(name);
+        (value != found).then_some((name.as_str(), value, found))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn options(change: impl FnOnce(&mut serde_json::Value)) -> Result<Options, Error> {
+    fn options(change: impl FnOnce(&mut Value)) -> Result<Options, Error> {
         let mut value = serde_json::json!({
             "name": "train", "job": "j", "node": "n", "rank": 1, "size": 2, "local_rank": 1, "local_ranks": [0, 1],
-            "batch_size": 8, "order": {"kind": "group"}, "seed": 0, "last": "wrap", "access": "auto", "timeout_s": 600,
+            "batch_size": 8, "order": {"kind": "group"}, "seed": 0, "last": "wrap", "timeout_s": 600,
         });
         change(&mut value);
         Options::from_json(&value.to_string())
@@ -302,16 +391,23 @@ mod tests {
     #[test]
     fn wrong_options_are_named_with_the_valid_ones() {
         assert!(options(|_| ()).is_ok());
-        let message = |change: fn(&mut serde_json::Value)| {
+        let message = |change: fn(&mut Value)| {
             let error = options(change).unwrap_err();
             format!("{error} / {}", error.hint().unwrap_or_default())
         };
         assert!(message(|v| v["rank"] = 2.into()).starts_with("rank 2 in a world of 2 ranks"));
         assert!(message(|v| v["order"]["kind"] = "random".into()).contains("valid orders: sequential"));
         assert!(message(|v| v["last"] = "pad".into()).contains("wrap, drop, short, carry"));
-        assert!(message(|v| v["batch_size"] = 0.into()).starts_with("batch_size is 0"));
+        assert!(
+            message(|v| v["batch_size"] = 0.into())
+                .starts_with("batch_size: expected an integer of at least 1, found 0")
+        );
         assert!(message(|v| v["colour"] = 0.into()).contains("colour"));
-        assert!(message(|v| v["batch_buffers"] = 1.into()).contains("2 to 64"));
+        assert!(
+            message(|v| v["strategy"]["batch_buffers"] = 1.into())
+                .starts_with("strategy.batch_buffers: expected an integer of at least 2, found 1")
+        );
+        assert!(message(|v| v["strategy"]["locate"] = "cursor".into()).contains("through a mapping"));
     }
 
     #[test]
@@ -326,6 +422,9 @@ mod tests {
         assert_eq!(compare_hellos(&[same.hello(5, Some(7)), one.hello(5, None)], &[0, 1]), Ok(()));
         let text = compare_hellos(&[same.hello(5, None), other.hello(5, None)], &[0, 1]).unwrap_err();
         assert_eq!(text, "the ranks disagree on batch_size: rank 0 has 8, rank 1 has 9");
+        let other = options(|v| v["strategy"]["coalesce"] = 2.into()).unwrap();
+        let text = compare_hellos(&[same.hello(5, None), other.hello(5, None)], &[0, 1]).unwrap_err();
+        assert_eq!(text, "the ranks disagree on strategy.coalesce: rank 0 has null, rank 1 has 2");
         let text = compare_hellos(&[same.hello(5, None), one.hello(6, None)], &[0, 1]).unwrap_err();
         assert!(text.starts_with("the ranks disagree on data set"));
         let least = |all: &[Option<u64>]| {

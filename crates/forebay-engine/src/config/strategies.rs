@@ -27,9 +27,13 @@ impl Strategies {
     /// Checks that the strategies that the options need are plugged in.
     pub(crate) fn check(&self, options: &Options) -> Result<(), Error> {
         for (is_present, is_wanted, what) in [
-            (self.locators.is_some(), options.locate.walks(), "locator of samples"),
-            (self.scanner.is_some(), options.locate == Locate::Scan, "scanner"),
-            (self.arbiter.is_some(), options.stagger.is_some() && options.links.is_some(), "arbiter"),
+            (self.locators.is_some(), options.strategy.locate.walks(), "locator of samples"),
+            (self.scanner.is_some(), options.strategy.locate == Locate::Scan, "scanner"),
+            (
+                self.arbiter.is_some(),
+                options.strategy.stagger.is_some() && options.links.is_some(),
+                "arbiter",
+            ),
         ] {
             if is_present != is_wanted {
                 return Err(Error::Options {
@@ -53,8 +57,8 @@ mod tests {
         let options = |locate: &str| {
             let value = serde_json::json!({
                 "name": "train", "job": "j", "node": "n", "rank": 0, "size": 1, "local_rank": 0, "local_ranks": [0],
-                "batch_size": 8, "order": {"kind": "sequential"}, "seed": 0, "last": "wrap", "access": "mmap",
-                "timeout_s": 600, "locate": locate,
+                "batch_size": 8, "order": {"kind": "sequential"}, "seed": 0, "last": "wrap",
+                "timeout_s": 600, "strategy": {"locate": locate, "access": "mmap"},
             });
             Options::from_json(&value.to_string()).unwrap()
         };

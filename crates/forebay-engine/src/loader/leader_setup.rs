@@ -71,12 +71,12 @@ pub(crate) fn lead(
     }
     // Roots and locators exist to touch storage: do not retain values for them.
     let locates = strategies.locators.is_some();
-    let touches = options.roots || locates;
+    let touches = options.strategy.has_roots() || locates;
     let keep_bytes = if touches { 0 } else { budget.left_bytes() / RETAINED_SHARE };
     let begun = Instant::now();
     let Loaded { index, bytes, kept, origin, mut fallbacks } = match &strategies.scanner {
         Some(scanner) => scanned_index(source, &**scanner, options, links, caller)?,
-        None if options.locate == Locate::Provenance => source.index_computed(keep_bytes, caller)?,
+        None if options.strategy.locate == Locate::Provenance => source.index_computed(keep_bytes, caller)?,
         None => source.index_keeping(keep_bytes, caller)?,
     };
     let seek = begun.elapsed();
@@ -89,7 +89,7 @@ pub(crate) fn lead(
         budget.lendable_bytes = budget.lendable_bytes.saturating_sub(taken);
     }
     let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
-    let files = open_files(source, &index, options.direct == Some(true), share_kept()?)?;
+    let files = open_files(source, &index, options.strategy.direct == Some(true), share_kept()?)?;
     let mappings = match map_within_address_space(options, &index, &files, address_left) {
         Ok(mappings) => mappings,
         // A locator needs a mapping.
@@ -135,13 +135,14 @@ fn map_within_address_space(
     files: &Arc<ShardFiles>,
     address_left: Option<u64>,
 ) -> Result<Option<Mappings>, Error> {
-    let mapped = matches!(options.access, AccessChoice::Auto | AccessChoice::Mmap) && !files.are_of_samples();
-    if mapped && (options.access == AccessChoice::Mmap || files.is_local()) {
+    let mapped =
+        matches!(options.strategy.access, AccessChoice::Auto | AccessChoice::Mmap) && !files.are_of_samples();
+    if mapped && (options.strategy.access == AccessChoice::Mmap || files.is_local()) {
         let bytes = index.shards().iter().map(|shard| shard.bytes).sum();
         config::may_map(bytes, address_left).map_err(|message| Error::Memory {
             message,
             hint: "raise the limit with `ulimit -v`, or take a strategy that needs no mapping".into(),
         })?;
     }
-    open_mappings(options.access, files)
+    open_mappings(options.strategy.access, files)
 }

@@ -456,7 +456,7 @@ impl Engine {
         let _consumer = self.consumer()?;
         let wrong =
             |message: &str, hint: &str| Err(Error::Options { message: message.into(), hint: hint.into() });
-        if self.context.options.stagger.is_none() {
+        if self.context.options.strategy.stagger.is_none() {
             return wrong(
                 "the readers of this loader take no turns",
                 "make it with stagger=\"auto\" or a number of groups",

@@ -100,7 +100,7 @@ impl Engine {
             },
             "index": index,
             "reading": {
-                "locate": context.options.locate,
+                "locate": context.options.strategy.locate,
                 "io_mode": io_mode(settings.mode),
                 "roots": settings.mode.has_roots(),
                 "access": access(settings),

@@ -125,7 +125,7 @@ impl Context {
 
     /// The gate that readers wait at, where only some nodes may read at a time.
     pub(crate) fn read_gate(&self) -> Option<&ReadGate> {
-        self.options.stagger.map(|_| self.region.gate())
+        self.options.strategy.stagger.map(|_| self.region.gate())
     }
 
     /// A plugged-in locator for these ranks of the node; `None` where the index locates samples.

@@ -33,7 +33,7 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
     }
     let announced = context.region.announced();
     let ahead = width.max((AHEAD_BYTES / block.length.max(1)).min(AHEAD_BLOCKS));
-    let other_turns = context.options.stagger.and_then(|_| planned.plan.blocks.first());
+    let other_turns = context.options.strategy.stagger.and_then(|_| planned.plan.blocks.first());
     let earliest = earliest(block.sequence, width).max(other_turns.map_or(0, |first| first.sequence));
     loop {
         let taken = announced.taken();

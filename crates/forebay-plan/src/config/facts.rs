@@ -4,11 +4,12 @@
 use serde::{Deserialize, Serialize};
 
 /// How storage is touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessChoice {
     /// From the mapping where the bytes are resident in the page cache of a local file, else by
     /// reads.
+    #[default]
     Auto,
     /// From the mapping only: missing pages are page faults.
     Mmap,

@@ -1,0 +1,159 @@
+//! Which values an option may have. Python converts types and calls [`expected`]; nothing else
+//! checks a single value.
+
+use forebay_plan::config::MAX_READERS;
+use serde_json::Value;
+
+/// Most samples per step, groups, windows and the like: more than any machine holds.
+const MAX_COUNT: u64 = u32::MAX as u64;
+/// What a file offset can count \[bytes\].
+const MAX_BYTES: u64 = i64::MAX as u64;
+/// Thirty years, which clocks can still add \[s\].
+const MAX_SECONDS: f64 = 1e9;
+/// Batch buffers per rank.
+const MAX_BUFFERS: u64 = 64;
+
+enum Rule {
+    /// An integer in a range, or one of some words.
+    Integer(u64, u64, &'static [&'static str]),
+    /// A number of bytes.
+    Bytes,
+    /// Any integer of 64 bits that is not negative.
+    Seed,
+    Seconds,
+    Flag,
+    Text,
+    OneOf(&'static [&'static str]),
+}
+
+const COUNT: Rule = Rule::Integer(1, MAX_COUNT, &[]);
+
+/// The options; those of a strategy and of the group order with their parameters.
+const RULES: &[(&str, Rule)] = &[
+    ("batch_size", COUNT),
+    ("global_batch", COUNT),
+    ("name", Rule::Text),
+    ("seed", Rule::Seed),
+    ("memory", Rule::Bytes),
+    ("epochs", COUNT),
+    ("last", Rule::OneOf(&["wrap", "drop", "short", "carry"])),
+    ("bad_samples", Rule::OneOf(&["raise", "skip"])),
+    ("checksums", Rule::Flag),
+    ("timeout", Rule::Seconds),
+    ("database", Rule::Text),
+    ("order", Rule::OneOf(&["sequential", "contiguous", "shuffle", "group"])),
+    ("order.samples", COUNT),
+    ("order.window", COUNT),
+    ("order.lanes", COUNT),
+    ("strategy.locate", Rule::OneOf(&["index", "cursor", "handoff", "scan", "provenance"])),
+    ("strategy.access", Rule::OneOf(&["auto", "mmap", "pread", "io_uring"])),
+    ("strategy.readers", Rule::Integer(1, MAX_READERS as u64, &["per_node", "per_rank"])),
+    ("strategy.direct", Rule::Flag),
+    ("strategy.batch_buffers", Rule::Integer(2, MAX_BUFFERS, &[])),
+    ("strategy.coalesce", COUNT),
+    ("strategy.stagger", Rule::Integer(1, MAX_COUNT, &["auto"])),
+    ("strategy.prefetch_windows", COUNT),
+];
+
+/// Returns what was expected of the option, or `None` if the value is valid. A value that JSON
+/// cannot hold, such as a number that is not finite, is given as null, which is never valid.
+///
+/// # Panics
+/// If there is no option of that name.
+#[must_use]
+pub fn expected(name: &str, value: &Value) -> Option<String> {
+    let (_, rule) = RULES.iter().find(|(known, _)| *known == name).expect("an option");
+    match rule {
+        Rule::Integer(min, max, words) => {
+            let is_word = value.as_str().is_some_and(|text| words.contains(&text));
+            let found = value.as_u64();
+            if is_word || found.is_some_and(|found| (min..=max).contains(&&found)) {
+                return None;
+            }
+            // What is too large for 64 bits has become a float.
+            let is_above = found.is_some_and(|found| found > *max)
+                || value.as_f64().is_some_and(|float| float.fract() == 0.0 && float > *max as f64);
+            let number = if is_above {
+                format!("an integer of at most {max}")
+            } else {
+                format!("an integer of at least {min}")
+            };
+            Some(if words.is_empty() { number } else { format!("{number}, or {}", words.join(" or ")) })
+        }
+        Rule::Bytes => match value.as_u64() {
+            Some(1..=MAX_BYTES) => None,
+            _ if value.as_f64().is_some_and(|bytes| bytes >= 1.0) => {
+                Some(format!("at most {MAX_BYTES} bytes"))
+            }
+            _ => Some("a positive number of bytes".into()),
+        },
+        Rule::Seed => value.as_u64().is_none().then(|| "an integer from 0 to 2**64 - 1".into()),
+        Rule::Seconds => match value.as_f64() {
+            Some(seconds) if seconds > MAX_SECONDS => Some(format!("at most {MAX_SECONDS} seconds")),
+            Some(seconds) if seconds > 0.0 => None,
+            _ => Some("a positive number of seconds".into()),
+        },
+        Rule::Flag => (!value.is_boolean()).then(|| "True or False".into()),
+        Rule::Text => value.as_str().is_none_or(str::is_empty).then(|| "a non-empty string".into()),
+        Rule::OneOf(words) => {
+            let is_one = value.as_str().is_some_and(|text| words.contains(&text));
+            (!is_one).then(|| format!("one of {}", words.join(", ")))
+        }
+    }
+}
+
+/// Returns the words that an option may be; empty for one that is no word.
+#[must_use]
+pub fn words(name: &str) -> &'static [&'static str] {
+    match RULES.iter().find(|(known, _)| *known == name) {
+        Some((_, Rule::OneOf(words) | Rule::Integer(_, _, words))) => words,
+        _ => &[],
+    }
+}
+
+/// Returns the options of `prefix` (`order.` or `strategy.`), in order, without it.
+#[must_use]
+pub fn parameters(prefix: &str) -> Vec<&'static str> {
+    RULES.iter().filter_map(|(name, _)| name.strip_prefix(prefix)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, text: &str) -> Option<String> {
+        expected(name, &serde_json::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn values_at_the_edges_of_a_range_are_valid_and_those_beyond_are_not() {
+        for (name, valid, wrong) in [
+            (
+                "batch_size",
+                vec!["1", "4294967295"],
+                vec!["0", "-1", "4294967296", "2.5", "true", "\"1\"", "null"],
+            ),
+            ("seed", vec!["0", "18446744073709551615"], vec!["-1", "18446744073709551616", "0.5"]),
+            ("memory", vec!["1", "9223372036854775807"], vec!["0", "9223372036854775808"]),
+            ("timeout", vec!["0.1", "5", "1000000000"], vec!["0", "-1", "1e10", "null", "\"5\""]),
+            ("strategy.readers", vec!["64", "\"per_node\"", "\"per_rank\""], vec!["65", "0", "\"auto\""]),
+            ("strategy.batch_buffers", vec!["2", "64"], vec!["1", "65"]),
+            ("strategy.stagger", vec!["1", "\"auto\""], vec!["0", "\"per_node\""]),
+            ("strategy.direct", vec!["true"], vec!["1", "\"true\""]),
+            ("last", vec!["\"carry\""], vec!["\"pad\"", "1"]),
+            ("name", vec!["\"x\""], vec!["\"\"", "1"]),
+        ] {
+            for text in valid {
+                assert_eq!(check(name, text), None, "{name}={text}");
+            }
+            for text in wrong {
+                assert!(check(name, text).is_some(), "{name}={text}");
+            }
+        }
+        assert_eq!(check("batch_size", "18446744073709551616").unwrap(), "an integer of at most 4294967295");
+        assert_eq!(
+            check("strategy.readers", "0").unwrap(),
+            "an integer of at least 1, or per_node or per_rank"
+        );
+    }
+}
