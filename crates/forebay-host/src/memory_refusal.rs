@@ -51,7 +51,7 @@ struct Process {
     address_limit: Option<u64>,
     data_limit: Option<u64>,
     maps: u64,
-    most_maps: u64,
+    max_maps: u64,
     available_bytes: u64,
 }
 
@@ -63,7 +63,7 @@ impl Process {
             address_limit: getrlimit(Resource::As).current,
             data_limit: getrlimit(Resource::Data).current,
             maps: fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count() as u64),
-            most_maps: number("/proc/sys/vm/max_map_count").unwrap_or(u64::MAX),
+            max_maps: number("/proc/sys/vm/max_map_count").unwrap_or(u64::MAX),
             available_bytes: available_bytes(),
         }
     }
@@ -86,7 +86,7 @@ impl Process {
                 };
             }
         }
-        if self.maps >= self.most_maps {
+        if self.maps >= self.max_maps {
             return MemoryRefusal {
                 cause: format!("the process has {} mappings, as many as vm.max_map_count allows", self.maps),
                 hint: "raise vm.max_map_count (sysctl), or open fewer files at once".into(),
@@ -117,7 +117,7 @@ mod tests {
             address_limit: None,
             data_limit: None,
             maps: 400,
-            most_maps: 65_530,
+            max_maps: 65_530,
             available_bytes: 300 * MIB,
         };
         change(&mut process);

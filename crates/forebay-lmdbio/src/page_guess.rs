@@ -25,8 +25,8 @@ const TAIL: f64 = 0.005;
 /// Largest guess, as a multiple of what the slice takes on average and [pages] beside that: what is
 /// read for nothing when it is wrong must stay bearable. The margins of the databases of the facts
 /// make it 1.2 to 2.6 times as large.
-const MOST_TIMES: f64 = 4.0;
-const MOST_BESIDE: f64 = 256.0;
+const MAX_RATIO: f64 = 4.0;
+const MAX_EXTRA_PAGES: f64 = 256.0;
 
 /// The history of a root in one shard.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ impl PageGuess {
         self.pages = match self.pages_per_sample {
             None => 0..0,
             Some(each) => {
-                let most = MOST_TIMES * each * count as f64 + MOST_BESIDE;
+                let most = MAX_RATIO * each * count as f64 + MAX_EXTRA_PAGES;
                 let from = (FIRST_PAGE + each * first as f64 - self.low).max(0.0);
                 let to = (FIRST_PAGE + each * (first + count) as f64 + self.high).clamp(from, from + most);
                 from.floor() as u64..to.ceil() as u64

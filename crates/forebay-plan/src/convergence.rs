@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::group::{LEAST_GROUPS, WINDOW_GROUPS};
+use crate::group::{MIN_GROUPS, WINDOW_GROUPS};
 use crate::order::{Kind, Order};
 
 /// The condition epochs < N/G with its numbers.
@@ -28,7 +28,7 @@ pub struct Convergence {
     /// Samples per group and groups per window that would do: the smallest groups that do, in
     /// windows of as many samples as before, or of 4 groups. `None` where the condition holds, and
     /// where fewer than 256 groups would be left, which are too few to shuffle.
-    pub would_do: Option<(u64, u64)>,
+    pub sufficient: Option<(u64, u64)>,
 }
 
 impl Convergence {
@@ -55,20 +55,21 @@ impl Convergence {
         if is_full_shuffle {
             return None;
         }
-        let found = Self { epochs, samples: shape.samples, groups: shape.groups(), would_do: None };
-        let would_do = if found.holds() { None } else { found.least_group(group, window, unit_samples) };
-        Some(Self { would_do, ..found })
+        let found = Self { epochs, samples: shape.samples, groups: shape.groups(), sufficient: None };
+        let sufficient =
+            if found.holds() { None } else { found.smallest_sufficient_group(group, window, unit_samples) };
+        Some(Self { sufficient, ..found })
     }
 
     /// The smallest group for which the condition holds, and a window for it.
-    fn least_group(&self, group: u64, window: u64, unit_samples: u64) -> Option<(u64, u64)> {
+    fn smallest_sufficient_group(&self, group: u64, window: u64, unit_samples: u64) -> Option<(u64, u64)> {
         // G < N/epochs.
-        let most_groups = (self.samples - 1) / self.epochs;
-        if most_groups < LEAST_GROUPS {
+        let max_groups = (self.samples - 1) / self.epochs;
+        if max_groups < MIN_GROUPS {
             return None;
         }
-        let samples = self.samples.div_ceil(most_groups).next_multiple_of(unit_samples.max(1));
+        let samples = self.samples.div_ceil(max_groups).next_multiple_of(unit_samples.max(1));
         let window = (group.saturating_mul(window) / samples).max(window.min(WINDOW_GROUPS));
-        (self.samples.div_ceil(samples) >= LEAST_GROUPS).then_some((samples, window))
+        (self.samples.div_ceil(samples) >= MIN_GROUPS).then_some((samples, window))
     }
 }

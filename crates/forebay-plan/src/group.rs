@@ -186,9 +186,9 @@ const LARGE_WINDOW_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
 /// 1/w).
 pub(crate) const WINDOW_GROUPS: u64 = 4;
 /// Groups of a small data set: with fewer, a lane would see much the same samples in every epoch.
-pub(crate) const LEAST_GROUPS: u64 = 256;
+pub(crate) const MIN_GROUPS: u64 = 256;
 /// Windows of a small data set: one for each of the lanes that an order has by default.
-const LEAST_WINDOWS: u64 = 8;
+const MIN_WINDOWS: u64 = 8;
 
 /// Samples per group S and groups per window w that suit a data set: (S, w).
 ///
@@ -209,10 +209,10 @@ pub fn default_group(samples: u64, mean_sample_bytes: f64, unit_samples: u64) ->
     let mean = if mean_sample_bytes.is_finite() { mean_sample_bytes.max(1.0) } else { 1.0 };
     let reading = ((GROUP_BYTES / mean).ceil() as u64).next_power_of_two();
     let mixing = floor_power_of_two((LARGE_WINDOW_BYTES / WINDOW_GROUPS as f64 / mean) as u64);
-    let group = reading.max(mixing.min(GROUP_SAMPLES)).min(floor_power_of_two(samples / LEAST_GROUPS));
+    let group = reading.max(mixing.min(GROUP_SAMPLES)).min(floor_power_of_two(samples / MIN_GROUPS));
     let group = group.next_multiple_of(unit_samples.clamp(1, samples.max(1)));
     let window = (WINDOW_BYTES / (group as f64 * mean)) as u64;
-    let window = window.min(samples / (LEAST_WINDOWS * group));
+    let window = window.min(samples / (MIN_WINDOWS * group));
     (group, window.max(if group == 1 { 1 } else { WINDOW_GROUPS }))
 }
 

@@ -76,7 +76,7 @@ pub struct Schedule {
 
 #[derive(Clone, Debug)]
 enum Flow {
-    Steps { next_step: u64, segment_steps: u64, most_steps: u64, shuffle: Option<(u64, Permutation)> },
+    Steps { next_step: u64, segment_steps: u64, max_steps: u64, shuffle: Option<(u64, Permutation)> },
     Lanes(Lanes),
 }
 
@@ -91,14 +91,14 @@ impl Schedule {
     pub fn new(order: &Order, node_ranks: &[Rank], start: u64, segment_steps: RangeInclusive<u64>) -> Self {
         let ranks = order.spec().ranks;
         assert!(node_ranks.iter().all(|rank| u64::from(rank.0) < ranks), "ranks {node_ranks:?} of {ranks}");
-        let most_steps = (*segment_steps.end()).clamp(1, u64::from(u32::MAX));
+        let max_steps = (*segment_steps.end()).clamp(1, u64::from(u32::MAX));
         // A node without ranks has no lanes, but its steps pass all the same.
         let flow = match order.shape().filter(|_| !node_ranks.is_empty()) {
             // Steps within a segment are 32-bit words.
             None => Flow::Steps {
                 next_step: start,
-                segment_steps: (*segment_steps.start()).clamp(1, most_steps),
-                most_steps,
+                segment_steps: (*segment_steps.start()).clamp(1, max_steps),
+                max_steps,
                 shuffle: None,
             },
             Some(shape) => Flow::Lanes(Lanes::new(order, *shape, node_ranks, start)),
@@ -112,7 +112,7 @@ impl Schedule {
         let Self { order, node_ranks, flow } = self;
         match flow {
             Flow::Lanes(lanes) => Next::Segment(lanes.next(order)),
-            Flow::Steps { next_step, segment_steps, most_steps, shuffle } => {
+            Flow::Steps { next_step, segment_steps, max_steps, shuffle } => {
                 let steps = order.steps_per_epoch();
                 let epoch = *next_step / steps;
                 let ids = match order.kind() {
@@ -129,7 +129,7 @@ impl Schedule {
                 let first_step = *next_step;
                 let last_step = first_step.saturating_add(*segment_steps - 1).min((epoch + 1) * steps - 1);
                 *next_step = last_step + 1;
-                *segment_steps = (*segment_steps * 2).min(*most_steps);
+                *segment_steps = (*segment_steps * 2).min(*max_steps);
                 let steps = first_step..=last_step;
                 let demands = match (ids, permutation) {
                     (Some(ids), _) => {

@@ -99,7 +99,7 @@ fn the_condition_has_the_published_numbers() {
 fn groups_that_would_do_are_named_with_a_window() {
     // 90 epochs of 1,281,167 samples: fewer than 14,235 groups, so 91 samples or more; a window
     // stays as large, or has 4 groups.
-    let named = |window, unit| Convergence::of(&groups(1_281_167, 32, window), 90, unit).unwrap().would_do;
+    let named = |window, unit| Convergence::of(&groups(1_281_167, 32, window), 90, unit).unwrap().sufficient;
     assert_eq!(named(4, 1), Some((91, 4)));
     assert_eq!(named(21, 1), Some((91, 7)));
     assert_eq!(named(2, 1), Some((91, 2)));
@@ -127,7 +127,7 @@ proptest! {
         let plain = |group: u64| (epochs * samples.div_ceil(group)) < samples;
         prop_assert_eq!(found.holds(), plain(group));
         prop_assert_eq!(found.holds(), epochs < found.proven_epochs());
-        if let Some((least, window)) = found.would_do {
+        if let Some((least, window)) = found.sufficient {
             prop_assert!(!found.holds());
             prop_assert!(least.is_multiple_of(unit) && least > group);
             prop_assert!(plain(least), "groups of {} do not do", least);

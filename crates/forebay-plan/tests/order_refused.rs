@@ -197,7 +197,7 @@ fn numbers_at_the_edge_of_64_bits_do_not_overflow() {
     });
     let order = order.unwrap();
     assert!(order.steps_per_epoch() > 1 << 29);
-    assert!(order.least_staging_bytes(1.0, 1) >= 1 << 62);
+    assert!(order.min_staging_bytes(1.0, 1) >= 1 << 62);
     assert!(order.quality().order_entropy.unwrap() <= 1.0);
     let largest = OrderSpec {
         samples: 1 << 62,

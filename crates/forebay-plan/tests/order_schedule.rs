@@ -73,7 +73,7 @@ proptest! {
 
     #[test]
     fn the_least_staging_memory_holds_every_step((order, ranks, start, end, _) in nodes()) {
-        let least = order.least_staging_bytes(1.0, ranks.len());
+        let least = order.min_staging_bytes(1.0, ranks.len());
         let segments = segments(&order, &ranks, start, end, 1);
         for step in start..=end {
             let alive = segments.iter().filter(|segment| segment.first_step <= step && step <= segment.last_step);

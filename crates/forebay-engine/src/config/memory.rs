@@ -90,12 +90,12 @@ pub(super) fn too_small(options: &Options, budget: &Budget, kind: Kind, least: B
         budget.asked_bytes,
         options.local_ranks.len(),
         options.batch_size,
-        least.least_bytes,
+        least.minimum_bytes,
         least.buffer_bytes,
         least.staging_bytes,
     );
     let smaller = if matches!(kind, Kind::Group { .. }) { ", group or window" } else { "" };
-    let sufficient = budget.held_bytes + least.least_bytes;
+    let sufficient = budget.held_bytes + least.minimum_bytes;
     let give = format!("give memory=\"{}MiB\", or ", sufficient.div_ceil(MIB));
     let is_beyond = sufficient.next_multiple_of(MIB) > budget.bound.bytes();
     if is_beyond || budget.is_cut {

@@ -53,7 +53,7 @@ impl ShuffleQuality {
             epochs: bound.and(epochs),
             within_bound: asked.map(|asked| asked.holds()),
             suggested_group: asked
-                .and_then(|asked| asked.would_do)
+                .and_then(|asked| asked.sufficient)
                 .map(|(samples, window)| GroupSize { samples, window }),
         }
     }
@@ -89,7 +89,7 @@ pub(crate) fn warning(order: &Order, epochs: u64, index: &Index) -> Option<Strin
 
 fn warning_of(order: &Order, epochs: u64, unit_samples: u64, record_bytes: u64) -> Option<String> {
     let bound = Convergence::of(order, epochs, unit_samples)?;
-    let (samples, window) = bound.would_do?;
+    let (samples, window) = bound.sufficient?;
     if bound.samples < SMALL_SAMPLES && record_bytes < SMALL_BYTES {
         return None;
     }

@@ -125,7 +125,7 @@ impl Engine {
                 "retained_bytes": retained_bytes,
                 "node_bytes": storage.memory_bytes,
                 "budget_bytes": settings.memory_bytes,
-                "minimum_bytes": settings.least_bytes,
+                "minimum_bytes": settings.minimum_bytes,
                 "on_loan": settings.on_loan,
                 "region_bytes": settings.region_bytes,
                 "staging_bytes": settings.region.staging_bytes,

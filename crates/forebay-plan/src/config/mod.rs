@@ -77,7 +77,7 @@ pub struct Settings {
     /// Bytes that the loader may use on this node.
     pub memory_bytes: u64,
     /// The least budget that works for these options \[bytes\].
-    pub least_bytes: u64,
+    pub minimum_bytes: u64,
     /// Whether it reserves no memory, but takes it while it is iterated.
     pub on_loan: bool,
 }
@@ -136,7 +136,7 @@ pub fn decide(
         region: sizes.region,
         region_bytes: sizes.region_bytes,
         memory_bytes: sizes.memory_bytes,
-        least_bytes: sizes.least_bytes,
+        minimum_bytes: sizes.minimum_bytes,
         on_loan: sizes.on_loan,
     })
 }

@@ -75,14 +75,14 @@ pub struct Sizes {
     /// The same later.
     pub segment_steps: u64,
     /// The least budget that works for these options \[bytes\].
-    pub least_bytes: u64,
+    pub minimum_bytes: u64,
 }
 
 /// A budget in which nothing that works has room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetTooSmall {
     /// The least that works \[bytes\].
-    pub least_bytes: u64,
+    pub minimum_bytes: u64,
     /// Of that, batch buffers \[bytes\].
     pub buffer_bytes: u64,
     /// Of that, the staging ring \[bytes\].
@@ -127,27 +127,26 @@ impl Load<'_> {
         let segment_bytes = self.choice.segment_bytes;
         let (mut memory_bytes, mut on_loan) = (budget.left_bytes(), false);
         let mut region = self.region();
-        let (least_staging, wanted_staging) = self.staging();
+        let (min_staging, wanted_staging) = self.staging();
         let mut fits = self.size(&mut region, wanted_staging) <= memory_bytes;
         if !fits && self.options.batch_buffers.is_none() {
             region.buffers = 2;
             fits = self.size(&mut region, wanted_staging) <= memory_bytes;
         }
         if !fits {
-            let least = self.size(&mut region, least_staging);
+            let least = self.size(&mut region, min_staging);
             if least > memory_bytes && least <= budget.lendable_bytes {
                 (memory_bytes, on_loan) = (least.max(budget.lendable_bytes / LOAN_PART), true);
             }
             if least > memory_bytes {
                 return Err(BudgetTooSmall {
-                    least_bytes: least,
+                    minimum_bytes: least,
                     buffer_bytes: region.buffer_bytes * (region.buffers * region.ranks) as u64,
                     staging_bytes: region.staging_bytes,
                 });
             }
             let rest = memory_bytes - least + region.staging_bytes;
-            let mut total =
-                self.size(&mut region, rest.saturating_sub(STAGING_STEP_BYTES).max(least_staging));
+            let mut total = self.size(&mut region, rest.saturating_sub(STAGING_STEP_BYTES).max(min_staging));
             while total > memory_bytes && region.staging_bytes > STAGING_STEP_BYTES {
                 let less = region.staging_bytes - STAGING_STEP_BYTES;
                 total = self.size(&mut region, less);
@@ -161,8 +160,8 @@ impl Load<'_> {
             first_segment_steps: self
                 .segment_steps(region.staging_bytes, FIRST_SEGMENT_BYTES.min(segment_bytes)),
             segment_steps: self.segment_steps(region.staging_bytes, segment_bytes),
-            least_bytes: control_bytes
-                + self.rounded(least_staging)
+            minimum_bytes: control_bytes
+                + self.rounded(min_staging)
                 + 2 * region.buffer_bytes * region.ranks as u64,
             region,
         })
@@ -196,7 +195,7 @@ impl Load<'_> {
             return (0, 0);
         }
         if let Kind::Group { .. } = order.kind() {
-            let least = order.least_staging_bytes(self.staged_bytes, self.options.node_ranks);
+            let least = order.min_staging_bytes(self.staged_bytes, self.options.node_ranks);
             let window = (least / (order.lanes() * ranks / order.spec().ranks).max(1)).max(MIB);
             let wanted = match self.options.prefetch_windows {
                 // The rest is for the ring's seam.
@@ -333,12 +332,12 @@ mod tests {
             (GROUP, ReadOptions { batch_buffers: Some(3), ..options() }),
         ] {
             let least = decided(&options, kind, false, &budget(1)).unwrap_err();
-            assert!(least.buffer_bytes + least.staging_bytes < least.least_bytes);
+            assert!(least.buffer_bytes + least.staging_bytes < least.minimum_bytes);
             let exact = |bytes| Budget { asked_bytes: bytes, ..budget(0) };
-            let settings = decided(&options, kind, false, &exact(least.least_bytes)).unwrap();
-            assert!(settings.region_bytes <= least.least_bytes, "{kind}: {settings:?}");
+            let settings = decided(&options, kind, false, &exact(least.minimum_bytes)).unwrap();
+            assert!(settings.region_bytes <= least.minimum_bytes, "{kind}: {settings:?}");
             assert_eq!(settings.region.buffers, options.batch_buffers.unwrap_or(2) as usize);
-            assert_eq!(decided(&options, kind, false, &exact(least.least_bytes - 1)).unwrap_err(), least);
+            assert_eq!(decided(&options, kind, false, &exact(least.minimum_bytes - 1)).unwrap_err(), least);
         }
     }
 
@@ -350,9 +349,9 @@ mod tests {
                 match decided(&options(), kind, false, &budget) {
                     Ok(settings) => {
                         assert!(settings.region_bytes <= mib * MIB, "{kind} in {mib} MiB: {settings:?}");
-                        assert!(settings.least_bytes <= mib * MIB, "{kind} in {mib} MiB: {settings:?}");
+                        assert!(settings.minimum_bytes <= mib * MIB, "{kind} in {mib} MiB: {settings:?}");
                     }
-                    Err(least) => assert!(least.least_bytes > mib * MIB, "{kind} in {mib} MiB: {least:?}"),
+                    Err(least) => assert!(least.minimum_bytes > mib * MIB, "{kind} in {mib} MiB: {least:?}"),
                 }
             }
         }
@@ -360,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_loader_is_made_on_loan_where_others_could_lend_it_what_it_needs() {
-        let least = decided(&options(), GROUP, false, &budget(1)).unwrap_err().least_bytes;
+        let least = decided(&options(), GROUP, false, &budget(1)).unwrap_err().minimum_bytes;
         let lent = |lendable_bytes| Budget { lendable_bytes, held_bytes: 4096 * MIB, ..budget(4096) };
         let settings = decided(&options(), GROUP, false, &lent(least)).unwrap();
         assert_eq!((settings.on_loan, settings.memory_bytes), (true, least));

@@ -2,7 +2,7 @@
 
 /// Lanes that a group order has at least where the batch allows: every power of two up to 8 ranks
 /// gets the same stream, and samples of one group are spread over eight times as many batches.
-const LEAST_LANES: u64 = 8;
+const MIN_LANES: u64 = 8;
 
 /// The lanes of a group order: those that were asked for, else the smallest multiple of W that
 /// divides G and is at least 8, else the largest.
@@ -13,7 +13,7 @@ pub(super) fn choose(batch: u64, ranks: u64, asked: Option<u64>) -> Result<u64, 
     // L = W·k divides G = W·B exactly where k divides B.
     let works: Vec<u64> = divisors(batch).into_iter().map(|each| each * ranks).collect();
     match asked {
-        None => Ok(works.into_iter().find(|lanes| *lanes >= LEAST_LANES).unwrap_or(batch * ranks)),
+        None => Ok(works.into_iter().find(|lanes| *lanes >= MIN_LANES).unwrap_or(batch * ranks)),
         Some(lanes) if works.binary_search(&lanes).is_ok() => Ok(lanes),
         Some(_) => Err(list(&works)),
     }

@@ -172,7 +172,7 @@ impl Order {
         if spec.ranks == 0 || spec.ranks > u64::from(u32::MAX) {
             return number("the number of ranks", spec.ranks, "1 to 4294967295");
         }
-        if spec.samples > MOST_SAMPLES {
+        if spec.samples > MAX_SAMPLES {
             return number("the number of samples", spec.samples, "at most 2^62");
         }
         let global_batch = spec.batch * spec.ranks;
@@ -198,7 +198,7 @@ impl Order {
                 return number("samples, the size of a group,", samples, "at least 1");
             }
             let Some(positions) =
-                samples.checked_mul(window).filter(|positions| (1..=MOST_SAMPLES).contains(positions))
+                samples.checked_mul(window).filter(|positions| (1..=MAX_SAMPLES).contains(positions))
             else {
                 return number(
                     "window, the groups of a window,",
@@ -285,7 +285,7 @@ impl Order {
     /// (w·S)⌉ windows of all lanes end inside a step. With `wrap` what the last step repeats comes
     /// on top. Other orders: one step of the node. Before padding and alignment.
     #[must_use]
-    pub fn least_staging_bytes(&self, mean_sample_bytes: f64, node_ranks: usize) -> u64 {
+    pub fn min_staging_bytes(&self, mean_sample_bytes: f64, node_ranks: usize) -> u64 {
         let node_ranks = node_ranks as u64;
         let samples = match &self.shape {
             None => u128::from(node_ranks * self.spec.batch),
@@ -434,4 +434,4 @@ pub(crate) struct Run {
 }
 
 /// Most samples of a data set, so that positions of an epoch and its repeated part fit 64 bits.
-const MOST_SAMPLES: u64 = 1 << 62;
+const MAX_SAMPLES: u64 = 1 << 62;

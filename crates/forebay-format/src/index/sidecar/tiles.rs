@@ -78,12 +78,7 @@ impl Tiles {
 
 impl Grid {
     /// The grid of chunks; checks the shapes.
-    pub(crate) fn new(
-        item_bytes: u32,
-        sample: &[u64],
-        chunk: &[u64],
-        most_runs: u64,
-    ) -> Result<Self, String> {
+    pub(crate) fn new(item_bytes: u32, sample: &[u64], chunk: &[u64], max_runs: u64) -> Result<Self, String> {
         let wrong = || format!("samples of shape {sample:?}, {item_bytes} bytes each, in chunks {chunk:?}");
         let Some((rows, chunk)) = chunk.split_first() else { return Err(wrong()) };
         if item_bytes == 0
@@ -105,7 +100,7 @@ impl Grid {
         let cut = (0..sample.len()).rev().find(|axis| sample[*axis] != chunk[*axis]);
         let outer = cut.map_or(Ok(1), |cut| product(1, &sample[..cut]))?;
         let runs = product(outer, &[cut.map_or(1, |cut| counts[cut])])?;
-        if row_chunks > MAX_RUNS || runs > most_runs {
+        if row_chunks > MAX_RUNS || runs > max_runs {
             return Err(format!("{}: a sample is {runs} runs of bytes", wrong()));
         }
         let mut grid = Self { rows: *rows, row_chunks, row_bytes, chunk_bytes, runs: Vec::new() };
