@@ -1,14 +1,12 @@
-//! What planning takes and gives: the limits of the storage, and a plan of reads, blocks and
-//! decodes.
+//! Input and output of planning: the I/O limits, and a plan of reads, blocks and decodes.
 //!
-//! A [`Plan`] answers two questions about a segment of the schedule: what each reader does
-//! ([`Block`], [`Read`], [`Decode`]), and where the bytes of each sample stand afterwards
-//! ([`Part`]). `reads` and `decode_plan` make it.
+//! A [`Plan`] of a segment states what each reader does ([`Block`], [`Read`], [`Decode`]), and where
+//! the bytes of each sample lie afterwards ([`Part`]). `reads` and `decode_plan` make it.
 
 use forebay_types::{Extent, Located, Piece, ShardId};
 use serde::{Deserialize, Serialize};
 
-/// What the storage likes; decided once per loader.
+/// Limits of requests that suit the storage; decided once per loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoLimits {
     /// Gap up to which two extents become one read \[bytes\].
@@ -17,11 +15,11 @@ pub struct IoLimits {
     pub max_read_bytes: u64,
     /// Alignment of offsets and lengths \[bytes\]: 1, or the page for `O_DIRECT`.
     pub align_bytes: u64,
-    /// No read crosses a multiple of this in its file \[bytes\]: a stripe is one server's, and two
-    /// halves of a read cost two requests, on disks two seeks. `None`: reads begin where a unit
-    /// begins.
+    /// No read crosses a multiple of this in its file \[bytes\]: a stripe lies on one server, and a
+    /// split read costs two requests, on disks two seeks. `None`: reads begin where a unit begins.
     pub boundary_bytes: Option<u64>,
-    /// Smallest sample that is read in place where nobody shares its read \[bytes\]; `None`: never.
+    /// Smallest sample that is read in place if no other sample shares its read \[bytes\]; `None`:
+    /// never.
     pub in_place_bytes: Option<u64>,
     /// Size up to which small reads share a block \[bytes\].
     pub block_bytes: u64,
@@ -38,21 +36,21 @@ pub struct Read {
     pub file_offset: u64,
     /// Length \[bytes\].
     pub length: u64,
-    /// Where its first byte goes in the block, or, where the block's units are coded, in what is
-    /// fetched for it \[bytes\].
+    /// Offset of its first byte in the block, or in the fetched bytes if the block's units are
+    /// coded \[bytes\].
     pub block_offset: u64,
 }
 
 /// Reads that one reader makes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Number of the block in its pass.
+    /// Number of the block in its session.
     pub sequence: u64,
     /// First byte in the staging ring.
     pub ring_offset: u64,
     /// Length \[bytes\].
     pub length: u64,
-    /// May be filled once every rank has gathered all steps up to this one.
+    /// The block may be filled after each rank has gathered all steps up to this one.
     pub after_step: Option<u64>,
     /// First of its reads in [`Plan::reads`].
     pub first_read: u32,
@@ -60,11 +58,11 @@ pub struct Block {
     pub reads: u32,
     /// First of its units in [`Plan::decodes`], where its units are coded.
     pub first_decode: u32,
-    /// Number of these; 0 where the bytes that are read are those that are wanted.
+    /// Number of these; 0 if nothing has to be decoded.
     pub decodes: u32,
 }
 
-/// Where a stretch of a piece stands.
+/// Location of a part of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Index in [`Plan::blocks`], or [`Part::IN_PLACE`].
@@ -76,17 +74,17 @@ pub struct Part {
 }
 
 impl Part {
-    /// Stands for "not in a block: read it from the file".
+    /// Value of `block` for "not in a block: read it from the file".
     pub const IN_PLACE: u32 = u32::MAX;
 
-    /// Whether the bytes are read by whoever needs them.
+    /// Whether the ranks that need the bytes read them in place.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         self.block == Self::IN_PLACE
     }
 }
 
-/// A planned segment; its memory is used again from plan to plan.
+/// A planned segment; its memory is reused from plan to plan.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Blocks, in ring order.
@@ -95,7 +93,7 @@ pub struct Plan {
     pub reads: Vec<Read>,
     /// Units that are decoded, by block.
     pub decodes: Vec<Decode>,
-    /// For each unit where it stands decoded; empty where no unit is coded.
+    /// For each unit, its decoded location; empty if no unit is coded.
     pub(crate) decoded: Vec<Part>,
     parts: Vec<Part>,
     part_starts: Vec<u32>,
@@ -112,26 +110,26 @@ impl Plan {
         self.part_starts.clear();
     }
 
-    /// Where the bytes of a piece of the located units stand, in order; empty for literals.
+    /// Locations of a piece's bytes, in order; empty for literals.
     #[must_use]
     pub fn parts(&self, piece: u32) -> &[Part] {
         let piece = piece as usize;
         &self.parts[self.part_starts[piece] as usize..self.part_starts[piece + 1] as usize]
     }
 
-    /// Where a coded unit stands decoded; `None` where that is left to whoever needs it.
+    /// Location of a decoded unit; `None` if the ranks that need it decode it themselves.
     #[must_use]
     pub fn decoded(&self, unit: u32) -> Option<Part> {
         self.decoded.get(unit as usize).copied().filter(|part| !part.is_in_place())
     }
 
-    /// Whether any bytes are left to whoever needs them.
+    /// Whether any bytes are left to the ranks that need them.
     #[must_use]
     pub fn leaves_in_place(&self) -> bool {
         self.parts.iter().chain(&self.decoded).any(Part::is_in_place)
     }
 
-    /// A plan without blocks: every piece is read in place by whoever needs it.
+    /// A plan without blocks: the ranks that need a piece read it in place.
     #[must_use]
     pub fn in_place(located: &Located) -> Self {
         let mut plan = Self::default();
@@ -145,8 +143,7 @@ impl Plan {
         plan
     }
 
-    /// Sorts what was found, in file order, by piece: a counting sort, as most pieces have one
-    /// part.
+    /// Sorts parts in file order by piece: a counting sort, because most pieces have one part.
     pub(crate) fn sort_parts(&mut self, found: &[Found], pieces: usize) {
         self.part_starts.resize(pieces + 1, 0);
         for found in found {
@@ -171,22 +168,22 @@ impl Plan {
     }
 }
 
-/// A unit that is decoded when the reads of its block have ended.
+/// A unit that is decoded after the reads of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decode {
     /// Index in [`Located::units`].
     pub unit: u32,
-    /// Where its encoded bytes stand in what the reads fetched \[bytes\].
+    /// Offset of its encoded bytes in the fetched bytes \[bytes\].
     pub fetched_offset: u64,
     /// Their length \[bytes\].
     pub encoded_bytes: u64,
-    /// Where what comes out goes in the block \[bytes\].
+    /// Offset of the decoded bytes in the block \[bytes\].
     pub block_offset: u64,
     /// Its length \[bytes\].
     pub decoded_bytes: u64,
 }
 
-/// A stretch of a piece and where it stands.
+/// A part of a piece and its location.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) piece: u32,

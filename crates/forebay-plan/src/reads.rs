@@ -1,5 +1,5 @@
-//! Reads: which requests fetch the units of a segment, into which blocks, and where each unit's
-//! bytes stand afterwards.
+//! Plans the requests that fetch the units of a segment, their blocks, and the location of each
+//! unit's bytes.
 //!
 //! 1. The extents of all units are sorted by shard and offset; what overlaps is read once.
 //! 2. Neighbours become one read when the gap between them is at most `gap_bytes` and the read
@@ -7,12 +7,12 @@
 //!    multiples of it instead.
 //! 3. Reads are packed into blocks (one reader, one word): up to `block_bytes` and
 //!    `reads_per_block`.
-//! 4. Each block is placed in the staging ring. What finds no place there, and a large sample that
-//!    shares its read with nobody, is read *in place*: by the rank that needs it, straight from the
-//!    file.
+//! 4. Each block gets a slot in the staging ring. Blocks without a slot, and large samples that
+//!    share their read with no other, are read *in place*: by the rank that needs them, directly
+//!    from the file.
 //!
 //! With `align_bytes` > 1 (`O_DIRECT`) offsets and lengths of reads are aligned outwards; the last
-//! read of a file may then reach behind its end, where the reader expects a short answer.
+//! read of a file may then extend past its end, where the reader expects a short read.
 
 use forebay_types::{CodecChain, Extent, Located};
 
@@ -41,7 +41,7 @@ pub fn plan_into(
     let runs = coalesce(&sorted, shard_bytes, limits);
     let alone = lonely_pieces(located, limits);
 
-    // In sorted order: where each piece's bytes stand. Cut runs give a piece several entries.
+    // Locations of each piece's bytes, in sorted order. Cut runs give a piece several entries.
     let mut packer =
         Packer { segment, limits, staging, plan, found: Vec::with_capacity(sorted.len()), open: None };
     for run in &runs {
@@ -76,12 +76,12 @@ struct Packer<'a> {
 struct Open {
     length: u64,
     first_read: usize,
-    /// What stands in it is found from here on.
+    /// First entry of its contents in the list of parts.
     first_found: usize,
 }
 
 impl Packer<'_> {
-    /// Turns a run into reads, each in a block, and notes where its pieces stand.
+    /// Turns a run into reads, each in a block, and records the locations of its pieces.
     fn run(&mut self, run: Run, mut pieces: &[(Extent, u32)]) {
         for read in cut(run.extent, self.limits) {
             let begun = pieces.partition_point(|(extent, _)| extent.offset < read.end());
@@ -123,7 +123,7 @@ impl Packer<'_> {
         }
     }
 
-    /// Places the open block; what finds no place is read in place.
+    /// Places the open block in the ring; if it does not fit, its pieces are read in place.
     fn finish(&mut self) {
         let Some(open) = self.open.take() else { return };
         let placed = self.staging.place(open.length, self.segment.first_step, self.segment.last_step);

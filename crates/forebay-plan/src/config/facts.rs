@@ -1,10 +1,10 @@
-//! What the decisions follow from: the options that bear on reading, and facts that somebody with a
-//! file system gathers.
+//! Inputs of the decisions: the options for reading, and facts that the engine gathers from the
+//! file system.
 
 use serde::{Deserialize, Serialize};
 
-/// How storage is touched.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The access method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessChoice {
     /// From the mapping where the bytes are resident in the page cache of a local file, else by
@@ -39,26 +39,26 @@ pub enum Locate {
     /// By the index.
     #[default]
     Index,
-    /// By walking the container from record to record: the roots of the node for all its ranks, or
-    /// every rank for itself.
+    /// By walking the container from record to record: roots do this for all ranks of the node, or
+    /// each rank for itself.
     Cursor,
-    /// By walking, too, but one root of the job at a time, which hands its cursor to the next one.
+    /// By a walk of one root of the job at a time, which hands its cursor to the next one.
     Handoff,
-    /// By the index that one process of the job makes by such a walk when the loader is made.
+    /// By the index that one process of the job builds by such a walk when the loader is created.
     Scan,
     /// By the index that is computed from the recipe of the container's layout.
     Provenance,
 }
 
 impl Locate {
-    /// Whether samples are found while they are needed, by going over those in between.
+    /// Whether samples are located on demand, by a walk over those in between.
     #[must_use]
     pub fn walks(self) -> bool {
         matches!(self, Self::Cursor | Self::Handoff)
     }
 }
 
-/// The options that bear on reading.
+/// The options for reading.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
     /// Ranks of the node.
@@ -71,22 +71,22 @@ pub struct ReadOptions {
     pub direct: Option<bool>,
     /// Readers of the node.
     pub readers: Option<u32>,
-    /// Whether the readers alone touch storage, and as few of them as the papers have.
+    /// Whether only the readers touch storage, and as few as in the papers.
     pub roots: bool,
     /// Whether there is a reader for each rank of the node.
     pub reader_per_rank: bool,
-    /// Steps that one read may span, where the order goes step by step.
+    /// Steps that one read may span, in orders that are read step by step.
     pub coalesce: Option<u32>,
-    /// What is read ahead, in windows of each lane, or in segments.
+    /// Read-ahead in windows of each lane, or in segments.
     pub prefetch_windows: Option<u32>,
     /// Batch buffers per rank.
     pub batch_buffers: Option<u32>,
-    /// Whether data are held against the checksums that the format keeps with them.
+    /// Whether data are checked against the checksums of the format.
     pub checksums: bool,
 }
 
 impl ReadOptions {
-    /// Options that leave everything open, for this many ranks on the node.
+    /// Default options, for this many ranks on the node.
     #[must_use]
     pub fn new(node_ranks: usize) -> Self {
         Self {
@@ -124,7 +124,7 @@ pub struct DataFacts {
     pub has_checksums: bool,
     /// Size of a batch buffer \[bytes\].
     pub batch_bytes: u64,
-    /// Of that, what the ragged fields get \[bytes\].
+    /// Part of it for the ragged fields \[bytes\].
     pub ragged_bytes: u64,
 }
 
@@ -136,7 +136,7 @@ impl DataFacts {
     }
 }
 
-/// Where bytes come from. What is best for one level is wrong for another.
+/// Storage level that bytes come from; each needs other settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -148,28 +148,28 @@ pub enum Level {
     Network,
 }
 
-/// What is known of the files through a mapping of them.
+/// State of the mapping of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mapping {
     /// They are not mapped.
     None,
-    /// They are mapped, and most of them is not in the page cache.
+    /// They are mapped, and mostly not in the page cache.
     Cold,
-    /// They are mapped, and were found in the page cache.
+    /// They are mapped and in the page cache.
     Resident,
 }
 
-/// Whether reads go around the page cache where they should. Looked at only where
-/// [`wants_direct`](super::wants_direct) says so.
+/// Whether reads can bypass the page cache. Probed only if [`wants_direct`](super::wants_direct)
+/// returns true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DirectIo {
-    /// The file system refuses them, or nobody asked.
+    /// The file system refuses them, or they were not probed.
     Unavailable,
     /// By `pread`.
     Pread,
-    /// By `io_uring`, too.
+    /// Also by `io_uring`.
     IoUring,
 }
 
@@ -178,9 +178,9 @@ pub enum DirectIo {
 pub struct StorageFacts {
     /// Where the files lie: [`Level::LocalDisk`] or [`Level::Network`].
     pub source: Level,
-    /// What is known of them through a mapping.
+    /// State of their mapping.
     pub mapping: Mapping,
-    /// Whether reads go around the page cache where they should.
+    /// Whether reads can bypass the page cache.
     pub direct: DirectIo,
     /// Memory of the node, or of the control group \[bytes\].
     pub memory_bytes: u64,

@@ -1,4 +1,4 @@
-//! How a node reads: in which mode, in requests of which size, by how many readers.
+//! Decides how a node reads: the mode, the size of requests, the number of readers.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,62 +6,61 @@ use super::facts::{AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, Re
 use super::{KIB, MIB};
 use crate::order::Kind;
 
-/// Most readers of a node.
+/// Maximum number of readers of a node.
 pub const MAX_READERS: u32 = 64;
 /// Readers per node of announced blocks. Blocks are requested in the order of the plan, however
 /// many readers wait for them; two threads copy too slowly out of the page cache.
 const ANNOUNCING_READERS: usize = 4;
-/// The same where each reader requests its own blocks, which more readers would send out of order:
-/// around the page cache, or by page faults.
+/// The same if each reader requests its own blocks (direct reads or page faults), which more
+/// readers would send out of order.
 const LARGE_READ_READERS: usize = 2;
 /// Ranks of a node that one root serves (Pumma et al.: one root per node, two on nodes with more
 /// ranks than this).
 const RANKS_PER_ROOT: usize = 16;
-/// Size of a read \[bytes\]: below 64 KiB the rate halves, above 1 MiB nothing is gained
-/// (buffered).
+/// Size of a buffered read \[bytes\]: below 64 KiB the rate halves, above 1 MiB it does not grow.
 const READ_BYTES: u64 = MIB;
-/// The same around the page cache, where every request pays the full latency.
+/// The same for direct reads, where each request pays the full latency.
 const DIRECT_READ_BYTES: u64 = 4 * MIB;
-/// The same where as many steps are read at once as fit: the kernel cuts it into requests that are
-/// under way side by side, on all servers that hold a part. A multiple of all usual stripes.
+/// The same if segments are as large as memory allows: the kernel splits a read into concurrent
+/// requests to all servers that hold a part. A multiple of all usual stripes.
 const COALESCED_READ_BYTES: u64 = 8 * MIB;
-/// Gap for roots, which should read the pages of the records and little else: the rest of a
-/// record's last page, and the one page of the tree that comes with every hundred or so records.
+/// Gap for roots, which should read little more than the pages of the records: the rest of a
+/// record's last page, and one page of the tree for about a hundred records.
 const ROOT_GAP_BYTES: u64 = 8 * KIB;
 /// Bytes of one segment of a step-wise order: larger ones coalesce better and cover longer stalls
 /// of the storage.
 const SEGMENT_BYTES: u64 = 16 * MIB;
-/// The least that one is where the user gives its steps.
+/// Minimum size of a segment if the user gives its steps.
 const MIN_SEGMENT_BYTES: u64 = 4 * MIB;
-/// The same for roots that may read as many steps as they like at once.
+/// The same for roots without a limit of steps.
 const COALESCED_SEGMENT_BYTES: u64 = 32 * MIB;
 
-/// What a level likes.
+/// Parameters that suit a storage level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelTraits {
-    /// Gap that is read through, because dropping it costs less than another request \[bytes\].
+    /// Gap that is read and dropped, because that costs less than another request \[bytes\].
     pub gap_bytes: u64,
     /// Readers of a node.
     pub readers: usize,
-    /// The same where every sample is a file, which has to be found and opened first.
+    /// The same if each sample is a file, which must be found and opened first.
     pub sample_file_readers: usize,
-    /// A segment of an order in which every rank walks through a region of its own \[bytes\].
+    /// A segment of an order in which each rank reads a region of its own \[bytes\].
     pub contiguous_segment_bytes: u64,
-    /// The same where all ranks walk through the file together.
+    /// The same if all ranks read the file together.
     pub sequential_segment_bytes: u64,
-    /// Whether what lies in one piece is read in one go, announced in the order of the plan: a disk
-    /// that serves other nodes in between pays for every return, once per go.
+    /// Whether contiguous data is read at once, prefetched in the order of the plan: a disk that
+    /// also serves other nodes seeks once per read.
     pub reads_in_pieces: bool,
-    /// Whether reads end at multiples of their size: stripes are a power of two from 64 KiB on,
-    /// nearly always of 1 MiB or more, and so are reads.
+    /// Whether reads end at multiples of their size: like reads, stripes are powers of two, nearly
+    /// always of 1 MiB or more.
     pub has_stripes: bool,
-    /// Whether a large sample in a file of its own may be read straight into its batch: readers
-    /// wait for many of them side by side, a batch would for one at a time.
+    /// Whether a large sample in a file of its own may be read directly into its batch: readers
+    /// wait for many of them concurrently, a batch would wait for one at a time.
     pub reads_sample_files_in_place: bool,
 }
 
 impl Level {
-    /// What the level likes.
+    /// Parameters that suit the level.
     #[must_use]
     pub const fn traits(self) -> LevelTraits {
         match self {
@@ -85,13 +84,12 @@ impl Level {
             Self::Network => LevelTraits {
                 // 0.5 ms at 1 GB/s.
                 gap_bytes: 512 * KIB,
-                // Only requests side by side hide the latency: as many as a Lustre client has under
-                // way per server. They sleep nearly all the time.
+                // Only concurrent requests hide the latency: as many as a Lustre client keeps in
+                // flight per server. Their threads sleep nearly all the time.
                 readers: 8,
-                // A file takes a trip to be found, one to be opened and one to be read.
+                // A file needs a round trip to be found, one to be opened and one to be read.
                 sample_file_readers: 32,
-                // The regions are far apart, and on disks every change from one to the other is a
-                // seek.
+                // The regions are far apart; on disks each change between them is a seek.
                 contiguous_segment_bytes: 64 * MIB,
                 sequential_segment_bytes: SEGMENT_BYTES,
                 reads_in_pieces: true,
@@ -106,7 +104,7 @@ impl Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IoMode {
-    /// Every rank copies its samples from a mapping of resident files; nothing is planned or read
+    /// Each rank copies its samples from a mapping of resident files; it plans and reads nothing
     /// for others.
     Mapped,
     /// Readers execute a plan for all ranks of the node.
@@ -114,16 +112,16 @@ pub enum IoMode {
         /// Whether the readers are the node's roots, which alone touch storage.
         roots: bool,
     },
-    /// Samples are found by walking from record to record with a cursor through a mapping.
+    /// Samples are located by a walk from record to record, with a cursor through a mapping.
     CursorWalk {
-        /// Whether the node's roots walk for all its ranks, which then plan; else every rank walks
+        /// Whether the node's roots walk for all its ranks, which then plan; else each rank walks
         /// for itself.
         roots: bool,
     },
 }
 
 impl IoMode {
-    /// Whether every rank gets its samples by itself, without readers and plans.
+    /// Whether each rank reads its samples itself, without readers and plans.
     #[must_use]
     pub fn is_alone(self) -> bool {
         matches!(self, Self::Mapped | Self::CursorWalk { roots: false })
@@ -136,15 +134,15 @@ impl IoMode {
     }
 }
 
-/// What asks the storage for bytes before they are read.
+/// The component that prefetches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadAhead {
     /// The kernel's own read-ahead.
     Kernel,
-    /// The readers, which announce blocks to the kernel in the order of the plan.
+    /// The readers, which prefetch blocks in the order of the plan.
     Announced,
-    /// Nothing: blocks are large, and what lies behind them belongs to others.
+    /// None: blocks are large, and the data after them belongs to other ranks.
     Off,
 }
 
@@ -153,11 +151,11 @@ pub enum ReadAhead {
 pub struct IoChoice {
     /// How samples get from storage to the ranks.
     pub mode: IoMode,
-    /// How storage is touched.
+    /// The access method.
     pub access: AccessChoice,
-    /// Whether reads go around the page cache.
+    /// Whether reads bypass the page cache.
     pub direct: bool,
-    /// What asks the storage for bytes before they are read.
+    /// The component that prefetches.
     pub read_ahead: ReadAhead,
     /// Whether readers drop what they have read from the page cache.
     pub drops_behind: bool,
@@ -171,9 +169,9 @@ pub struct IoChoice {
     pub read_bytes: u64,
     /// No read crosses a multiple of this in its file \[bytes\].
     pub boundary_bytes: Option<u64>,
-    /// Whether a large sample that shares its read with nobody may be read straight into its batch.
+    /// Whether a large sample may be read directly into its batch if no other shares its read.
     pub reads_in_place: bool,
-    /// What a step-wise order reads at once \[bytes\].
+    /// Segment of a step-wise order \[bytes\].
     pub segment_bytes: u64,
 }
 
@@ -182,8 +180,7 @@ fn exceeds_page_cache(data: &DataFacts, memory_bytes: u64) -> bool {
     data.file_bytes > memory_bytes / 2
 }
 
-/// Whether what is read lies in pieces on other nodes, and readers may announce their blocks to the
-/// kernel.
+/// Whether contiguous data lies on other nodes, and readers may prefetch their blocks.
 fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Kind) -> bool {
     // Steps of a forward walk and groups are pieces of a file, unless every sample is a file.
     let in_pieces =
@@ -197,11 +194,11 @@ fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Ki
         && !options.reader_per_rank
 }
 
-/// Whether reads should go around the page cache, where the file system does that.
+/// Whether reads should bypass the page cache, if the file system supports it.
 ///
-/// Announced blocks go through it even where the files exceed it: the kernel requests them in the
-/// order of the file, and readers drop them when they are read. Requests of several readers around
-/// the page cache leave that order, which costs seeks.
+/// Prefetched blocks go through the page cache even if the files exceed it: the kernel requests
+/// them in the order of the file, and readers drop them after the read. Direct reads of several
+/// readers would be out of order, which costs seeks.
 #[must_use]
 pub fn wants_direct(
     options: &ReadOptions,
@@ -218,7 +215,7 @@ pub fn wants_direct(
 }
 
 impl IoChoice {
-    /// Chooses for a node whose steps take so many bytes.
+    /// Chooses for a node with steps of `step_bytes`.
     #[must_use]
     pub fn new(
         options: &ReadOptions,
@@ -236,14 +233,13 @@ impl IoChoice {
             AccessChoice::Auto if direct && storage.direct == DirectIo::IoUring => AccessChoice::IoUring,
             choice => choice,
         };
-        // With a cursor, readers are only asked for where they are to be roots; else every rank
-        // walks for itself.
+        // With a cursor, readers are used only as roots; else each rank walks for itself.
         let roots =
             options.roots || options.locate == Locate::Handoff || (walks && options.readers.is_some());
         let mode = if walks {
             IoMode::CursorWalk { roots }
         } else if !roots && resident && options.access == AccessChoice::Auto && !direct && !data.is_coded {
-            // What is coded is decoded once for all ranks, by readers.
+            // Readers decode coded units once for all ranks.
             IoMode::Mapped
         } else {
             IoMode::Planned { roots }
@@ -252,7 +248,7 @@ impl IoChoice {
         let coalesces = options.coalesce.is_none() && !walks && (roots || (announces && !data.is_coded));
         let read_bytes = match (coalesces, direct) {
             (true, _) => COALESCED_READ_BYTES,
-            // A reader decodes a block when all of it has come: small ones keep all readers busy.
+            // A reader decodes a block after reading all of it: small blocks keep all readers busy.
             (false, true) => DIRECT_READ_BYTES,
             (false, false) => READ_BYTES,
         };
@@ -291,7 +287,7 @@ impl IoChoice {
                 && exceeds_page_cache(data, storage.memory_bytes),
             readers,
             locating_roots: match (mode, options.locate) {
-                // One in the job walks at a time.
+                // One root of the job walks at a time.
                 (IoMode::CursorWalk { roots: true }, Locate::Handoff) => 1,
                 (IoMode::CursorWalk { roots: true }, _) => readers,
                 _ => 0,

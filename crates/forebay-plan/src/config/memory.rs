@@ -1,45 +1,45 @@
 //! How much memory a loader may use on its node.
 //!
-//! What was asked for by `memory=`, or the default, less what other loaders of the job hold. A
-//! control group and the free memory bound both. `RLIMIT_AS` bounds both, too: the region is mapped
-//! by every rank, so the one with the least address space left decides. Of that the default takes
-//! up to half; a mapping of the data set gets up to a quarter; the rest is for the stacks of
-//! threads, the allocator's arenas, which reserve 64 MiB a thread where they can, and the script.
+//! The budget is `memory=` or the default, less the memory that other loaders of the job hold. The
+//! control group and the free memory bound it. So does `RLIMIT_AS`: each rank maps the region, so
+//! the rank with the least address space left decides. Of that the default takes up to half, and a
+//! mapping of the data set up to a quarter. The rest is for thread stacks, the script, and the
+//! allocator's arenas, which reserve 64 MiB per thread if possible.
 
 use serde::{Deserialize, Serialize};
 
-/// Part of the address space that is left which the default budget takes: one in this many.
+/// Divisor of the remaining address space for the default budget.
 const DEFAULT_ADDRESS_PART: u64 = 2;
-/// Part of it that a mapping of the data set takes: one in this many.
+/// Divisor of the remaining address space for a mapping of the data set.
 const MAPPED_ADDRESS_PART: u64 = 4;
 
 /// Facts of the memory of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryFacts {
-    /// What `memory=` asks for \[bytes\].
+    /// Value of `memory=` \[bytes\].
     pub asked_bytes: Option<u64>,
-    /// What a loader gets by default \[bytes\].
+    /// Default memory of a loader \[bytes\].
     pub default_bytes: u64,
-    /// What is free for this job on the node \[bytes\].
+    /// Free memory for this job on the node \[bytes\].
     pub free_bytes: u64,
-    /// Address space that is left to the rank that has the least \[bytes\], where one has a limit.
+    /// Least address space that a rank with a limit has left \[bytes\].
     pub address_left_bytes: Option<u64>,
-    /// What other loaders hold of the budget \[bytes\].
+    /// Memory of the budget that other loaders hold \[bytes\].
     pub held_bytes: u64,
 }
 
-/// What bounds the memory of a loader.
+/// The bound of a loader's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryBound {
-    /// `RLIMIT_AS` leaves so much address space \[bytes\].
+    /// Address space that `RLIMIT_AS` leaves \[bytes\].
     AddressSpace(u64),
-    /// So much memory is free on the node for the job \[bytes\].
+    /// Memory that is free on the node for the job \[bytes\].
     Free(u64),
 }
 
 impl MemoryBound {
-    /// How much it is \[bytes\].
+    /// The size of the bound \[bytes\].
     #[must_use]
     pub fn bytes(self) -> u64 {
         match self {
@@ -48,19 +48,19 @@ impl MemoryBound {
     }
 }
 
-/// What a loader may use on its node.
+/// The memory that a loader may use on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
-    /// What was asked for, or is the default \[bytes\].
+    /// The requested or default memory \[bytes\].
     pub asked_bytes: u64,
     /// Whether it is the default.
     pub is_default: bool,
-    /// What other loaders and kept data hold of it \[bytes\].
+    /// Part of it that other loaders and retained values hold \[bytes\].
     pub held_bytes: u64,
-    /// What a loader may take on loan where nothing that works is left: all but what nobody gives
-    /// up \[bytes\].
+    /// What a loader may take on loan if the rest is too little: all but memory that is never
+    /// released \[bytes\].
     pub lendable_bytes: u64,
-    /// What bounds it; `memory=` could ask for no more.
+    /// Its bound, which also limits `memory=`.
     pub bound: MemoryBound,
     /// Whether the default is less than it would be without a limit of this process or group.
     pub is_cut: bool,
@@ -69,18 +69,17 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What is left for this loader \[bytes\]: nothing where others, which were given more, hold
-    /// more than was asked for.
+    /// Memory that is left for this loader \[bytes\]; 0 if others hold more than its request.
     #[must_use]
     pub fn left_bytes(&self) -> u64 {
         self.asked_bytes.saturating_sub(self.held_bytes)
     }
 }
 
-/// What a loader may use.
+/// The memory that a loader may use.
 ///
 /// # Errors
-/// The bound, where more was asked for.
+/// The bound, if the request exceeds it.
 pub fn budget(facts: &MemoryFacts) -> Result<Budget, MemoryBound> {
     let MemoryFacts { asked_bytes, default_bytes, free_bytes, address_left_bytes, held_bytes } = *facts;
     let bound = match address_left_bytes {
@@ -102,7 +101,7 @@ pub fn budget(facts: &MemoryFacts) -> Result<Budget, MemoryBound> {
     })
 }
 
-/// Whether a data set of so many bytes may be mapped by every rank.
+/// Whether each rank may map a data set of `file_bytes`.
 #[must_use]
 pub fn may_map(file_bytes: u64, address_left_bytes: Option<u64>) -> bool {
     address_left_bytes.is_none_or(|left| file_bytes <= left / MAPPED_ADDRESS_PART)
