@@ -30,8 +30,8 @@ pub use codec::{Codec, CodecError};
 #[doc(hidden)]
 pub use container::{ScanSummary, hdf5, lmdb, npy, recordio, tar, tfrecord};
 pub use dataset::{
-    BadSample, BuiltIndex, CachePolicy, Computation, ComputeIndex, ComputedIndex, Dataset, Found,
-    IndexReport, Lookup, Place, Progress, SampleCursor, Shard, ShardBytes, ValueSink, Verification,
+    BadSample, BuiltIndex, CachePolicy, Computation, ComputeIndex, ComputedIndex, Dataset, FoundSidecar,
+    IndexReport, Lookup, Progress, SampleCursor, Shard, ShardBytes, SidecarLocation, ValueSink, Verification,
 };
 pub use error::{Error, SchemaError, SidecarError};
 pub use format::Format;

@@ -21,7 +21,7 @@ use std::env;
 use forebay_format::Error;
 use forebay_format::lmdb::{Dialect, Version};
 use support::lmdb_reader::{read, read_by_cursor};
-use support::lmdb_writer::{Image, Place, Random, Records, Spec, put, records};
+use support::lmdb_writer::{Image, Random, Records, SidecarLocation, Spec, put, records};
 
 /// What came of the mutated files.
 #[derive(Debug, Default)]
@@ -107,7 +107,7 @@ impl Base {
     /// kinds.
     fn fields(&self, random: &mut Random, stride: u64, tally: &mut Tally) {
         let dialect = self.image.spec.dialect;
-        let places: Vec<Place> = self
+        let places: Vec<SidecarLocation> = self
             .image
             .metas
             .iter()

@@ -10,7 +10,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::Path;
 
-use forebay_format::{CachePolicy, Dataset, Error, Lookup, OpenOptions, Place, SchemaChoice};
+use forebay_format::{CachePolicy, Dataset, Error, Lookup, OpenOptions, SchemaChoice, SidecarLocation};
 use support::dataset::{Scratch, build, open, open_as};
 use support::lmdb_writer::{Records, records};
 
@@ -48,18 +48,18 @@ fn a_sidecar_is_found_in_the_cache_and_before_that_beside_the_data() {
     let cache = scratch.cache();
     assert_eq!(dataset.find_sidecar(&cache), Lookup::default(), "nothing there, nothing to warn of");
     let bytes = build(&dataset).bytes;
-    let cached = dataset.write_sidecar(&bytes, Place::Cache, &cache).expect("written");
+    let cached = dataset.write_sidecar(&bytes, SidecarLocation::Cache, &cache).expect("written");
     assert_eq!(cached.parent(), cache.directory());
     assert_eq!((mode(&cached), mode(cached.parent().expect("a directory"))), (0o600, 0o700));
     let found = dataset.find_sidecar(&cache).found.expect("the cached one");
-    assert_eq!((found.path, found.place, found.bytes), (cached, Place::Cache, bytes.clone()));
+    assert_eq!((found.path, found.place, found.bytes), (cached, SidecarLocation::Cache, bytes.clone()));
 
-    let beside = dataset.write_sidecar(&bytes, Place::Beside, &cache).expect("written");
+    let beside = dataset.write_sidecar(&bytes, SidecarLocation::Beside, &cache).expect("written");
     assert_eq!(beside, scratch.path("train.lmdb.forebay"));
     let lookup = dataset.find_sidecar(&cache);
     assert_eq!(lookup.warnings, Vec::<String>::new());
     let found = lookup.found.expect("the one beside the data");
-    assert_eq!((found.path, found.place), (beside.clone(), Place::Beside));
+    assert_eq!((found.path, found.place), (beside.clone(), SidecarLocation::Beside));
     dataset.index(std::sync::Arc::new(found.bytes)).expect("a sound index");
     let found = dataset.find_sidecar(&CachePolicy::none()).found.expect("the one beside the data");
     assert_eq!(found.path, beside);
@@ -69,7 +69,7 @@ fn a_sidecar_is_found_in_the_cache_and_before_that_beside_the_data() {
 fn writing_leaves_nothing_behind_and_replaces_in_one_step() {
     let scratch = Scratch::new();
     let dataset = open(&[&scratch.lmdb("data.mdb", &some_records())]);
-    for place in [Place::Cache, Place::Beside] {
+    for place in [SidecarLocation::Cache, SidecarLocation::Beside] {
         let path = dataset.write_sidecar(b"an old one", place, &scratch.cache()).expect("written");
         let old = fs::File::open(&path).expect("a file");
         dataset.write_sidecar(b"a new one", place, &scratch.cache()).expect("written");
@@ -87,7 +87,7 @@ fn other_options_and_other_files_have_sidecars_of_their_own() {
     let first = scratch.lmdb("a", &some_records());
     let second = scratch.lmdb("b", &some_records());
     let raw = open_as(&[&first], SchemaChoice::Raw);
-    for place in [Place::Cache, Place::Beside] {
+    for place in [SidecarLocation::Cache, SidecarLocation::Beside] {
         let write = |dataset: &Dataset| dataset.write_sidecar(&[], place, &scratch.cache()).expect("written");
         let paths = [
             write(&open(&[&first])),
@@ -107,8 +107,9 @@ fn the_same_file_by_another_path_has_the_same_cached_sidecar() {
     let path = scratch.lmdb("a", &some_records());
     let link = scratch.path("link");
     symlink(&path, &link).expect("a link");
-    let write =
-        |path: &Path| open(&[path]).write_sidecar(&[], Place::Cache, &scratch.cache()).expect("written");
+    let write = |path: &Path| {
+        open(&[path]).write_sidecar(&[], SidecarLocation::Cache, &scratch.cache()).expect("written")
+    };
     assert_eq!(write(&path), write(&link));
 }
 
@@ -117,7 +118,9 @@ fn a_stale_sidecar_is_passed_over_with_the_reason() {
     let scratch = Scratch::new();
     let path = scratch.lmdb("data.mdb", &some_records());
     let dataset = open(&[&path]);
-    dataset.write_sidecar(&build(&dataset).bytes, Place::Beside, &scratch.cache()).expect("written");
+    dataset
+        .write_sidecar(&build(&dataset).bytes, SidecarLocation::Beside, &scratch.cache())
+        .expect("written");
     scratch.lmdb("data.mdb", &records(2, 400, |_| 9));
     let warning = the_warning(&open(&[&path]), &scratch.cache());
     assert!(
@@ -131,7 +134,9 @@ fn a_damaged_or_newer_sidecar_is_passed_over_with_the_reason() {
     let scratch = Scratch::new();
     let dataset = open(&[&scratch.lmdb("data.mdb", &some_records())]);
     let sound = build(&dataset).bytes;
-    let write = |bytes: &[u8]| dataset.write_sidecar(bytes, Place::Cache, &scratch.cache()).expect("written");
+    let write = |bytes: &[u8]| {
+        dataset.write_sidecar(bytes, SidecarLocation::Cache, &scratch.cache()).expect("written")
+    };
     for (at, what) in
         [(0, "it is not a sidecar"), (40, "header checksum"), (100, "checksum of the meta part")]
     {
@@ -160,8 +165,9 @@ fn a_damaged_or_newer_sidecar_is_passed_over_with_the_reason() {
 fn a_sidecar_that_is_a_link_a_directory_or_a_pipe_is_not_followed() {
     let scratch = Scratch::new();
     let dataset = open(&[&scratch.lmdb("data.mdb", &some_records())]);
-    let beside =
-        dataset.write_sidecar(&build(&dataset).bytes, Place::Beside, &scratch.cache()).expect("written");
+    let beside = dataset
+        .write_sidecar(&build(&dataset).bytes, SidecarLocation::Beside, &scratch.cache())
+        .expect("written");
     let moved = scratch.path("elsewhere");
     fs::rename(&beside, &moved).expect("moved");
     symlink(&moved, &beside).expect("a link");
@@ -184,7 +190,8 @@ fn writing_over_a_link_replaces_the_link_and_not_what_it_points_to() {
     let dataset = open(&[&scratch.lmdb("data.mdb", &some_records())]);
     let precious = scratch.write("precious", b"precious");
     symlink(&precious, scratch.path("data.mdb.forebay")).expect("a link");
-    let path = dataset.write_sidecar(b"an index", Place::Beside, &scratch.cache()).expect("written");
+    let path =
+        dataset.write_sidecar(b"an index", SidecarLocation::Beside, &scratch.cache()).expect("written");
     assert!(!fs::symlink_metadata(&path).expect("a file").is_symlink());
     assert_eq!(fs::read(precious).expect("a file"), b"precious");
 }
@@ -193,7 +200,7 @@ fn writing_over_a_link_replaces_the_link_and_not_what_it_points_to() {
 fn an_implausibly_large_sidecar_is_not_read() {
     let scratch = Scratch::new();
     let dataset = open(&[&scratch.lmdb("data.mdb", &some_records())]);
-    let path = dataset.write_sidecar(&[], Place::Beside, &scratch.cache()).expect("written");
+    let path = dataset.write_sidecar(&[], SidecarLocation::Beside, &scratch.cache()).expect("written");
     fs::File::options().write(true).open(path).expect("a file").set_len(1 << 30).expect("sparse");
     let warning = the_warning(&dataset, &scratch.cache());
     assert!(warning.contains("it has 1073741824 bytes, at most 67128064 are plausible"), "{warning}");
@@ -207,8 +214,9 @@ fn a_strangers_sidecar_beside_the_data_is_passed_over() {
     let scratch = Scratch::new();
     let data = scratch.lmdb("data.mdb", &some_records());
     let dataset = open(&[&data]);
-    let path =
-        dataset.write_sidecar(&build(&dataset).bytes, Place::Beside, &scratch.cache()).expect("written");
+    let path = dataset
+        .write_sidecar(&build(&dataset).bytes, SidecarLocation::Beside, &scratch.cache())
+        .expect("written");
     chown(&path, Some(STRANGER), None).expect("given away");
     let warning = the_warning(&dataset, &scratch.cache());
     let expected =
@@ -232,7 +240,7 @@ fn a_cache_directory_open_to_others_is_refused() {
         "{warning}"
     );
     assert!(warning.contains("chmod 700"), "{warning}");
-    let error = dataset.write_sidecar(&[], Place::Cache, &scratch.cache()).expect_err("refused");
+    let error = dataset.write_sidecar(&[], SidecarLocation::Cache, &scratch.cache()).expect_err("refused");
     assert!(matches!(error, Error::Usage { .. }), "{error}");
     assert!(error.hint().expect("a hint").contains("chmod 700"));
     assert_eq!(mode(&directory), 0o755, "left as it is");
@@ -254,7 +262,7 @@ fn a_cache_directory_of_another_user_is_refused() {
         warning.contains("not used as cache directory: it belongs to user 54321, not to user 0"),
         "{warning}"
     );
-    let error = dataset.write_sidecar(&[], Place::Cache, &scratch.cache()).expect_err("refused");
+    let error = dataset.write_sidecar(&[], SidecarLocation::Cache, &scratch.cache()).expect_err("refused");
     assert!(matches!(error, Error::Usage { .. }), "{error}");
 }
 
@@ -270,10 +278,10 @@ fn a_cache_directory_that_is_a_link_or_a_file_is_refused() {
         warning.contains("not used as cache directory: it is a symbolic link or no directory"),
         "{warning}"
     );
-    assert!(dataset.write_sidecar(&[], Place::Cache, &scratch.cache()).is_err());
+    assert!(dataset.write_sidecar(&[], SidecarLocation::Cache, &scratch.cache()).is_err());
     fs::remove_file(scratch.path("cache")).expect("removed");
     scratch.write("cache", b"");
-    let error = dataset.write_sidecar(&[], Place::Cache, &scratch.cache()).expect_err("refused");
+    let error = dataset.write_sidecar(&[], SidecarLocation::Cache, &scratch.cache()).expect_err("refused");
     assert!(error.to_string().contains("it is a symbolic link or no directory"), "{error}");
 }
 
@@ -282,11 +290,13 @@ fn directories_on_the_way_to_the_cache_are_made_closed_to_others() {
     let scratch = Scratch::new();
     let dataset = open(&[&scratch.lmdb("data.mdb", &some_records())]);
     let cache = CachePolicy::at(scratch.path("a/b/forebay"));
-    dataset.write_sidecar(&[], Place::Cache, &cache).expect("written");
+    dataset.write_sidecar(&[], SidecarLocation::Cache, &cache).expect("written");
     for directory in ["a", "a/b", "a/b/forebay"] {
         assert_eq!(mode(&scratch.path(directory)), 0o700, "{directory}");
     }
-    let error = dataset.write_sidecar(&[], Place::Cache, &CachePolicy::none()).expect_err("nowhere to write");
+    let error = dataset
+        .write_sidecar(&[], SidecarLocation::Cache, &CachePolicy::none())
+        .expect_err("nowhere to write");
     assert_eq!(error.hint(), Some("name one in FOREBAY_CACHE_DIR"));
 }
 
@@ -298,7 +308,8 @@ fn a_missing_place_is_an_error_that_names_the_file() {
     let path = scratch.lmdb("gone/data.mdb", &some_records());
     let dataset = Dataset::open(&[path], &OpenOptions::default()).expect("a sound dataset");
     fs::remove_dir_all(&directory).expect("removed");
-    let error = dataset.write_sidecar(&[], Place::Beside, &scratch.cache()).expect_err("no directory");
+    let error =
+        dataset.write_sidecar(&[], SidecarLocation::Beside, &scratch.cache()).expect_err("no directory");
     let expected = format!("{}: cannot open the directory of the data", directory.display());
     assert!(error.to_string().starts_with(&expected), "{error}");
     let lookup = dataset.find_sidecar(&scratch.cache());

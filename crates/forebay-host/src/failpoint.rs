@@ -2,7 +2,7 @@
 //!
 //! The environment variable `FOREBAY_FAILPOINT` sets one; each process reads it once:
 //!
-//! - `stop:PLACE` or `stop:PLACE:N` stops the process, as SIGSTOP does, when it reaches a [`Place`]
+//! - `stop:PLACE` or `stop:PLACE:N` stops the process, as SIGSTOP does, at a [`StopPoint`]
 //!   for the N-th time. The test then continues the process or kills it.
 //! - `guess:wrong` makes each page prefetch of a root that waits for a cursor miss the pages that
 //!   it needs.
@@ -18,20 +18,20 @@ const VARIABLE: &str = "FOREBAY_FAILPOINT";
 
 /// Where a process can be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A root has taken the cursor that was handed to it, and nobody else has it (`cursor`).
+pub enum StopPoint {
+    /// A root has taken the cursor that was handed to it, and no other root has it (`cursor`).
     Cursor,
     /// A node has been given a token (`token`).
     Token,
-    /// The scan looks at a page (`scan`).
+    /// The scan visits a page (`scan`).
     Scan,
-    /// What the scan found is with one node more, and not with all (`broadcast`).
+    /// The scanned index has reached one more node, but not all (`broadcast`).
     Broadcast,
 }
 
 #[derive(Debug)]
 enum Failpoint {
-    Stop { place: Place, left: AtomicU64 },
+    Stop { point: StopPoint, left: AtomicU64 },
     WrongGuesses,
 }
 
@@ -52,14 +52,14 @@ impl FromStr for Failpoint {
             ["stop", name, count] => (name, count.parse().ok().filter(|count| *count > 0)),
             _ => return Err(expected()),
         };
-        let place = match name {
-            "cursor" => Place::Cursor,
-            "token" => Place::Token,
-            "scan" => Place::Scan,
-            "broadcast" => Place::Broadcast,
+        let point = match name {
+            "cursor" => StopPoint::Cursor,
+            "token" => StopPoint::Token,
+            "scan" => StopPoint::Scan,
+            "broadcast" => StopPoint::Broadcast,
             _ => return Err(expected()),
         };
-        Ok(Self::Stop { place, left: AtomicU64::new(count.ok_or_else(expected)?) })
+        Ok(Self::Stop { point, left: AtomicU64::new(count.ok_or_else(expected)?) })
     }
 }
 
@@ -79,15 +79,15 @@ pub fn check() -> Result<(), String> {
     wanted().as_ref().map(|_| ()).map_err(Clone::clone)
 }
 
-/// Stops the process if the failpoint names this place.
-pub fn at(here: Place) {
-    if let Ok(Some(Failpoint::Stop { place, left })) = wanted()
-        && *place == here
+/// Stops the process if the failpoint names this point.
+pub fn at(here: StopPoint) {
+    if let Ok(Some(Failpoint::Stop { point, left })) = wanted()
+        && *point == here
         && left.load(Ordering::Relaxed) > 0
         && left.fetch_sub(1, Ordering::Relaxed) == 1
     {
         eprintln!("forebay: {VARIABLE}: process {} stops at {here:?}", std::process::id());
-        // To this thread, not to the process: another thread could take it while this one goes on.
+        // To this thread: another thread of the process could take the signal while this one runs.
         // SAFETY: raise(3) has no preconditions.
         unsafe { libc::raise(libc::SIGSTOP) };
     }
@@ -106,11 +106,11 @@ mod tests {
     #[test]
     fn a_failpoint_is_parsed_or_refused() {
         let stop = |text: &str| match text.parse() {
-            Ok(Failpoint::Stop { place, left }) => Some((place, left.into_inner())),
+            Ok(Failpoint::Stop { point, left }) => Some((point, left.into_inner())),
             _ => None,
         };
-        assert_eq!(stop("stop:cursor"), Some((Place::Cursor, 1)));
-        assert_eq!(stop("stop:scan:20"), Some((Place::Scan, 20)));
+        assert_eq!(stop("stop:cursor"), Some((StopPoint::Cursor, 1)));
+        assert_eq!(stop("stop:scan:20"), Some((StopPoint::Scan, 20)));
         assert!(matches!("guess:wrong".parse(), Ok(Failpoint::WrongGuesses)));
         for wrong in
             ["stop", "stop:", "stop:nowhere", "stop:token:0", "stop:token:x", "stop:token:1:2", "guess", "x"]

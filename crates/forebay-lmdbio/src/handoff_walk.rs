@@ -85,7 +85,7 @@ impl HandoffWalk {
             if let Err(refused) = self.take(&bytes, first.map(|(first, _)| first), host) {
                 host.report_refused_cursor(format!("the cursor that was handed over: {refused}"));
             }
-            failpoint::at(failpoint::Place::Cursor);
+            failpoint::at(failpoint::StopPoint::Cursor);
         }
         self.located.clear();
         // Another node that waits for the cursor gets it before anything is touched.

@@ -37,7 +37,7 @@ impl IndexScanner for CursorScan {
 
     fn scan(&self, host: &dyn ScanHost) -> Result<Vec<u8>, Error> {
         let bytes = |shard, offset, length| {
-            failpoint::at(failpoint::Place::Scan);
+            failpoint::at(failpoint::StopPoint::Scan);
             host.bytes(shard, offset, length)
         };
         let prefetch = |shard, offset, length| {

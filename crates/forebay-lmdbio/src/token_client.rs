@@ -72,7 +72,7 @@ impl TokenClient {
         // Open first: a token that is held while the gate is closed is given back.
         host.open(groups);
         self.token.store(HELD, Ordering::Release);
-        failpoint::at(failpoint::Place::Token);
+        failpoint::at(failpoint::StopPoint::Token);
         host.wake();
     }
 

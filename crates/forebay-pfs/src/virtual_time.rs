@@ -79,18 +79,18 @@ pub enum Action {
 
 /// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct SimulationResult {
     /// When the last program ended \[model ns\].
     pub end_ns: ModelTime,
     /// Per program.
-    pub streams: Vec<StreamOutcome>,
+    pub streams: Vec<StreamResult>,
     /// Per server.
-    pub servers: Vec<ServerOutcome>,
+    pub servers: Vec<ServerResult>,
 }
 
 /// The work and waits of one program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StreamOutcome {
+pub struct StreamResult {
     /// When it ended \[model ns\].
     pub end_ns: ModelTime,
     /// Time spent waiting for the file system \[ns\].
@@ -109,7 +109,7 @@ pub struct StreamOutcome {
 
 /// The work of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServerOutcome {
+pub struct ServerResult {
     /// Number of pieces that it served.
     pub pieces: u64,
     /// Bytes read and written \[B\].
@@ -123,10 +123,10 @@ pub struct ServerOutcome {
 }
 
 /// Runs a scenario on a file system.
-pub fn run(spec: &Spec, scenario: &Scenario) -> Result<Outcome, Error> {
+pub fn run(spec: &Spec, scenario: &Scenario) -> Result<SimulationResult, Error> {
     let mut model = Model::new(spec.clone(), scenario.seed)?;
     let nodes = scenario.streams.iter().map(|stream| stream.node as usize + 1).max().unwrap_or(0);
-    let mut run = Run {
+    let mut run = Simulation {
         nodes: (0..nodes)
             .map(|_| Node {
                 id: model.add_node(),
@@ -137,10 +137,10 @@ pub fn run(spec: &Spec, scenario: &Scenario) -> Result<Outcome, Error> {
         model,
         files: &scenario.files,
         programs: scenario.streams.iter().map(Program::new).collect(),
-        outcome: Outcome {
-            streams: vec![StreamOutcome::default(); scenario.streams.len()],
-            servers: vec![ServerOutcome::default(); spec.targets as usize],
-            ..Outcome::default()
+        result: SimulationResult {
+            streams: vec![StreamResult::default(); scenario.streams.len()],
+            servers: vec![ServerResult::default(); spec.targets as usize],
+            ..SimulationResult::default()
         },
         events: BinaryHeap::new(),
         scheduled: 0,
@@ -155,16 +155,16 @@ pub fn run(spec: &Spec, scenario: &Scenario) -> Result<Outcome, Error> {
     while let Some(Reverse((now, _, program))) = run.events.pop() {
         run.resume(now, program);
     }
-    run.outcome.end_ns = run.outcome.streams.iter().map(|stream| stream.end_ns).max().unwrap_or(0);
-    Ok(run.outcome)
+    run.result.end_ns = run.result.streams.iter().map(|stream| stream.end_ns).max().unwrap_or(0);
+    Ok(run.result)
 }
 
-struct Run<'a> {
+struct Simulation<'a> {
     model: Model,
     nodes: Vec<Node>,
     files: &'a [u64],
     programs: Vec<Program<'a>>,
-    outcome: Outcome,
+    result: SimulationResult,
     /// (time, sequence number, program).
     events: BinaryHeap<Reverse<(ModelTime, u64, usize)>>,
     scheduled: u64,
@@ -207,7 +207,7 @@ impl<'a> Program<'a> {
     }
 }
 
-impl Run<'_> {
+impl Simulation<'_> {
     fn resume_at(&mut self, when: ModelTime, program: usize) {
         self.events.push(Reverse((when, self.scheduled, program)));
         self.scheduled += 1;
@@ -220,7 +220,7 @@ impl Run<'_> {
                 if let Some(due) = self.advance(now, program, file, &mut access) {
                     self.programs[program].access = Some((file, access));
                     if due > now {
-                        self.outcome.streams[program].wait_ns += due - now;
+                        self.result.streams[program].wait_ns += due - now;
                         self.resume_at(due, program);
                         return;
                     }
@@ -228,16 +228,16 @@ impl Run<'_> {
                 continue;
             }
             let Some(&action) = self.programs[program].actions.next() else {
-                self.outcome.streams[program].end_ns = now;
+                self.result.streams[program].end_ns = now;
                 self.running -= 1;
                 self.open_barrier(now);
                 return;
             };
             let node = self.programs[program].node;
-            let outcome = &mut self.outcome.streams[program];
+            let result = &mut self.result.streams[program];
             let due = match action {
                 Action::ThinkNs(think_ns) => {
-                    outcome.think_ns += think_ns;
+                    result.think_ns += think_ns;
                     self.resume_at(now.saturating_add(think_ns), program);
                     return;
                 }
@@ -247,7 +247,7 @@ impl Run<'_> {
                     return;
                 }
                 Action::Touch { file, offset, length, how } => {
-                    outcome.requested_bytes += length;
+                    result.requested_bytes += length;
                     let client = &mut self.nodes[node].client;
                     let bytes = self.files.get(file as usize).copied().unwrap_or(u64::MAX);
                     let opens = &mut self.programs[program].opens;
@@ -261,7 +261,7 @@ impl Run<'_> {
                 }
                 Action::Metadata => self.model.metadata(now, self.nodes[node].id),
             };
-            self.outcome.streams[program].wait_ns += due - now;
+            self.result.streams[program].wait_ns += due - now;
             self.resume_at(due, program);
             return;
         }
@@ -283,9 +283,9 @@ impl Run<'_> {
         self.nodes[node].in_flight.retain(|arrival| arrival.due > now);
         for &range in &fetches {
             self.transfer(now, node, file, range, Direction::Read);
-            let outcome = &mut self.outcome.streams[program];
-            outcome.read_bytes += range.length;
-            outcome.reads += 1;
+            let result = &mut self.result.streams[program];
+            result.read_bytes += range.length;
+            result.reads += 1;
             let arrivals = self.pieces.iter().map(|piece| Arrival {
                 file,
                 begin: piece.offset,
@@ -311,7 +311,7 @@ impl Run<'_> {
             return;
         }
         for (program, since) in std::mem::take(&mut self.at_barrier) {
-            self.outcome.streams[program].barrier_ns += now - since;
+            self.result.streams[program].barrier_ns += now - since;
             self.resume_at(now, program);
         }
     }
@@ -327,7 +327,7 @@ impl Run<'_> {
         let id = self.nodes[node].id;
         let due = self.model.transfer(now, id, file, range.offset, range.length, direction, &mut self.pieces);
         for piece in &self.pieces {
-            let server = &mut self.outcome.servers[piece.server.0 as usize];
+            let server = &mut self.result.servers[piece.server.0 as usize];
             server.pieces += 1;
             server.bytes += piece.bytes;
             server.seeks += u64::from(piece.seek);

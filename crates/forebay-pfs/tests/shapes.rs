@@ -5,7 +5,7 @@
 //! each step a rank reads 128 records (2 x 64), *skipping* (records r, r + 16, r + 32 …) or
 //! *contiguous* (its own region), computes, and waits at a barrier. docs/cost-model.md tabulates
 //! the results; `cargo test -p forebay-pfs --test shapes -- --nocapture` prints them.
-use forebay_pfs::virtual_time::{Action, Outcome, Scenario, Stream, StreamOutcome, run};
+use forebay_pfs::virtual_time::{Action, Scenario, SimulationResult, Stream, StreamResult, run};
 use forebay_pfs::{AccessMethod, ReadAheadRules, Spec};
 
 const PAGE: u64 = 4096;
@@ -64,7 +64,7 @@ impl Readers {
         Scenario { rules: ReadAheadRules::Lustre, streams, ..Scenario::default() }
     }
 
-    fn run(self, spec: &Spec, pattern: Pattern) -> Outcome {
+    fn run(self, spec: &Spec, pattern: Pattern) -> SimulationResult {
         run(spec, &self.scenario(pattern)).unwrap()
     }
 
@@ -86,8 +86,8 @@ fn with(spec: &Spec, fields: &str) -> Spec {
 }
 
 /// Bytes that all ranks fetched over those they accessed, and requests per record.
-fn fetched(outcome: &Outcome) -> (f64, f64) {
-    let sum = |of: fn(&StreamOutcome) -> u64| outcome.streams.iter().map(of).sum::<u64>() as f64;
+fn fetched(result: &SimulationResult) -> (f64, f64) {
+    let sum = |of: fn(&StreamResult) -> u64| result.streams.iter().map(of).sum::<u64>() as f64;
     let requested_bytes = sum(|stream| stream.requested_bytes);
     let records = requested_bytes / (RECORD_PAGES * PAGE) as f64;
     (sum(|stream| stream.read_bytes) / requested_bytes, sum(|stream| stream.reads) / records)
@@ -228,8 +228,8 @@ fn two_epochs(pattern: Pattern, shares: f64) -> [f64; 2] {
         });
         let files = vec![records * RECORD_PAGES * PAGE];
         let scenario = Scenario { files, streams: streams.collect(), ..Scenario::default() };
-        let outcome = run(&spec, &scenario).unwrap();
-        let read_bytes = outcome.streams.iter().map(|stream| stream.read_bytes).sum::<u64>();
+        let result = run(&spec, &scenario).unwrap();
+        let read_bytes = result.streams.iter().map(|stream| stream.read_bytes).sum::<u64>();
         read_bytes as f64 / (RANKS * share_bytes) as f64
     };
     let first = bytes_after(1);

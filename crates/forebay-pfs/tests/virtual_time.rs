@@ -1,5 +1,5 @@
 //! Programs in virtual time: cases computed by hand, and invariants.
-use forebay_pfs::virtual_time::{Action, Outcome, Scenario, Stream, run};
+use forebay_pfs::virtual_time::{Action, Scenario, SimulationResult, Stream, run};
 use forebay_pfs::{AccessMethod, ReadAheadRules, Spec};
 use proptest::prelude::*;
 
@@ -21,28 +21,28 @@ fn of(streams: Vec<(u32, Vec<Action>)>) -> Scenario {
     Scenario { streams, ..Scenario::default() }
 }
 
-fn ends(outcome: &Outcome) -> Vec<u64> {
-    outcome.streams.iter().map(|stream| stream.end_ns).collect()
+fn ends(result: &SimulationResult) -> Vec<u64> {
+    result.streams.iter().map(|stream| stream.end_ns).collect()
 }
 
 #[test]
 fn a_program_does_one_thing_after_the_other() {
     let actions = vec![Action::Metadata, direct(0, 4096), Action::ThinkNs(1000), direct(0, 8192)];
-    let outcome = run(&spec(), &of(vec![(0, actions)])).unwrap();
+    let result = run(&spec(), &of(vec![(0, actions)])).unwrap();
     let wait_ns = 50_000 + 4096 + LATENCY + 8192 + LATENCY;
-    assert_eq!(outcome.end_ns, wait_ns + 1000);
-    let stream = &outcome.streams[0];
+    assert_eq!(result.end_ns, wait_ns + 1000);
+    let stream = &result.streams[0];
     assert_eq!((stream.wait_ns, stream.think_ns, stream.barrier_ns), (wait_ns, 1000, 0));
     assert_eq!((stream.requested_bytes, stream.read_bytes, stream.reads), (12_288, 12_288, 2));
-    let server = &outcome.servers[0];
+    let server = &result.servers[0];
     assert_eq!((server.pieces, server.bytes, server.busy_ns, server.queue_ns), (2, 12_288, 12_288, 0));
 }
 
 #[test]
 fn what_happens_at_the_same_time_happens_in_the_order_of_the_programs() {
-    let outcome = run(&spec(), &of((0..3).map(|node| (node, vec![direct(0, 1000)])).collect())).unwrap();
-    assert_eq!(ends(&outcome), [1000 + LATENCY, 2000 + LATENCY, 3000 + LATENCY]);
-    assert_eq!(outcome.servers[0].queue_ns, 1000 + 2000);
+    let result = run(&spec(), &of((0..3).map(|node| (node, vec![direct(0, 1000)])).collect())).unwrap();
+    assert_eq!(ends(&result), [1000 + LATENCY, 2000 + LATENCY, 3000 + LATENCY]);
+    assert_eq!(result.servers[0].queue_ns, 1000 + 2000);
 }
 
 #[test]
@@ -50,9 +50,9 @@ fn a_barrier_waits_for_all_that_have_not_ended() {
     let wait_and_read = |think_ns| vec![Action::ThinkNs(think_ns), Action::Barrier, Action::ThinkNs(10)];
     let scenario =
         of(vec![(0, wait_and_read(500)), (1, wait_and_read(700)), (2, vec![Action::ThinkNs(600)])]);
-    let outcome = run(&spec(), &scenario).unwrap();
-    assert_eq!(ends(&outcome), [710, 710, 600]);
-    let waits: Vec<_> = outcome.streams.iter().map(|stream| stream.barrier_ns).collect();
+    let result = run(&spec(), &scenario).unwrap();
+    assert_eq!(ends(&result), [710, 710, 600]);
+    let waits: Vec<_> = result.streams.iter().map(|stream| stream.barrier_ns).collect();
     assert_eq!(waits, [200, 0, 0]);
     // The last program to end also opens the barrier.
     let scenario = of(vec![(0, vec![Action::Barrier]), (1, vec![Action::ThinkNs(900)])]);
@@ -63,20 +63,20 @@ fn a_barrier_waits_for_all_that_have_not_ended() {
 fn who_comes_second_on_a_node_waits_for_the_same_request() {
     let touch = |offset, length| Action::Touch { file: 0, offset, length, how: AccessMethod::Read };
     let late = vec![Action::ThinkNs(50_000), touch(0, PAGE)];
-    let outcome = run(&spec(), &of(vec![(0, vec![touch(0, PAGE)]), (0, late.clone())])).unwrap();
-    assert_eq!(ends(&outcome), [PAGE + LATENCY, PAGE + LATENCY]);
-    assert_eq!((outcome.streams[1].reads, outcome.streams[1].wait_ns), (0, PAGE + LATENCY - 50_000));
+    let result = run(&spec(), &of(vec![(0, vec![touch(0, PAGE)]), (0, late.clone())])).unwrap();
+    assert_eq!(ends(&result), [PAGE + LATENCY, PAGE + LATENCY]);
+    assert_eq!((result.streams[1].reads, result.streams[1].wait_ns), (0, PAGE + LATENCY - 50_000));
     // On its own node it sends its own request.
-    let outcome = run(&spec(), &of(vec![(0, vec![touch(0, PAGE)]), (1, late)])).unwrap();
-    assert_eq!(ends(&outcome), [PAGE + LATENCY, 50_000 + PAGE + LATENCY]);
-    assert_eq!(outcome.streams[1].reads, 1);
+    let result = run(&spec(), &of(vec![(0, vec![touch(0, PAGE)]), (1, late)])).unwrap();
+    assert_eq!(ends(&result), [PAGE + LATENCY, 50_000 + PAGE + LATENCY]);
+    assert_eq!(result.streams[1].reads, 1);
 }
 
 #[test]
 fn page_faults_wait_one_after_the_other() {
     let touch = Action::Touch { file: 0, offset: 0, length: 3 * PAGE, how: AccessMethod::MmapRandom };
-    let outcome = run(&spec(), &of(vec![(0, vec![touch])])).unwrap();
-    assert_eq!(outcome.end_ns, 3 * (PAGE + LATENCY));
+    let result = run(&spec(), &of(vec![(0, vec![touch])])).unwrap();
+    assert_eq!(result.end_ns, 3 * (PAGE + LATENCY));
     let touch = Action::Touch { file: 0, offset: 0, length: 3 * PAGE, how: AccessMethod::Read };
     assert_eq!(run(&spec(), &of(vec![(0, vec![touch])])).unwrap().end_ns, 3 * PAGE + LATENCY);
 }
@@ -89,18 +89,18 @@ fn read_ahead_goes_on_while_the_program_computes() {
     let think = Action::ThinkNs(1_000_000);
     let actions = vec![read(0), think, read(1), think, read(2), think, read(3), think, read(4)];
     let rules = ReadAheadRules::Linux { read_ahead_bytes: 131_072 };
-    let outcome = run(&spec(), &Scenario { rules, ..of(vec![(0, actions)]) }).unwrap();
-    assert_eq!(outcome.streams[0].wait_ns, 4 * PAGE + LATENCY);
+    let result = run(&spec(), &Scenario { rules, ..of(vec![(0, actions)]) }).unwrap();
+    assert_eq!(result.streams[0].wait_ns, 4 * PAGE + LATENCY);
     // The 32 KiB, and the window after them, whose marker is page 4.
-    assert_eq!((outcome.streams[0].reads, outcome.streams[0].read_bytes), (3, (4 + 8 + 16) * PAGE));
+    assert_eq!((result.streams[0].reads, result.streams[0].read_bytes), (3, (4 + 8 + 16) * PAGE));
 }
 
 #[test]
 fn a_write_waits_for_the_servers() {
     let write = Action::Write { file: 0, offset: 0, length: 1 << 20 };
-    let outcome = run(&spec(), &of(vec![(0, vec![write]), (1, vec![direct(0, 4096)])])).unwrap();
-    assert_eq!(ends(&outcome), [(1 << 20) + LATENCY, (1 << 20) + 4096 + LATENCY]);
-    assert_eq!(outcome.streams[0].read_bytes, 0);
+    let result = run(&spec(), &of(vec![(0, vec![write]), (1, vec![direct(0, 4096)])])).unwrap();
+    assert_eq!(ends(&result), [(1 << 20) + LATENCY, (1 << 20) + 4096 + LATENCY]);
+    assert_eq!(result.streams[0].read_bytes, 0);
 }
 
 #[test]
@@ -115,9 +115,9 @@ fn a_scenario_is_plain_json() {
         serde_json::from_str::<Scenario>(&serde_json::to_string(&scenario).unwrap()).unwrap(),
         scenario
     );
-    let outcome = run(&spec(), &scenario).unwrap();
-    assert_eq!(outcome.end_ns, 5 + 2 * (PAGE + LATENCY) + 50_000);
-    assert_eq!(outcome.streams[0].read_bytes, 8192);
+    let result = run(&spec(), &scenario).unwrap();
+    assert_eq!(result.end_ns, 5 + 2 * (PAGE + LATENCY) + 50_000);
+    assert_eq!(result.streams[0].read_bytes, 8192);
     assert!(serde_json::from_str::<Scenario>(r#"{"streams": [], "nodes": 3}"#).is_err());
 }
 
@@ -170,16 +170,16 @@ proptest! {
     ) {
         let spec = Spec { jitter: 0.3, ..Spec::preset(name).unwrap() };
         let spec = if small { Spec { cache_bytes: Some(300_000), ..spec } } else { spec };
-        let outcome = run(&spec, &scenario).unwrap();
-        prop_assert_eq!(&run(&spec, &scenario).unwrap(), &outcome);
+        let result = run(&spec, &scenario).unwrap();
+        prop_assert_eq!(&run(&spec, &scenario).unwrap(), &result);
         let mut moved_bytes = 0;
-        for (stream, asked) in outcome.streams.iter().zip(&scenario.streams) {
+        for (stream, asked) in result.streams.iter().zip(&scenario.streams) {
             prop_assert_eq!(stream.wait_ns + stream.think_ns + stream.barrier_ns, stream.end_ns);
             let written = |action: &Action| if let Action::Write { length, .. } = action { *length } else { 0 };
             moved_bytes += stream.read_bytes + asked.actions.iter().map(written).sum::<u64>();
         }
-        prop_assert_eq!(outcome.servers.iter().map(|server| server.bytes).sum::<u64>(), moved_bytes);
-        for server in &outcome.servers {
+        prop_assert_eq!(result.servers.iter().map(|server| server.bytes).sum::<u64>(), moved_bytes);
+        for server in &result.servers {
             // Read-ahead and writes of others may outlast a program, but end by a deadline.
             prop_assert!(server.seeks <= server.pieces);
             prop_assert!(spec.seek_us > 0.0 || server.seeks == 0);

@@ -8,7 +8,7 @@
 
 use forebay_types::{CodecChain, Extent, Located, Piece};
 
-use crate::plan::{Block, Decode, Found, IoLimits, Part, Plan, Read};
+use crate::plan::{Block, Decode, IoLimits, Part, PlacedPart, Plan, Read};
 use crate::runs::{align_down, cut};
 use crate::schedule::Segment;
 use crate::staging::StagingRing;
@@ -20,12 +20,12 @@ const ALIGN: u64 = 64;
 #[derive(Default)]
 struct Batch {
     decodes: Vec<Decode>,
-    runs: Vec<Run>,
+    runs: Vec<Fetch>,
     decoded_bytes: u64,
 }
 
 /// A stretch of a file that is fetched, aligned outwards.
-struct Run {
+struct Fetch {
     extent: Extent,
     fetched_offset: u64,
 }
@@ -37,7 +37,7 @@ pub(crate) fn plan_coded(
     limits: &IoLimits,
     staging: &mut StagingRing,
     plan: &mut Plan,
-    found: &mut Vec<Found>,
+    found: &mut Vec<PlacedPart>,
 ) {
     let units = located.units();
     let nowhere = Part { block: Part::IN_PLACE, offset: 0, length: 0 };
@@ -66,10 +66,10 @@ pub(crate) fn plan_coded(
 }
 
 /// Leaves a unit to the ranks that need it.
-fn left(located: &Located, unit: u32, found: &mut Vec<Found>) {
+fn left(located: &Located, unit: u32, found: &mut Vec<PlacedPart>) {
     for piece in located.unit_pieces(unit) {
         if let Piece::Extent(extent) = located.pieces()[piece] {
-            found.push(Found::in_place(piece as u32, extent));
+            found.push(PlacedPart::in_place(piece as u32, extent));
         }
     }
 }
@@ -94,7 +94,7 @@ impl Batch {
             last => {
                 let behind = last.map_or(0, |run| run.fetched_offset + run.extent.length);
                 let fetched_offset = behind.next_multiple_of(align.max(ALIGN));
-                self.runs.push(Run {
+                self.runs.push(Fetch {
                     extent: Extent { offset: start, length: end - start, ..extent },
                     fetched_offset,
                 });
@@ -120,7 +120,7 @@ fn place(
     limits: &IoLimits,
     staging: &mut StagingRing,
     plan: &mut Plan,
-    found: &mut Vec<Found>,
+    found: &mut Vec<PlacedPart>,
     batch: &Batch,
 ) {
     if batch.decodes.is_empty() {

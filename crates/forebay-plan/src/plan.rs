@@ -136,7 +136,7 @@ impl Plan {
         plan.part_starts.push(0);
         for piece in located.pieces() {
             if let Piece::Extent(extent) = piece {
-                plan.parts.push(Found::in_place(0, *extent).part);
+                plan.parts.push(PlacedPart::in_place(0, *extent).part);
             }
             plan.part_starts.push(plan.parts.len() as u32);
         }
@@ -144,7 +144,7 @@ impl Plan {
     }
 
     /// Sorts parts in file order by piece: a counting sort, because most pieces have one part.
-    pub(crate) fn sort_parts(&mut self, found: &[Found], pieces: usize) {
+    pub(crate) fn sort_parts(&mut self, found: &[PlacedPart], pieces: usize) {
         self.part_starts.resize(pieces + 1, 0);
         for found in found {
             self.part_starts[found.piece as usize + 1] += 1;
@@ -185,13 +185,13 @@ pub struct Decode {
 
 /// A part of a piece and its location.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct PlacedPart {
     pub(crate) piece: u32,
     pub(crate) file_offset: u64,
     pub(crate) part: Part,
 }
 
-impl Found {
+impl PlacedPart {
     pub(crate) fn in_place(piece: u32, extent: Extent) -> Self {
         let part = Part { block: Part::IN_PLACE, offset: extent.offset, length: extent.length };
         Self { piece, file_offset: extent.offset, part }

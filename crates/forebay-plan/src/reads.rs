@@ -17,8 +17,8 @@
 use forebay_types::{CodecChain, Extent, Located};
 
 use crate::decode_plan::plan_coded;
-use crate::plan::{Block, Found, IoLimits, Part, Plan, Read};
-use crate::runs::{Run, coalesce, cut, lonely_pieces, sorted_pieces, stored_pieces};
+use crate::plan::{Block, IoLimits, Part, PlacedPart, Plan, Read};
+use crate::runs::{ReadRun, coalesce, cut, lonely_pieces, sorted_pieces, stored_pieces};
 use crate::schedule::Segment;
 use crate::staging::StagingRing;
 
@@ -49,7 +49,7 @@ pub fn plan_into(
         if let [(extent, piece)] = pieces
             && alone.get(*piece as usize).copied().unwrap_or(false)
         {
-            packer.found.push(Found::in_place(*piece, *extent));
+            packer.found.push(PlacedPart::in_place(*piece, *extent));
             continue;
         }
         packer.run(*run, pieces);
@@ -68,7 +68,7 @@ struct Packer<'a> {
     limits: &'a IoLimits,
     staging: &'a mut StagingRing,
     plan: &'a mut Plan,
-    found: Vec<Found>,
+    found: Vec<PlacedPart>,
     open: Option<Open>,
 }
 
@@ -82,7 +82,7 @@ struct Open {
 
 impl Packer<'_> {
     /// Turns a run into reads, each in a block, and records the locations of its pieces.
-    fn run(&mut self, run: Run, mut pieces: &[(Extent, u32)]) {
+    fn run(&mut self, run: ReadRun, mut pieces: &[(Extent, u32)]) {
         for read in cut(run.extent, self.limits) {
             let begun = pieces.partition_point(|(extent, _)| extent.offset < read.end());
             self.read(read, &pieces[..begun]);
@@ -118,7 +118,7 @@ impl Packer<'_> {
             let to = extent.end().min(read.end());
             if from < to {
                 let part = Part { block, offset: block_offset + (from - read.offset), length: to - from };
-                self.found.push(Found { piece: *piece, file_offset: from, part });
+                self.found.push(PlacedPart { piece: *piece, file_offset: from, part });
             }
         }
     }

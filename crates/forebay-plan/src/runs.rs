@@ -6,7 +6,7 @@ use crate::plan::IoLimits;
 
 /// A stretch of one file that becomes one or more reads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
+pub(crate) struct ReadRun {
     pub(crate) extent: Extent,
     /// The pieces in it: a range of the sorted list.
     pub(crate) first: u32,
@@ -86,9 +86,9 @@ pub(crate) fn align_down(value: u64, align: u64) -> u64 {
 }
 
 /// Joins sorted extents into runs.
-pub(crate) fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], limits: &IoLimits) -> Vec<Run> {
+pub(crate) fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], limits: &IoLimits) -> Vec<ReadRun> {
     let align = limits.align_bytes.max(1);
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<ReadRun> = Vec::new();
     for (number, (extent, _)) in sorted.iter().enumerate() {
         debug_assert!(
             shard_bytes.get(extent.shard.0 as usize).is_none_or(|bytes| extent.end() <= *bytes),
@@ -111,7 +111,7 @@ pub(crate) fn coalesce(sorted: &[(Extent, u32)], shard_bytes: &[u64], limits: &I
                 continue;
             }
         }
-        runs.push(Run {
+        runs.push(ReadRun {
             extent: Extent { offset: start, length: end - start, ..*extent },
             first: number as u32,
             pieces: 1,

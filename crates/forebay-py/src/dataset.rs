@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_engine::{Error, Host, IndexedDataset, Loaded, offload};
-use forebay_format::{Format, OpenOptions, Place, SampleAxis, Schema};
+use forebay_format::{Format, OpenOptions, SampleAxis, Schema, SidecarLocation};
 use forebay_types::{Dtype, Field, Layout};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -131,7 +131,7 @@ impl Dataset {
         beside: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let place = if beside { Place::Beside } else { Place::Cache };
+        let place = if beside { SidecarLocation::Beside } else { SidecarLocation::Cache };
         let built = self.ask(py, progress, BUILT, move |source, caller| source.build(Some(place), caller))?;
         let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
         value["sidecar"] = built.path.map(|path| path.display().to_string()).into();
@@ -146,7 +146,7 @@ impl Dataset {
         beside: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let place = if beside { Place::Beside } else { Place::Cache };
+        let place = if beside { SidecarLocation::Beside } else { SidecarLocation::Cache };
         let (built, recipe) =
             self.ask(py, progress, BUILT, move |source, caller| recipe::build(source, place, caller))?;
         let mut value = serde_json::to_value(&built.report).expect("a report can be written as JSON");
@@ -164,7 +164,7 @@ impl Dataset {
         beside: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let place = if beside { Place::Beside } else { Place::Cache };
+        let place = if beside { SidecarLocation::Beside } else { SidecarLocation::Cache };
         let (report, declared) = self.ask(py, progress, "a recipe is compared", move |source, caller| {
             recipe::declare(source, &path, place, caller)
         })?;

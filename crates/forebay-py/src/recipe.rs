@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use forebay_engine::{Built, Error, ErrorDetails, Host, INDEX_THREADS, IndexedDataset};
-use forebay_format::{CachePolicy, IndexReport, Place, Progress};
+use forebay_format::{CachePolicy, IndexReport, Progress, SidecarLocation};
 use forebay_recipe::{RecipeFile, RecipeReport};
 
 /// Builds the index, searches for a recipe that leads to the files, and writes both. The inner
 /// error is why there is no recipe.
 pub(crate) fn build(
     source: &IndexedDataset,
-    place: Place,
+    place: SidecarLocation,
     caller: &dyn Host,
 ) -> Result<(Built, Result<RecipeReport, String>), Error> {
     let dataset = source.dataset();
@@ -33,7 +33,7 @@ pub(crate) fn build(
 pub(crate) fn declare(
     source: &IndexedDataset,
     path: &Path,
-    place: Place,
+    place: SidecarLocation,
     caller: &dyn Host,
 ) -> Result<(IndexReport, RecipeReport), Error> {
     let dataset = source.dataset();

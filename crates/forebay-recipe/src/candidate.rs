@@ -4,7 +4,7 @@ use forebay_format::lmdb::Identity;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::check::compare_metas;
-use crate::insertion::{LeafPage, Outcome};
+use crate::insertion::{InsertionResult, LeafPage};
 use crate::layout::{Offsets, Writing};
 
 /// Bytes per place that are hashed.
@@ -59,7 +59,7 @@ impl Truth<'_> {
         xxh3_64(bytes) == observed.hash
     }
 
-    fn is_end(&self, outcome: &Outcome) -> bool {
+    fn is_end(&self, outcome: &InsertionResult) -> bool {
         compare_metas(outcome, self.identity).is_ok()
     }
 

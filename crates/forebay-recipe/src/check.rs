@@ -10,7 +10,7 @@ use forebay_format::lmdb::{Database, Identity, Value};
 
 use crate::error::Error;
 use crate::facts::{KeyPattern, Recipe};
-use crate::insertion::{LeafPage, Outcome, Placed};
+use crate::insertion::{InsertionResult, LeafPage, Placed};
 use crate::layout::Finished;
 
 /// Leaves that are read.
@@ -75,7 +75,7 @@ pub(crate) fn compare_facts(recipe: &Recipe, identity: &Identity) -> Result<(), 
 }
 
 /// Compares the meta pages.
-pub(crate) fn compare_metas(outcome: &Outcome, identity: &Identity) -> Result<(), Difference> {
+pub(crate) fn compare_metas(outcome: &InsertionResult, identity: &Identity) -> Result<(), Difference> {
     let tree = &identity.tree;
     let newest = identity.transactions[0].max(identity.transactions[1]);
     let oldest = identity.transactions[0].min(identity.transactions[1]);

@@ -29,7 +29,7 @@ struct Choice<'a> {
 }
 
 /// What becomes of a leaf.
-enum Outcome {
+enum LeafResult {
     Right,
     Wrong,
     /// It was the last one and all is right.
@@ -99,11 +99,11 @@ impl<'a> CommitSearch<'a> {
         if commits == 0 {
             let mut candidate = from.clone();
             match self.finish_leaf(&mut candidate)? {
-                Outcome::End => return Ok(true),
-                Outcome::Right if found.iter().all(|(other, _)| !other.is_like(&candidate)) => {
+                LeafResult::End => return Ok(true),
+                LeafResult::Right if found.iter().all(|(other, _)| !other.is_like(&candidate)) => {
                     found.push((candidate, places.clone()));
                 }
-                Outcome::Right | Outcome::Wrong | Outcome::Spent => {}
+                LeafResult::Right | LeafResult::Wrong | LeafResult::Spent => {}
             }
             return Ok(false);
         }
@@ -133,19 +133,19 @@ impl<'a> CommitSearch<'a> {
     }
 
     /// Puts records until the leaf is finished.
-    fn finish_leaf(&mut self, candidate: &mut Candidate<'a>) -> Result<Outcome, String> {
+    fn finish_leaf(&mut self, candidate: &mut Candidate<'a>) -> Result<LeafResult, String> {
         while candidate.writing.insertion.entries() < self.recipe.records {
             if self.budget == 0 {
-                return Ok(Outcome::Spent);
+                return Ok(LeafResult::Spent);
             }
             self.budget -= 1;
             if let Some(finished) = candidate.writing.put()? {
                 let right = self.truth.is_right(candidate.leaves, finished.page, &mut self.bytes);
                 candidate.leaves += 1;
-                return Ok(if right { Outcome::Right } else { Outcome::Wrong });
+                return Ok(if right { LeafResult::Right } else { LeafResult::Wrong });
             }
         }
         let ends = self.truth.ends_well(candidate, &mut self.bytes)?;
-        Ok(if ends { Outcome::End } else { Outcome::Wrong })
+        Ok(if ends { LeafResult::End } else { LeafResult::Wrong })
     }
 }

@@ -88,7 +88,7 @@ impl RecipeFile {
                 format!("{found:02x?}"),
             ));
         }
-        let mut reader = Reader { bytes, at: 8 };
+        let mut reader = ByteReader { bytes, at: 8 };
         let version = reader.u32("version")?;
         if version != VERSION {
             return Err(SidecarError::damaged(8, "version", VERSION, version));
@@ -119,12 +119,12 @@ impl RecipeFile {
 }
 
 /// Reads from untrusted bytes, and knows where.
-struct Reader<'a> {
+struct ByteReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     fn short(&self, what: &str) -> SidecarError {
         SidecarError::damaged(self.at, what, "more bytes", "the end of the file")
     }

@@ -56,7 +56,7 @@ struct Branch {
 
 /// The tree of a file's free pages and of one database, as a writer leaves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct InsertionResult {
     /// The last transaction.
     pub(crate) transaction: u64,
     /// The last page in use.
@@ -94,7 +94,7 @@ pub(crate) struct Insertion {
     written: bool,
     /// Whether anything was.
     anything: bool,
-    outcome: Outcome,
+    outcome: InsertionResult,
 }
 
 impl Insertion {
@@ -110,7 +110,7 @@ impl Insertion {
             main: None,
             written: false,
             anything: false,
-            outcome: Outcome {
+            outcome: InsertionResult {
                 transaction: 0,
                 last_page: 1,
                 root: 0,
@@ -205,10 +205,10 @@ impl Insertion {
     }
 
     /// Ends the last transaction. The leaf that records went to is final now.
-    pub(crate) fn finish(&mut self) -> Result<Outcome, Outgrown> {
+    pub(crate) fn finish(&mut self) -> Result<InsertionResult, Outgrown> {
         self.commit()?;
         let root = self.branches.last().map_or(self.leaf.page, |branch| branch.page);
-        Ok(Outcome {
+        Ok(InsertionResult {
             transaction: self.pages.transaction() - 1,
             last_page: self.pages.last_page(),
             root,

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use forebay_format::{
-    BuiltIndex, CachePolicy, Computation, ComputeIndex, ComputedIndex, Dataset, Place, Progress,
+    BuiltIndex, CachePolicy, Computation, ComputeIndex, ComputedIndex, Dataset, Progress, SidecarLocation,
 };
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ pub struct FoundRecipe {
     /// The file.
     pub path: PathBuf,
     /// In which place the file is.
-    pub place: Place,
+    pub place: SidecarLocation,
     /// Its contents.
     pub recipe: RecipeFile,
 }
@@ -68,7 +68,12 @@ impl RecipeFile {
     }
 
     /// Writes the recipes to their place in one step, and reports them.
-    pub fn write(&self, dataset: &Dataset, place: Place, cache: &CachePolicy) -> Result<RecipeReport, Error> {
+    pub fn write(
+        &self,
+        dataset: &Dataset,
+        place: SidecarLocation,
+        cache: &CachePolicy,
+    ) -> Result<RecipeReport, Error> {
         Ok(self.report(dataset.write_kept(&self.encode(), place, cache, ENDING)?))
     }
 

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::facts::Recipe;
 use crate::free_list::Outgrown;
-use crate::insertion::{Insertion, LeafPage, Outcome, Placed};
+use crate::insertion::{Insertion, InsertionResult, LeafPage, Placed};
 use crate::lengths::LengthReader;
 use crate::pages::PageRules;
 
@@ -77,7 +77,7 @@ impl<'a> Writing<'a> {
     }
 
     /// Ends the last transaction. The last leaf is final now.
-    pub(crate) fn finish(&mut self) -> Result<(Outcome, Finished<'_>), String> {
+    pub(crate) fn finish(&mut self) -> Result<(InsertionResult, Finished<'_>), String> {
         let outcome = self.insertion.finish().map_err(outgrown)?;
         let last = Finished { first: self.first, page: self.insertion.leaf(), last_page: outcome.last_page };
         Ok((outcome, last))
@@ -93,7 +93,7 @@ fn outgrown(_: Outgrown) -> String {
 pub(crate) fn compute<E: From<String>>(
     recipe: &Recipe,
     mut each: impl FnMut(&Finished<'_>) -> Result<(), E>,
-) -> Result<Outcome, E> {
+) -> Result<InsertionResult, E> {
     let mut writing = Writing::begin(recipe)?;
     let mut transactions = recipe.transactions.iter();
     let mut left = transactions.next().unwrap_or(u64::MAX);
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    fn outcome(recipe: &Recipe) -> Outcome {
+    fn outcome(recipe: &Recipe) -> InsertionResult {
         compute(recipe, |_| Ok::<(), String>(())).expect("a history that LMDB can have")
     }
 

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay_format::{
-    CachePolicy, ComputeIndex, ComputedIndex, Dataset, FieldOut, Index, IndexReport, OpenOptions, Place,
-    Progress, Verification,
+    CachePolicy, ComputeIndex, ComputedIndex, Dataset, FieldOut, Index, IndexReport, OpenOptions, Progress,
+    SidecarLocation, Verification,
 };
 use forebay_io::file_system_at;
 use forebay_types::{CodecChain, Field, Layout, Located, Piece, SampleId, Slice};
@@ -246,11 +246,16 @@ impl IndexedDataset {
 
     /// Builds the index and writes the sidecar: where the user asked for it, or quietly into his
     /// cache.
-    pub fn build(&self, place: Option<Place>, caller: &dyn Host) -> Result<Built, Error> {
+    pub fn build(&self, place: Option<SidecarLocation>, caller: &dyn Host) -> Result<Built, Error> {
         self.build_from(&self.dataset, place, caller)
     }
 
-    fn build_from(&self, dataset: &Dataset, place: Option<Place>, caller: &dyn Host) -> Result<Built, Error> {
+    fn build_from(
+        &self,
+        dataset: &Dataset,
+        place: Option<SidecarLocation>,
+        caller: &dyn Host,
+    ) -> Result<Built, Error> {
         for shard in dataset.unknown_structures() {
             let path = &dataset.shards()[shard].path;
             let Some(found) = caller.find_hdf5_structure(path, dataset.options()) else {
@@ -270,7 +275,8 @@ impl IndexedDataset {
             caller.warn(warning);
         }
         let policy = CachePolicy::from_environment();
-        let written = self.dataset.write_sidecar(&built.bytes, place.unwrap_or(Place::Cache), &policy);
+        let written =
+            self.dataset.write_sidecar(&built.bytes, place.unwrap_or(SidecarLocation::Cache), &policy);
         let path = match (written, place) {
             (Ok(path), _) => Some(path),
             (Err(error), Some(_)) => return Err(error.into()),

@@ -275,7 +275,7 @@ pub(super) fn run(mesh: &Arc<Mesh>) {
         for link in &mut links {
             link.write();
             if broadcasting.contains(&link.node) {
-                failpoint::at(failpoint::Place::Broadcast);
+                failpoint::at(failpoint::StopPoint::Broadcast);
             }
         }
         report_flushed(mesh, &links);

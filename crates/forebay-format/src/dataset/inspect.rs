@@ -17,7 +17,7 @@ impl Dataset {
         let sidecar = lookup.found.map(|found| {
             json!({
                 "path": found.path.to_string_lossy(),
-                "place": match found.place { super::Place::Beside => "beside", super::Place::Cache => "cache" },
+                "place": match found.place { super::SidecarLocation::Beside => "beside", super::SidecarLocation::Cache => "cache" },
                 "bytes": found.bytes.len(),
             })
         });

@@ -27,7 +27,7 @@ use xxhash_rust::xxh3::xxh3_128;
 pub use build::{BuiltIndex, IndexReport};
 pub use compute::{Computation, ComputeIndex, ComputedIndex};
 pub use cursor::{SampleCursor, ShardBytes};
-pub use store::{CachePolicy, Found, Lookup, Place};
+pub use store::{CachePolicy, FoundSidecar, Lookup, SidecarLocation};
 pub use value_sink::ValueSink;
 pub use verify::{BadSample, Verification};
 

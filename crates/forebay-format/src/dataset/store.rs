@@ -43,9 +43,9 @@ pub struct CachePolicy {
     directory: Option<PathBuf>,
 }
 
-/// Where a sidecar is kept.
+/// Location of a sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SidecarLocation {
     /// In the user's cache directory.
     Cache,
     /// Beside the data file, for all users of it.
@@ -54,11 +54,11 @@ pub enum Place {
 
 /// A sidecar of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundSidecar {
     /// The file.
     pub path: PathBuf,
-    /// Which place that is.
-    pub place: Place,
+    /// Its location.
+    pub place: SidecarLocation,
     /// Its contents, with the right fingerprint and correct checksums.
     pub bytes: Vec<u8>,
 }
@@ -67,7 +67,7 @@ pub struct Found {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lookup {
     /// The sidecar, if there is one that can be used.
-    pub found: Option<Found>,
+    pub found: Option<FoundSidecar>,
     /// Why others were skipped.
     pub warnings: Vec<String>,
 }
@@ -173,7 +173,7 @@ impl Dataset {
     pub fn find_sidecar(&self, cache: &CachePolicy) -> Lookup {
         let (found, warnings) =
             self.find_kept(cache, SIDECAR_ENDING, "sidecar", |bytes| self.checked_sidecar(bytes));
-        Lookup { found: found.map(|(path, place, bytes)| Found { path, place, bytes }), warnings }
+        Lookup { found: found.map(|(path, place, bytes)| FoundSidecar { path, place, bytes }), warnings }
     }
 
     /// Searches for the file of this dataset with this ending: the first one that `check` accepts,
@@ -184,9 +184,9 @@ impl Dataset {
         ending: &str,
         what: &str,
         check: impl Fn(Vec<u8>) -> Result<T, E>,
-    ) -> (Option<(PathBuf, Place, T)>, Vec<String>) {
+    ) -> (Option<(PathBuf, SidecarLocation, T)>, Vec<String>) {
         let mut warnings = Vec::new();
-        for place in [Place::Beside, Place::Cache] {
+        for place in [SidecarLocation::Beside, SidecarLocation::Cache] {
             let path = match self.kept_path(place, cache, ending) {
                 Ok(Some(path)) => path,
                 Ok(None) => continue,
@@ -210,7 +210,12 @@ impl Dataset {
     /// Writes a sidecar to its place in one step, and returns the file.
     ///
     /// A cache directory that belongs to another user or is open to others is [`Error::Usage`].
-    pub fn write_sidecar(&self, bytes: &[u8], place: Place, cache: &CachePolicy) -> Result<PathBuf, Error> {
+    pub fn write_sidecar(
+        &self,
+        bytes: &[u8],
+        place: SidecarLocation,
+        cache: &CachePolicy,
+    ) -> Result<PathBuf, Error> {
         self.write_kept(bytes, place, cache, SIDECAR_ENDING)
     }
 
@@ -218,13 +223,13 @@ impl Dataset {
     pub fn write_kept(
         &self,
         bytes: &[u8],
-        place: Place,
+        place: SidecarLocation,
         cache: &CachePolicy,
         ending: &str,
     ) -> Result<PathBuf, Error> {
         let (directory, mode) = match place {
-            Place::Cache => (cache.open_or_make()?, 0o600),
-            Place::Beside => {
+            SidecarLocation::Cache => (cache.open_or_make()?, 0o600),
+            SidecarLocation::Beside => {
                 let path = self.data_directory();
                 let directory = open_directory(path, OFlags::empty())
                     .map_err(|errno| failed("open the directory of the data", path, errno))?;
@@ -253,11 +258,16 @@ impl Dataset {
     }
 
     /// Where the file of this dataset with an ending is kept; `None` without a cache directory.
-    fn kept_path(&self, place: Place, cache: &CachePolicy, ending: &str) -> Result<Option<PathBuf>, Error> {
+    fn kept_path(
+        &self,
+        place: SidecarLocation,
+        cache: &CachePolicy,
+        ending: &str,
+    ) -> Result<Option<PathBuf>, Error> {
         let mut key = self.options.key(self.format);
         key.push(0);
         match place {
-            Place::Beside => {
+            SidecarLocation::Beside => {
                 let file = self.shards[0].path.file_name().unwrap_or_default();
                 let mut name = OsString::from(file);
                 if self.shards.len() > 1 || self.options != OpenOptions::default() {
@@ -273,7 +283,7 @@ impl Dataset {
                 name.push(ending);
                 Ok(Some(self.data_directory().join(name)))
             }
-            Place::Cache => {
+            SidecarLocation::Cache => {
                 let Some(directory) = &cache.directory else { return Ok(None) };
                 for shard in &self.shards {
                     let path = fs::canonicalize(&shard.path).map_err(|source| Error::Io {
@@ -300,7 +310,7 @@ impl Dataset {
     /// Reads a kept file, if its place and owner are trusted. Does not check the contents.
     fn read_kept(
         &self,
-        place: Place,
+        place: SidecarLocation,
         cache: &CachePolicy,
         path: &Path,
         what: &str,
@@ -308,8 +318,8 @@ impl Dataset {
         let ignored = |why: String| format!("{}: {what} ignored: {why}", path.display());
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = match place {
-            Place::Beside => rustix::fs::open(path, flags, Mode::empty()),
-            Place::Cache => match cache.open() {
+            SidecarLocation::Beside => rustix::fs::open(path, flags, Mode::empty()),
+            SidecarLocation::Cache => match cache.open() {
                 Ok(Some(directory)) => {
                     let name = path.file_name().unwrap_or_default();
                     rustix::fs::openat(&directory, name, flags, Mode::empty())
@@ -347,15 +357,15 @@ impl Dataset {
     }
 
     /// A sidecar beside the data must belong to a user who could change the data, or to this user.
-    fn check_owner(&self, place: Place, owner: u32) -> Result<(), String> {
+    fn check_owner(&self, place: SidecarLocation, owner: u32) -> Result<(), String> {
         let user = rustix::process::geteuid().as_raw();
         let data_owner = match place {
-            Place::Cache => user,
-            Place::Beside => fs::metadata(&self.shards[0].path).map_or(user, |status| status.uid()),
+            SidecarLocation::Cache => user,
+            SidecarLocation::Beside => fs::metadata(&self.shards[0].path).map_or(user, |status| status.uid()),
         };
         let trusted = match place {
-            Place::Cache => vec![user],
-            Place::Beside => vec![data_owner, user, 0],
+            SidecarLocation::Cache => vec![user],
+            SidecarLocation::Beside => vec![data_owner, user, 0],
         };
         if trusted.contains(&owner) {
             Ok(())

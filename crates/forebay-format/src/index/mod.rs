@@ -23,7 +23,7 @@ use crate::{Error, SidecarError, Summary};
 use cache::{Cache, Held};
 use guard::Guard;
 use names::Names;
-use sidecar::block::{Block, Limits, Part, PartPiece, Place};
+use sidecar::block::{Block, Limits, Part, PartPiece, RecordLocation};
 use sidecar::{Contents, Meta, NUMBER_BYTES, RecordClass, ShardInfo, StoredIn, decode};
 use tiles::{TileWork, TiledColumn};
 
@@ -184,7 +184,7 @@ impl Index {
             keys.sort_unstable();
         }
         places.clear();
-        places.resize(ids.len() * columns, (Place::default(), 0, 0));
+        places.resize(ids.len() * columns, (RecordLocation::default(), 0, 0));
         exceptional.clear();
         for group in keys.chunk_by(|left, right| left >> 32 == right >> 32) {
             let within = group[0] >> 32;
@@ -386,8 +386,8 @@ struct Work {
     /// For each id its block, its index in the block (16 bits) and its position in the call (16
     /// bits).
     keys: Vec<u64>,
-    /// Place, shard and, for exceptions, number in `exceptional`.
-    places: Vec<(Place, u32, u32)>,
+    /// Location, shard and, for exceptions, number in `exceptional`.
+    places: Vec<(RecordLocation, u32, u32)>,
     /// Blocks of the exceptions that were found.
     exceptional: Vec<Arc<Block>>,
     /// What tiled columns have found so far.

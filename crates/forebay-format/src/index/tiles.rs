@@ -13,7 +13,7 @@ use forebay_types::{CodecChain, Extent, Located, Piece, ShardId, Slice};
 use super::{Index, push_pieces};
 use crate::Error;
 use crate::codec::{self, Codec};
-use crate::index::sidecar::block::{Block, BlockError, Part, PartPiece, Place};
+use crate::index::sidecar::block::{Block, BlockError, Part, PartPiece, RecordLocation};
 use crate::index::sidecar::tiles::Grid;
 
 /// A tiled column, prepared for look-ups.
@@ -34,9 +34,9 @@ pub(super) struct TileWork {
 }
 
 /// Where a chunk is.
-enum Found {
+enum ChunkLocation {
     Plain { class: u8, start: u64, length: u64 },
-    Exception(Arc<Block>, Place),
+    Exception(Arc<Block>, RecordLocation),
 }
 
 impl TiledColumn {
@@ -110,7 +110,7 @@ impl Index {
         }
         let shard_id = ShardId(shard as u32);
         let unit = match self.chunk_place(column, shard, chunk)? {
-            Found::Plain { class, start, length } => {
+            ChunkLocation::Plain { class, start, length } => {
                 let chain = CodecChain(tiles.chains[usize::from(class)]);
                 if chain == CodecChain::STORED {
                     let extent =
@@ -120,7 +120,7 @@ impl Index {
                 let extent = Extent { shard: shard_id, offset: start, length };
                 out.push_unit(&[Piece::Extent(extent)], chain, grid.chunk_bytes, 0)
             }
-            Found::Exception(block, place) => {
+            ChunkLocation::Exception(block, place) => {
                 let part = &block.exception(place)[0];
                 let pieces = push_pieces(part, shard_id, out);
                 if self.is_fill(part) {
@@ -133,17 +133,17 @@ impl Index {
         Ok((unit, row_start))
     }
 
-    fn chunk_place(&self, column: usize, shard: usize, chunk: u64) -> Result<Found, Error> {
+    fn chunk_place(&self, column: usize, shard: usize, chunk: u64) -> Result<ChunkLocation, Error> {
         let block_records = u64::from(self.contents.header.block_records);
         let tiled = self.tiled[column].as_ref().expect("a tiled column");
         let within = tiled.first_block(shard) + chunk / block_records;
         self.with_block(column, shard, within, |block| {
             let place = block.place((chunk % block_records) as usize);
             if place.is_exception() {
-                return Found::Exception(Arc::clone(block), place);
+                return ChunkLocation::Exception(Arc::clone(block), place);
             }
             let (class, start, length) = place.plain();
-            Found::Plain { class, start, length }
+            ChunkLocation::Plain { class, start, length }
         })
     }
 

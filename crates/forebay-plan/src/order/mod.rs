@@ -385,7 +385,7 @@ impl Order {
     }
 
     /// The positions that a rank takes in one step of an order without lanes.
-    pub(crate) fn run(&self, epoch: u64, step: u64, rank: Rank) -> Run {
+    pub(crate) fn run(&self, epoch: u64, step: u64, rank: Rank) -> PositionRun {
         let OrderSpec { batch, ranks, samples, last, kind, .. } = self.spec;
         let rank = u64::from(rank.0);
         let (base, modulus, first) = if kind == Kind::Contiguous {
@@ -399,7 +399,7 @@ impl Order {
             (0, samples, step * self.global_batch + rank * batch)
         };
         let count = if last == Last::Short { batch.min(modulus.saturating_sub(first)) } else { batch };
-        Run { base, modulus, first, count }
+        PositionRun { base, modulus, first, count }
     }
 
     /// The permutation of an epoch of [`Kind::Shuffle`].
@@ -426,7 +426,7 @@ impl Order {
 /// Positions of one rank in one step: `base + (first + slot) mod modulus` for every slot below
 /// `count`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
+pub(crate) struct PositionRun {
     pub(crate) base: u64,
     pub(crate) modulus: u64,
     pub(crate) first: u64,

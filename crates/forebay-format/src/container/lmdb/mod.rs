@@ -50,7 +50,7 @@ pub use walk::{Record, Value, WalkOptions, WalkReport};
 use self::meta::{Layout, Metas};
 use self::page::Payload;
 use self::page_error::WalkError;
-use self::walk::{Found, Walk};
+use self::walk::{NamedEntry, TreeWalk};
 use crate::Error;
 use crate::file::{Input, IoCounters};
 
@@ -114,7 +114,8 @@ impl Database {
         meta.main.check("main", tree_offset, &layout)?;
         let mut tree = meta.main;
         if let Some(name) = database {
-            let walk = Walk { input: &input, layout: &layout, tree: &meta.main, is_main: true, tree_offset };
+            let walk =
+                TreeWalk { input: &input, layout: &layout, tree: &meta.main, is_main: true, tree_offset };
             (tree, tree_offset) = find_named(&walk, input.path(), name, &counters)?;
             tree.check(&format!("{name:?}"), tree_offset, &layout)?;
         }
@@ -267,7 +268,7 @@ impl Database {
         sink: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
     ) -> Result<WalkReport, Error> {
         let counters = IoCounters::default();
-        let walk = Walk {
+        let walk = TreeWalk {
             input: &self.input,
             layout: &self.layout,
             tree: &self.identity.tree,
@@ -293,7 +294,7 @@ impl Database {
 
 /// Finds the record of the database `name` in the main tree.
 fn find_named(
-    walk: &Walk<'_>,
+    walk: &TreeWalk<'_>,
     path: &Path,
     name: &str,
     counters: &IoCounters,
@@ -304,8 +305,8 @@ fn find_named(
     }
     let usage = |message: String, hint: String| WalkError::from(Error::Usage { message, hint });
     match walk.find_tree(&key, counters)? {
-        Some(Found::Tree(tree, offset)) => Ok((tree, offset)),
-        Some(Found::Value) => Err(usage(
+        Some(NamedEntry::Tree(tree, offset)) => Ok((tree, offset)),
+        Some(NamedEntry::Value) => Err(usage(
             format!("{}: {name:?} is a record of the main database, not a named database", path.display()),
             "leave the database name out to read the main database".to_owned(),
         )),

@@ -103,7 +103,7 @@ pub struct WalkReport {
 }
 
 /// The input of a walk.
-pub(super) struct Walk<'a> {
+pub(super) struct TreeWalk<'a> {
     pub(super) input: &'a Input,
     pub(super) layout: &'a Layout,
     pub(super) tree: &'a TreeRecord,
@@ -113,7 +113,7 @@ pub(super) struct Walk<'a> {
     pub(super) tree_offset: u64,
 }
 
-impl Walk<'_> {
+impl TreeWalk<'_> {
     /// Walks the tree; see [`super::Database::walk`].
     pub(super) fn run(
         &self,
@@ -274,7 +274,11 @@ impl Walk<'_> {
 
     /// Finds the record of the named database with this key, from the root down. Returns it and its
     /// offset, or `None` if there is no such key, or an error if the key's value is something else.
-    pub(super) fn find_tree(&self, key: &[u8], counters: &IoCounters) -> Result<Option<Found>, WalkError> {
+    pub(super) fn find_tree(
+        &self,
+        key: &[u8],
+        counters: &IoCounters,
+    ) -> Result<Option<NamedEntry>, WalkError> {
         let mut page = self.tree.root;
         let (mut bytes, mut nodes) = (Vec::new(), Vec::new());
         let mut named_at = self.tree_offset;
@@ -290,9 +294,9 @@ impl Walk<'_> {
                 return Ok(node.map(|node| match node.payload {
                     Payload::Tree { at } => {
                         let tree = TreeRecord::decode(self.layout.dialect, &bytes, at as usize);
-                        Found::Tree(tree, self.layout.offset(page) + u64::from(at))
+                        NamedEntry::Tree(tree, self.layout.offset(page) + u64::from(at))
                     }
-                    _ => Found::Value,
+                    _ => NamedEntry::Value,
                 }));
             }
             // The last separator that is not above the key; the first is implied.
@@ -323,8 +327,8 @@ impl Walk<'_> {
     }
 }
 
-/// Result of [`Walk::find_tree`].
-pub(super) enum Found {
+/// Result of [`TreeWalk::find_tree`].
+pub(super) enum NamedEntry {
     /// A named database: its record and the offset of that [bytes from the start of the file].
     Tree(TreeRecord, u64),
     /// A plain record.

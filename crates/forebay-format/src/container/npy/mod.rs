@@ -37,12 +37,12 @@ pub struct Arrays {
     input: Input,
     archive: bool,
     axis: SampleAxis,
-    found: Found,
+    found: ParsedArrays,
 }
 
 /// Contents of the headers of a file.
 #[derive(Debug)]
-struct Found {
+struct ParsedArrays {
     fields: Vec<(String, Array)>,
     /// Members of an archive that the fields are.
     members: Vec<Member>,
@@ -53,13 +53,13 @@ struct Found {
 impl Arrays {
     /// Reads the header of an npy file; its field is called as the only one of `fields`, or `data`.
     pub fn npy(input: Input, fields: &[String], axis: SampleAxis) -> Result<Self, Error> {
-        let found = Found::npy(&input, fields, axis)?;
+        let found = ParsedArrays::npy(&input, fields, axis)?;
         Ok(Self { input, archive: false, axis, found })
     }
 
     /// Reads the headers of the members `fields` of an npz archive; none: all.
     pub fn npz(input: Input, fields: &[String], axis: SampleAxis) -> Result<Self, Error> {
-        let found = Found::npz(&input, fields, axis)?;
+        let found = ParsedArrays::npz(&input, fields, axis)?;
         Ok(Self { input, archive: true, axis, found })
     }
 
@@ -94,9 +94,9 @@ impl Arrays {
         self.input.check_unchanged()?;
         let names: Vec<_> = self.found.fields.iter().map(|(name, _)| name.clone()).collect();
         let now = if self.archive {
-            Found::npz(&self.input, &names, self.axis)
+            ParsedArrays::npz(&self.input, &names, self.axis)
         } else {
-            Found::npy(&self.input, &names, self.axis)
+            ParsedArrays::npy(&self.input, &names, self.axis)
         };
         let found = match now {
             Ok(now) if now.state == self.found.state => return Ok(()),
@@ -109,7 +109,7 @@ impl Arrays {
     }
 }
 
-impl Found {
+impl ParsedArrays {
     fn npy(input: &Input, fields: &[String], axis: SampleAxis) -> Result<Self, Error> {
         let name = match fields {
             [] => DATA,

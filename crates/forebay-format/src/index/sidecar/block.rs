@@ -110,14 +110,14 @@ impl BlockError {
 /// A block, expanded.
 #[derive(Debug)]
 pub(crate) struct Block {
-    pub(super) places: Places,
+    pub(super) places: RecordLocations,
     pub(super) exceptions: Vec<Vec<Part>>,
 }
 
 /// The records of a block.
 #[derive(Debug)]
-pub(super) enum Places {
-    Each(Vec<Place>),
+pub(super) enum RecordLocations {
+    Each(Vec<RecordLocation>),
     Runs(Runs),
 }
 
@@ -136,7 +136,7 @@ pub(super) struct Runs {
 
 /// One record: 16 bytes, so that one cache line answers for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordLocation {
     /// Start of the extent times 256 plus the class.
     pub(super) packed: u64,
     /// Length of the record, or the number of the exception.
@@ -149,33 +149,33 @@ impl Block {
         let parts: usize =
             self.exceptions.iter().map(|parts| parts.iter().map(Part::bytes).sum::<usize>()).sum();
         let places = match &self.places {
-            Places::Each(places) => size_of_val(places.as_slice()),
-            Places::Runs(runs) => size_of_val(runs.starts.as_slice()),
+            RecordLocations::Each(places) => size_of_val(places.as_slice()),
+            RecordLocations::Runs(runs) => size_of_val(runs.starts.as_slice()),
         };
         (size_of::<Self>() + places + size_of_val(self.exceptions.as_slice()) + parts) as u64
     }
 
     /// The `index`-th record; it must be one of the block's.
     #[inline]
-    pub(crate) fn place(&self, index: usize) -> Place {
+    pub(crate) fn place(&self, index: usize) -> RecordLocation {
         match &self.places {
-            Places::Each(places) => places[index],
-            Places::Runs(runs) => {
+            RecordLocations::Each(places) => places[index],
+            RecordLocations::Runs(runs) => {
                 let run = runs.starts.partition_point(|(first, _)| *first as usize <= index) - 1;
                 let (first, start) = runs.starts[run];
                 let start = start.wrapping_add(runs.stride.wrapping_mul(index as u64 - u64::from(first)));
-                Place { packed: start << 8 | u64::from(runs.class), length: runs.length }
+                RecordLocation { packed: start << 8 | u64::from(runs.class), length: runs.length }
             }
         }
     }
 
-    /// The parts of a place of this block that [is an exception](Place::is_exception).
-    pub(crate) fn exception(&self, place: Place) -> &[Part] {
+    /// The parts of a place of this block that [is an exception](RecordLocation::is_exception).
+    pub(crate) fn exception(&self, place: RecordLocation) -> &[Part] {
         &self.exceptions[place.length as usize]
     }
 }
 
-impl Place {
+impl RecordLocation {
     /// Whether the record is described in full.
     pub(crate) fn is_exception(self) -> bool {
         self.packed as u8 == EXCEPTION

@@ -4,7 +4,8 @@
 //! The byte layout is in `docs/formats/sidecar.md`, "Block body".
 
 use super::block::{
-    Block, BlockError, DENSE, EXCEPTION, Limits, OFFSET_LIMIT, Part, PartPiece, Place, Places, Runs, SPARSE,
+    Block, BlockError, DENSE, EXCEPTION, Limits, OFFSET_LIMIT, Part, PartPiece, RecordLocation,
+    RecordLocations, Runs, SPARSE,
 };
 use super::class::{NUMBER_BYTES, Predictor, RecordClass, StoredIn};
 use crate::varint::{Bytes, for_planes};
@@ -163,7 +164,10 @@ fn decode_runs(
         let last = distance.and_then(|distance| start.checked_add_signed(distance)).unwrap_or(u64::MAX);
         check_place(last, length, kind, limits)?;
     }
-    Ok(Block { places: Places::Runs(Runs { class, length, stride, starts }), exceptions: Vec::new() })
+    Ok(Block {
+        places: RecordLocations::Runs(Runs { class, length, stride, starts }),
+        exceptions: Vec::new(),
+    })
 }
 
 /// Expands any block, record by record.
@@ -174,7 +178,7 @@ fn decode_each(
     limits: &Limits,
 ) -> Result<Block, BlockError> {
     let Head { numbers, base_length, excess, excess_width, mut predictors } = head;
-    let mut places = vec![Place { packed: 0, length: base_length }; limits.records];
+    let mut places = vec![RecordLocation { packed: 0, length: base_length }; limits.records];
     for_planes(excess, limits.records, excess_width, |index, value| places[index].length += value);
     match bytes.byte() {
         Some(SPARSE) => {
@@ -193,7 +197,7 @@ fn decode_each(
     for (index, place) in places.iter_mut().enumerate() {
         let number = numbers.get(index);
         if number == EXCEPTION {
-            *place = Place { packed: u64::from(EXCEPTION), length: exceptions.len() as u64 };
+            *place = RecordLocation { packed: u64::from(EXCEPTION), length: exceptions.len() as u64 };
             exceptions.push(read_exception(bytes, limits)?);
             continue;
         }
@@ -202,7 +206,7 @@ fn decode_each(
         check_place(start, place.length, &classes[class], limits)?;
         place.packed = start << 8 | u64::from(number);
     }
-    Ok(Block { places: Places::Each(places), exceptions })
+    Ok(Block { places: RecordLocations::Each(places), exceptions })
 }
 
 /// Reads sparse codes: index and code, indexes ascending.
@@ -349,7 +353,7 @@ mod tests {
             let limits = Limits { records, data: 8192..1 << 40, lengths: (0, u64::MAX), chains: 1 };
             match (decode(&body, &classes(), &limits), decode_plainly(&body, &limits)) {
                 (Ok(runs), Ok(plain)) => {
-                    prop_assert!(matches!(runs.places, Places::Runs(_)));
+                    prop_assert!(matches!(runs.places, RecordLocations::Runs(_)));
                     for index in 0..records {
                         prop_assert_eq!(runs.place(index), plain.place(index));
                     }

@@ -34,7 +34,7 @@ pub struct Tiles {
 
 /// A run of bytes of a sample, which lies in one row of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct ByteRun {
     /// Number of the chunk among those that hold the row.
     pub(crate) chunk: u32,
     /// First byte in the row of the chunk.
@@ -55,7 +55,7 @@ pub(crate) struct Grid {
     /// Length of a chunk \[bytes\].
     pub(crate) chunk_bytes: u64,
     /// The bytes of a sample, in order.
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<ByteRun>,
 }
 
 impl Tiles {
@@ -131,12 +131,12 @@ impl Grid {
     /// `chunk` and `offset`.
     fn lay(&mut self, axes: &[Axis], chunk: u64, offset: u64) {
         match axes {
-            [] => self.runs.push(Run { chunk: chunk as u32, offset, length: self.row_bytes }),
+            [] => self.runs.push(ByteRun { chunk: chunk as u32, offset, length: self.row_bytes }),
             [cut] => {
                 for first in (0..cut.sample).step_by(cut.chunk as usize) {
                     let length = cut.chunk.min(cut.sample - first) * cut.stride_bytes;
                     let chunk = chunk + first / cut.chunk * cut.chunk_stride;
-                    self.runs.push(Run { chunk: chunk as u32, offset, length });
+                    self.runs.push(ByteRun { chunk: chunk as u32, offset, length });
                 }
             }
             [axis, inner @ ..] => {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn whole_rows_are_one_run_and_cut_ones_as_few_as_can_be() {
-        assert_eq!(grid(&[4, 6], &[8, 4, 6]).runs, [Run { chunk: 0, offset: 0, length: 48 }]);
+        assert_eq!(grid(&[4, 6], &[8, 4, 6]).runs, [ByteRun { chunk: 0, offset: 0, length: 48 }]);
         assert_eq!(grid(&[4, 6], &[8, 2, 6]).runs.len(), 2);
         assert_eq!(grid(&[4, 6], &[8, 4, 3]).runs.len(), 8);
         let empty = grid(&[4, 0], &[8, 4, 3]);

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 
 use super::super::wire::{Message, ReadRecord, Unknown, Windowed};
 use super::super::{MIN_ARRAY_BYTES, Misfit};
-use super::{ExampleSchema, Feature, FeatureKind, MAX_FEATURES, Run, Span, Values, entries, list_of, runs};
+use super::{
+    ExampleSchema, Feature, FeatureKind, MAX_FEATURES, Span, ValueRun, Values, entries, list_of, runs,
+};
 use crate::{Error, SchemaError};
 
 /// What probing some records gave.
@@ -176,10 +178,10 @@ fn parse(message: &mut impl Message, unknown: &Unknown<'_>) -> Result<BTreeMap<S
             seen.kind = Some(kind);
             runs(message, kind, list, unknown, |message, run| {
                 match run {
-                    Run::Bytes(bytes) => seen.add(1, bytes.length),
-                    Run::Floats(floats) => seen.add(floats.length / 4, 4),
-                    Run::Packed(packed) => seen.add(count_packed(message, packed)?, 8),
-                    Run::Int(_) => seen.add(1, 8),
+                    ValueRun::Bytes(bytes) => seen.add(1, bytes.length),
+                    ValueRun::Floats(floats) => seen.add(floats.length / 4, 4),
+                    ValueRun::Packed(packed) => seen.add(count_packed(message, packed)?, 8),
+                    ValueRun::Int(_) => seen.add(1, 8),
                 }
                 Ok(())
             })?;

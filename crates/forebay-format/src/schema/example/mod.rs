@@ -119,7 +119,7 @@ impl Span {
 }
 
 /// Values that lie together in a list.
-enum Run {
+enum ValueRun {
     Bytes(Span),
     Floats(Span),
     Packed(Span),
@@ -206,7 +206,7 @@ fn runs<M: Message>(
     kind: FeatureKind,
     list: Span,
     unknown: &Unknown<'_>,
-    mut each: impl FnMut(&mut M, Run) -> Result<(), SchemaError>,
+    mut each: impl FnMut(&mut M, ValueRun) -> Result<(), SchemaError>,
 ) -> Result<(), SchemaError> {
     let mut fields = list.fields();
     while let Some((number, piece)) = fields.next(message)? {
@@ -215,13 +215,13 @@ fn runs<M: Message>(
             continue;
         }
         let run = match (kind, piece) {
-            (FeatureKind::Bytes, Piece::Bytes { at, length }) => Run::Bytes(Span { at, length }),
+            (FeatureKind::Bytes, Piece::Bytes { at, length }) => ValueRun::Bytes(Span { at, length }),
             (FeatureKind::Float, Piece::Bytes { at, length }) if length % 4 == 0 => {
-                Run::Floats(Span { at, length })
+                ValueRun::Floats(Span { at, length })
             }
-            (FeatureKind::Float, Piece::Fixed32 { at }) => Run::Floats(Span { at, length: 4 }),
-            (FeatureKind::Int64, Piece::Bytes { at, length }) => Run::Packed(Span { at, length }),
-            (FeatureKind::Int64, Piece::Varint(value)) => Run::Int(value),
+            (FeatureKind::Float, Piece::Fixed32 { at }) => ValueRun::Floats(Span { at, length: 4 }),
+            (FeatureKind::Int64, Piece::Bytes { at, length }) => ValueRun::Packed(Span { at, length }),
+            (FeatureKind::Int64, Piece::Varint(value)) => ValueRun::Int(value),
             (_, piece) => {
                 let what = format!("Example: value of a {} list", kind.name());
                 let found = format!("{piece:?}");
@@ -319,7 +319,7 @@ impl Feature {
             (FieldOut::Ragged(take), Values::Varying) if self.kind == FeatureKind::Bytes => {
                 let mut value: Option<Span> = None;
                 runs(&mut &record[..], self.kind, list, &Unknown::Refuse, |_, run| match (run, value) {
-                    (Run::Bytes(bytes), None) => {
+                    (ValueRun::Bytes(bytes), None) => {
                         value = Some(bytes);
                         Ok(())
                     }
@@ -363,7 +363,7 @@ impl Feature {
         if self.kind == FeatureKind::Bytes {
             let mut values = 0;
             runs(&mut &record[..], self.kind, list, &Unknown::Refuse, |_, run| {
-                let Run::Bytes(bytes) = run else { return Ok(()) };
+                let ValueRun::Bytes(bytes) = run else { return Ok(()) };
                 if bytes.length != value_bytes {
                     let found = format!("{} bytes", bytes.length);
                     return Err(self.error(bytes.at, format!("{value_bytes} bytes"), found));
@@ -393,13 +393,13 @@ fn numbers(
 ) -> Result<(), SchemaError> {
     runs(&mut &record[..], kind, list, &Unknown::Refuse, |_, run| {
         match run {
-            Run::Floats(floats) if cfg!(target_endian = "little") => put(floats.of_record(record)),
-            Run::Floats(floats) => {
+            ValueRun::Floats(floats) if cfg!(target_endian = "little") => put(floats.of_record(record)),
+            ValueRun::Floats(floats) => {
                 for float in floats.of_record(record).chunks_exact(4) {
                     put(&u32::from_le_bytes([float[0], float[1], float[2], float[3]]).to_ne_bytes());
                 }
             }
-            Run::Packed(Span { mut at, length }) => {
+            ValueRun::Packed(Span { mut at, length }) => {
                 let mut rest = Span { at, length }.of_record(record);
                 while !rest.is_empty() {
                     let (value, bytes) = wire::varint(rest, at)?;
@@ -408,8 +408,8 @@ fn numbers(
                     at += bytes as u64;
                 }
             }
-            Run::Int(value) => put(&value.to_ne_bytes()),
-            Run::Bytes(_) => {}
+            ValueRun::Int(value) => put(&value.to_ne_bytes()),
+            ValueRun::Bytes(_) => {}
         }
         Ok(())
     })
