@@ -1,10 +1,9 @@
-//! Finding samples by walking from record to record through a mapping (LMDB's own way, and
+//! Locates samples by a walk from record to record through a mapping (as LMDB itself does, and
 //! LMDBIO-LMM).
 //!
-//! The walk passes over all records in between, those of other nodes and other roots included. It
-//! prefetches nothing, so a missing page is a page fault of its thread. It touches each record when
-//! it comes to it, as LMDB's users do: a disk that goes from leaf to leaf first, and back for the
-//! records, seeks twice.
+//! The walk passes over all records in between, also those of other nodes and roots. It prefetches
+//! nothing, so a missing page is a page fault of its thread. It touches each record on reaching it,
+//! as LMDB's users do: visiting all leaves first and the records later would double the seeks.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use forebay_format::{Dataset, Error, Index, SampleCursor};
 use forebay_plan::{BoxedLocator, Kind, LocatorFactory, LocatorHost, LocatorTask, SampleLocator};
 use forebay_types::{Rank, SampleId, SampleLocation};
 
-/// Makes locators that walk, each for itself.
+/// Creates locators that walk independently.
 pub struct CursorWalks {
     dataset: Arc<Dataset>,
 }
@@ -58,12 +57,12 @@ impl SampleLocator for CursorWalk {
     }
 }
 
-/// A place in the container, from which the samples of ranks are found.
+/// A position in the container, from which the samples of ranks are located.
 pub(crate) struct Walker {
     pub(crate) dataset: Arc<Dataset>,
     pub(crate) index: Arc<Index>,
     pub(crate) task: LocatorTask,
-    /// One for all ranks where they go through the file together, else one for each.
+    /// One for all ranks if they read the file together, else one for each.
     cursors: Vec<SampleCursor>,
     ids: Vec<SampleId>,
 }
@@ -80,12 +79,12 @@ impl Walker {
         self.dataset.export_cursor(&self.cursors[0])
     }
 
-    /// Goes on from where a cursor stands.
+    /// Continues from a cursor.
     pub(crate) fn go_on_from(&mut self, cursor: SampleCursor) {
         self.cursors[0] = cursor;
     }
 
-    /// Finds the samples of the `rank`-th rank at a step, in the order of their slots.
+    /// Locates the samples of the `rank`-th rank at a step, in the order of their slots.
     pub(crate) fn locate(
         &mut self,
         step: u64,

@@ -1,19 +1,19 @@
 //! The handoff of LMDBIO-LMM-DM: one root of the job walks at a time, and its cursor goes from root
 //! to root.
 //!
-//! A step is cut into *rank ranges*: ranks that follow each other in the job and share a node. The
-//! root of the node walks from where the cursor stands over the samples of its range, and sends the
-//! cursor to the root of the next range. So each record is passed over once in the whole job.
+//! A step is split into *rank ranges*: consecutive ranks of the job that share a node. The root of
+//! the node walks from the cursor over the samples of its range, and sends the cursor to the root
+//! of the next range. So the job passes over each record once.
 //!
 //! ```text
 //! step (8 bytes) | range (4) | cursor (forebay_format::Dataset::export_cursor)
 //! ```
 //!
-//! Where a cursor stands follows from step and range alone, so a cursor of another session serves
-//! as well, and a cursor for a range that is done is dropped. No node depends on another one's
-//! pace: a root whose ranks have waited for it for a while goes on by itself, from where it stood
-//! last, over the records in between. So does a root whose process is no leader. A range whose node
-//! has left is skipped. This is slow but correct.
+//! The position of a cursor follows from step and range alone, so a cursor of another session is
+//! also valid; a cursor for a finished range is dropped. No node depends on the speed of another
+//! one: a root whose ranks have waited for long proceeds alone, from its last position over the
+//! records in between. So does a root whose process is no leader. A range whose node has left is
+//! skipped. This is slow but correct.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,27 +24,27 @@ use forebay_plan::{LocatorHost, LocatorTask, SendError};
 /// How long a root waits for the cursor while its ranks wait for samples: many times what a range
 /// takes.
 const GRACE: Duration = Duration::from_secs(2);
-/// Cursors that are kept for later ranges; a few are on their way when nodes go on by themselves.
+/// Cursors that are stored for later ranges; a few are in flight when nodes proceed alone.
 const MAX_KEPT: usize = 64;
 /// Bytes before the cursor.
 const HEAD_BYTES: usize = 12;
 
-/// Ranks that follow each other in the job and share a node.
+/// Consecutive ranks of the job that share a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RankRange {
-    /// Place of the node; `None` for one without a link.
+    /// Index of the node; `None` for one without a link.
     node: Option<usize>,
     ranks: Range<u32>,
 }
 
-/// A root's side of it.
+/// A root's side of the handoff.
 pub(crate) struct Handoff {
     node: Option<usize>,
     /// First step of the session.
     start: u64,
     ranges: Vec<RankRange>,
     kept: BTreeMap<(u64, u32), Vec<u8>>,
-    /// Cursors come when they are needed: it makes sense to wait for them.
+    /// Cursors arrive in time: wait for them.
     expects: bool,
     /// No message can be sent or received any more.
     closed: bool,
@@ -64,7 +64,7 @@ impl Handoff {
         own.map(|(number, range)| (number, range.ranks.clone())).collect()
     }
 
-    /// Waits for the cursor of a range; `None` where the root goes on from where it stood last.
+    /// Waits for the cursor of a range; `None`: the root proceeds from its last position.
     pub(crate) fn wait(&mut self, step: u64, range: u32, host: &dyn LocatorHost) -> Option<Vec<u8>> {
         if self.closed || !host.is_linked() {
             return None;
@@ -88,7 +88,7 @@ impl Handoff {
                     self.expects = false;
                     return None;
                 }
-                // No node is left that could send one; ranks learn of a lost node elsewhere.
+                // No node is left that could send one; ranks detect a lost node elsewhere.
                 Err(_) => {
                     self.closed = true;
                     return None;
@@ -107,8 +107,8 @@ impl Handoff {
         }
     }
 
-    /// Sends the cursor behind a range to the root of the next one; returns the bytes of the cursor
-    /// that were sent.
+    /// Sends the cursor after a range to the root of the next one; returns the bytes that were
+    /// sent.
     pub(crate) fn pass_on(
         &mut self,
         step: u64,
@@ -166,8 +166,7 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::VecDeque;
 
-    /// A node whose messages are collected; it is told to stop when it has received all that is
-    /// there.
+    /// A node whose messages are collected; it stops after it has received all of them.
     #[derive(Default)]
     struct Node {
         gone: Vec<usize>,
@@ -260,7 +259,7 @@ mod tests {
         host.incoming.borrow_mut().extend([message(4, b"old"), message(6, b"later"), message(5, b"now")]);
         assert_eq!(handoff.wait(5, 1, &host).unwrap(), b"now");
         assert_eq!(handoff.wait(6, 1, &host).unwrap(), b"later");
-        // None comes: the root goes on by itself.
+        // None arrives: the root proceeds alone.
         assert_eq!(handoff.wait(7, 1, &host), None);
     }
 

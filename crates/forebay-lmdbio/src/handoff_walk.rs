@@ -1,8 +1,8 @@
-//! Finding samples by a walk that goes from root to root (LMDBIO-LMM-DM).
+//! Locates samples by a walk that passes from root to root (LMDBIO-LMM-DM).
 //!
-//! The root of a node waits until the cursor is handed to it ([`Handoff`]), passes over its own
-//! records only, and touches them once it has handed the cursor on. While it waits, the kernel
-//! fetches the pages that it will need, on a guess ([`PageGuess`]).
+//! The root of a node waits for the cursor ([`Handoff`]), walks over its own records only, and
+//! touches them after it has sent the cursor on. A root that waits prefetches predicted pages
+//! ([`PageGuess`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::cursor_walk::{Walker, check};
 use crate::handoff::Handoff;
 use crate::page_guess::{PAGE_BYTES, PageGuess};
 
-/// Makes the locators of a job that walk in turn; a node has one.
+/// Creates the locators of a job that walk one after another; each node has one.
 pub struct HandoffWalks {
     dataset: Arc<Dataset>,
 }
@@ -52,9 +52,9 @@ struct HandoffWalk {
     walker: Walker,
     handoff: Handoff,
     guess: PageGuess,
-    /// The shard that the guess is about.
+    /// The shard of the guess.
     guessed_shard: usize,
-    /// What was found in the range of ranks under way.
+    /// Locations in the current range of ranks.
     located: Vec<SampleLocation>,
 }
 
@@ -68,7 +68,7 @@ impl SampleLocator for HandoffWalk {
 }
 
 impl HandoffWalk {
-    /// Finds the samples of a range of ranks, from the cursor that is handed over, and hands it on.
+    /// Locates the samples of a range of ranks from the received cursor, then sends it on.
     fn locate_range(
         &mut self,
         step: u64,
@@ -88,7 +88,7 @@ impl HandoffWalk {
             failpoint::at(failpoint::StopPoint::Cursor);
         }
         self.located.clear();
-        // Another node that waits for the cursor gets it before anything is touched.
+        // Send the cursor on before touching any record.
         let touches_at_once = !host.is_linked();
         for rank in ranks {
             if let Some(rank) = self.walker.task.ranks.iter().position(|own| *own == Rank(rank)) {
@@ -109,10 +109,9 @@ impl HandoffWalk {
         first.map_or(Ok(()), |(first, _)| self.learn(first, host))
     }
 
-    /// Takes a cursor that was handed over, if it leads to the sample that comes next.
+    /// Adopts a received cursor if it leads to the next sample.
     ///
-    /// The first sample is looked up in the index, too: a cursor that is off by one record is off
-    /// for good.
+    /// Checks the first sample against the index: a cursor that is off by one record stays off.
     fn take(
         &mut self,
         exported: &[u8],
@@ -125,7 +124,7 @@ impl HandoffWalk {
         let cursor = dataset.import_cursor(index, exported, &bytes).map_err(failed)?;
         if let Some(first) = first {
             if first.0 < cursor.next_sample() {
-                return Ok(()); // behind it: the order begins anew here
+                return Ok(()); // past it: the order starts over here
             }
             let mut ahead = cursor.clone();
             let found = dataset.find_by_cursor(&mut ahead, index, first, &bytes).map_err(failed)?;
@@ -142,7 +141,7 @@ impl HandoffWalk {
         Ok(())
     }
 
-    /// Prefetches the pages that a range of ranks will need, on a guess.
+    /// Prefetches the predicted pages of a range of ranks.
     fn prefetch(&mut self, first: SampleId, count: u64, host: &dyn LocatorHost) -> Result<(), Error> {
         let (shard, before) = self.walker.index.shard_of_sample(first)?;
         if shard != self.guessed_shard {
@@ -159,7 +158,7 @@ impl HandoffWalk {
         Ok(())
     }
 
-    /// Compares the guess with where the samples were found.
+    /// Compares the guess with the locations of the samples.
     fn learn(&mut self, first: SampleId, host: &dyn LocatorHost) -> Result<(), Error> {
         let (shard, before) = self.walker.index.shard_of_sample(first)?;
         let extents = self.located.iter().map(|location| location.extent);
@@ -172,7 +171,7 @@ impl HandoffWalk {
     }
 }
 
-/// Where a sample begins by the index.
+/// Offset of a sample according to the index.
 fn look_up(index: &Index, sample: SampleId) -> Result<Option<(ShardId, u64)>, Error> {
     let mut located = Located::default();
     index.locate(&[sample], &mut located)?;

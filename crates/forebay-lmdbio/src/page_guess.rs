@@ -1,16 +1,13 @@
-//! A guess at the pages that the next slice of samples needs, from the history of the slices before
-//! (LMDBIO-LMM-DM).
+//! Predicts the pages of the next slice of samples from the previous slices (LMDBIO-LMM-DM).
 //!
 //! A root that waits for the cursor does not know where its slice begins, but pages follow samples
 //! nearly linearly: with `n` samples up to page `P` (the two meta pages come first), a sample takes
 //! `b = (P − 2) / n` pages, and the slice of the samples `q .. q + count` lies in `2 + b·q − low ..
 //! 2 + b·(q + count) + high`. The margins are running deviations of the 0.5th and 99.5th percentile
-//! of the pages that were really needed: they follow a wider miss at once and fall by a tenth per
-//! slice. Percentiles, because one value in a hole far back would make the range many times too
-//! wide.
+//! of the pages that were needed: they follow a wider miss at once and fall by a tenth per slice.
+//! Percentiles, because one outlier would make the range many times too wide.
 //!
-//! A guess that is wrong costs reads that nobody needs, and page faults for the others; never a
-//! wrong sample.
+//! A wrong guess costs needless reads and page faults, but never a wrong sample.
 
 use std::ops::Range;
 
@@ -22,9 +19,8 @@ const FIRST_PAGE: f64 = 2.0;
 const DECAY: f64 = 0.9;
 /// Part of a slice's pages that each margin leaves out.
 const TAIL: f64 = 0.005;
-/// Largest guess, as a multiple of what the slice takes on average and [pages] beside that: what is
-/// read for nothing when it is wrong must stay bearable. The margins of the databases of the facts
-/// make it 1.2 to 2.6 times as large.
+/// Maximum size of a guess: a multiple of the slice's average size, plus some pages. It bounds the
+/// cost of a wrong guess. The margins of measured databases give a ratio of 1.2 to 2.6.
 const MAX_RATIO: f64 = 4.0;
 const MAX_EXTRA_PAGES: f64 = 256.0;
 
@@ -34,7 +30,7 @@ pub(crate) struct PageGuess {
     pages_per_sample: Option<f64>,
     low: f64,
     high: f64,
-    /// What was guessed for the slice under way.
+    /// The guess for the current slice.
     pages: Range<u64>,
 }
 
@@ -47,7 +43,7 @@ fn wrong(right: &Range<u64>) -> Range<u64> {
     }
 }
 
-/// How good a guess was, in pages.
+/// Quality of a guess, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuessOutcome {
     /// Pages that were needed and guessed.
@@ -72,14 +68,13 @@ impl PageGuess {
         self.pages.clone()
     }
 
-    /// Turns the last guess away from the pages that are needed, for tests of what a wrong one
-    /// costs.
+    /// Moves the last guess away from the needed pages, to test the cost of a wrong one.
     pub(crate) fn spoil(&mut self) -> Range<u64> {
         self.pages = wrong(&self.pages);
         self.pages.clone()
     }
 
-    /// Learns where the samples `first ..` of the shard really lay: offset and length of each
+    /// Records the locations of the samples `first ..` of the shard: offset and length of each
     /// \[bytes\].
     pub(crate) fn learn(&mut self, first: u64, extents: &[(u64, u64)]) -> GuessOutcome {
         let mut outcome = GuessOutcome { hits: 0, misses: 0 };

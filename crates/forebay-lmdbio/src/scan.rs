@@ -1,10 +1,10 @@
-//! The scan of LMDBIO-LMM-DIO: one process goes over all records once, and the job uses the places
-//! that it finds.
+//! The scan of LMDBIO-LMM-DIO: one process walks over all records once, and the job uses the
+//! locations that it finds.
 //!
-//! It walks from record to record through a mapping, as programs do that use LMDB's library, so it
-//! pays a page fault for each page of the tree; but it fetches no other page, and prefetches the
-//! leaves of a branch page when it comes to it. What it finds becomes an index like any other.
-//! Nobody keeps it: the next loader scans again.
+//! It walks from record to record through a mapping, like programs that use LMDB's library. So it
+//! takes a page fault for each page of the tree, but touches no other page, and it prefetches the
+//! leaves of a branch page on reaching it. The result is an index like any other. It is not stored:
+//! the next loader scans again.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use forebay_types::Extent;
 
 use crate::cursor_walk::check;
 
-/// Makes the index by a walk over all records.
+/// Builds the index by a walk over all records.
 pub struct CursorScan {
     dataset: Arc<Dataset>,
 }

@@ -1,14 +1,13 @@
-//! Read tokens, as the leader of a node has them: it asks the server for one when a reader of its
-//! node wants to read, opens the gate when the token comes, and gives it back when the gate is
-//! left.
+//! The client of a node's leader for read tokens: it requests one when a reader of its node wants
+//! to read, opens the gate when the token arrives, and returns it when no reader is inside.
 //!
 //! ```text
 //! kind (1 byte): 1 ask | 2 grant | 3 give back | 4 set | a number (8): groups, or bytes read
 //! ```
 //!
-//! The server ([`TokenServer`]) is the leader of the node with the least rank. A node that rests
-//! goes on as the server of those that read. A node that leaves gives its token up. When the server
-//! leaves, all read whenever they like.
+//! The server ([`TokenServer`]) is the leader of the node with the least rank. It keeps serving
+//! while its own node is idle. A node that leaves returns its token. When the server leaves, all
+//! nodes read at any time.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +17,7 @@ use forebay_plan::{ArbiterHost, ReadArbiter};
 
 use crate::token_server::TokenServer;
 
-/// The node whose leader has the server.
+/// The node whose leader runs the server.
 const SERVER: usize = 0;
 
 const ASK: u8 = 1;
@@ -33,21 +32,21 @@ const HELD: u8 = 2;
 
 /// See the module header.
 pub struct TokenClient {
-    /// Place of the node.
+    /// Index of the node.
     node: usize,
     token: AtomicU8,
     server: Option<Mutex<TokenServer>>,
 }
 
 impl TokenClient {
-    /// That of a node in a job of `nodes` nodes in `groups` groups; 0: to be measured.
+    /// The client of a node in a job of `nodes` nodes in `groups` groups; 0: to be measured.
     #[must_use]
     pub fn new(node: usize, nodes: usize, groups: u32) -> Self {
         let server = || Mutex::new(TokenServer::new(nodes, number_of_groups(u64::from(groups))));
         Self { node, token: AtomicU8::new(NONE), server: (node == SERVER).then(server) }
     }
 
-    /// Lets the server do something, and grants the tokens that are free then.
+    /// Applies an action to the server, then grants the free tokens.
     fn serve(&self, host: &dyn ArbiterHost, act: impl FnOnce(&mut TokenServer)) {
         let Some(server) = &self.server else { return };
         let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,14 +68,14 @@ impl TokenClient {
     }
 
     fn take_token(&self, groups: u64, host: &dyn ArbiterHost) {
-        // Open first: a token that is held while the gate is closed is given back.
+        // Open first: a token that is held while the gate is closed is returned.
         host.open(groups);
         self.token.store(HELD, Ordering::Release);
         failpoint::at(failpoint::StopPoint::Token);
         host.wake();
     }
 
-    /// Tells the server, on this node or on another one.
+    /// Sends a message to the server, on this node or on another one.
     fn to_server(&self, kind: u8, number: u64, host: &dyn ArbiterHost, act: impl FnOnce(&mut TokenServer)) {
         if self.server.is_some() {
             self.serve(host, act);
@@ -140,7 +139,7 @@ impl ReadArbiter for TokenClient {
     }
 }
 
-/// A number of groups as messages say it: 0 stands for one that is measured.
+/// Encodes a number of groups in a message; 0: to be measured.
 fn number_of_groups(number: u64) -> Option<usize> {
     (number > 0).then_some(number as usize)
 }
@@ -234,7 +233,7 @@ mod tests {
         server.receive(1, &asks[0], &here);
         let grants = here.sent_to(1);
         assert_eq!(grants, [message(GRANT, 2)]);
-        // The server's own node waits until the token is back.
+        // The server's own node waits until the token is returned.
         here.asked.store(true, Ordering::Relaxed);
         server.attend(&here);
         assert!(!here.open.load(Ordering::Relaxed));

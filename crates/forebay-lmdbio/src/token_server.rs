@@ -1,13 +1,12 @@
-//! Which nodes hold a read token now (LMDBIO, staggering). Time and bytes come in as arguments.
+//! Grants read tokens to nodes (LMDBIO, staggering). Time and bytes are arguments.
 //!
-//! With N nodes in G groups there are ⌈N / G⌉ tokens. Nodes get one in the order in which they ask,
-//! hold it for a segment at most, and ask again; so they read in turn whenever there are fewer
-//! tokens than nodes that want to read.
+//! With N nodes in G groups there are ⌈N / G⌉ tokens. Nodes get one in the order of their requests,
+//! hold it for a segment at most, and request again. So nodes read one after another if there are
+//! fewer tokens than nodes that want to read.
 //!
-//! How many groups are best is measured at the start: 1, 2, 4, … up to one node each. Each number
-//! is kept for a few grants to each node, the first of which do not count; what counts are the
-//! bytes read per second by all. A larger number must be better by more than the noise, because
-//! grants cost messages.
+//! The best number of groups is measured at the start: 1, 2, 4, … up to one node each. Each number
+//! is used for a few grants to each node, the first of which do not count; the measure is the total
+//! read rate. A larger number must be better by more than the noise, because grants cost messages.
 
 use std::collections::VecDeque;
 
@@ -26,7 +25,7 @@ pub(crate) struct TokenServer {
     trial: Option<Trial>,
 }
 
-/// The measurement under way.
+/// The current measurement.
 #[derive(Debug)]
 struct Trial {
     /// (groups, bytes per second) so far.
@@ -43,14 +42,14 @@ impl Trial {
 }
 
 impl TokenServer {
-    /// Tokens for so many nodes, in `groups` groups; `None`: to be measured.
+    /// Tokens for `nodes` nodes in `groups` groups; `None`: to be measured.
     pub(crate) fn new(nodes: usize, groups: Option<usize>) -> Self {
         let mut server = Self { nodes, groups: 1, asking: VecDeque::new(), holding: Vec::new(), trial: None };
         server.set(groups);
         server
     }
 
-    /// Groups at present, and whether that is still being found out.
+    /// The current number of groups, and whether it is still being measured.
     pub(crate) fn groups(&self) -> (usize, bool) {
         (self.groups, self.trial.is_some())
     }
@@ -61,20 +60,20 @@ impl TokenServer {
         self.trial = (groups.is_none() && self.nodes > 1).then(Trial::new);
     }
 
-    /// A node asks for a token.
+    /// A node requests a token.
     pub(crate) fn ask(&mut self, node: usize) {
         if !self.asking.contains(&node) && !self.holding.contains(&node) {
             self.asking.push_back(node);
         }
     }
 
-    /// A node gives its token back, having read so many bytes.
+    /// A node returns its token, after reading some bytes.
     pub(crate) fn give_back(&mut self, node: usize, bytes: u64, now_ns: u64) {
         self.forget(node);
         self.measure(bytes, now_ns);
     }
 
-    /// A node said goodbye.
+    /// A node has shut down.
     pub(crate) fn forget(&mut self, node: usize) {
         self.asking.retain(|asking| *asking != node);
         self.holding.retain(|holding| *holding != node);
@@ -85,7 +84,7 @@ impl TokenServer {
         &self.holding
     }
 
-    /// The nodes that get a token now.
+    /// The nodes that are granted a token now.
     pub(crate) fn grants(&mut self) -> Vec<usize> {
         let free = self.nodes.div_ceil(self.groups).saturating_sub(self.holding.len());
         let granted: Vec<usize> = self.asking.drain(..free.min(self.asking.len())).collect();

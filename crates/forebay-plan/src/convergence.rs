@@ -1,11 +1,11 @@
-//! For how many epochs a group order is proven not to slow convergence down, and which groups would
-//! do for more.
+//! The number of epochs for which a group order provably does not slow down convergence, and group
+//! sizes that suffice for more.
 //!
 //! Meng et al., "Convergence analysis of distributed stochastic gradient descent with shuffling",
 //! as Lee et al. quote it (equation 1): shuffling inside subsets leaves the rate of convergence as
-//! it is while epochs < N/G, with N samples in G subsets that do not overlap. Here every group
-//! counts as a subset, so G = ⌈N/S⌉. That is the careful reading: groups change places in every
-//! epoch, and a window mixes several of them, which the proof does not make use of.
+//! it is while epochs < N/G, with N samples in G subsets that do not overlap. Here each group is a
+//! subset, so G = ⌈N/S⌉. This is conservative: the proof does not use that groups are permuted
+//! in each epoch and that a window mixes several of them.
 //!
 //! Larger groups satisfy more epochs, as there are fewer of them. Groups of one sample, and one
 //! window over everything, are a full shuffle; the condition says nothing about those, and none is
@@ -25,9 +25,9 @@ pub struct Convergence {
     pub samples: u64,
     /// G, its groups.
     pub groups: u64,
-    /// Samples per group and groups per window that would do: the smallest groups that do, in
-    /// windows of as many samples as before, or of 4 groups. `None` where the condition holds, and
-    /// where fewer than 256 groups would be left, which are too few to shuffle.
+    /// Samples per group and groups per window that satisfy the condition: the smallest such
+    /// groups, in windows of as many samples as before or of 4 groups. `None` if the condition
+    /// holds, or if fewer than 256 groups would be left, which are too few to shuffle.
     pub sufficient: Option<(u64, u64)>,
 }
 
@@ -44,9 +44,9 @@ impl Convergence {
         self.samples.div_ceil(self.groups)
     }
 
-    /// The condition of an order for a training of `epochs`; `None` where no bound applies: in a
-    /// full shuffle, and in orders that shuffle nothing. Groups that would do are whole units of
-    /// `unit_samples` samples that are decoded together.
+    /// The condition of an order for a training of `epochs`; `None` if no bound applies: for a full
+    /// shuffle, and for orders that do not shuffle. Suggested groups are multiples of
+    /// `unit_samples`, which are decoded together.
     #[must_use]
     pub fn of(order: &Order, epochs: u64, unit_samples: u64) -> Option<Self> {
         let shape = order.shape()?;

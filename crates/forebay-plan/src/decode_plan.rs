@@ -1,10 +1,10 @@
-//! Coded units: what has to be decoded before anyone can use it.
+//! Plans coded units, which must be decoded before use.
 //!
-//! A coded unit (a compressed chunk of HDF5) is fetched into memory of the reader's own, decoded by
-//! him, once per node, and what comes out stands in the block. So a block of coded units is as long
-//! as these are decoded. Whole units go together into a block as long as they fit; reads are joined
-//! and cut as for other units. A unit of several extents, or one whose block finds no place in the
-//! ring, is left to the ranks that need it, as are those that have no extent.
+//! A reader fetches a coded unit (a compressed chunk of HDF5) into private memory and decodes it
+//! into the block, once per node. So the size of a block of coded units is their decoded size.
+//! Whole units share a block while they fit; reads are joined and split as for other units. Ranks
+//! decode a unit themselves if it has several extents or none, or if its block does not fit into
+//! the ring.
 
 use forebay_types::{CodecChain, Extent, Located, Piece};
 
@@ -24,13 +24,13 @@ struct Batch {
     decoded_bytes: u64,
 }
 
-/// A stretch of a file that is fetched, aligned outwards.
+/// A range of a file that is fetched, aligned outwards.
 struct Fetch {
     extent: Extent,
     fetched_offset: u64,
 }
 
-/// Plans the coded units of a segment; what is left to the ranks goes to `found`, piece by piece.
+/// Plans the coded units of a segment; pieces that ranks decode themselves go to `found`.
 pub(crate) fn plan_coded(
     segment: &Segment,
     located: &Located,
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(plan.blocks[0].length, 2 * 3_008 + 3_000);
         assert_eq!(plan.decoded(1), Some(Part { block: 0, offset: 3_008, length: 3_000 }));
         assert_eq!(plan.decodes[1].fetched_offset, 450);
-        assert!(plan.parts(0).is_empty(), "nobody reads what is decoded");
+        assert!(plan.parts(0).is_empty(), "no rank reads encoded bytes of a decoded unit");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Input and output of planning: the I/O limits, and a plan of reads, blocks and decodes.
 //!
-//! A [`Plan`] of a segment states what each reader does ([`Block`], [`Read`], [`Decode`]), and where
-//! the bytes of each sample lie afterwards ([`Part`]). `reads` and `decode_plan` make it.
+//! A [`Plan`] of a segment states what each reader does ([`Block`], [`Read`], [`Decode`]), and
+//! where the bytes of each sample lie afterwards ([`Part`]). `reads` and `decode_plan` make it.
 
 use forebay_types::{Extent, Located, Piece, ShardId};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! The schedule: what a node reads together, and when.
+//! The schedule: the samples that a node reads together, in order.
 //!
 //! A [`Segment`] is the set of samples that are located, planned and read at once. How a schedule
 //! makes them, in order:
@@ -92,7 +92,7 @@ impl Schedule {
         let ranks = order.spec().ranks;
         assert!(node_ranks.iter().all(|rank| u64::from(rank.0) < ranks), "ranks {node_ranks:?} of {ranks}");
         let max_steps = (*segment_steps.end()).clamp(1, u64::from(u32::MAX));
-        // A node without ranks has no lanes, but its steps pass all the same.
+        // A node without ranks has no lanes, but still has steps.
         let flow = match order.shape().filter(|_| !node_ranks.is_empty()) {
             // Steps within a segment are 32-bit words.
             None => Flow::Steps {

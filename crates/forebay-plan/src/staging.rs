@@ -1,27 +1,27 @@
-//! The staging ring: where bytes go, and after which step they may go there.
+//! Allocates slots of the staging ring, each with the step after which it may be filled.
 //!
-//! Space is given out in a circle, first in, first out, in pages. The ring is not asked whether
-//! space is free *now*; being a pure function it answers from when on it will be: a slot may be
-//! filled once every rank of the node has gathered all steps up to `after_step`, the last step that
-//! needs any of the bytes that stood there before. The same holds for the block's word:
-//! `capacity_blocks` slots are alive at most.
+//! Slots are allocated in pages, first in, first out. As a pure function, the ring does not know
+//! whether space is free *now*; it computes when it will be. A slot may be filled after each rank
+//! of the node has gathered all steps up to `after_step`, the last step that needs the bytes that
+//! the slot overwrites. The same holds for the block's word: at most `capacity_blocks` slots are
+//! alive.
 //!
-//! A slot that would have to wait for a step that cannot end before the slot is filled would wait
-//! for ever. `place` answers `None` then, and the bytes are read in place instead.
+//! A block that cannot be staged without deadlock, because its slot is needed for a step before
+//! `after_step` can end, gets no slot (`None`): it is read in place.
 
 use std::collections::VecDeque;
 
 /// Alignment of slots \[bytes\]: a page, which `O_DIRECT` needs.
 const ALIGN: u64 = 4096;
 
-/// Where a block goes.
+/// A slot for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingSlot {
     /// First byte in the ring.
     pub offset: u64,
-    /// Number of the block, counted from 0 since the ring was made.
+    /// Number of the block, counted from 0 since the ring was created.
     pub sequence: u64,
-    /// The block may be filled once every rank has gathered all steps up to this one; `None`: at
+    /// The block may be filled after each rank has gathered all steps up to this one; `None`: at
     /// once.
     pub after_step: Option<u64>,
 }
@@ -41,8 +41,8 @@ pub struct StagingRing {
     head: u64,
     sequence: u64,
     live: VecDeque<Live>,
-    /// Largest last step of all slots that were given up: waiting for it is implied by every later
-    /// slot, as the ring is first in, first out.
+    /// Largest last step of all released slots: each later slot waits for it, because the ring is
+    /// first in, first out.
     given_up: Option<u64>,
 }
 

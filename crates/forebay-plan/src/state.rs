@@ -130,7 +130,7 @@ pub enum StateError {
         lanes: u64,
         /// Ranks of this job.
         ranks: u64,
-        /// The way out.
+        /// How to fix it.
         hint: String,
     },
     /// The lanes do not divide among the ranks.
@@ -159,7 +159,7 @@ pub enum StateError {
         /// The batch that fits.
         hint: String,
     },
-    /// A position at which no batch stands.
+    /// A position without a batch.
     #[error("expected an epoch of at least 0 and a step from 0 to {highest}, found ({epoch}, {step})")]
     Position {
         /// Epoch.
@@ -172,7 +172,7 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// What to do about it.
+    /// How to fix it.
     #[must_use]
     pub fn hint(&self) -> &str {
         match self {
@@ -190,7 +190,7 @@ impl StateError {
     }
 }
 
-/// Where a state goes on, and with which parameters of the order.
+/// Where a state continues, and the parameters of its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumption {
     /// The epoch.
@@ -217,7 +217,7 @@ impl OrderState {
         Self { order, fingerprint }
     }
 
-    /// The state of a loader that goes on with `step` of `epoch`: keys and values.
+    /// The state of a loader that continues with `step` of `epoch`: keys and values.
     #[must_use]
     pub fn at(&self, epoch: u64, step: u64) -> [(&'static str, StateValue); KEYS.len()] {
         KEYS.map(|key| {
@@ -230,10 +230,10 @@ impl OrderState {
         })
     }
 
-    /// The state behind the batch at a position.
+    /// The state after the batch at a position.
     ///
     /// # Errors
-    /// Where no batch stands there.
+    /// If there is no batch at the position.
     pub fn behind(
         &self,
         epoch: StateValue,
@@ -248,8 +248,7 @@ impl OrderState {
         }
     }
 
-    /// Checks a state, of which `value` returns what stands under a key, and returns where it goes
-    /// on.
+    /// Checks a state, of which `value` returns the value of a key, and returns where it continues.
     ///
     /// Seed, kind of order, end of an epoch, global batch and data set must be those of this
     /// loader. Lanes and sizes of groups may be others; the loader has to take them over.
@@ -323,7 +322,7 @@ impl OrderState {
         if found == expected { Ok(()) } else { Err(StateError::Differs { key, found, expected }) }
     }
 
-    /// Checks that the stream of a state can go on, on the ranks of this loader.
+    /// Checks that the stream of a state can continue on the ranks of this loader.
     fn check_ranks(&self, global_batch: u64, lanes: u64) -> Result<(), StateError> {
         let spec = self.order.spec();
         let ranks = spec.ranks;

@@ -35,7 +35,7 @@ pub struct LocatorTask {
     pub ranks: Vec<Rank>,
     /// First step of the session.
     pub start: u64,
-    /// Place of this node in `nodes`.
+    /// Index of this node in `nodes`.
     pub node: usize,
     /// Ranks of each node that this one is linked to, and its own; its own alone without links.
     pub nodes: Vec<Vec<u32>>,
@@ -97,7 +97,7 @@ pub enum SendError {
     Closed,
 }
 
-/// What a locator asks of the process that runs it.
+/// Callbacks of a locator to the process that runs it.
 pub trait LocatorHost: MappedShards {
     /// Publishes where the sample in slot `slot` of the `rank`-th rank of the task lies.
     fn publish(&self, rank: usize, slot: usize, location: SampleLocation);
@@ -108,7 +108,7 @@ pub trait LocatorHost: MappedShards {
     /// Adds to a counter.
     fn count(&self, counter: LocatorCounter, amount: u64);
 
-    /// Reports why a cursor from another node was refused: the root goes on from its own.
+    /// Reports why a cursor from another node was rejected: the root continues from its own.
     fn report_refused_cursor(&self, reason: String);
 
     /// Whether the session has ended.
@@ -141,7 +141,7 @@ pub trait ReadArbiter: Send + Sync {
     /// Takes a message from the arbiter of another node.
     fn receive(&self, from: usize, message: &[u8], host: &dyn ArbiterHost);
 
-    /// Looks for nodes that are gone; called while no message comes.
+    /// Checks for nodes that are gone; called while no message arrives.
     fn check_nodes(&self, host: &dyn ArbiterHost);
 
     /// Whether there is something for [`attend`](ReadArbiter::attend) to do.
@@ -151,7 +151,7 @@ pub trait ReadArbiter: Send + Sync {
     fn attend(&self, host: &dyn ArbiterHost);
 }
 
-/// What an arbiter asks of the process that runs it: the gate of the node, and messages.
+/// Callbacks of an arbiter to the process that runs it: the gate of the node, and messages.
 pub trait ArbiterHost {
     /// Whether a reader of the node wants to read.
     fn is_asked(&self) -> bool;
@@ -159,10 +159,10 @@ pub trait ArbiterHost {
     /// Whether the gate is closed and no reader is inside.
     fn is_left(&self) -> bool;
 
-    /// Opens the gate; readers are in so many groups now.
+    /// Opens the gate; the nodes are in `groups` groups now.
     fn open(&self, groups: u64);
 
-    /// Lets readers read whenever they like, from now on.
+    /// Lets readers read at any time, from now on.
     fn free(&self);
 
     /// Wakes the thread that waits for changes of the gate.
@@ -206,7 +206,7 @@ pub trait IndexScanner: Send + Sync {
     fn scan(&self, host: &dyn ScanHost) -> Result<Vec<u8>, Self::Error>;
 }
 
-/// What a scanner asks of the process that runs it.
+/// Callbacks of a scanner to the process that runs it.
 pub trait ScanHost: MappedShards + Sync {
     /// Reports progress: `done` of `total` units of `what`; false where the scan is to end.
     fn progress(&self, what: &str, done: u64, total: u64) -> bool;

@@ -1,9 +1,9 @@
-//! What is decided when a loader is made, so that all processes of a node compute the same plan.
+//! Decisions at the creation of a loader, so that all processes of a node compute the same plan.
 //!
-//! Every decision is a pure function of the options, facts of the data set and facts of the storage
-//! ([`decide`]). Somebody else gathers the facts (`facts`), and words what was decided. Nothing
-//! here changes which samples are delivered: that is the order's alone. `memory` is what a loader
-//! may use, `io_mode` how its node touches storage, `sizing` what that takes.
+//! Each decision is a pure function of the options, facts of the data set and facts of the storage
+//! ([`decide`]). The engine gathers the facts (`facts`) and describes the decisions. None of them
+//! changes which samples are delivered: only the order does. `memory` bounds the memory of a
+//! loader, `io_mode` decides how its node touches storage, `sizing` how much memory that takes.
 
 mod facts;
 mod io_mode;
@@ -24,14 +24,14 @@ use crate::plan::IoLimits;
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
-/// Alignment of everything that is read around the page cache \[bytes\]: a page.
+/// Alignment of direct reads \[bytes\]: a page.
 const ALIGN: u64 = 4096;
 /// Small reads that share a block.
 const READS_PER_BLOCK: u32 = 64;
-/// Requests under way per `io_uring` reader.
+/// Requests in flight per `io_uring` reader.
 const DEPTH: u32 = 16;
-/// A sample at least this large is read straight into its batch where nothing else shares the read:
-/// from here on the second copy costs more than the lost coalescing.
+/// A sample at least this large is read directly into its batch if no other shares the read: the
+/// second copy would cost more than the lost coalescing.
 const IN_PLACE_BYTES: u64 = 64 * KIB;
 
 /// The decisions, the same in all processes of a node.
@@ -42,19 +42,19 @@ pub struct Settings {
     pub mode: IoMode,
     /// Roots that locate the samples of all ranks of the node, in place of the index.
     pub locating_roots: usize,
-    /// How storage is touched.
+    /// The access method.
     pub access: AccessChoice,
-    /// Whether reads go around the page cache.
+    /// Whether reads bypass the page cache.
     pub direct: bool,
-    /// What is known of the files through a mapping; every rank maps them, or none.
+    /// State of the mapping of the files; all ranks map them, or none.
     pub mapping: Mapping,
-    /// What asks the storage for bytes before they are read.
+    /// The component that prefetches.
     pub read_ahead: ReadAhead,
     /// Whether readers drop what they have read from the page cache.
     pub drops_behind: bool,
-    /// Requests under way per `io_uring` reader.
+    /// Requests in flight per `io_uring` reader.
     pub depth: u32,
-    /// What the plan has to keep to.
+    /// Limits of the plan.
     pub limits: IoLimits,
     /// Samples per group, where the order groups.
     pub group_samples: u64,
@@ -62,13 +62,13 @@ pub struct Settings {
     pub group_window: u64,
     /// Lanes.
     pub lanes: u64,
-    /// Steps that are read together at the beginning, for step-wise orders.
+    /// Steps of the first segment, for step-wise orders.
     pub first_segment_steps: u64,
-    /// The same later.
+    /// Steps of later segments.
     pub segment_steps: u64,
-    /// Whether the checksum of every record is computed.
+    /// Whether the checksum of each record is checked.
     pub checksums: bool,
-    /// Room for the values of the ragged fields of a batch \[bytes\].
+    /// Memory for the values of the ragged fields of a batch \[bytes\].
     pub ragged_bytes: u64,
     /// Sizes of the shared region.
     pub region: RegionSizes,
@@ -76,9 +76,9 @@ pub struct Settings {
     pub region_bytes: u64,
     /// Bytes that the loader may use on this node.
     pub memory_bytes: u64,
-    /// The least budget that works for these options \[bytes\].
+    /// The minimum budget for these options \[bytes\].
     pub minimum_bytes: u64,
-    /// Whether it reserves no memory, but takes it while it is iterated.
+    /// Whether it reserves no memory, but holds it only while it is iterated.
     pub on_loan: bool,
 }
 
@@ -95,8 +95,7 @@ pub fn decide(
     control_bytes: &dyn Fn(&RegionSizes) -> u64,
 ) -> Result<Settings, BudgetTooSmall> {
     let mean_bytes = data.mean_record_bytes();
-    // What one sample costs in the staging ring: its record with the padding that lies between
-    // records.
+    // Size of one sample in the staging ring: its record and the padding between records.
     let staged_bytes = mean_bytes
         .max((data.file_bytes as f64 / data.samples.max(1) as f64).min(mean_bytes + 2.0 * ALIGN as f64));
     let step_samples = order.spec().batch * options.node_ranks as u64;

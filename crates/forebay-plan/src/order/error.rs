@@ -1,6 +1,6 @@
-//! Why an order cannot be, with the numbers that contradict each other.
+//! Errors of the definition of an order, with the numbers that contradict each other.
 
-/// Why an order cannot be.
+/// An invalid definition of an order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OrderError {
@@ -91,21 +91,21 @@ pub enum OrderError {
     GivenId {
         /// The epoch.
         epoch: u64,
-        /// Where the id stands.
+        /// Position of the id.
         position: u64,
         /// The id.
         found: i64,
         /// N − 1.
         highest: u64,
     },
-    /// An id that stands in an epoch of order given twice.
+    /// An id that occurs twice in an epoch of order given.
     #[error(
         "order given, epoch {epoch}: sample id {id} at position {position}, expected one that was not there before"
     )]
     GivenTwice {
         /// The epoch.
         epoch: u64,
-        /// Where the id stands for the second time.
+        /// Position of its second occurrence.
         position: u64,
         /// The id.
         id: u64,
@@ -113,7 +113,7 @@ pub enum OrderError {
 }
 
 impl OrderError {
-    /// What to do about it.
+    /// How to fix it.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
