@@ -48,7 +48,7 @@ impl Context {
         }
         // loom fails the model when anybody reads at the same time.
         self.memory.with_mut(|memory| unsafe { *memory = 100 + sequence });
-        publish_block(&self.words[sequence as usize], PASS, BlockSeq(sequence), Filled::Landed);
+        publish_block(&self.words[sequence as usize], PASS, BlockSeq(sequence), Filled::Staged);
     }
 
     fn gather(&self, sequence: u64) -> u64 {

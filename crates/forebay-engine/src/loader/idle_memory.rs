@@ -51,7 +51,7 @@ impl Idle for Idler {
             }
         }
         let free = context.buffers.ring.free_buffers();
-        context.region.release(context.me(), &free).ok()?;
+        context.region.release(context.local_rank(), &free).ok()?;
         context.untouched.store(true, Ordering::Release);
         let layout = context.region.layout();
         Some(layout.buffer_bytes * (layout.buffers - free.len()) as u64)

@@ -16,7 +16,7 @@ use crate::loader::Engine;
 use crate::pipeline::session::{ATTENTION, Session};
 use crate::shm::counters::{self, Counter, count, monotonic_ns};
 use crate::shm::position::{AWAY, Position};
-use crate::shm::stall::{Actor, Node, StallCause, Waiting};
+use crate::shm::stall::{Actor, GatherWait, Node, StallCause};
 use crate::shm::wait_clock::WaitClock;
 
 /// How often `next` checks for failed peers when it does not wait.
@@ -93,7 +93,7 @@ impl Engine {
         consumer.step += 1;
         count(slot, Counter::Steps, 1);
         count(slot, Counter::Samples, batch.samples() as u64);
-        counters::record_delivery(context.region.ranks(), context.me());
+        counters::record_delivery(context.region.ranks(), context.local_rank());
         if !consumer.warned_copies && context.buffers.ring.keeps_all() {
             consumer.warned_copies = true;
             caller.warn(&format!(
@@ -157,7 +157,7 @@ impl Engine {
         let context = &self.context;
         let mut node = context.node(session.number, now_ns);
         // Threads that fill later steps may wait for something else.
-        node.ranks[context.me()].doing = context.waits().doing_of(step);
+        node.ranks[context.local_rank()].doing = context.waits().doing_of(step);
         let cause = node.cause();
         (node, cause)
     }
@@ -202,9 +202,9 @@ impl Engine {
             }
             Actor::Root(number) => (format!("root {number} of "), node.readers[number].host, None),
             Actor::Rank(local) => {
-                let own = (local == context.me()).then(|| context.waits().of(step)).flatten();
+                let own = (local == context.local_rank()).then(|| context.waits().of(step)).flatten();
                 let read = match own {
-                    Some(Waiting::Reading { extent, .. }) => Some(extent),
+                    Some(GatherWait::Reading { extent, .. }) => Some(extent),
                     _ => None,
                 };
                 (String::new(), local, read)
@@ -231,10 +231,10 @@ impl Engine {
         let waiting = context.waits().of(step);
         let what = match waiting {
             None => "its first bytes".into(),
-            Some(Waiting::Plan) => format!("the plan of step {step}"),
-            Some(Waiting::Reading { extent, .. }) => self.describe_extent(extent),
-            Some(Waiting::Pages { .. }) => "pages of the data set that are not in memory".into(),
-            Some(Waiting::Block { sequence, extent }) => {
+            Some(GatherWait::Plan) => format!("the plan of step {step}"),
+            Some(GatherWait::Reading { extent, .. }) => self.describe_extent(extent),
+            Some(GatherWait::Pages { .. }) => "pages of the data set that are not in memory".into(),
+            Some(GatherWait::Block { sequence, extent }) => {
                 let reader = (sequence % context.region.layout().readers as u64) as usize;
                 let host = context.host(reader, session.number);
                 format!(

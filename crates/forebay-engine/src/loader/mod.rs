@@ -118,7 +118,7 @@ impl Consumer {
         self.detached = true;
         let unused = context.buffers.ring.pause();
         if let Some(session) = &self.session {
-            session.go_away();
+            session.publish_detached();
         }
         drop(unused);
         context.notify_all();

@@ -54,7 +54,7 @@ impl Engine {
             LEVEL_NAMES.iter().map(|(level, name)| (*name, columns(*level))).collect()
         };
         let all = self.context.region.ranks();
-        let own = self.context.me();
+        let own = self.context.local_rank();
         [sum(&all[own..=own]), sum(all)]
     }
 

@@ -114,7 +114,7 @@ impl Engine {
             // protect.
             let pages =
                 || "pages of the data set that are not in memory, which a void batch still needs".into();
-            self.wait_for_storage(caller, pages, || session.comes_back())?;
+            self.wait_for_storage(caller, pages, || session.cancel_detach())?;
         }
         self.publish_reached(session.number, end);
         self.check_same_start(consumer, session.number, target)?;
@@ -307,7 +307,7 @@ impl Engine {
     /// a wait for storage.
     fn wait_for_rest(&self, caller: &dyn Host, not_at_rest: impl Fn() -> Option<usize>) -> Result<(), Error> {
         let cause = |now_ns: u64| {
-            let local = not_at_rest().unwrap_or(self.context.me());
+            let local = not_at_rest().unwrap_or(self.context.local_rank());
             self.context.node(SessionId::default(), now_ns).cause_of_unrest(local)
         };
         self.wait_with_limit(
@@ -336,7 +336,7 @@ impl Engine {
         what: impl Fn() -> String,
         ready: impl Fn() -> bool,
     ) -> Result<(), Error> {
-        let actor = Actor::Rank(self.context.me());
+        let actor = Actor::Rank(self.context.local_rank());
         let cause = |until_ns: u64| StallCause::Storage { actor, since_ns: 0, until_ns };
         self.wait_with_limit(caller, cause, ready, |_| format!("waiting for {}", what()))
     }

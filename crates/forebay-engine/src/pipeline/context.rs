@@ -24,7 +24,7 @@ use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count, count
 use crate::shm::position::{Position, SessionId};
 use crate::shm::read_gate::ReadGate;
 use crate::shm::region::{RankSlot, ReaderSlot, Region};
-use crate::shm::stall::{Doing, Node, RankFacts, ReaderFacts, Waiting, Waits};
+use crate::shm::stall::{Doing, GatherWait, Node, RankFacts, ReaderFacts, Waits};
 
 /// Everything that stays the same from pass to pass.
 pub(crate) struct Context {
@@ -62,13 +62,13 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn me(&self) -> usize {
+    pub(crate) fn local_rank(&self) -> usize {
         self.options.local_rank as usize
     }
 
     /// This rank's slot.
     pub(crate) fn slot(&self) -> &RankSlot {
-        &self.region.ranks()[self.me()]
+        &self.region.ranks()[self.local_rank()]
     }
 
     /// Slots of the ranks that have not said goodbye.
@@ -179,7 +179,7 @@ impl Context {
     }
 
     /// Notes what the thread that fills a claim waits for, or that it waits no more.
-    pub(crate) fn waits_for(&self, claim: &Claim, waiting: Option<Waiting>) {
+    pub(crate) fn waits_for(&self, claim: &Claim, waiting: Option<GatherWait>) {
         let mut waits = self.waits();
         waits.set(claim.ticket(), claim.step, waiting).publish(&self.slot().doing);
     }
@@ -203,7 +203,7 @@ impl Context {
         Node {
             now_ns,
             session,
-            own: self.me(),
+            own: self.local_rank(),
             ranks: self.region.ranks().iter().map(rank).collect(),
             readers: self.region.readers().iter().enumerate().map(reader).collect(),
             roots: self.settings.locating_roots,

@@ -27,7 +27,7 @@ use crate::pipeline::sample::{Pick, Scratch, Step};
 use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::shm::block_state::{first_safe_step, publish_position};
 use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since};
-use crate::shm::stall::Waiting;
+use crate::shm::stall::GatherWait;
 
 /// Runs a gather thread of a session until the session is stopped.
 pub(crate) fn run(session: &Session) {
@@ -88,7 +88,7 @@ fn fill(
             session.plans.covers(claim.step)
         }
     };
-    if !step.wait_until(Waiting::Plan, known) {
+    if !step.wait_until(GatherWait::Plan, known) {
         return Ok(None);
     }
     let kept = !alone && claim.step >= session.first_safe.load(Ordering::Acquire);

@@ -154,8 +154,9 @@ fn forget_done(session: &Session, spare: &mut Vec<(Located, Plan)>) {
     let region = &session.context.region;
     let position = Position::from_word(session.context.slot().position.load(Ordering::Acquire));
     let gathered = if position.session() == session.number { position.step() } else { AWAY };
-    let filled =
-        |sequence: u64| block_passed(region.block_word(sequence), session.number, BlockSeq(sequence));
+    let filled = |sequence: u64| {
+        block_passed(region.block_word(BlockSeq(sequence)), session.number, BlockSeq(sequence))
+    };
     let forgotten = session.plans.forget_while(|planned| {
         // Blocks of a segment are begun in order by each reader; the last ones decide, the others
         // are looked at to be sure.

@@ -31,7 +31,7 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
     if context.settings.read_ahead != ReadAhead::Announced {
         return;
     }
-    let announced = context.region.announced();
+    let announced = context.region.readahead();
     let ahead = width.max((AHEAD_BYTES / block.length.max(1)).min(AHEAD_BLOCKS));
     let other_turns = context.options.strategy.stagger.and_then(|_| planned.plan.blocks.first());
     let earliest = earliest(block.sequence, width).max(other_turns.map_or(0, |first| first.sequence));
@@ -39,7 +39,7 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
         let taken = announced.taken();
         if announced.is_busy(session.number) {
             // Whoever is at it goes on with what lies ahead.
-            if session.is_stopped() || announced.is_told(session.number, BlockSeq(block.sequence)) {
+            if session.is_stopped() || announced.is_announced(session.number, BlockSeq(block.sequence)) {
                 return;
             }
             let is_free = || session.is_stopped() || !announced.is_busy(session.number);
@@ -59,7 +59,7 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
         let sequence = BlockSeq(next.plan.blocks[place].sequence);
         if announced.take(taken, session.number, sequence) {
             tell(session, &next, place);
-            announced.tell(session.number, sequence);
+            announced.finish(session.number, sequence);
             context.region.filled().notify();
         }
     }

@@ -91,7 +91,11 @@ fn read_blocks(session: &Session, number: usize) {
         let block = &planned.plan.blocks[place];
         sequence = block.sequence + 1;
         // A reader that moved here from a rank that left may find blocks that are filled already.
-        if block_passed(context.region.block_word(block.sequence), session.number, BlockSeq(block.sequence)) {
+        if block_passed(
+            context.region.block_word(BlockSeq(block.sequence)),
+            session.number,
+            BlockSeq(block.sequence),
+        ) {
             continue;
         }
         let slot = &context.region.readers()[number];
@@ -134,7 +138,7 @@ fn read_blocks(session: &Session, number: usize) {
         count(context.slot(), Counter::ReadNs, now.io_ns - counted.io_ns);
         counted = now;
         publish_block(
-            context.region.block_word(block.sequence),
+            context.region.block_word(BlockSeq(block.sequence)),
             session.number,
             BlockSeq(block.sequence),
             filled,
@@ -193,8 +197,9 @@ fn wait_for_filled(
     token: &mut ReadToken<'_>,
 ) -> bool {
     let region = &session.context.region;
-    let filled =
-        |sequence: u64| block_passed(region.block_word(sequence), session.number, BlockSeq(sequence));
+    let filled = |sequence: u64| {
+        block_passed(region.block_word(BlockSeq(sequence)), session.number, BlockSeq(sequence))
+    };
     let ready = || session.plans.is_free(planned, place, region.layout().blocks as u64, filled);
     while !ready() {
         if session.is_stopped() {
@@ -243,7 +248,7 @@ fn fill(
     let bytes = reads.iter().map(|read| read.block_offset + read.length).max().unwrap_or(0);
     let encoded = fetched.bytes(bytes as usize);
     match reading(session, number, || fetch(session, reader, reads, encoded)) {
-        Filled::Landed if !decode_block(context, planned, block, encoded, memory) => Filled::Left,
+        Filled::Staged if !decode_block(context, planned, block, encoded, memory) => Filled::Left,
         filled => filled,
     }
 }
@@ -271,10 +276,10 @@ fn fetch(session: &Session, reader: &mut Reader, reads: &[Read], memory: &mut [u
             let counts = LevelCounts { hits, bytes, operations: 0, skipped };
             count_level(context.slot(), Level::PageCache, counts);
             count_since(context.slot(), Counter::ReadNs, begun);
-            if copied { Filled::Landed } else { Filled::Left }
+            if copied { Filled::Staged } else { Filled::Left }
         }
         _ => match reader.fill(&mut transfers) {
-            Ok(()) => Filled::Landed,
+            Ok(()) => Filled::Staged,
             Err(error) => {
                 tracing::info!(loader = context.options.name, %error, "a block cannot be read");
                 Filled::Failed

@@ -27,7 +27,7 @@ use crate::pipeline::unit_decoder::LastUnit;
 use crate::shm::block_state::{Filled, block_state};
 use crate::shm::counters::{Counter, LevelCounts, count, monotonic_ns};
 use crate::shm::position::BlockSeq;
-use crate::shm::stall::Waiting;
+use crate::shm::stall::GatherWait;
 
 /// Bytes of a header in front of a value, or of a checksum behind it, at most (an LMDB page header
 /// has 24).
@@ -132,7 +132,7 @@ impl<'a> Step<'a> {
     }
 
     /// Waits for a condition; false once the claim is void.
-    pub(crate) fn wait_until(&self, waiting: Waiting, ready: impl Fn() -> bool) -> bool {
+    pub(crate) fn wait_until(&self, waiting: GatherWait, ready: impl Fn() -> bool) -> bool {
         let context = self.shared();
         if ready() {
             return true;
@@ -167,7 +167,7 @@ impl<'a> Step<'a> {
         if !ring.step_out(self.claim) {
             return Ok(None);
         }
-        context.waits_for(self.claim, Some(Waiting::Reading { extent, since_ns: monotonic_ns() }));
+        context.waits_for(self.claim, Some(GatherWait::Reading { extent, since_ns: monotonic_ns() }));
         let answer = in_storage(call);
         self.copies();
         Ok(if ring.step_in(self.claim) { Some(answer?) } else { None })
@@ -177,7 +177,7 @@ impl<'a> Step<'a> {
     fn copies(&self) {
         let context = self.shared();
         let from_pages = context.settings.access == AccessChoice::Mmap;
-        let waiting = from_pages.then(|| Waiting::Pages { since_ns: monotonic_ns() });
+        let waiting = from_pages.then(|| GatherWait::Pages { since_ns: monotonic_ns() });
         context.waits_for(self.claim, waiting);
     }
 
@@ -524,14 +524,14 @@ impl<'a> Step<'a> {
             return Some(found.map_or(Bytes::InFile { failed: false }, Bytes::There));
         }
         let block = &planned.plan.blocks[part.block as usize];
-        let word = context.region.block_word(block.sequence);
+        let word = context.region.block_word(BlockSeq(block.sequence));
         let state = || block_state(word, self.session.number, BlockSeq(block.sequence));
-        let waiting = Waiting::Block { sequence: block.sequence, extent };
+        let waiting = GatherWait::Block { sequence: block.sequence, extent };
         if !self.wait_until(waiting, || state().is_some()) {
             return None;
         }
         Some(match state() {
-            Some(Filled::Landed) => {
+            Some(Filled::Staged) => {
                 let offset = block.ring_offset + part.offset;
                 // SAFETY: the block's word was seen, and this rank's position gives the bytes up
                 // only after this step.

@@ -5,7 +5,7 @@
 //! of the node want the next pass; until then a rank that wants to jump goes on reading for the
 //! others. A thread that storage keeps is left behind (`thread_group.rs`), and what others may only
 //! do when nothing of the session touches shared memory any more is put off until it returns
-//! ([`Session::when_out`], [`Session::go_away`]).
+//! ([`Session::when_out`], [`Session::publish_detached`]).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -101,7 +101,7 @@ impl Session {
     /// Notes that a reader runs here from now on; false when this process does not host it, or it
     /// runs here already.
     pub(crate) fn adopt_reader(&self, number: usize) -> bool {
-        self.context.host(number, self.number) == self.context.me() && self.hosted().insert(number)
+        self.context.host(number, self.number) == self.context.local_rank() && self.hosted().insert(number)
     }
 
     /// Gives a reader to the next rank; called by the thread that runs it, as the last thing it
@@ -156,7 +156,7 @@ impl Session {
 
     /// Says that the rank needs nothing more, so that its staging bytes may be overwritten: now, or
     /// when the last gather thread has come out of its void claim. The ring must be paused.
-    pub(crate) fn go_away(&self) {
+    pub(crate) fn publish_detached(&self) {
         *self.goes_away() = true;
         // Threads that wait for blocks look up.
         self.context.notify_all();
@@ -171,9 +171,9 @@ impl Session {
         self.look_away();
     }
 
-    /// Takes back what [`Session::go_away`] put off; false where a gather thread is still in a void
+    /// Takes back what [`Session::publish_detached`] put off; false where a gather thread is still in a void
     /// claim.
-    pub(crate) fn comes_back(&self) -> bool {
+    pub(crate) fn cancel_detach(&self) -> bool {
         let mut goes_away = self.goes_away();
         let settled = self.context.buffers.ring.settle(Duration::ZERO);
         *goes_away &= !settled;

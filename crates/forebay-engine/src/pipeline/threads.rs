@@ -39,7 +39,7 @@ pub(crate) fn begin(
     if let Err(error) = start_threads(&session, number) {
         drop(context.buffers.ring.pause());
         session.end();
-        session.go_away();
+        session.publish_detached();
         return Err(error);
     }
     context.notify_all();
@@ -68,8 +68,8 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
             Ok(()) => {}
         }
     }
-    let reads =
-        (0..context.region.layout().readers).any(|reader| context.host(reader, number) == context.me());
+    let reads = (0..context.region.layout().readers)
+        .any(|reader| context.host(reader, number) == context.local_rank());
     if context.untouched.swap(false, Ordering::AcqRel)
         && context.settings.mapping != Mapping::Resident
         && reads

@@ -70,7 +70,7 @@ pub fn presence(word: &AtomicU32) -> Presence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// Its bytes are in the staging ring.
-    Landed,
+    Staged,
     /// Its bytes are resident in the page cache: copy them from a mapping of the file.
     Mapped,
     /// Reading failed after all attempts: a rank that needs a sample of the block reads that sample
@@ -91,7 +91,7 @@ fn tag(SessionId(session): SessionId, BlockSeq(sequence): BlockSeq) -> u64 {
 /// Publishes that a block of a session is complete.
 pub fn publish_block(word: &AtomicU64, session: SessionId, sequence: BlockSeq, filled: Filled) {
     let status = match filled {
-        Filled::Landed => 1,
+        Filled::Staged => 1,
         Filled::Mapped => 2,
         Filled::Failed => 3,
         Filled::Left => 4,
@@ -111,7 +111,7 @@ pub fn block_state(word: &AtomicU64, session: SessionId, sequence: BlockSeq) -> 
         return None;
     }
     match value & 15 {
-        1 => Some(Filled::Landed),
+        1 => Some(Filled::Staged),
         2 => Some(Filled::Mapped),
         3 => Some(Filled::Failed),
         4 => Some(Filled::Left),

@@ -11,7 +11,7 @@ pub(crate) struct ReadaheadCursor {
     /// Position word of (session, sequence of the last block that a reader took + 1).
     taken: AtomicU64,
     /// The same of the last block that was announced.
-    told: AtomicU64,
+    finished: AtomicU64,
 }
 
 impl ReadaheadCursor {
@@ -20,19 +20,19 @@ impl ReadaheadCursor {
         Position::from_word(self.taken.load(Ordering::Acquire))
     }
 
-    fn told(&self) -> Position {
-        Position::from_word(self.told.load(Ordering::Acquire))
+    fn finished(&self) -> Position {
+        Position::from_word(self.finished.load(Ordering::Acquire))
     }
 
     /// Whether a reader is announcing: a block of the session is taken and not announced yet.
     pub(crate) fn is_busy(&self, session: SessionId) -> bool {
         let taken = self.taken();
-        taken.step_in(session) > self.told().step_in(session)
+        taken.step_in(session) > self.finished().step_in(session)
     }
 
     /// Whether a block was announced.
-    pub(crate) fn is_told(&self, session: SessionId, BlockSeq(sequence): BlockSeq) -> bool {
-        self.told().step_in(session) > sequence
+    pub(crate) fn is_announced(&self, session: SessionId, BlockSeq(sequence): BlockSeq) -> bool {
+        self.finished().step_in(session) > sequence
     }
 
     /// Takes a block; false if another reader was faster.
@@ -42,8 +42,8 @@ impl ReadaheadCursor {
     }
 
     /// Records that a taken block is announced.
-    pub(crate) fn tell(&self, session: SessionId, BlockSeq(sequence): BlockSeq) {
-        self.told.fetch_max(Position::new(session, sequence + 1).word(), Ordering::AcqRel);
+    pub(crate) fn finish(&self, session: SessionId, BlockSeq(sequence): BlockSeq) {
+        self.finished.fetch_max(Position::new(session, sequence + 1).word(), Ordering::AcqRel);
     }
 }
 
@@ -52,43 +52,42 @@ mod tests {
     use super::*;
 
     fn nothing() -> ReadaheadCursor {
-        ReadaheadCursor { taken: AtomicU64::new(0), told: AtomicU64::new(0) }
+        ReadaheadCursor { taken: AtomicU64::new(0), finished: AtomicU64::new(0) }
     }
 
     #[test]
     fn a_block_is_announced_by_one_reader_and_a_new_session_starts_over() {
-        let announced = nothing();
-        assert!(!announced.is_busy(SessionId(1)) && !announced.is_told(SessionId(1), BlockSeq(0)));
-        let before = announced.taken();
+        let cursor = nothing();
+        assert!(!cursor.is_busy(SessionId(1)) && !cursor.is_announced(SessionId(1), BlockSeq(0)));
+        let before = cursor.taken();
         assert!(
-            announced.take(before, SessionId(1), BlockSeq(0))
-                && !announced.take(before, SessionId(1), BlockSeq(0))
+            cursor.take(before, SessionId(1), BlockSeq(0)) && !cursor.take(before, SessionId(1), BlockSeq(0))
         );
         assert!(
-            announced.is_busy(SessionId(1))
-                && !announced.is_told(SessionId(1), BlockSeq(0))
-                && !announced.is_busy(SessionId(2))
+            cursor.is_busy(SessionId(1))
+                && !cursor.is_announced(SessionId(1), BlockSeq(0))
+                && !cursor.is_busy(SessionId(2))
         );
-        announced.tell(SessionId(1), BlockSeq(0));
+        cursor.finish(SessionId(1), BlockSeq(0));
         assert!(
-            announced.is_told(SessionId(1), BlockSeq(0))
-                && !announced.is_told(SessionId(1), BlockSeq(1))
-                && !announced.is_busy(SessionId(1))
+            cursor.is_announced(SessionId(1), BlockSeq(0))
+                && !cursor.is_announced(SessionId(1), BlockSeq(1))
+                && !cursor.is_busy(SessionId(1))
         );
         assert!(
-            !announced.is_told(SessionId(2), BlockSeq(0))
-                && announced.take(announced.taken(), SessionId(2), BlockSeq(0))
+            !cursor.is_announced(SessionId(2), BlockSeq(0))
+                && cursor.take(cursor.taken(), SessionId(2), BlockSeq(0))
         );
     }
 
     #[test]
     fn concurrent_readers_announce_one_after_another() {
-        let announced = nothing();
+        let cursor = nothing();
         let order = std::sync::Mutex::new(Vec::new());
         let announce = || {
             loop {
-                let taken = announced.taken();
-                if announced.is_busy(SessionId(1)) {
+                let taken = cursor.taken();
+                if cursor.is_busy(SessionId(1)) {
                     std::thread::yield_now();
                     continue;
                 }
@@ -96,10 +95,10 @@ mod tests {
                 if sequence == 1000 {
                     return;
                 }
-                if announced.take(taken, SessionId(1), BlockSeq(sequence)) {
+                if cursor.take(taken, SessionId(1), BlockSeq(sequence)) {
                     // No other reader is here.
                     order.try_lock().unwrap().push(sequence);
-                    announced.tell(SessionId(1), BlockSeq(sequence));
+                    cursor.finish(SessionId(1), BlockSeq(sequence));
                 }
             }
         };

@@ -18,6 +18,7 @@ use forebay_plan::config::RegionSizes;
 use crate::error::Error;
 use crate::mesh::{Conflict, PeerFailure};
 use crate::shm::location_ring::LocationRing;
+use crate::shm::position::BlockSeq;
 use crate::shm::read_gate::ReadGate;
 use crate::shm::readahead_cursor::ReadaheadCursor;
 
@@ -42,7 +43,7 @@ struct Header {
     /// here.
     planning: EventCount,
     /// Blocks that the kernel was asked to prefetch.
-    announced: ReadaheadCursor,
+    readahead: ReadaheadCursor,
     /// Whether readers may read, where only some nodes may at a time.
     gate: ReadGate,
     /// [`PeerFailure`] word of the first process of the job that was lost; 0 for none.
@@ -246,8 +247,8 @@ impl Region {
     }
 
     /// Blocks that the kernel was asked to prefetch.
-    pub(crate) fn announced(&self) -> &ReadaheadCursor {
-        &self.header().announced
+    pub(crate) fn readahead(&self) -> &ReadaheadCursor {
+        &self.header().readahead
     }
 
     /// The first process of the job that was lost.
@@ -289,7 +290,7 @@ impl Region {
     }
 
     /// The word of the block with this sequence number.
-    pub fn block_word(&self, sequence: u64) -> &AtomicU64 {
+    pub fn block_word(&self, BlockSeq(sequence): BlockSeq) -> &AtomicU64 {
         let slot = (sequence % self.layout.blocks as u64) as usize;
         // SAFETY: the words lie inside the mapping, 8-aligned (all parts before are multiples of
         // 128).

@@ -311,7 +311,7 @@ impl Node {
 
 /// What a gather thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
+pub(crate) enum GatherWait {
     /// The plan of its step.
     Plan,
     /// A block, for these bytes.
@@ -322,7 +322,7 @@ pub(crate) enum Waiting {
     Pages { since_ns: u64 },
 }
 
-impl Waiting {
+impl GatherWait {
     fn doing(self, step: u64) -> Doing {
         match self {
             Self::Plan => Doing::Plan(step),
@@ -337,12 +337,12 @@ impl Waiting {
 pub(crate) struct Waits {
     /// Ticket of the newest claims; waits of older ones are ignored.
     ticket: u64,
-    steps: BTreeMap<u64, Waiting>,
+    steps: BTreeMap<u64, GatherWait>,
 }
 
 impl Waits {
     /// Records what the thread that fills a step waits for; returns the first wait of the rank.
-    pub(crate) fn set(&mut self, ticket: u64, step: u64, waiting: Option<Waiting>) -> Doing {
+    pub(crate) fn set(&mut self, ticket: u64, step: u64, waiting: Option<GatherWait>) -> Doing {
         if ticket > self.ticket {
             self.ticket = ticket;
             self.steps.clear();
@@ -362,7 +362,7 @@ impl Waits {
     }
 
     /// What the thread that fills a step waits for.
-    pub(crate) fn of(&self, step: u64) -> Option<Waiting> {
+    pub(crate) fn of(&self, step: u64) -> Option<GatherWait> {
         self.steps.get(&step).copied()
     }
 }
@@ -601,14 +601,14 @@ mod tests {
     fn the_first_step_is_what_a_rank_waits_for_and_old_claims_are_ignored() {
         let mut waits = Waits::default();
         let extent = Extent { shard: forebay_types::ShardId(0), offset: 7, length: 9 };
-        let block = Waiting::Block { sequence: 3, extent };
+        let block = GatherWait::Block { sequence: 3, extent };
         assert_eq!(waits.set(1, 6, Some(block)), Doing::Block(3));
-        assert_eq!(waits.set(1, 5, Some(Waiting::Plan)), Doing::Plan(5));
+        assert_eq!(waits.set(1, 5, Some(GatherWait::Plan)), Doing::Plan(5));
         assert_eq!(waits.set(1, 5, None), Doing::Block(3));
         assert_eq!(waits.set(2, 9, None), Doing::Nothing);
         assert_eq!(waits.set(1, 6, Some(block)), Doing::Nothing, "its claim is void");
-        assert_eq!(waits.set(2, 9, Some(Waiting::Pages { since_ns: 4 })), Doing::Reading(4));
-        assert_eq!((waits.of(9), waits.of(6)), (Some(Waiting::Pages { since_ns: 4 }), None));
+        assert_eq!(waits.set(2, 9, Some(GatherWait::Pages { since_ns: 4 })), Doing::Reading(4));
+        assert_eq!((waits.of(9), waits.of(6)), (Some(GatherWait::Pages { since_ns: 4 }), None));
     }
 
     #[test]
