@@ -1,9 +1,9 @@
-//! Announcing large reads: the kernel has all the requests of a block under way at once, and those
-//! of the blocks behind it, so that the storage goes on while a block is copied.
+//! Prefetches large reads: the kernel keeps all requests of a block in flight, and those of the
+//! next blocks, so that the storage is busy while a block is copied.
 //!
-//! Each block is announced once on its node, one after the other in the order of the plan, and is
-//! read when that is done. Two threads that fill the page cache side by side send their requests by
-//! turns, and in one place they take its pages by turns: disks seek for either.
+//! Each block is announced once on its node, one after another in the order of the plan, and read
+//! after that. Concurrent readahead would interleave requests, which causes seeks: only one thread
+//! announces at a time.
 
 use std::time::Duration;
 
@@ -14,18 +14,17 @@ use crate::pipeline::plan_queue::PlannedSegment;
 use crate::pipeline::session::Session;
 use crate::shm::position::BlockSeq;
 
-/// What is announced ahead of a block at least \[bytes\]: more than any storage delivers within its
-/// latency.
+/// Minimum read-ahead \[bytes\]: more than any storage delivers within its latency.
 const AHEAD_BYTES: u64 = 8 << 20;
-/// The most blocks that are announced ahead for that.
+/// Maximum number of blocks of that read-ahead.
 const AHEAD_BLOCKS: u64 = 16;
-/// How long a reader waits for another one that announces its block; longer only where that one is
-/// stopped, or its process gone.
+/// How long a reader waits for another one that announces: only a stopped or dead process takes
+/// longer.
 const WAKEUP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Announces `block`, which is read next, with the blocks around it, as far as no reader has: those
-/// before it, whose readers come later, and after it at least as many blocks as are read at once,
-/// more where they are small. Waits until the block itself is announced.
+/// Announces `block`, which is read next, and its neighbours that are not announced: earlier blocks,
+/// whose readers come later, and at least as many later blocks as there are readers, more if they
+/// are small. Waits until the block itself is announced.
 pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Block, width: u64) {
     let context = &session.context;
     if context.settings.read_ahead != ReadAhead::Announced {
@@ -33,12 +32,12 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
     }
     let announced = context.region.readahead();
     let ahead = width.max((AHEAD_BYTES / block.length.max(1)).min(AHEAD_BLOCKS));
-    let other_turns = context.options.strategy.stagger.and_then(|_| planned.plan.blocks.first());
-    let earliest = earliest(block.sequence, width).max(other_turns.map_or(0, |first| first.sequence));
+    let token_start = context.options.stagger.and_then(|_| planned.plan.blocks.first());
+    let earliest = earliest(block.sequence, width).max(token_start.map_or(0, |first| first.sequence));
     loop {
         let taken = announced.taken();
         if announced.is_busy(session.number) {
-            // Whoever is at it goes on with what lies ahead.
+            // Another reader announces; it continues with the blocks ahead.
             if session.is_stopped() || announced.is_announced(session.number, BlockSeq(block.sequence)) {
                 return;
             }
@@ -58,7 +57,7 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
         }
         let sequence = BlockSeq(next.plan.blocks[place].sequence);
         if announced.take(taken, session.number, sequence) {
-            tell(session, &next, place);
+            announce_reads(session, &next, place);
             announced.finish(session.number, sequence);
             context.region.filled().notify();
         }
@@ -71,7 +70,7 @@ fn earliest(sequence: u64, readers: u64) -> u64 {
     sequence.saturating_sub(readers.saturating_sub(1))
 }
 
-fn tell(session: &Session, planned: &PlannedSegment, place: usize) {
+fn announce_reads(session: &Session, planned: &PlannedSegment, place: usize) {
     let block = &planned.plan.blocks[place];
     let first = block.first_read as usize;
     for read in &planned.plan.reads[first..first + block.reads as usize] {

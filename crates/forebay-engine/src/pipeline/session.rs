@@ -1,10 +1,9 @@
-//! A session: what the threads of one process share while the node walks a stretch of steps without
-//! a jump.
+//! A session: state that the threads of one process share during a run of steps without a jump.
 //!
 //! `threads.rs` starts the threads. They stop together, when the loader is closed or when all ranks
-//! of the node want the next pass; until then a rank that wants to jump goes on reading for the
-//! others. A thread that storage keeps is left behind (`thread_group.rs`), and what others may only
-//! do when nothing of the session touches shared memory any more is put off until it returns
+//! of the node request the next session; until then a rank that requests a jump continues to read
+//! for the others. A thread inside a read is left behind (`thread_group.rs`). Actions that require
+//! that no thread of the session touches shared memory are deferred until it returns
 //! ([`Session::when_out`], [`Session::publish_detached`]).
 
 use std::collections::BTreeSet;
@@ -23,15 +22,15 @@ use crate::pipeline::thread_group::{Kind, Threads, WhenOut};
 use crate::shm::block_state::publish_position;
 use crate::shm::position::{AWAY, Position, SessionId};
 
-/// How long a thread of the engine sleeps at most before it looks around: what it waits for is
-/// rung, so this is for what cannot ring, and often enough for that.
+/// Longest sleep of an engine thread: events notify it, so the interval only matters for conditions
+/// without a notification.
 pub(crate) const WAKEUP_INTERVAL: Duration = Duration::from_secs(1);
-/// The same for the thread of the user, who may press Ctrl-C, and who is told of failures.
+/// The same for the user's thread, which also checks for signals and failures.
 pub(crate) const ATTENTION: Duration = Duration::from_millis(200);
-/// How long a rank that goes away waits for its gather threads while storage keeps one of them:
-/// what the others do takes less.
+/// How long a rank that detaches waits for its gather threads while one of them is inside a read:
+/// the work of the others takes less.
 const BRIEFLY: Duration = Duration::from_millis(50);
-/// The same while storage keeps none: they end by themselves, as soon as they get a processor.
+/// The same while none is inside a read: they end as soon as they are scheduled.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// See the module header.
@@ -40,15 +39,14 @@ pub(crate) struct Session {
     pub(crate) number: SessionId,
     pub(crate) start: u64,
     pub(crate) plans: PlanQueue,
-    /// The locator of this rank, where it gets its samples alone and the index does not locate
-    /// them.
+    /// The locator of this rank, if it reads its samples itself and the index does not locate them.
     pub(crate) rank_locator: Option<Mutex<Locator>>,
     /// Steps before this one must not rely on staging bytes (`gather::reattach`).
     pub(crate) first_safe: AtomicU64,
     stopped: AtomicBool,
     failure: Mutex<Option<Error>>,
     threads: Arc<Threads>,
-    /// The rank is to be told away as soon as its gather threads are out of their void claims.
+    /// Publish that the rank is detached once its gather threads are out of their void claims.
     goes_away: Mutex<bool>,
     /// Readers that run in this process.
     hosted: Mutex<BTreeSet<usize>>,
@@ -75,7 +73,7 @@ impl Session {
         }
     }
 
-    /// Starts a thread of the session; none once it was ended.
+    /// Starts a thread of the session, unless it has ended.
     pub(crate) fn spawn(
         self: &Arc<Self>,
         name: &str,
@@ -85,8 +83,7 @@ impl Session {
         let session = Arc::clone(self);
         let run = move || {
             guard::unblock();
-            // A panic has printed where; without this the consumer would wait for a batch that
-            // never comes.
+            // The panic has printed its message; without this the consumer would wait for ever.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&session))).is_err() {
                 session.fail(Error::Panicked);
             }
@@ -98,14 +95,13 @@ impl Session {
         self.threads.spawn(name, kind, run).map_err(Error::threads(format_args!("engine thread \"{name}\"")))
     }
 
-    /// Notes that a reader runs here from now on; false when this process does not host it, or it
-    /// runs here already.
+    /// Records that a reader runs here from now on; false if this process does not host it, or if
+    /// it runs here already.
     pub(crate) fn adopt_reader(&self, number: usize) -> bool {
         self.context.host(number, self.number) == self.context.local_rank() && self.hosted().insert(number)
     }
 
-    /// Gives a reader to the next rank; called by the thread that runs it, as the last thing it
-    /// does.
+    /// Moves a reader to the next rank; its thread calls this as its last action.
     pub(crate) fn hand_over(&self, number: usize) {
         self.hosted().remove(&number);
         let word = &self.context.region.readers()[number].moves;
@@ -118,9 +114,9 @@ impl Session {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this rank is away from an epoch whose order the others were given and it was not.
+    /// Whether this rank is detached and lacks the order of an epoch that other ranks were given.
     ///
-    /// It cannot plan that epoch, so its readers must go on elsewhere.
+    /// It cannot plan that epoch, so its readers must move to another rank.
     pub(crate) fn lacks_order(&self) -> bool {
         let Some(epoch) = self.plans.lacking() else { return false };
         let position = Position::from_word(self.context.slot().position.load(Ordering::Acquire));
@@ -132,33 +128,33 @@ impl Session {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Notes why the session cannot go on; the consumer raises it.
+    /// Records why the session failed; the consumer raises it.
     pub(crate) fn fail(&self, error: Error) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 
-    /// Why the session cannot go on.
+    /// Why the session failed.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Says that this process runs.
+    /// Publishes that this process runs.
     pub(crate) fn is_alive(&self) {
         self.context.is_alive();
     }
 
-    /// Says where the rank stands: all steps before `step` are gathered.
+    /// Publishes the position of the rank: all steps before `step` are gathered.
     pub(crate) fn note_gathered(&self, step: u64) {
         // Positions only grow.
         let position = Position::new(self.number, step).word();
         self.context.slot().position.fetch_max(position, Ordering::SeqCst);
     }
 
-    /// Says that the rank needs nothing more, so that its staging bytes may be overwritten: now, or
-    /// when the last gather thread has come out of its void claim. The ring must be paused.
+    /// Publishes that the rank is detached, so that its staging bytes may be overwritten: now, or
+    /// when the last gather thread has left its void claim. The pool must be paused.
     pub(crate) fn publish_detached(&self) {
         *self.goes_away() = true;
-        // Threads that wait for blocks look up.
+        // Wake threads that wait for blocks.
         self.context.notify_all();
         let begun = Instant::now();
         let ring = &self.context.buffers.ring;
@@ -171,8 +167,8 @@ impl Session {
         self.look_away();
     }
 
-    /// Takes back what [`Session::publish_detached`] put off; false where a gather thread is still in a void
-    /// claim.
+    /// Cancels a deferred [`Session::publish_detached`]; false if a gather thread is still in a
+    /// void claim.
     pub(crate) fn cancel_detach(&self) -> bool {
         let mut goes_away = self.goes_away();
         let settled = self.context.buffers.ring.settle(Duration::ZERO);
@@ -180,14 +176,14 @@ impl Session {
         settled
     }
 
-    /// A gather thread came out of a void claim: does what was put off until then.
+    /// A gather thread has left a void claim: runs the deferred action.
     pub(crate) fn claim_was_void(&self) {
         self.look_away();
         self.look_out();
     }
 
     fn look_away(&self) {
-        // Under the lock, so that a rank which comes back meanwhile is not told away afterwards.
+        // Under the lock, so that a rank that reattaches meanwhile is not published as detached.
         let mut goes_away = self.goes_away();
         if *goes_away && self.context.buffers.ring.settle(Duration::ZERO) {
             *goes_away = false;
@@ -200,8 +196,8 @@ impl Session {
         self.goes_away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `act` once no thread of the session, which was ended, touches shared memory: now, or
-    /// when the last one is out. It takes the place of what was to be done before.
+    /// Runs `act` when no thread of the ended session touches shared memory: now, or when the last
+    /// one is out. Replaces an earlier deferred action.
     pub(crate) fn when_out(&self, act: WhenOut) {
         self.threads.when_out(act);
         self.look_out();
@@ -213,14 +209,14 @@ impl Session {
         }
     }
 
-    /// Tells all threads to stop: none of them begins another read.
+    /// Stops all threads: none of them begins another read.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.context.buffers.ring.stop();
         self.context.notify_all();
     }
 
-    /// Stops all threads and joins them, but for those that storage keeps.
+    /// Stops all threads and joins them, except those inside a read.
     pub(crate) fn end(&self) {
         self.stop();
         self.threads.end();

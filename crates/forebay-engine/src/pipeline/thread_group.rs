@@ -1,18 +1,17 @@
-//! The threads of a session: started one by one, ended together, and left behind where storage
-//! keeps them.
+//! The threads of a session: started one by one, ended together, and left behind while storage
+//! blocks them.
 //!
-//! A thread inside a system call or a page fault cannot be made to return: a parallel file system
-//! answers when it answers. So ending a session waits for its threads only as long as they can be
-//! expected to end by themselves:
+//! A thread inside a system call or a page fault cannot be cancelled. So the end of a session waits
+//! only for threads that storage does not block:
 //!
-//! 1. a thread that asks storage for something notes since when ([`in_storage`]);
-//! 2. [`Threads::end`] waits for all threads, but not for one that storage has kept for [`STUCK`],
-//!    nor then for the others that are in storage;
-//! 3. what is left behind keeps all that it may touch, because every thread holds its session, and
-//!    with it the region, the files and the batch buffers: nothing is unmapped or closed under it.
+//! 1. A thread records when it enters a storage call ([`in_storage`]).
+//! 2. [`Threads::end`] waits for all threads until one has been inside a storage call for
+//!    [`STUCK`]; then it no longer waits for any thread that is inside one.
+//! 3. A thread that is left behind holds its session, and with it the region, the files and the
+//!    batch buffers: nothing is unmapped or closed under it.
 //!
-//! Others must not use the memory that such a thread may still write to, so the process says that
-//! it is at rest, or gone, only when none is left that shares memory with them
+//! Other processes must not use memory that such a thread may still write to. So the process
+//! publishes that it is at rest, or gone, only when no thread that shares memory is left
 //! (`Session::when_out`).
 
 use std::cell::RefCell;
@@ -23,24 +22,22 @@ use std::time::{Duration, Instant};
 
 use crate::shm::counters::monotonic_ns;
 
-/// A thread that storage has kept for so long is not waited for: healthy storage answers a block in
-/// a tenth of it.
+/// Time inside a storage call after which a thread counts as blocked: healthy storage answers a
+/// block in a tenth of it.
 pub(crate) const STUCK: Duration = Duration::from_secs(1);
-/// What an answer of healthy storage takes, where other threads have shown that it does not answer.
+/// The same after another thread has proved to be blocked: a reply of healthy storage takes less.
 const BRIEFLY: Duration = Duration::from_millis(50);
-/// How long a thread that is not in storage is waited for: it ends by itself, as soon as it gets a
-/// processor.
+/// Maximum wait for a thread outside storage calls: it ends as soon as it is scheduled.
 const LONGEST: Duration = Duration::from_secs(5);
-/// How often threads are looked at that do not tell when they become stuck.
+/// How often threads are checked, because a blocked thread sends no notification.
 const LOOK: Duration = Duration::from_millis(20);
 
 thread_local! {
-    /// Since when storage keeps this thread [ns of the monotonic clock]; 0: it does not.
+    /// When this thread entered a storage call [ns of the monotonic clock]; 0: it is in none.
     static STORAGE_SINCE: RefCell<Option<Arc<AtomicU64>>> = const { RefCell::new(None) };
 }
 
-/// Runs a call that asks storage for something, and notes meanwhile that it does. Calls may be
-/// nested.
+/// Runs a storage call, and records that the thread is inside one. Calls may be nested.
 pub(crate) fn in_storage<T>(call: impl FnOnce() -> T) -> T {
     struct Noted(Option<Arc<AtomicU64>>);
     impl Drop for Noted {
@@ -57,7 +54,7 @@ pub(crate) fn in_storage<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// Runs a wait for something else inside a call that asks storage.
+/// Runs a wait for something else inside a storage call.
 pub(crate) fn out_of_storage<T>(call: impl FnOnce() -> T) -> T {
     let Some(noted) = STORAGE_SINCE.with_borrow(Clone::clone) else { return call() };
     let before = noted.swap(0, Ordering::AcqRel);
@@ -68,16 +65,16 @@ pub(crate) fn out_of_storage<T>(call: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// What a thread does with memory that other processes use as well.
+/// How a thread uses memory that other processes also use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Touches it at any time: readers, roots, planners.
     Shares,
-    /// Touches it while it is inside a claim of the ring (`buffer_pool.rs`).
+    /// Touches it only inside a claim of the pool (`buffer_pool.rs`).
     Gathers,
 }
 
-/// What is to be done once no thread shares memory any more.
+/// Action to run when no thread shares memory any more.
 pub(crate) type WhenOut = Box<dyn FnOnce() + Send>;
 
 struct Thread {
@@ -88,14 +85,14 @@ struct Thread {
 }
 
 impl Thread {
-    /// Whether storage has kept it for so long.
+    /// Whether it has been inside a storage call for this long.
     fn is_kept(&self, so_long: Duration) -> bool {
         let since = self.storage_since.load(Ordering::Acquire);
         since != 0 && monotonic_ns().saturating_sub(since) >= so_long.as_nanos() as u64
     }
 }
 
-/// Whether nothing but storage keeps these threads, and so long that they are not waited for.
+/// Whether storage calls block all of these threads, for longer than they are waited for.
 fn are_stuck(threads: &[Thread]) -> bool {
     threads.iter().any(|one| one.is_kept(STUCK)) && threads.iter().all(|one| one.is_kept(BRIEFLY))
 }
@@ -118,8 +115,8 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts a thread that runs `run` and drops what that holds before it counts as ended; none
-    /// once the threads were ended.
+    /// Starts a thread that runs `run`, and drops its captures before it counts as ended. Does
+    /// nothing after [`Threads::end`].
     ///
     /// A thread of [`Kind::Shares`] calls [`Threads::shares_no_more`] before it ends.
     pub(crate) fn spawn(
@@ -177,13 +174,12 @@ impl Threads {
         self.lock().sharers -= 1;
     }
 
-    /// What is to be done once no thread shares memory any more; takes the place of what was to be
-    /// done before.
+    /// Sets the action for when no thread shares memory any more; replaces an earlier one.
     pub(crate) fn when_out(&self, act: WhenOut) {
         self.lock().when_out = Some(act);
     }
 
-    /// What is to be done now, if no thread shares memory any more: no sharer is left and the ring
+    /// The action, if no thread shares memory any more: no sharer is left and the pool
     /// `is_settled`.
     pub(crate) fn take_when_out(&self, is_settled: impl FnOnce() -> bool) -> Option<WhenOut> {
         let mut state = self.lock();
@@ -193,13 +189,13 @@ impl Threads {
         state.when_out.take()
     }
 
-    /// Whether storage has kept any of the threads for [`STUCK`].
+    /// Whether any of the threads has been inside a storage call for [`STUCK`].
     pub(crate) fn any_stuck(&self) -> bool {
         self.lock().threads.iter().any(|one| one.is_kept(STUCK))
     }
 
-    /// Joins the threads, which were told to end, and leaves behind those that storage keeps;
-    /// returns whether all have ended.
+    /// Joins the stopped threads, leaves behind those that storage blocks; returns whether all have
+    /// ended.
     pub(crate) fn end(&self) -> bool {
         let begun = Instant::now();
         let mut state = self.lock();
@@ -212,7 +208,7 @@ impl Threads {
             if !ended.is_empty() {
                 drop(state);
                 for thread in ended {
-                    // A thread that panicked has printed why; the session is over either way.
+                    // A thread that panicked has printed its message; the session ends either way.
                     let _ = thread.handle.map(JoinHandle::join);
                 }
                 state = self.lock();
@@ -222,7 +218,7 @@ impl Threads {
                 return true;
             }
             if are_stuck(&state.threads) || begun.elapsed() > LONGEST {
-                // Without their handles they are on their own.
+                // Without handles the threads are detached.
                 state.threads.clear();
                 return false;
             }

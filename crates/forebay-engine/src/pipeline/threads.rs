@@ -1,6 +1,6 @@
 //! The threads of a session: one planner, the readers and roots that this process hosts, and gather
-//! threads. Where every rank gets its samples alone there is nothing to plan or to read for others,
-//! and the gather threads do it all.
+//! threads. If each rank reads its samples itself, there is no planner and no reader: the gather
+//! threads do all work.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,8 +21,8 @@ use crate::shm::position::SessionId;
 /// shared by its ranks.
 const GATHER_THREADS: usize = 4;
 
-/// Begins pass `number` at an absolute step of the epoch that ends at step `end`; the ring must be
-/// paused and every rank at rest.
+/// Begins session `number` at an absolute step of the epoch that ends at step `end`; the pool must
+/// be paused and each rank at rest.
 pub(crate) fn begin(
     context: Arc<Context>,
     number: SessionId,
@@ -46,7 +46,8 @@ pub(crate) fn begin(
     Ok(session)
 }
 
-/// Starts the threads of a session; gather threads are as many as the system allows, at least one.
+/// Starts the threads of a session; fewer gather threads if the system allows no more, at least
+/// one.
 fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error> {
     let context = &session.context;
     if !context.settings.mode.is_alone() {
@@ -74,7 +75,7 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
         && context.settings.mapping != Mapping::Resident
         && reads
     {
-        // Only saves time.
+        // Without it the session is only slower.
         if let Err(error) = session.spawn("touch", Kind::Shares, |session| touch_staging(session)) {
             context.falls_back(Wanted::Prefault, error.to_string());
         }
@@ -82,8 +83,8 @@ fn start_threads(session: &Arc<Session>, number: SessionId) -> Result<(), Error>
     Ok(())
 }
 
-/// Starts the readers that this process hosts now and that do not run here yet, each with its root
-/// where roots locate samples.
+/// Starts the readers that this process hosts and that do not run here yet, each with its root if
+/// roots locate samples.
 fn host_readers(session: &Arc<Session>) {
     for number in 0..session.context.region.layout().readers {
         if session.adopt_reader(number) {
@@ -101,19 +102,18 @@ fn host_readers(session: &Arc<Session>) {
     }
 }
 
-/// Touches the staging ring ahead of the readers of this process: reading into untouched shared
-/// memory costs seven times the copy.
+/// Prefaults the staging ring for the readers of this process: reading into untouched shared memory
+/// costs seven times the copy.
 ///
-/// Every process has page tables of its own, but those that only copy from the ring come to a part
-/// of it, and a fault that reads maps sixteen pages at once: touching all of it in all of sixteen
-/// ranks was a third of their start on two cores.
+/// Only processes that host readers prefault: prefaulting in all 16 ranks took a third of start-up
+/// on two cores. The others copy only a part of the ring, and their read faults map 16 pages each.
 fn touch_staging(session: &Session) {
     let region = &session.context.region;
-    // Untouched pages are slower, not wrong.
+    // On failure the readers fault the pages, which is slower but correct.
     let _ = region.memory().populate(region.staging_range(), || session.is_stopped());
 }
 
-/// As many gather threads as the rank's share of the cores, and no more than can have a buffer.
+/// Number of gather threads: the rank's share of the cores, at most the number of buffers.
 fn gather_threads(ranks: usize, buffers: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     (cores / ranks).clamp(1, GATHER_THREADS).min(buffers - 1)
