@@ -103,7 +103,7 @@ impl Engine {
                 context.region.layout().buffers
             ));
         }
-        for text in context.bad_samples.news() {
+        for text in context.bad_samples.take_warnings() {
             caller.warn(&format!("loader \"{}\": {text}", context.options.name));
         }
         consumer.last_return = Some(Instant::now());

@@ -1,4 +1,4 @@
-//! What the threads of one process share for one loader.
+//! State that the threads of one process share for one loader.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,11 +26,11 @@ use crate::shm::read_gate::ReadGate;
 use crate::shm::region::{RankSlot, ReaderSlot, Region};
 use crate::shm::stall::{Doing, GatherWait, Node, RankFacts, ReaderFacts, Waits};
 
-/// Everything that stays the same from pass to pass.
+/// The state that stays the same from session to session.
 pub(crate) struct Context {
     pub(crate) options: Options,
     pub(crate) settings: Settings,
-    /// What the leader found before it decided.
+    /// Facts that the leader gathered before it decided.
     pub(crate) findings: Findings,
     pub(crate) order: Order,
     pub(crate) node_ranks: Vec<Rank>,
@@ -39,25 +39,24 @@ pub(crate) struct Context {
     pub(crate) strategies: Strategies,
     pub(crate) files: Arc<ShardFiles>,
     pub(crate) mappings: Option<Mappings>,
-    /// Where reads in place have failed.
+    /// Ranges in which reads in place have failed.
     pub(crate) failing: Failing,
     pub(crate) region: Arc<Region>,
-    /// Links to the leaders of the other nodes: of a leader in a job of several nodes.
+    /// Links to the leaders of the other nodes; only on a leader in a job of several nodes.
     pub(crate) links: Option<Arc<Links>>,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) layout: Arc<BatchLayout>,
     pub(crate) given: ExplicitOrders,
     pub(crate) epoch_reads: EpochReads,
-    /// What the gather threads are waiting for.
+    /// Waits of the gather threads.
     pub(crate) waits: Mutex<Waits>,
-    /// Samples in whose place others stand.
+    /// Samples that were replaced.
     pub(crate) bad_samples: BadSamples,
-    /// What this rank could not have since.
+    /// Fallbacks of this rank since the loader was created.
     pub(crate) fallbacks: Mutex<Vec<Fallback>>,
-    /// Given back with the memory that it stands for: when neither the loader nor a thread of it is
-    /// left.
+    /// Returned together with its memory: when neither the loader nor a thread of it is left.
     pub(crate) share: Option<memory_ledger::Share>,
-    /// Nobody has touched the staging ring, or its pages were given up since.
+    /// The staging ring is untouched, or its pages were released since.
     pub(crate) untouched: AtomicBool,
 }
 
@@ -71,23 +70,23 @@ impl Context {
         &self.region.ranks()[self.local_rank()]
     }
 
-    /// Slots of the ranks that have not said goodbye.
+    /// Slots of the ranks that have not shut down.
     pub(crate) fn active(&self) -> impl Iterator<Item = (usize, &RankSlot)> {
         self.region.ranks().iter().enumerate().filter(|(_, slot)| presence(&slot.left) == Presence::Here)
     }
 
-    /// Slots of the ranks that may touch shared memory: those that take part, and those that
-    /// storage keeps from leaving.
+    /// Slots of the ranks that may touch shared memory: those that take part, and those that are
+    /// leaving with a thread inside a read.
     pub(crate) fn present(&self) -> impl Iterator<Item = (usize, &RankSlot)> {
         self.region.ranks().iter().enumerate().filter(|(_, slot)| presence(&slot.left) != Presence::Gone)
     }
 
-    /// The local rank in which a reader runs in a session: ⌊k·ranks/readers⌋, or as many places
-    /// behind it as the reader was handed on, or the next rank that is still there. A rank that is
-    /// leaving is there until storage has answered its reads.
+    /// The local rank in which reader k of a session runs: ⌊k·ranks/readers⌋, plus the number of
+    /// its moves, or the next rank that is present. A rank that is leaving is present until storage
+    /// has answered its reads.
     ///
-    /// All processes come to the same answer: who is gone does not come back, and only the thread
-    /// that runs the reader hands it on.
+    /// All processes compute the same result: a rank that is gone does not return, and only the
+    /// thread that runs the reader moves it.
     pub(crate) fn host(&self, reader: usize, session: SessionId) -> usize {
         let ranks = self.region.layout().ranks;
         let moves = Position::from_word(self.region.readers()[reader].moves.load(Ordering::Acquire))
@@ -99,8 +98,8 @@ impl Context {
             .unwrap_or(nominal % ranks)
     }
 
-    /// First step that nobody will ask for, as far as that was said: behind the epochs of the
-    /// options, and behind `end`, where an epoch ends that was asked for all the same.
+    /// First step that is not needed, as far as known: after the epochs of the options, and after
+    /// `end`, where a requested epoch ends.
     pub(crate) fn wanted_end(&self, end: u64) -> u64 {
         let said = |epochs: u64| epochs.saturating_mul(self.order.steps_per_epoch()).max(end);
         self.options.epochs.map_or(u64::MAX, said)
@@ -116,19 +115,19 @@ impl Context {
         self.files.path(shard).display().to_string()
     }
 
-    /// Wakes everyone on the node who waits for anything.
+    /// Wakes all waiting threads of the node.
     pub(crate) fn notify_all(&self) {
         self.region.filled().notify();
         self.region.gathered().notify();
         self.region.planning().notify();
     }
 
-    /// The gate that readers wait at, where only some nodes may read at a time.
+    /// The gate of the readers, for staggered reads.
     pub(crate) fn read_gate(&self) -> Option<&ReadGate> {
         self.options.strategy.stagger.map(|_| self.region.gate())
     }
 
-    /// A plugged-in locator for these ranks of the node; `None` where the index locates samples.
+    /// A plugged-in locator for these ranks of the node; `None` if the index locates samples.
     pub(crate) fn locator(&self, ranks: Vec<Rank>, start: u64) -> Option<Locator> {
         let factory = self.strategies.locators.as_ref()?;
         let (node, nodes) = match &self.links {
@@ -141,8 +140,8 @@ impl Context {
         Some(factory.locator(task, Arc::clone(&self.index)))
     }
 
-    /// Reads bytes of an extent from `skip` on, first into `head`, then into `into`; once where
-    /// `failed` says that a reader tried to read their block in vain.
+    /// Reads bytes of an extent from `skip` on, first into `head`, then into `into`. Does not retry
+    /// if a reader has `failed` to read their block.
     pub(crate) fn read_in_place(
         &self,
         extent: Extent,
@@ -166,25 +165,25 @@ impl Context {
         Ok(())
     }
 
-    /// Records that something is done in another way than was wanted.
+    /// Records a fallback.
     pub(crate) fn falls_back(&self, wanted: Wanted, reason: impl Into<String>) {
         let fallback = Fallback::new(wanted, reason);
         fallback.log(&self.options.name);
         record(&mut self.fallbacks.lock().unwrap_or_else(std::sync::PoisonError::into_inner), fallback);
     }
 
-    /// Says that this process runs.
+    /// Publishes that this process runs.
     pub(crate) fn is_alive(&self) {
         self.slot().alive.store(monotonic_ns(), Ordering::Release);
     }
 
-    /// Notes what the thread that fills a claim waits for, or that it waits no more.
+    /// Records what the thread that fills a claim waits for, or that it no longer waits.
     pub(crate) fn waits_for(&self, claim: &Claim, waiting: Option<GatherWait>) {
         let mut waits = self.waits();
         waits.set(claim.ticket(), claim.step, waiting).publish(&self.slot().doing);
     }
 
-    /// What the ranks and readers of the node do, as far as they say so.
+    /// Activities of the node's ranks and readers, as published.
     pub(crate) fn node(&self, session: SessionId, now_ns: u64) -> Node {
         let position = |word: &AtomicU64| Position::from_word(word.load(Ordering::Acquire));
         let rank = |slot: &RankSlot| RankFacts {
@@ -215,14 +214,14 @@ impl Context {
     }
 }
 
-/// Orders that the user gives, by epoch.
+/// Orders that the user supplies, by epoch.
 #[derive(Default)]
 pub(crate) struct ExplicitOrders {
     orders: Mutex<BTreeMap<u64, Arc<[u64]>>>,
 }
 
 impl ExplicitOrders {
-    /// Keeps the order of an epoch and forgets those of epochs before the last one.
+    /// Stores the order of an epoch and drops those of epochs before the last one.
     pub(crate) fn put(&self, epoch: u64, ids: Arc<[u64]>) {
         let mut orders = self.lock();
         orders.insert(epoch, ids);

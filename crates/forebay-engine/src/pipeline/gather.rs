@@ -1,10 +1,10 @@
 //! Gathering: copying (and decoding) the samples of a step into a batch buffer.
 //!
 //! A gather thread claims the next step with a free buffer, waits until the step is planned, and
-//! goes through its samples in slot order (`sample.rs` says where their bytes come from). Steps
-//! whose staging bytes may be gone (the rank was away), and all steps where every rank gets its
-//! samples alone, are found again without any staging memory: that is the plain one-process path,
-//! and it is always right.
+//! copies its samples in slot order (`sample.rs` decides where their bytes come from). If staging
+//! bytes of a step may be overwritten (the rank was detached), or if each rank reads its samples
+//! itself, the thread locates the samples again and uses no staging memory. This path is always
+//! correct.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) fn run(session: &Session) {
             context.region.planning().notify();
         }
         let mut buffer = claim.buffer;
-        // A claim that is never answered would be waited for.
+        // The consumer would wait for ever for a claim that is never finished.
         let filled = catch_unwind(AssertUnwindSafe(|| fill(session, &claim, &mut buffer, &mut scratch)));
         let filled = filled.unwrap_or_else(|_| Err(Error::Panicked));
         if let Some(unused) = buffer {
@@ -63,14 +63,14 @@ fn finish(session: &Session, claim: &Claim, item: Result<Batch, Error>) {
     if finished.is_ok() {
         session.context.region.gathered().notify();
     } else {
-        // A void batch is dropped without the ring's lock.
+        // A void batch is dropped without the pool's lock.
         drop(finished);
         session.claim_was_void();
     }
 }
 
-/// Fills the batch of a claimed step; `None` when the claim became void. Takes `buffer` if it comes
-/// to use it.
+/// Fills the batch of a claimed step; `None` if the claim became void. Takes `buffer` if it uses
+/// it.
 fn fill(
     session: &Session,
     claim: &Claim,
@@ -102,8 +102,7 @@ fn fill(
         let faults = guard::faults();
         let gathered = gather(&step, &segments, &stand_ins, buffer, scratch);
         if context.mappings.is_some() && guard::faults() != faults {
-            // Lost pages read as zeros. From now on their file is read, and what is wrong with it
-            // met there.
+            // Lost pages read as zeros. From now on read their file, which raises the error.
             drop(gathered);
             step.mapped.set(LevelCounts::default());
             context.falls_back(Wanted::Mapping, "a file lost pages while it was mapped");
@@ -128,9 +127,9 @@ fn fill(
     Ok(Some(batch))
 }
 
-/// A sample that stands in for a bad one.
+/// A replacement of a bad sample.
 struct StandIn<'a> {
-    /// The bad one's place among the samples of the step.
+    /// Index of the bad one among the samples of the step.
     place: usize,
     planned: PlannedSegment,
     others: Replacements<'a>,
@@ -158,8 +157,7 @@ fn picks_of<'a>(
     picks
 }
 
-/// Fills a batch; `None` when the claim became void. A failure comes with the place of the sample
-/// that it is about.
+/// Fills a batch; `None` if the claim became void. A failure carries the index of its sample.
 fn gather<'a>(
     step: &Step<'a>,
     segments: &'a [Arc<PlannedSegment>],
@@ -180,8 +178,7 @@ fn gather<'a>(
     Ok(is_full.then_some(batch))
 }
 
-/// Puts the next sample of the order in place of a bad one, or of one that stood in for it and is
-/// bad, too.
+/// Puts the next candidate in place of a bad sample, or of an earlier candidate that is also bad.
 fn replace<'a>(
     session: &'a Session,
     step: u64,
@@ -262,7 +259,7 @@ fn planned_alone(context: &Context, step: u64, ids: &[SampleId], located: Locate
     PlannedSegment::new(segment, located, plan, context.options.local_rank)
 }
 
-/// Publishes where a rank that was away goes on, and reads what it may rely on from there
+/// Publishes where a detached rank continues, and reads which staging bytes are safe from there
 /// (`block_state.rs`).
 pub(crate) fn reattach(session: &Session, step: u64) {
     let context = &session.context;

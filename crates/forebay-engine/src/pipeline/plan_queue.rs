@@ -1,7 +1,7 @@
 //! The plans that a process holds: segments of the order with their places, reads and blocks.
 //!
-//! The planner puts them in, in order; readers and gather threads look them up; the planner takes
-//! out those that nobody here needs any more.
+//! The planner adds them in order; readers and gather threads look them up; the planner removes
+//! those that no thread of this process needs any more.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(crate) struct PlannedSegment {
 }
 
 impl PlannedSegment {
-    /// Sorts out what belongs to `local_rank`.
+    /// Selects the demands of `local_rank`.
     pub(crate) fn new(segment: Segment, located: Located, plan: Plan, local_rank: u32) -> Self {
         let steps = (segment.last_step - segment.first_step + 1) as usize;
         let mut own: Vec<u32> = (0..segment.demands.len() as u32)
@@ -81,24 +81,23 @@ impl PlanQueue {
         }
     }
 
-    /// Notes that all needs of steps before `step` are planned.
+    /// Records that all demands of steps before `step` are planned.
     pub(crate) fn cover(&self, step: u64) {
         self.covered.fetch_max(step, Ordering::AcqRel);
     }
 
-    /// Notes the epoch for which planning waits until the user gives its order, or that it waits
-    /// for none.
+    /// Records the epoch for which planning waits until the user supplies its order, or that it
+    /// waits for none.
     pub(crate) fn lack(&self, epoch: Option<u64>) {
         self.lacking.store(epoch.map_or(0, |epoch| epoch + 1), Ordering::Release);
     }
 
-    /// Puts in the next segment.
+    /// Adds the next segment.
     pub(crate) fn push(&self, planned: PlannedSegment) {
         self.lock().push_back(Arc::new(planned));
     }
 
-    /// Tranches at the end of which no reader has begun the last block; without blocks, those
-    /// behind step `claim`.
+    /// Segments whose last block no reader has begun; without blocks, those after step `claim`.
     pub(crate) fn ahead_of(&self, begun: u64, claim: Option<u64>) -> usize {
         let list = self.lock();
         let ahead = list.iter().rev().take_while(|planned| match planned.last_sequence() {
@@ -108,7 +107,7 @@ impl PlanQueue {
         ahead.count()
     }
 
-    /// Takes segments out at the front as long as they are done.
+    /// Removes finished segments from the front.
     pub(crate) fn forget_while(&self, done: impl Fn(&PlannedSegment) -> bool) -> Vec<Arc<PlannedSegment>> {
         let mut list = self.lock();
         let mut forgotten = Vec::new();

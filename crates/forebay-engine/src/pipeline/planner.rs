@@ -1,8 +1,8 @@
 //! The planner: turns the order into plans, a little ahead of the readers.
 //!
 //! One thread per process. All processes of a node compute the same segments with the same block
-//! sequences; each keeps a segment until its own rank has gathered its last step and all its blocks
-//! are filled (by whomever), so that a reader that moves to this process finds what is left to do.
+//! sequences. Each stores a segment until its own rank has gathered the last step and the readers
+//! have filled all blocks, so that a reader that moves to this process finds the remaining work.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use crate::shm::block_state::{block_passed, publish_position};
 use crate::shm::counters::{Counter, count_since};
 use crate::shm::position::{AWAY, BlockSeq, Position};
 
-/// Tranches planned ahead of the readers: one they can begin at once, one behind it.
+/// Segments planned ahead of the readers: one that they can begin at once, and the next one.
 const AHEAD: usize = 2;
 /// Runs the planner of a session until it is stopped. `host_readers` is called often: what this
 /// process is to read may change.
@@ -27,7 +27,7 @@ pub(crate) fn run(session: &Session, host_readers: &dyn Fn()) {
     if let Err(error) = plan_all(session, host_readers) {
         session.fail(error);
     }
-    // Roots may overwrite all that they located for it.
+    // Roots may overwrite all of its locations.
     publish_position(&session.context.slot().taken, session.number, AWAY);
     session.context.region.planning().notify();
 }
@@ -97,7 +97,7 @@ fn plan_all(session: &Session, host_readers: &dyn Fn()) -> Result<(), Error> {
     }
 }
 
-/// Whether a segment should be planned now: the gatherers need it, or the readers are about to run
+/// Whether a segment should be planned now: gather threads need it, or the readers are about to run
 /// out.
 fn is_wanted(session: &Session, segment: &Segment) -> bool {
     if segment.first_step >= wanted_end(session) {
@@ -123,8 +123,7 @@ fn is_wanted(session: &Session, segment: &Segment) -> bool {
     session.plans.ahead_of(begun, claim) < AHEAD
 }
 
-/// First step that no rank of the node will ask for, as far as that was said: none of it is located
-/// or read.
+/// First step that no rank of the node needs, as far as known: it is neither located nor read.
 pub(crate) fn wanted_end(session: &Session) -> u64 {
     let reached =
         session.context.active().map(|(_, slot)| Position::from_word(slot.reached.load(Ordering::Acquire)));
@@ -132,11 +131,10 @@ pub(crate) fn wanted_end(session: &Session) -> u64 {
     session.context.wanted_end(reached.unwrap_or(0))
 }
 
-/// First step that is not read ahead: the end of the epoch behind the one in which the last rank
-/// is.
+/// First step that is not read ahead: the end of the epoch after that of the slowest rank.
 ///
-/// Without this a data set that fits the staging ring many times would be read many times ahead.
-/// Nothing is read ahead while all ranks are away.
+/// Without this limit a data set that fits the staging ring many times would be read many times
+/// ahead. Nothing is read ahead while all ranks are detached.
 fn read_ahead_end(session: &Session) -> u64 {
     let steps = session.context.order.steps_per_epoch().max(1);
     let positions =
@@ -148,8 +146,7 @@ fn read_ahead_end(session: &Session) -> u64 {
     last.map_or(0, |step| (step / steps + 2) * steps)
 }
 
-/// Drops segments from the front that nobody here needs any more, and keeps their memory for later
-/// ones.
+/// Drops segments from the front that no thread of this process needs, and reuses their memory.
 fn forget_done(session: &Session, spare: &mut Vec<(Located, Plan)>) {
     let region = &session.context.region;
     let position = Position::from_word(session.context.slot().position.load(Ordering::Acquire));
@@ -158,12 +155,12 @@ fn forget_done(session: &Session, spare: &mut Vec<(Located, Plan)>) {
         block_passed(region.block_word(BlockSeq(sequence)), session.number, BlockSeq(sequence))
     };
     let forgotten = session.plans.forget_while(|planned| {
-        // Blocks of a segment are begun in order by each reader; the last ones decide, the others
-        // are looked at to be sure.
+        // Each reader begins its blocks in order, so the last ones decide; the others are checked
+        // for safety.
         planned.segment.last_step < gathered
             && planned.plan.blocks.iter().rev().all(|block| filled(block.sequence))
     });
-    // A gatherer or reader may still hold one; then its memory goes with the last of them.
+    // A gather thread or reader may still hold one; the last of them frees its memory.
     let free = forgotten.into_iter().filter_map(|planned| Arc::try_unwrap(planned).ok());
     spare.extend(free.map(|planned| (planned.located, planned.plan)));
     spare.truncate(AHEAD);

@@ -22,9 +22,9 @@ const AHEAD_BLOCKS: u64 = 16;
 /// longer.
 const WAKEUP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Announces `block`, which is read next, and its neighbours that are not announced: earlier blocks,
-/// whose readers come later, and at least as many later blocks as there are readers, more if they
-/// are small. Waits until the block itself is announced.
+/// Announces `block`, which is read next, and its neighbours that are not announced: earlier
+/// blocks, whose readers come later, and at least as many later blocks as there are readers, more
+/// if they are small. Waits until the block itself is announced.
 pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Block, width: u64) {
     let context = &session.context;
     if context.settings.read_ahead != ReadAhead::Announced {

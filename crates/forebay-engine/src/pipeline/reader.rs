@@ -1,11 +1,14 @@
-//! A reader: fills the blocks of the plan whose sequence falls to it.
+//! A reader: fills its blocks of the plan.
 //!
-//! Reader k takes the blocks q with q mod R = k, in order. It tells what it is about to overwrite,
-//! waits until every rank is behind that and the blocks that were there are filled, looks whether
-//! the bytes are resident in the page cache (then there is nothing to read), reads, decodes what is
-//! coded, and publishes the block. A read that failed after all attempts is published as such: a
-//! rank that needs a sample of the block tries once to read that sample itself, and meets the
-//! error, with file and offset, itself.
+//! Reader k of R takes the blocks q with q mod R = k, in order:
+//!
+//! 1. It publishes what it is about to overwrite, then waits until each rank is past that and the
+//!    earlier blocks in the same memory are filled.
+//! 2. If the bytes are resident in the page cache, it does not read. Otherwise it reads, and
+//!    decodes coded units.
+//! 3. It publishes the block, also if the read failed after all attempts. A rank that needs a
+//!    sample of a failed block then reads that sample once, and raises the error with file and
+//!    offset.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,8 +31,8 @@ use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, coun
 use crate::shm::position::{BlockSeq, Position};
 use crate::shm::stall::Doing;
 
-/// How long a reader waits for an order that this rank was not given and others were, before it
-/// goes on elsewhere.
+/// How long a reader waits for an order that only other ranks were given, before it moves to
+/// another rank.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// Runs reader `number` of a session until the session is stopped.
@@ -38,12 +41,12 @@ pub(crate) fn run(session: &Session, number: usize) {
     does(session, number, Doing::Nothing);
 }
 
-/// Tells what reader `number` does.
+/// Publishes the activity of reader `number`.
 fn does(session: &Session, number: usize, doing: Doing) {
     doing.publish(&session.context.region.readers()[number].doing);
 }
 
-/// Runs a call that asks storage, and tells so meanwhile.
+/// Runs a storage call, and publishes meanwhile that the reader is inside one.
 fn reading<T>(session: &Session, number: usize, call: impl FnOnce() -> T) -> T {
     does(session, number, Doing::Reading(monotonic_ns()));
     let answer = in_storage(call);
@@ -126,7 +129,7 @@ fn read_blocks(session: &Session, number: usize) {
             reading(session, number, || wont_need(session, &planned, block));
         }
         token.count(block.length);
-        // Counted first: who has a batch finds what was read for it in the counters.
+        // Count first: the counters then include all reads for a delivered batch.
         let now = reader.counters();
         let read_bytes = now.read_bytes - counted.read_bytes;
         let epoch = planned.segment.first_step / context.order.steps_per_epoch();
@@ -147,7 +150,7 @@ fn read_blocks(session: &Session, number: usize) {
     }
 }
 
-/// Counts what the requests for a block came to.
+/// Counts the results of a block's requests.
 fn count_source(context: &Context, operations: u64, bytes: u64, filled: Filled) {
     let failed = filled == Filled::Failed;
     count(context.slot(), Counter::FailedBlocks, u64::from(failed));
@@ -156,7 +159,7 @@ fn count_source(context: &Context, operations: u64, bytes: u64, filled: Filled) 
     count_level(context.slot(), Level::Source, counts);
 }
 
-/// Records what the reader was asked to use and cannot.
+/// Records an access method that the reader cannot use.
 fn note_refusals(context: &Context, reader: &mut Reader) {
     for (refused, reason) in reader.take_refusals() {
         let wanted = match refused {
@@ -167,7 +170,7 @@ fn note_refusals(context: &Context, reader: &mut Reader) {
     }
 }
 
-/// Waits until every rank of the node is behind `step`; false when the session was stopped.
+/// Waits until each rank of the node is past `step`; false if the session was stopped.
 ///
 /// A rank that is leaving counts as long as one of its threads may still copy from staging memory
 /// (`block_state.rs`, rule 5).
@@ -184,11 +187,11 @@ fn wait_for_room(session: &Session, number: usize, step: u64, token: &mut ReadTo
     true
 }
 
-/// Waits until the blocks that had the block's memory before are filled; false when the session was
+/// Waits until the earlier blocks in the block's memory are filled; false if the session was
 /// stopped.
 ///
-/// A block that only ranks needed which went away is waited for by nobody, while its reader,
-/// stalled or just moved to another process, still means to write there.
+/// If every rank that needed a block has detached, no rank waits for it, yet a stalled or migrated
+/// reader may still write to its memory.
 fn wait_for_filled(
     session: &Session,
     number: usize,
@@ -212,7 +215,7 @@ fn wait_for_filled(
     true
 }
 
-/// Allows the kernel to drop what was read for a block.
+/// Lets the kernel drop the pages that were read for a block.
 fn wont_need(session: &Session, planned: &PlannedSegment, block: &Block) {
     let first = block.first_read as usize;
     for read in &planned.plan.reads[first..first + block.reads as usize] {
@@ -237,10 +240,10 @@ fn fill(
         count_level(context.slot(), Level::PageCache, counts);
         return Filled::Mapped;
     }
-    // SAFETY: this reader is the only one for the block's sequence, every rank is behind the step
-    // up to which the bytes were needed before (`wait_for_room`), and no other reader still fills
-    // them (`wait_for_filled`), be it one of a rank that closed (`Context::host`); a rank that was
-    // away and comes back keeps off (`block_state.rs`, rules 2 and 4).
+    // SAFETY: this reader is the only one for the block's sequence. Each rank is past the last step
+    // that needed the bytes (`wait_for_room`). No other reader still fills them
+    // (`wait_for_filled`), not even one of a rank that closed (`Context::host`). A rank that
+    // reattaches does not read them (`block_state.rs`, rules 2 and 4).
     let memory = unsafe { context.region.staging_mut(block.ring_offset, block.length) };
     if block.decodes == 0 {
         return reading(session, number, || fetch(session, reader, reads, memory));
@@ -253,7 +256,7 @@ fn fill(
     }
 }
 
-/// Reads into `memory`, where each read says.
+/// Reads into `memory`, each read at its own offset.
 fn fetch(session: &Session, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) -> Filled {
     let context = &session.context;
     let mut transfers = Vec::with_capacity(reads.len());
@@ -288,8 +291,8 @@ fn fetch(session: &Session, reader: &mut Reader, reads: &[Read], memory: &mut [u
     }
 }
 
-/// Copies from the mappings, so that missing pages are faults of this thread alone; false where the
-/// file has shrunk or a page was lost.
+/// Copies from the mappings, so that only this thread takes the page faults; false if the file has
+/// shrunk or a page was lost.
 fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
     guard::keep();
     let faults = guard::faults();

@@ -1,30 +1,29 @@
-//! Bad samples that are skipped: what stands in for one, and the list of them.
+//! Replacements of bad samples.
 //!
-//! In place of a sample that cannot be read or decoded stands the nearest good one before it in the
-//! order of the epoch: the slot before, at slot 0 the last one of the rank before, at rank 0 the
-//! last one of the step before; where there is none, the nearest behind it. A sample that the rank
-//! has met as a bad one stands in for none. So every rank keeps its number of steps, and all of
-//! them know what stands where without a word.
+//! The replacement of a sample that cannot be read or decoded is the nearest good one before it in
+//! the order of the epoch: the previous slot, at slot 0 the last one of the previous rank, at rank
+//! 0 the last one of the previous step. If there is none, it is the nearest one after it. A sample
+//! that the rank knows as bad replaces no other. So each rank keeps its number of steps, and every
+//! rank computes the same replacement; no communication is needed.
 
 use forebay_types::{Rank, SampleId};
 
 use crate::error::{Error, ErrorDetails};
 use crate::pipeline::context::Context;
 
-/// Where so many samples that follow each other cannot be read, it is the storage that is bad, not
-/// they.
+/// More consecutive failures than this indicate broken storage, not bad samples.
 const MAX_CONSECUTIVE: usize = 64;
 
-/// Whether an error is about one sample, so that another one may stand in.
+/// Whether an error is about one sample, so that another one may replace it.
 pub(crate) fn is_of_sample(error: &Error) -> bool {
     matches!(error, Error::BadSample { .. } | Error::Format(..) | Error::Storage(..))
 }
 
-/// The samples that may stand in for one, nearest first.
+/// The candidates that may replace a sample, nearest first.
 pub(crate) struct Replacements<'a> {
     context: &'a Context,
     epoch: u64,
-    /// Step of the epoch, rank and slot of the one that was tried last.
+    /// Step of the epoch, rank and slot of the last candidate.
     place: (u64, u32, usize),
     bad: (u64, u32, usize),
     backwards: bool,
@@ -36,7 +35,7 @@ pub(crate) struct Replacements<'a> {
 }
 
 impl<'a> Replacements<'a> {
-    /// For what stands in `slot` of this rank at an absolute step.
+    /// For the sample in `slot` of this rank at an absolute step.
     pub(crate) fn new(context: &'a Context, step: u64, slot: usize, reason: Error) -> Self {
         let steps = context.order.steps_per_epoch();
         let bad = (step % steps, context.options.rank, slot);
@@ -53,7 +52,7 @@ impl<'a> Replacements<'a> {
         }
     }
 
-    /// Why the sample is bad, and that nothing can stand in.
+    /// The error of the bad sample, which nothing can replace.
     pub(crate) fn none_left(&self) -> Error {
         let tried = MAX_CONSECUTIVE - 1 - self.left;
         let text = format!(
@@ -78,7 +77,7 @@ impl<'a> Replacements<'a> {
         self.ids.len()
     }
 
-    /// The place before this one; `None` at the beginning of the epoch.
+    /// The previous slot; `None` at the beginning of the epoch.
     fn before(&mut self, (step, rank, slot): (u64, u32, usize)) -> Option<(u64, u32, usize)> {
         if slot > 0 {
             return Some((step, rank, slot - 1));
@@ -96,7 +95,7 @@ impl<'a> Replacements<'a> {
         }
     }
 
-    /// The place behind this one; `None` at the end of the epoch.
+    /// The next slot; `None` at the end of the epoch.
     fn behind(&mut self, (step, rank, slot): (u64, u32, usize)) -> Option<(u64, u32, usize)> {
         let (mut step, mut rank, mut slot) = (step, rank, slot + 1);
         while slot >= self.load(step, rank) {

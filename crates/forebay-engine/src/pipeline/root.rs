@@ -3,7 +3,7 @@
 //! Root k of R runs in the process of reader k and locates the samples of the steps s with s mod R
 //! = k, in order, as far ahead as the ring of locations has room.
 //!
-//! When its process leaves, the next one goes on at the step that was published last. When the
+//! When its process leaves, the next one continues at the last published step. When the
 //! locator fails, the root records a fallback and marks all later samples as unknown: planners then
 //! locate them by the index.
 
