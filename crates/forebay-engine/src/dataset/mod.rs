@@ -1,7 +1,7 @@
-//! A data set with its index: found as a sidecar, computed, or built, once.
+//! A data set with its index, which is found as a sidecar, computed, or built once.
 //!
-//! The index is always used from the bytes of its sidecar, so that the leader of a node can share
-//! those bytes in a sealed memfd and no process expands more of them than it needs.
+//! All processes use the index from the bytes of its sidecar. So the leader of a node can share
+//! them in a sealed memfd, and no process expands more of them than it needs.
 
 pub(crate) mod open;
 pub(crate) mod ragged_size;
@@ -22,24 +22,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::{Fallback, Wanted, record};
 use crate::dataset::open::open_indexed;
-use crate::dataset::retained_values::{Keeping, RetainedValues};
+use crate::dataset::retained_values::{RetainedValues, RetainedValuesBuilder};
 use crate::dataset::shuffle_quality::ShuffleQuality;
 use crate::error::{Error, ErrorDetails};
 use crate::host::Host;
 
-/// Threads that walk a file to build its index: reads are independent and small, latency is what
-/// counts.
+/// Threads that walk a file to build its index: the reads are independent, small and bound by
+/// latency.
 pub const INDEX_THREADS: usize = 8;
-/// Bad samples that `verify` lists unless it is told otherwise; it counts all of them.
+/// Default number of bad samples that `verify` lists; it counts all of them.
 const BAD_LISTED: usize = 100;
 
 /// An opened data set.
 pub struct IndexedDataset {
     dataset: Arc<Dataset>,
     index: OnceLock<Loaded>,
-    /// How to compute an index without a scan, where there is a way.
+    /// Computes an index without a scan, if possible.
     computer: Option<Arc<dyn ComputeIndex>>,
-    /// The index that was computed, where a loader asked for that.
+    /// The computed index, if a loader requested it.
     computed: OnceLock<Loaded>,
     loading: Mutex<()>,
     /// Whether all files lie on file systems of this node.
@@ -53,11 +53,11 @@ pub struct Loaded {
     pub index: Arc<Index>,
     /// Its sidecar.
     pub bytes: Arc<Vec<u8>>,
-    /// The data themselves, where building the index read all of them and they were to be kept.
-    pub kept: Option<Arc<RetainedValues>>,
+    /// The values, if the index build read all of them and they were to be retained.
+    pub retained: Option<Arc<RetainedValues>>,
     /// Where the index came from.
     pub origin: IndexOrigin,
-    /// What was wanted for it and could not be had.
+    /// Requests that could not be met.
     pub fallbacks: Vec<Fallback>,
 }
 
@@ -101,9 +101,9 @@ pub enum ScanningNode {
 pub struct Built {
     /// Its sidecar.
     pub bytes: Vec<u8>,
-    /// What it cost and what was found.
+    /// Cost and results of the build.
     pub report: IndexReport,
-    /// Where the sidecar stands, if it could be kept.
+    /// Path of the sidecar, if it could be written.
     pub path: Option<PathBuf>,
 }
 
@@ -120,13 +120,13 @@ impl IndexedDataset {
         })
     }
 
-    /// The same data set; indexes that are not kept are computed by `computer` where it can.
+    /// The same data set; `computer` computes indexes that have no sidecar, if it can.
     #[must_use]
     pub fn computing_with(self, computer: Arc<dyn ComputeIndex>) -> Self {
         Self { computer: Some(computer), ..self }
     }
 
-    /// The fingerprint of the data set as users see it, and as states keep it.
+    /// The fingerprint of the data set, for users and states.
     pub fn fingerprint(&self) -> String {
         format!("{:032x}", self.dataset().fingerprint())
     }
@@ -136,18 +136,18 @@ impl IndexedDataset {
         &self.dataset
     }
 
-    /// The index, if it is there already.
+    /// The index, if it is loaded already.
     pub fn loaded(&self) -> Option<Loaded> {
         self.index.get().cloned()
     }
 
-    /// The index; built at first need and kept in the user's cache.
+    /// The index; built at first use and stored in the user's cache.
     pub fn index(&self, caller: &dyn Host) -> Result<Loaded, Error> {
         self.index_keeping(0, caller)
     }
 
-    /// The same; where it must be built, and reads all data for that from a file system of other
-    /// nodes, they are kept, too, if they fit into `budget_bytes`.
+    /// The same. If the build reads all values from remote storage, and they fit into
+    /// `budget_bytes`, they are retained.
     pub fn index_keeping(&self, budget_bytes: u64, caller: &dyn Host) -> Result<Loaded, Error> {
         if let Some(loaded) = self.index.get() {
             return Ok(loaded.clone());
@@ -161,16 +161,16 @@ impl IndexedDataset {
             tracing::info!(reason = warning, "a sidecar is rejected");
             caller.warn(warning);
         }
-        let (mut kept, mut fallbacks, mut origin) = (None, Vec::new(), IndexOrigin::Build);
+        let (mut retained, mut fallbacks, mut origin) = (None, Vec::new(), IndexOrigin::Build);
         let bytes = if let Some(found) = lookup.found {
             origin = IndexOrigin::Sidecar;
             found.bytes
         } else if let Some((bytes, computed)) = self.compute(false, &mut fallbacks, caller)? {
             origin = computed;
             bytes
-        } else if let Some(keeping) = self.keeping(budget_bytes) {
-            let built = self.build_from(&self.dataset.read_into(&(keeping.clone() as _)), None, caller)?;
-            kept = Arc::into_inner(keeping).and_then(Keeping::finish).map(Arc::new);
+        } else if let Some(builder) = self.builder(budget_bytes) {
+            let built = self.build_from(&self.dataset.read_into(&(builder.clone() as _)), None, caller)?;
+            retained = Arc::into_inner(builder).and_then(RetainedValuesBuilder::finish).map(Arc::new);
             built.bytes
         } else {
             self.build(None, caller)?.bytes
@@ -180,11 +180,11 @@ impl IndexedDataset {
         if let Some(doubt) = self.dataset.sample_axis_doubt(&index) {
             caller.warn(&doubt);
         }
-        Ok(self.index.get_or_init(|| Loaded { index, bytes, kept, origin, fallbacks }).clone())
+        Ok(self.index.get_or_init(|| Loaded { index, bytes, retained, origin, fallbacks }).clone())
     }
 
-    /// The index, computed without a scan where the data set was given a way to do that and it
-    /// succeeds. Else the ordinary index, and a fallback says why.
+    /// The index, computed without a scan if that is possible; else the ordinary index, and a
+    /// fallback with the reason.
     pub fn index_computed(&self, budget_bytes: u64, caller: &dyn Host) -> Result<Loaded, Error> {
         if let Some(loaded) = self.computed.get() {
             return Ok(loaded.clone());
@@ -193,7 +193,7 @@ impl IndexedDataset {
         if let Some((bytes, origin)) = self.compute(true, &mut fallbacks, caller)? {
             let bytes = Arc::new(bytes);
             let index = Arc::new(self.dataset.index(bytes.clone())?);
-            let loaded = Loaded { index, bytes, kept: None, origin, fallbacks };
+            let loaded = Loaded { index, bytes, retained: None, origin, fallbacks };
             return Ok(self.computed.get_or_init(|| loaded).clone());
         }
         let mut loaded = self.index_keeping(budget_bytes, caller)?;
@@ -211,7 +211,7 @@ impl IndexedDataset {
         caller: &dyn Host,
     ) -> Result<Option<(Vec<u8>, IndexOrigin)>, Error> {
         let Some(computer) = &self.computer else { return Ok(None) };
-        let progress = |progress| tell(caller, progress);
+        let progress = |progress| report_progress(caller, progress);
         let found = computer.compute_index(&self.dataset, allow_unverified, &progress)?;
         for warning in &found.warnings {
             caller.warn(warning);
@@ -225,23 +225,23 @@ impl IndexedDataset {
         }))
     }
 
-    /// Whether all files are known to lie on file systems of this node; asked once.
+    /// Whether all files are known to lie on file systems of this node; probed once.
     pub fn is_local(&self) -> bool {
         let local = |path| file_system_at(path).is_ok_and(|kind| kind.local);
         *self.local.get_or_init(|| self.dataset.shards().iter().all(|shard| local(&shard.path)))
     }
 
-    /// The same without asking: false where it is not known yet.
+    /// The same without a probe: false if it is not known yet.
     pub fn is_known_local(&self) -> bool {
         self.local.get().is_some_and(|local| *local)
     }
 
-    /// Memory for the data, if they are worth keeping.
-    fn keeping(&self, budget_bytes: u64) -> Option<Arc<Keeping>> {
+    /// Memory for the values, if they are worth retaining.
+    fn builder(&self, budget_bytes: u64) -> Option<Arc<RetainedValuesBuilder>> {
         if self.is_local() {
             return None;
         }
-        Keeping::begin(&self.dataset, budget_bytes)
+        RetainedValuesBuilder::begin(&self.dataset, budget_bytes)
     }
 
     /// Builds the index and writes the sidecar: where the user asked for it, or quietly into his
@@ -270,7 +270,7 @@ impl IndexedDataset {
             };
             dataset.set_structure(shard, &found)?;
         }
-        let built = dataset.build_index(INDEX_THREADS, &|progress| tell(caller, progress))?;
+        let built = dataset.build_index(INDEX_THREADS, &|progress| report_progress(caller, progress))?;
         for warning in &built.report.warnings {
             caller.warn(warning);
         }
@@ -281,7 +281,7 @@ impl IndexedDataset {
             (Ok(path), _) => Some(path),
             (Err(error), Some(_)) => return Err(error.into()),
             (Err(error), None) => {
-                caller.warn(&format!("the index is not kept for the next time: {error}"));
+                caller.warn(&format!("cannot store the index for the next time: {error}"));
                 None
             }
         };
@@ -347,7 +347,7 @@ impl IndexedDataset {
         Ok((fields, values))
     }
 
-    /// Where the value of a sample stands: (path, offset, length) of each stretch.
+    /// Location of a sample's value: (path, offset, length) of each part.
     pub fn extents(&self, sample: u64, caller: &dyn Host) -> Result<Vec<(PathBuf, u64, u64)>, Error> {
         let index = self.index(caller)?.index;
         self.extents_of(&index, sample)
@@ -360,7 +360,7 @@ impl IndexedDataset {
         for slice in (0..located.columns()).flat_map(|column| located.slices(0, column)) {
             let unit = &located.units()[slice.unit as usize];
             let is_stored = unit.codecs == CodecChain::STORED;
-            // What has to be decoded is read whole, once.
+            // A coded unit is read whole, once.
             if !is_stored && !seen.insert(slice.unit) {
                 continue;
             }
@@ -393,9 +393,8 @@ impl IndexedDataset {
         Ok(value)
     }
 
-    /// Describes the order that the data set gets by default on `ranks` ranks with batches of
-    /// `batch`, and how well it shuffles; with it comes a warning where that is not enough for the
-    /// `epochs`.
+    /// Describes the default order on `ranks` ranks with batches of `batch`, and its shuffle
+    /// quality, with a warning if that is not enough for the `epochs`.
     pub fn default_order(
         &self,
         ranks: u64,
@@ -409,7 +408,7 @@ impl IndexedDataset {
         }
         let order = shuffle_quality::default_order(&index, ranks, batch)?;
         let (group_samples, group_window) = shuffle_quality::group_of(&index);
-        let told = serde_json::json!({
+        let description = serde_json::json!({
             "group_samples": group_samples,
             "group_window": group_window,
             "ranks": ranks,
@@ -417,16 +416,16 @@ impl IndexedDataset {
             "lanes": order.lanes(),
             "shuffle_quality": ShuffleQuality::of(&order, epochs, index.unit_samples()),
         });
-        Ok((told, epochs.and_then(|epochs| shuffle_quality::warning(&order, epochs, &index))))
+        Ok((description, epochs.and_then(|epochs| shuffle_quality::warning(&order, epochs, &index))))
     }
 
-    /// Compares the checksums that stand for more than one sample with the files.
+    /// Compares the checksums of more than one sample with the files.
     pub fn check_sums(&self, caller: &dyn Host) -> Result<(), Error> {
-        Ok(self.dataset.check_sums(&|progress| tell(caller, progress))?)
+        Ok(self.dataset.check_sums(&|progress| report_progress(caller, progress))?)
     }
 
-    /// Reads and decodes every sample and compares all checksums. Of the bad samples, `listed` are
-    /// named.
+    /// Reads and decodes each sample and compares all checksums. Lists at most `listed` bad
+    /// samples.
     pub fn verify(
         &self,
         threads: usize,
@@ -435,12 +434,12 @@ impl IndexedDataset {
     ) -> Result<Verification, Error> {
         self.check_sums(caller)?;
         let index = self.index(caller)?.index;
-        let progress = |progress| tell(caller, progress);
+        let progress = |progress| report_progress(caller, progress);
         let listed = listed.unwrap_or(BAD_LISTED);
         Ok(self.dataset.verify(&index, threads, &progress, listed)?)
     }
 }
 
-fn tell(caller: &dyn Host, progress: Progress) -> bool {
+fn report_progress(caller: &dyn Host, progress: Progress) -> bool {
     caller.progress(progress.what, progress.done, progress.total)
 }

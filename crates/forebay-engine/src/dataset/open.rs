@@ -11,15 +11,15 @@ use forebay_plan::config::AccessChoice;
 use crate::dataset::IndexedDataset;
 use crate::error::Error;
 
-/// Opens the shards, or takes the memory in which they are kept.
+/// Opens the shards, or uses the memory in which their values are retained.
 pub(crate) fn open_files(
     source: &IndexedDataset,
     index: &Arc<Index>,
     direct: bool,
-    kept: Option<Vec<OwnedFd>>,
+    retained: Option<Vec<OwnedFd>>,
 ) -> Result<Arc<ShardFiles>, Error> {
     let dataset = source.dataset();
-    Ok(Arc::new(match kept {
+    Ok(Arc::new(match retained {
         None => open_indexed(dataset, index, direct)?,
         Some(memory) => {
             let shards: Vec<(PathBuf, u64)> = dataset

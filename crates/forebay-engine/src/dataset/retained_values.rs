@@ -1,10 +1,10 @@
-//! Data that the index build read anyway, kept in memory instead of being read again.
+//! Values that the index build reads, retained in memory instead of being read again.
 //!
-//! Of a data set whose values lie among the tree's pages, building the index reads everything.
-//! Where reading costs a network, and the budget has room, the leader keeps those pages: one memfd
-//! per shard, each byte at its own offset, holes where nothing was read. Sealed, they are handed to
-//! the other processes of the node, which read them in place of the files. On a local file system
-//! the page cache does the same for nothing.
+//! If values lie among the pages of the tree, the index build reads the whole data set. On remote
+//! storage, if they fit into the budget, the leader retains those pages: one memfd per shard, each
+//! byte at its own offset, with holes where nothing was read. It seals and shares them with the
+//! other processes of the node, which read them instead of the files. On a local file system the
+//! page cache has the same effect.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,17 +15,16 @@ use forebay_host::{Draft, HostError};
 
 use crate::base::memory_ledger;
 
-/// Most shards that are kept: their descriptors travel in one message, which holds 253.
+/// Maximum number of retained shards: their descriptors are sent in one message, which holds 253.
 const MAX_SHARDS: usize = 200;
 
-/// Shards in memory, sealed.
+/// Sealed memory of the shards.
 #[derive(Debug)]
 pub struct RetainedValues {
     shards: Vec<OwnedFd>,
     /// Memory that they take \[bytes\].
     bytes: u64,
-    /// What they take of each budget: once, however many loaders use them, and for as long as the
-    /// data set lives.
+    /// Shares of each budget: one, for any number of loaders, for the life of the data set.
     shares: Mutex<Vec<memory_ledger::Share>>,
 }
 
@@ -35,34 +34,34 @@ impl RetainedValues {
         self.bytes
     }
 
-    /// Takes the memory from a budget, unless that was done before. Returns what was taken now
-    /// \[bytes\].
+    /// Takes the memory from a budget once. Returns how much this call took \[bytes\].
     pub fn take_from(&self, owner: &str) -> u64 {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         if shares.iter().any(|share| share.owner() == owner) {
             return 0;
         }
-        shares.push(memory_ledger::take(owner, "kept data", self.bytes, 0, true));
+        shares.push(memory_ledger::take(owner, "retained values", self.bytes, 0, true));
         self.bytes
     }
 
     /// Descriptors of the shards, new ones.
     pub fn share(&self) -> Result<Vec<OwnedFd>, HostError> {
         let context = self.shards.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
-        context.map_err(|error: std::io::Error| HostError::system("share the memory of kept data")(error))
+        context
+            .map_err(|error: std::io::Error| HostError::system("share the memory of retained values")(error))
     }
 }
 
 /// Shards that are being read.
 #[derive(Debug)]
-pub struct Keeping {
+pub struct RetainedValuesBuilder {
     shards: Vec<Draft>,
     bytes: u64,
     failed: AtomicBool,
 }
 
-impl Keeping {
-    /// Begins to keep a data set, if all of it is read by the index build and that fits into
+impl RetainedValuesBuilder {
+    /// Begins to retain a data set, if the index build reads all of it and it fits into
     /// `budget_bytes`.
     pub fn begin(dataset: &Dataset, budget_bytes: u64) -> Option<Arc<Self>> {
         let bytes = dataset.inline_bytes().filter(|bytes| *bytes <= budget_bytes)?;
@@ -77,7 +76,7 @@ impl Keeping {
         Some(Arc::new(Self { shards: shards.ok()?, bytes, failed: AtomicBool::new(false) }))
     }
 
-    /// Ends it; `None` where memory ran out, which costs a second reading and nothing else.
+    /// Seals the memory; `None` if memory ran out: then the loader reads the files again.
     pub fn finish(self) -> Option<RetainedValues> {
         if self.failed.into_inner() {
             return None;
@@ -87,7 +86,7 @@ impl Keeping {
     }
 }
 
-impl ValueSink for Keeping {
+impl ValueSink for RetainedValuesBuilder {
     fn take(&self, shard: usize, offset: u64, bytes: &[u8]) {
         if !self.failed.load(Ordering::Relaxed) && self.shards[shard].write(offset, bytes).is_err() {
             self.failed.store(true, Ordering::Relaxed);
@@ -101,20 +100,20 @@ mod tests {
 
     use super::*;
 
-    fn keeping(bytes: u64) -> Keeping {
+    fn builder(bytes: u64) -> RetainedValuesBuilder {
         let shards =
             vec![Draft::new("forebay-test", 10_000).unwrap(), Draft::new("forebay-test", 20_000).unwrap()];
-        Keeping { shards, bytes, failed: AtomicBool::new(false) }
+        RetainedValuesBuilder { shards, bytes, failed: AtomicBool::new(false) }
     }
 
     #[test]
     fn kept_bytes_stand_at_their_own_offsets_and_cannot_be_changed() {
-        let keeping = keeping(300);
-        keeping.take(0, 100, &[1; 100]);
-        keeping.take(1, 19_800, &[2; 200]);
-        let kept = keeping.finish().unwrap();
-        assert_eq!(kept.bytes(), 300);
-        let context = kept.share().unwrap();
+        let builder = builder(300);
+        builder.take(0, 100, &[1; 100]);
+        builder.take(1, 19_800, &[2; 200]);
+        let retained = builder.finish().unwrap();
+        assert_eq!(retained.bytes(), 300);
+        let context = retained.share().unwrap();
         let mut bytes = [9; 200];
         assert_eq!(pread(&context[1], &mut bytes, 19_800).unwrap(), 200);
         assert_eq!(bytes, [2; 200]);
@@ -125,20 +124,20 @@ mod tests {
 
     #[test]
     fn kept_bytes_are_taken_from_a_budget_once_until_they_go() {
-        let kept = keeping(300).finish().unwrap();
-        assert_eq!((kept.take_from("kept-test"), kept.take_from("kept-test")), (300, 0));
-        assert_eq!(kept.take_from("kept-test-other"), 300);
+        let retained = builder(300).finish().unwrap();
+        assert_eq!((retained.take_from("kept-test"), retained.take_from("kept-test")), (300, 0));
+        assert_eq!(retained.take_from("kept-test-other"), 300);
         assert_eq!(memory_ledger::taken_bytes("kept-test"), 300);
-        drop(kept);
+        drop(retained);
         assert_eq!(memory_ledger::taken_bytes("kept-test"), 0);
     }
 
     #[test]
     fn what_could_not_be_kept_whole_is_not_used() {
-        let keeping = keeping(300);
-        // Behind the largest offset that a file can have: a write that must fail.
-        keeping.take(0, i64::MAX as u64, &[1; 100]);
-        keeping.take(0, 100, &[1; 100]);
-        assert!(keeping.finish().is_none());
+        let builder = builder(300);
+        // After the largest offset that a file can have: a write that must fail.
+        builder.take(0, i64::MAX as u64, &[1; 100]);
+        builder.take(0, 100, &[1; 100]);
+        assert!(builder.finish().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! How well an order shuffles, in numbers, and the warning where that is not enough.
+//! Shuffle quality of an order, and the warning if it is not enough.
 
 use forebay_format::Index;
 use forebay_plan::{Convergence, Kind, Last, Order, OrderSpec, Quality, default_group};
@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use crate::error::Error;
 
-/// Samples and bytes of records below both of which nobody is warned: test runs and examples. An
-/// epoch of so little takes seconds, training goes on for few of them, and the smallest data sets
-/// on which orders are compared have 50,000 samples.
+/// Samples and bytes of records below which there is no warning: tests and examples. An epoch of
+/// such a data set takes seconds, and studies of orders use at least 50,000 samples.
 const SMALL_SAMPLES: u64 = 10_000;
 /// See [`SMALL_SAMPLES`].
 const SMALL_BYTES: u64 = 1 << 30;
@@ -23,7 +22,7 @@ pub struct ShuffleQuality {
     pub groups: Option<u64>,
     /// Convergence is proven unharmed for fewer epochs than this.
     pub proven_epochs: Option<u64>,
-    /// Epochs that are known of.
+    /// The number of epochs, if known.
     pub epochs: Option<u64>,
     /// Whether these are few enough.
     pub within_bound: Option<bool>,
@@ -80,8 +79,9 @@ pub(crate) fn default_order(index: &Index, ranks: u64, batch: u64) -> Result<Ord
     })?)
 }
 
-/// What to tell a user whose order fails the condition where groups would do. In a data set that is
-/// too small for them, and in a small one ([`SMALL_SAMPLES`]), only [`ShuffleQuality`] says so.
+/// The warning for an order that fails the condition while other groups would satisfy it. For a
+/// data set without such groups, or a small one ([`SMALL_SAMPLES`]), only [`ShuffleQuality`]
+/// reports it.
 pub(crate) fn warning(order: &Order, epochs: u64, index: &Index) -> Option<String> {
     let summary = index.summary();
     warning_of(order, epochs, index.unit_samples(), summary.record_bytes)
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_condition_is_told_with_its_numbers_and_what_would_do() {
+    fn a_warning_names_the_condition_and_sufficient_groups() {
         let order = order(1_281_167, 32);
         assert_eq!(warning_of(&order, 31, 1, 0), None);
         let text = warning_of(&order, 90, 1, 0).unwrap();
@@ -163,18 +163,18 @@ mod tests {
 
     #[test]
     fn numbers_are_left_out_where_no_bound_applies() {
-        let told = ShuffleQuality::of(&order(1000, 1), Some(90), 1);
+        let quality = ShuffleQuality::of(&order(1000, 1), Some(90), 1);
         assert_eq!(
-            (told.groups, told.proven_epochs, told.epochs, told.within_bound),
+            (quality.groups, quality.proven_epochs, quality.epochs, quality.within_bound),
             (None, None, None, None)
         );
-        let told = ShuffleQuality::of(&order(100_000, 10), None, 1);
+        let quality = ShuffleQuality::of(&order(100_000, 10), None, 1);
         assert_eq!(
-            (told.groups, told.proven_epochs, told.epochs, told.within_bound),
+            (quality.groups, quality.proven_epochs, quality.epochs, quality.within_bound),
             (Some(10_000), Some(10), None, None)
         );
-        let told = ShuffleQuality::of(&order(100_000, 10), Some(10), 1);
-        assert_eq!((told.epochs, told.within_bound), (Some(10), Some(false)));
-        assert_eq!(told.suggested_group.map(|group| (group.samples, group.window)), Some((11, 4)));
+        let quality = ShuffleQuality::of(&order(100_000, 10), Some(10), 1);
+        assert_eq!((quality.epochs, quality.within_bound), (Some(10), Some(false)));
+        assert_eq!(quality.suggested_group.map(|group| (group.samples, group.window)), Some((11, 4)));
     }
 }

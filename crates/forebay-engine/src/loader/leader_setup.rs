@@ -74,7 +74,7 @@ pub(crate) fn lead(
     let touches = options.strategy.has_roots() || locates;
     let keep_bytes = if touches { 0 } else { budget.left_bytes() / RETAINED_SHARE };
     let begun = Instant::now();
-    let Loaded { index, bytes, kept, origin, mut fallbacks } = match &strategies.scanner {
+    let Loaded { index, bytes, retained, origin, mut fallbacks } = match &strategies.scanner {
         Some(scanner) => scanned_index(source, &**scanner, options, links, caller)?,
         None if options.strategy.locate == Locate::Provenance => source.index_computed(keep_bytes, caller)?,
         None => source.index_keeping(keep_bytes, caller)?,
@@ -83,13 +83,13 @@ pub(crate) fn lead(
     if index.samples() == 0 {
         return Err(Error::Options { message: "the data set has no samples".into(), hint: String::new() });
     }
-    if let Some(kept) = &kept {
-        let taken = kept.take_from(options.budget_owner());
+    if let Some(retained) = &retained {
+        let taken = retained.take_from(options.budget_owner());
         budget.held_bytes += taken;
         budget.lendable_bytes = budget.lendable_bytes.saturating_sub(taken);
     }
-    let share_kept = || kept.as_ref().map(|kept| kept.share()).transpose();
-    let files = open_files(source, &index, options.strategy.direct == Some(true), share_kept()?)?;
+    let share_retained = || retained.as_ref().map(|retained| retained.share()).transpose();
+    let files = open_files(source, &index, options.direct == Some(true), share_retained()?)?;
     let mappings = match map_within_address_space(options, &index, &files, address_left) {
         Ok(mappings) => mappings,
         // A locator needs a mapping.
@@ -112,7 +112,7 @@ pub(crate) fn lead(
         storage,
         budget: found_budget,
         index: origin,
-        retained_bytes: kept.as_ref().map_or(0, |kept| kept.bytes()),
+        retained_bytes: retained.as_ref().map_or(0, |retained| retained.bytes()),
         fallbacks,
     };
     let total = settings.region_bytes;
@@ -121,10 +121,10 @@ pub(crate) fn lead(
     let region = host::sealed_memfd("forebay-region", total as usize)?;
     let index = host::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());
-    let reply = Reply { settings, findings, retained: kept.is_some(), nodes };
+    let reply = Reply { settings, findings, retained: retained.is_some(), nodes };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
-    fds.extend(share_kept()?.into_iter().flatten());
+    fds.extend(share_retained()?.into_iter().flatten());
     Ok(LeaderState { reply, fds, share, files, seek })
 }
 

@@ -219,7 +219,7 @@ impl Engine {
             settings.group_window,
             Some(settings.lanes).filter(|_| options.order.kind == "group"),
         )?;
-        let kept = reply.retained.then(|| fds.collect());
+        let retained = reply.retained.then(|| fds.collect());
         let open = {
             let (source, index) = (Arc::clone(&source), Arc::clone(&index));
             let (direct, access) = (settings.direct, settings.access);
@@ -228,7 +228,7 @@ impl Engine {
             move |_: &dyn Host| {
                 let files = match opened.filter(|files| files.serves(direct)) {
                     Some(files) => files,
-                    None => open_files(&source, &index, direct, kept)?,
+                    None => open_files(&source, &index, direct, retained)?,
                 };
                 let mappings = maps.then(|| open_mappings(access, &files));
                 // Kernel read-ahead past a prefetched range reads samples of other ranks. And while

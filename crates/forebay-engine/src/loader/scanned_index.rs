@@ -52,7 +52,7 @@ pub(crate) fn scanned_index(
     let bytes = Arc::new(bytes);
     let index = Arc::new(source.dataset().index(Arc::clone(&bytes) as _)?);
     let origin = IndexOrigin::Scan { scanning_node };
-    Ok(Loaded { index, bytes, kept: None, origin, fallbacks: Vec::new() })
+    Ok(Loaded { index, bytes, retained: None, origin, fallbacks: Vec::new() })
 }
 
 fn scan(
