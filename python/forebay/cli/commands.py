@@ -96,7 +96,7 @@ _OPENING = (
     click.option(
         "--schema",
         metavar="NAME",
-        help="How records become fields.  [default: detected from the first records]",
+        help="How records become fields.  [default: detected from a few records]",
     ),
     click.option("--database", metavar="NAME", help="Named sub-database of an LMDB environment."),
     click.option(
