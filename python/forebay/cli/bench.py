@@ -160,7 +160,7 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None
 @click.option("--seed", default=0, show_default=True, type=NUMBER, help="Seed of the shuffles.")
 @click.option("--cold", is_flag=True, help="Drop the page caches before each run.")
 @click.option(
-    "--pfs", metavar="PRESET", help="Mount the data on an emulated parallel file system for each run."
+    "--pfs", metavar="PRESET", help="Read the data through this emulated file system (forebay pfs presets)."
 )
 @click.option(
     "--time-scale",
