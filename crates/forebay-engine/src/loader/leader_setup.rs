@@ -89,7 +89,7 @@ pub(crate) fn lead(
         budget.lendable_bytes = budget.lendable_bytes.saturating_sub(taken);
     }
     let share_retained = || retained.as_ref().map(|retained| retained.share()).transpose();
-    let files = open_files(source, &index, options.direct == Some(true), share_retained()?)?;
+    let files = open_files(source, &index, options.strategy.direct == Some(true), share_retained()?)?;
     let mappings = match map_within_address_space(options, &index, &files, address_left) {
         Ok(mappings) => mappings,
         // A locator needs a mapping.

@@ -32,7 +32,7 @@ pub(crate) fn announce(session: &Session, planned: &PlannedSegment, block: &Bloc
     }
     let announced = context.region.readahead();
     let ahead = width.max((AHEAD_BYTES / block.length.max(1)).min(AHEAD_BLOCKS));
-    let token_start = context.options.stagger.and_then(|_| planned.plan.blocks.first());
+    let token_start = context.options.strategy.stagger.and_then(|_| planned.plan.blocks.first());
     let earliest = earliest(block.sequence, width).max(token_start.map_or(0, |first| first.sequence));
     loop {
         let taken = announced.taken();

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The access method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessChoice {
     /// From the mapping where the bytes are resident in the page cache of a local file, else by
