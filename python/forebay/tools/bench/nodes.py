@@ -118,13 +118,18 @@ class Nodes:
             "--cold without the emulator: the kernel was asked to forget the files' pages (posix_fadvise); "
             "caches of disks and servers stay as they are"
         )
+        self.drop_caches()
         for file in self._files:
-            page_cache.drop(file)
             share = page_cache.resident_share(file)
             if share is not None and share > _RESIDENT_SHARE:
                 self._warn(
                     f"--cold: {share:.0%} of {file} stayed in the page cache; somebody else has it mapped"
                 )
+
+    def drop_caches(self) -> None:
+        """Ask the kernel to forget the pages of the data set."""
+        for file in self._files:
+            page_cache.drop(file)
 
     def begin(self) -> None:
         """Begin a repetition: counters to zero."""
@@ -172,6 +177,10 @@ class EmulatedNodes(Nodes):
         return str(max(self._limit_files, key=lambda file: file.stat().st_size))
 
     def cool(self) -> None:
+        """Empty the page cache of every node."""
+        self.drop_caches()
+
+    def drop_caches(self) -> None:
         """Empty the page cache of every node."""
         for mount in self.mounts:
             self._server.drop_caches(mount)

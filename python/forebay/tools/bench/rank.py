@@ -167,6 +167,9 @@ def _measure(run: dict[str, Any], place: Place, barrier: Barrier, source_of: Ope
             if step + 1 == run["steps"]:
                 break
         counters.take()
+        if run["counters"] is not None and epoch + 1 < run["epochs"]:
+            # No rank reads for the next epoch before rank 0 has taken the counters of this one.
+            barrier.wait(f"the counters of epoch {epoch}")
     finished = clock()
     usage = process_usage() - process_before
     for before, after in busy:

@@ -137,6 +137,9 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
         if of_engine:
             runner.index(where, recipe=any(row.computes for row in of_engine))
         limit = _limit(where, settings)
+        if groups:
+            # Pages that this process has read belong to its own group, not to that of a node.
+            where.drop_caches()
         if settings.verify:
             for one in measured:
                 runner.verify(one, where)
