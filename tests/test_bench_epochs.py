@@ -7,8 +7,10 @@ from __future__ import annotations
 import pytest
 
 import emulator
+from bench_result import bench_result
 from bench_support import run_json
 from forebay import OptionError
+from forebay.tools import report
 from forebay.tools.bench.node_memory import memory_groups
 
 # A program whose second rank reads all of the data set at the start of the second epoch, while rank
@@ -93,3 +95,18 @@ def test_a_node_with_a_limit_does_not_find_pages_that_the_bench_has_read(capsys,
     assert status == 0, result["rows"][0]["error"]
     (node,) = result["rows"][0]["repetitions"][0]["pfs"]["nodes"]
     assert node["read_bytes"] > result["dataset"]["bytes"] / 2
+
+
+def epoch(number, read_bytes):
+    times = {"seconds": 1.5 - number, "exposed_seconds": 0.25, "samples": 8, "requested_bytes": 1 << 20}
+    return {"epoch": number, **times, "pfs": {"reads": 3, "read_bytes": read_bytes, "metadata": 0}}
+
+
+def test_a_report_shows_each_epoch():
+    result = bench_result(ranks=2, nodes=1, repetitions=1, events=10)
+    assert "By epoch" not in report.render(result)
+    for row in result["rows"]:
+        row["repetitions"][0]["by_epoch"] = [epoch(0, 3 << 30), epoch(1, 0) | {"pfs": None}]
+    page = report.render(result)
+    assert page.count("forebay@group, epoch ") == 2
+    assert f'data-value="{float(3 << 30)!r}"' in page

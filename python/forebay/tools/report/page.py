@@ -13,7 +13,7 @@ import string
 from typing import TYPE_CHECKING, Any
 
 from forebay.tools.report import demo, numbers, table
-from forebay.tools.report.data import number
+from forebay.tools.report.data import dicts, number
 from forebay.tools.report.figures import FIGURES, Missing
 from forebay.tools.report.figures.limit import limits
 from forebay.tools.report.svg import escape
@@ -85,6 +85,11 @@ def _tables(result: Result) -> Iterator[str]:
             "over the median. The best of a line is bold. Counts are sums over all ranks."
         )
         yield _section("rows", "All figures", lead, table.rows_table(result))
+    if any(len(dicts(row.shown.get("by_epoch"))) > 1 for row in result.drawn):
+        lead = (
+            "Times and counters of the file system, epoch by epoch, of the repetition that the pictures show."
+        )
+        yield _section("epochs", "By epoch", lead, table.epochs_table(result.drawn))
     failed = [row for row in result.rows if not row.ok]
     if failed:
         items = "".join(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from forebay.tools.report import columns, numbers
-from forebay.tools.report.data import number
+from forebay.tools.report.data import dicts, number
 from forebay.tools.report.svg import escape
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from forebay.tools.report.data import Result, Row
 
-__all__ = ["files_table", "nodes_table", "plain", "rows_table"]
+__all__ = ["epochs_table", "files_table", "nodes_table", "plain", "rows_table"]
 
 _FILES_SHOWN = 20
 
@@ -67,6 +68,35 @@ def _cell(row: Row, column: columns.Column, value: float | None, unit: numbers.U
         f'<td data-row="{escape(row.name)}" data-key="{escape(column.key)}" data-value="{value!r}"'
         f"{' class=best' if best else ''}>{unit.digits(value)}{small}</td>"
     )
+
+
+def epochs_table(rows: Iterable[Row]) -> str:
+    """Make the table of the epochs of each row of a bench, of the repetition that pictures show."""
+    lines: list[tuple[str | tuple[float, str], ...]] = []
+    for row in rows:
+        for at, epoch in enumerate(dicts(row.shown.get("by_epoch"))):
+            counted = epoch.get("pfs")
+            pfs = counted if isinstance(counted, dict) else {}
+            cells = [
+                (math.nan, "–") if value is None else (value, numbers.text(kind, value))
+                for kind, value in (
+                    ("seconds", number(epoch.get("seconds"))),
+                    ("seconds", number(epoch.get("exposed_seconds"))),
+                    ("bytes", number(epoch.get("requested_bytes"))),
+                    ("count", number(pfs.get("reads"))),
+                    ("bytes", number(pfs.get("read_bytes"))),
+                )
+            ]
+            lines.append((f"{row.name}, epoch {at}", *cells))
+    head = (
+        ("", ""),
+        ("time", "from the end of the epoch before; the first one has the start-up"),
+        ("exposed", "waiting for batches, mean of the ranks"),
+        ("requested", "bytes of the samples that the ranks got"),
+        ("requests", "that reached the emulated file system meanwhile, reads ahead included"),
+        ("fetched", "bytes of these requests"),
+    )
+    return plain(head, lines)
 
 
 def nodes_table(result: Result) -> str:
