@@ -97,6 +97,18 @@ def test_a_node_with_a_limit_does_not_find_pages_that_the_bench_has_read(capsys,
     assert node["read_bytes"] > result["dataset"]["bytes"] / 2
 
 
+@pytest.mark.skipif(reason is not None, reason=reason or "")
+def test_groups_of_a_killed_bench_are_removed_by_the_next():
+    with memory_groups(1, 1 << 30) as (group,):
+        # No process has this number: pid_max is at most 2**22.
+        left = group.parent / f"forebay-bench-{(1 << 22) + 1}-node0"
+        left.mkdir()
+    with memory_groups(1, 1 << 30) as (group,):
+        assert not left.exists()
+        swap = [group / name for name in ("memory.memsw.limit_in_bytes", "memory.swap.max")]
+        assert [int(file.read_text()) for file in swap if file.exists()] in ([1 << 30], [0], [])
+
+
 def epoch(number, read_bytes):
     times = {"seconds": 1.5 - number, "exposed_seconds": 0.25, "samples": 8, "requested_bytes": 1 << 20}
     return {"epoch": number, **times, "pfs": {"reads": 3, "read_bytes": read_bytes, "metadata": 0}}

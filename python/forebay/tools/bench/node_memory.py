@@ -34,6 +34,7 @@ def memory_groups(nodes: int, limit_bytes: int | None) -> Iterator[list[Path]]:
         yield []
         return
     parent, file = _parent()
+    _remove_leftovers(parent)
     groups: list[Path] = []
     try:
         for node in range(nodes):
@@ -42,6 +43,7 @@ def memory_groups(nodes: int, limit_bytes: int | None) -> Iterator[list[Path]]:
                 group.mkdir()
                 groups.append(group)
                 (group / file).write_text(str(limit_bytes))
+                _limit_swap(group, limit_bytes)
             except OSError as error:
                 raise option_error(f"--node-memory: {group}: {error.strerror}") from error
         yield groups
@@ -83,6 +85,22 @@ def _refused(reason: str) -> Exception:
     return option_error(
         f"--node-memory: {reason}", "run as root, or in a unit with Delegate=memory (systemd-run --user)"
     )
+
+
+def _limit_swap(group: Path, limit_bytes: int) -> None:
+    """Keep a node from swapping, which would be memory beside its limit; not all systems count swap."""
+    for file, limit in (("memory.memsw.limit_in_bytes", limit_bytes), ("memory.swap.max", 0)):
+        if (group / file).exists():
+            with suppress(OSError):
+                (group / file).write_text(str(limit))
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Remove the groups of benches that were killed; one that is not empty stays."""
+    for group in parent.glob("forebay-bench-*-node*"):
+        if not Path("/proc", group.name.split("-")[2]).exists():
+            with suppress(OSError):
+                group.rmdir()
 
 
 def _remove(group: Path) -> None:
