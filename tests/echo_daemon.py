@@ -8,8 +8,8 @@ import socket
 import sys
 from pathlib import Path
 
+from forebay._daemon.serve import main
 from forebay.errors import StorageError
-from forebay.tools.daemon.serve import main
 
 
 def serve(configuration):

@@ -16,8 +16,8 @@ import pytest
 import support
 from forebay import _native
 from forebay._core import OptionError, StorageError, StorageTimeout
-from forebay.tools.daemon import GoneError, Kind, directory, kind
-from forebay.tools.daemon.kind import log_of
+from forebay._daemon import GoneError, Kind, directory, kind
+from forebay._daemon.kind import log_of
 from support import DEADLINE_S
 
 ECHO = Kind(prefix="echo-", name="the echo", module="echo_daemon", hint="start an echo")

@@ -38,7 +38,9 @@ class Emulation:
 
 
 @contextmanager
-def emulate(settings: Settings, mounts: Sequence[Sequence[Path]]) -> Iterator[Emulation]:
+def emulate(
+    settings: Settings, mounts: Sequence[Sequence[Path]], time_scale: float = 1.0
+) -> Iterator[Emulation]:
     """Bring the nodes up, and take them away at the end.
 
     Parameters
@@ -47,6 +49,8 @@ def emulate(settings: Settings, mounts: Sequence[Sequence[Path]]) -> Iterator[Em
         Of the bench.
     mounts
         Mounts of emulated file systems by node; none without any.
+    time_scale
+        Real seconds per model second: links are as much slower.
 
     Raises
     ------
@@ -59,9 +63,10 @@ def emulate(settings: Settings, mounts: Sequence[Sequence[Path]]) -> Iterator[Em
     if settings.node_emulation == "environment":
         yield Emulation("environment", "it was asked for")
         return
+    link_rate = None if settings.link_rate is None else max(1, round(settings.link_rate / time_scale))
     try:
         with launch.held_interrupts():
-            cluster = Cluster(settings.nodes, mounts or None, link_rate=settings.link_rate)
+            cluster = Cluster(settings.nodes, mounts or None, link_rate=link_rate)
     except ClusterError as error:
         if settings.node_emulation == "namespaces" or settings.link_rate is not None:
             raise

@@ -130,7 +130,7 @@ def bench(facts: Facts, rows: Sequence[Row], settings: Settings, report: Report)
     with (
         memory_groups(settings.nodes, settings.node_memory) as groups,
         nodes(facts, settings) as where,
-        emulate(settings, where.all_mounts()) as emulation,
+        emulate(settings, where.all_mounts(), where.time_scale) as emulation,
     ):
         runner.emulation, runner.memory_groups = emulation, groups
         of_engine = [one.row for one in measured if one.status == "ok" and one.row.baseline is None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.tools.daemon import Kind
+from forebay._daemon import Kind
 
 __all__ = ["EMULATOR"]
 

@@ -1,6 +1,6 @@
 """The process of an emulator: ``python -m forebay.tools.pfs.serve DESCRIPTOR``.
 
-``forebay.tools.daemon.serve`` detaches it.
+``forebay._daemon.serve`` detaches it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from forebay.tools.daemon.serve import main
+from forebay._daemon.serve import main
 
 __all__ = ["serve"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay._core import StorageError, StorageTimeout, option_error
-from forebay.tools.daemon import GoneError
+from forebay._daemon import GoneError
 from forebay.tools.pfs import checks, start
 from forebay.tools.pfs.emulator import EMULATOR
 from forebay.tools.pfs.mounts import TYPE, entries, find, remove

@@ -23,7 +23,7 @@ from typing import Any
 
 from forebay import _native
 from forebay._core import StorageError, option_error
-from forebay.tools.daemon import GoneError
+from forebay._daemon import GoneError
 from forebay.tools.pfs import checks
 from forebay.tools.pfs.emulator import EMULATOR
 from forebay.tools.pfs.mounts import TYPE, entries, list_mounts, remove_stale

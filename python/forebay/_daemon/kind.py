@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay._core import StorageError, StorageTimeout
-from forebay.tools.daemon import control, directory
+from forebay._daemon import control, directory
 
 __all__ = ["Kind"]
 
@@ -44,7 +44,7 @@ class Kind:
     name
         For errors: ``"the emulator"``.
     module
-        That serves: ``python -m MODULE DESCRIPTOR`` calls :func:`forebay.tools.daemon.serve.main`.
+        That serves: ``python -m MODULE DESCRIPTOR`` calls :func:`forebay._daemon.serve.main`.
     hint
         Advice if no daemon listens.
     """
@@ -97,7 +97,7 @@ class Kind:
     def ask(
         self, socket: Path, request: dict[str, Any], *, within_s: float = control.ANSWER_WITHIN_S
     ) -> dict[str, Any]:
-        """Send a request and return the answer; see :func:`forebay.tools.daemon.control.ask`."""
+        """Send a request and return the answer; see :func:`forebay._daemon.control.ask`."""
         return control.ask(socket, request, name=self.name, hint=self.hint, within_s=within_s)
 
     def launch(

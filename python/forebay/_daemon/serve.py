@@ -42,7 +42,7 @@ def main(serve: Callable[[str], None]) -> int:
 
 def remove_empty_log(configuration: str) -> None:
     """Remove the log of a daemon that reported nothing."""
-    from forebay.tools.daemon.kind import log_of
+    from forebay._daemon.kind import log_of
 
     log = log_of(Path(json.loads(configuration)["socket"]))
     if log.exists() and log.stat().st_size == 0:

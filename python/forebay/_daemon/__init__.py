@@ -7,7 +7,7 @@ line of JSON each.
 
 from __future__ import annotations
 
-from forebay.tools.daemon.control import GoneError
-from forebay.tools.daemon.kind import Kind
+from forebay._daemon.control import GoneError
+from forebay._daemon.kind import Kind
 
 __all__ = ["GoneError", "Kind"]
