@@ -1,4 +1,6 @@
-"""The figures of docs/results/access-patterns.md: ``python benches/access_patterns.py [--tiny] [--save] [SECTION ...]``.
+"""Measure the figures of docs/results/access-patterns.md.
+
+Usage: ``python benches/access_patterns.py [--tiny] [--save] [SECTION ...]``
 
 Each section runs one or a few ``forebay bench`` (or ``limit``) commands on the emulated file
 systems, and prints them. The data set, the published ``fefs`` workload scaled down, is made once
@@ -69,7 +71,10 @@ def dataset() -> Path:
 
 
 def patterns(study: Study) -> list[Row]:
-    """One rank per node, walking as 4 of 16: skipping, contiguous, own lock file, Forebay; without and with compute."""
+    """One rank per node, walking as 4 of 16: skipping, contiguous, own lock file, Forebay.
+
+    Each row runs without and with compute.
+    """
     rows = []
     for compute in ("0ms", "1.3ms"):
         shape = ("--ranks", "4", "--nodes", "4", *study.steps(20), "--compute", compute)
@@ -93,7 +98,7 @@ def read_ahead(study: Study) -> list[Row]:
 
 
 def nodes(study: Study) -> list[Row]:
-    """One, two, four nodes of one rank each; then four ranks that share the page cache of one node."""
+    """One, two and four nodes of one rank; then four ranks that share one node's page cache."""
     rows = []
     for ranks, count in ((1, 1), (2, 2), (4, 4), (4, 1)):
         shape = ("--ranks", str(ranks), "--nodes", str(count), *study.steps(20))
@@ -114,7 +119,7 @@ def stripes(study: Study) -> list[Row]:
 
 
 def epochs(study: Study) -> list[Row]:
-    """A second epoch, with a page cache that holds what a rank fetches of its own region, not what skipping fetches."""
+    """A second epoch: the page cache holds a rank's own region, but not all that skipping reads."""
     shape = ("--ranks", "4", "--nodes", "4", *study.steps(20), "--strategies", THREE)
     options = ("--preset", "fefs", "--targets", "3", "--time-scale", "18")
     with mounted(*options) as mount, small_memory(768 * MIB):
@@ -136,7 +141,7 @@ def epochs(study: Study) -> list[Row]:
 
 
 def presets(study: Study) -> list[Row]:
-    """All ranks on one node, a cold epoch (on disks a part of one): the default against the best of the others everywhere."""
+    """All ranks on one node, a cold epoch (a part on disks): default against best baseline."""
     strategies = "pylmdb-contiguous,lmdb,forebay@sequential,forebay@contiguous,forebay"
     rows = []
     for preset, targets in PRESETS.items():
@@ -151,7 +156,7 @@ def presets(study: Study) -> list[Row]:
 
 
 def best_other(result: Result) -> Row:
-    """One row for a file system: how many times as fast as the best row of the others each order of Forebay is."""
+    """Return a file system's row: the speed-up of each order of Forebay over the best baseline."""
     flat = bench_rows(result)
     if failed := next((row for row in flat if "status" in row), None):
         return {"name": failed["pfs"], **{key: failed[key] for key in ("status", "error")}}
@@ -206,7 +211,7 @@ def mounted(*options: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def small_memory(limit_bytes: int) -> Iterator[None]:
-    """This process and those that it starts in a control group of little memory; the emulator stays outside."""
+    """This process and its children in a control group of little memory, the emulator outside."""
     group = Path("/sys/fs/cgroup/memory/forebay-study")
     try:
         group.mkdir()

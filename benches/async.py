@@ -1,4 +1,6 @@
-"""The figures of docs/results/async.md: ``python benches/async.py [--tiny] [--save] [SECTION ...]``.
+"""Measure the figures of docs/results/async.md.
+
+Usage: ``python benches/async.py [--tiny] [--save] [SECTION ...]``
 
 "Asynchronous I/O Strategy for Large-Scale Deep Learning Applications" (Lee et al.: the paper) as a
 strategy of the one engine, and the formats that it reads. Commands of `forebay` are printed as

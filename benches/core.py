@@ -1,4 +1,6 @@
-"""The figures of docs/results/core.md: ``make bench``, or ``python benches/core.py [--only ROW ...] [--save]``.
+"""Measure the figures of docs/results/core.md.
+
+Usage: ``make bench``, or ``python benches/core.py [--only ROW ...] [--save]``
 
 Every row is measured in a process of its own, so that none inherits the memory, the mappings or the
 page cache habits of another. Data sets are made once and kept in ``$FOREBAY_BENCH_DIR`` (default

@@ -1,4 +1,6 @@
-"""The figures of docs/results: ``python benches/figures.py [--check] [PAGE ...]`` writes the tables of its pages.
+"""Write the tables of docs/results from the stored figures.
+
+Usage: ``python benches/figures.py [--check] [PAGE ...]``
 
 In order: a bench measures rows and, with ``--save``, stores them in
 ``docs/results/data/PAGE.json``; that file also holds the layout of the page's tables; this script

@@ -1,4 +1,6 @@
-"""The figures of docs/results/lmdbio.md: ``python benches/lmdbio.py [--tiny] [--save] [SECTION ...]``.
+"""Measure the figures of docs/results/lmdbio.md.
+
+Usage: ``python benches/lmdbio.py [--tiny] [--save] [SECTION ...]``
 
 The steps of "Scalable Deep Learning via I/O Analysis and Optimization" (Pumma et al., TOPC 2019:
 the paper), each against the others, on emulated nodes and file systems. Every section runs one or
@@ -102,7 +104,7 @@ def strategy_rows(result: Result, **more: Any) -> list[Row]:
 
 
 def ladder(study: Study, preset: str, data: str) -> list[Row]:
-    """All rungs at 1, 4 and 16 ranks on one node, 4 and 16 on four; the paper's figures 15 to 22."""
+    """All steps at 1, 4 and 16 ranks on one node, 4 and 16 on four; the paper's figures 15–22."""
     pick = [name for name in LADDER if name == LADDER[0] or name in RUNGS]
     rows = []
     for ranks, nodes in study.few(SHAPES):
@@ -124,7 +126,7 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = tuple(
 
 
 def speedup(study: Study) -> list[Row]:
-    """The whole ladder against `lmdb` for 3 KB samples at 16 ranks on four nodes, with the paper's 18,432 samples per step."""
+    """All steps against `lmdb`: 3 KB samples, 16 ranks, four nodes, 18,432 samples per step."""
     pick = [LADDER[0], "lmdb", *(name for name in RUNGS if name.startswith("lmm-dio-prov")), "forebay"]
     rows = []
     for preset, arguments in study.few(CASES):
@@ -134,7 +136,7 @@ def speedup(study: Study) -> list[Row]:
 
 
 def stagger(study: Study) -> list[Row]:
-    """Turns: the coalescing rung with groups of nodes that take turns, on disks that other nodes make seek; three runs."""
+    """Staggering of the coalescing step, on disks that other nodes make seek; three runs."""
     stag = "lmm-dio-prov-coal-stag"
     pick = ["lmm-dio-prov-coal", f"{stag}:stagger=2", f"{stag}:stagger=4", stag, "forebay"]
     arguments = ("--global-batch", str(DATA["3k-paper"].global_batch))
@@ -143,7 +145,7 @@ def stagger(study: Study) -> list[Row]:
 
 
 def storage_bytes(study: Study) -> list[Row]:
-    """Bytes fetched over the pages of the samples and of the tree (the index), by ranks on a node; `dio` rungs promise 1.01."""
+    """Bytes fetched over the pages of samples and tree, by ranks; `dio` steps promise 1.01."""
     pick = [name for name in RUNGS if name != "lmm-dm"]
     rows = []
     for data in study.few(TABLES):
@@ -180,12 +182,12 @@ SCALES = ((1, 1), (2, 2), (4, 4), (8, 4), (16, 4))
 
 
 def strong(study: Study) -> list[Row]:
-    """Strong scaling: a fixed global batch over more and more ranks; the paper's figures 24 and 25."""
+    """Strong scaling: one global batch over more and more ranks; the paper's figures 24 and 25."""
     return scaling(study, lambda data, ranks: ("--global-batch", str(DATA[data].global_batch)))
 
 
 def weak(study: Study) -> list[Row]:
-    """Weak scaling: a fixed batch per rank, and all samples once, as in the paper; its figures 26 and 27."""
+    """Weak scaling: one batch per rank, and all samples once; the paper's figures 26 and 27."""
     return scaling(study, lambda data, ranks: ("--batch-size", str(DATA[data].global_batch // 16)))
 
 
@@ -207,7 +209,7 @@ def scaling(study: Study, batch: Callable[[str, int], tuple[str, ...]]) -> list[
 
 @dataclass(frozen=True)
 class Training:
-    """A training of the paper on 9,216 ranks of Bebop: a step reads 18,432 samples and computes two of them on each rank."""
+    """A training on 9,216 ranks of Bebop: a step reads 18,432 samples, two per rank."""
 
     sample_seconds: float
     """Compute of a sample (benches/workloads: an estimate from FLOPs)."""
@@ -215,7 +217,7 @@ class Training:
     """Whole pages."""
 
     def compute_seconds(self, global_bytes: int, rate: float) -> float:
-        """Compute of a step that keeps the paper's ratio of bytes over bandwidth to compute on a smaller system."""
+        """Return the compute time of a step at the paper's ratio of reading to computing."""
         paper_reading_seconds = 18_432 * self.sample_bytes / BEBOP_BYTES_PER_SECOND
         return 2 * self.sample_seconds * (global_bytes / rate) / paper_reading_seconds
 
@@ -232,7 +234,7 @@ TRAININGS = {
 
 
 def training(study: Study) -> list[Row]:
-    """Training with compute: total time, and the shares of a rank's wall; the paper's figures 3 to 5."""
+    """Training with compute: total time, shares of a rank's time; the paper's figures 3 to 5."""
     pick = [name for name in SCALED if name in RUNGS]
     rows = []
     for data in study.few(TABLES):

@@ -1,4 +1,6 @@
-"""Two builds side by side on the warm rows of ``core.py``: ``python benches/pairs.py --against OTHER/python``.
+"""Compare two builds on the warm rows of ``core.py``.
+
+Usage: ``python benches/pairs.py --against OTHER/python``
 
 ``OTHER`` is another checkout in which ``make build`` was run. Each pair is two new processes, one
 of either build, which take turns: one epoch each, the first of a turn alternating, so that both
@@ -128,7 +130,7 @@ def _serve(name: str, settings: Settings, options: dict[str, Any]) -> None:
 
 
 def _pair(name: str, options: argparse.Namespace) -> tuple[float, float]:
-    """Measure one pair of processes; return time and processor time of this build over the other's."""
+    """Measure a pair of processes; return time and CPU time of this build over the other's."""
     cache = datasets.directory(Settings(options.directory, options.scale, 7)) / "cache"
     cache.mkdir(mode=0o700, exist_ok=True)
     arguments = ["--inside", name, "--scale", str(options.scale), "--directory", str(options.directory)]

@@ -180,7 +180,7 @@ def compare(
     modes: tuple[str, ...],
     options: argparse.Namespace,
 ) -> None:
-    """Print a row per file system and order: for each mode time, seeks, processor time; ratios to the first mode."""
+    """Print a row per file system and order: per mode time, seeks and CPU time, with ratios."""
     if options.modes:
         modes = tuple(options.modes)
     file = make(Settings(options.directory))
@@ -238,7 +238,7 @@ def compressed(options: argparse.Namespace) -> None:
 
 
 def bystander(options: argparse.Namespace) -> None:
-    """What an epoch leaves in the page cache of another file, which the same control group read before."""
+    """Measure what an epoch leaves of another file in the control group's page cache."""
     other = datasets.directory(Settings(options.directory)) / "bystander"
     other.write_bytes(os.urandom(BYSTANDER_BYTES))
     file = plain(Settings(options.directory))

@@ -1,4 +1,4 @@
-"""What the scripts of the pages share: their command line, runs of `forebay`, and the rows of a bench result.
+"""Shared parts of the scripts of pages: command line, `forebay` runs, rows of a result.
 
 A section is a function that measures and returns rows. ``run_sections`` prints them in the tables
 of the page; ``--save`` stores them and updates the page (figures.py).
@@ -82,7 +82,7 @@ def run_sections(
 
 
 def run(*arguments: str, quiet: bool = False) -> Result:
-    """Run a command of forebay; return its JSON. Unless quiet, it is printed and stored with the figures."""
+    """Run a command of forebay and return its JSON; print and store it unless quiet."""
     line = f"forebay {shlex.join(arguments)}"
     print(f"\n    {line}\n", file=sys.stderr if quiet else sys.stdout, flush=True)
     if not quiet:
@@ -105,7 +105,7 @@ def fetched(row: Result) -> tuple[int, int]:
 
 
 def bench_rows(result: Result, *, base: str | None = None, name: str = "name", **more: Any) -> list[Row]:
-    """Flatten a bench result on the emulator; `*_speedup` is against the row of strategy `base`, or the first that ended."""
+    """Flatten a bench result; `*_speedup` is over the row of strategy `base`, else the first."""
     pfs = result["pfs"]
     shared = {
         "pfs": pfs["spec"]["name"],

@@ -1,4 +1,4 @@
-"""Makes the environment of the framework tests: torch for the CPU, lightning, pytest, and this package.
+"""Make the environment of the framework tests: CPU torch, lightning, pytest, this package.
 
 In order:
 
@@ -111,7 +111,7 @@ def libraries_of_versions(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def undefined_symbols(paths: Iterable[Path]) -> dict[str, set[str]]:
-    """Return the undefined symbols by version; the empty one is that of symbols without a version."""
+    """Return the undefined symbols by version; the empty key is for symbols without one."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for path in paths:
         for line in readelf("--dyn-syms", "-W", str(path)):
@@ -150,7 +150,7 @@ def build_empty(path: Path, symbols: Mapping[str, set[str]]) -> None:
 
 
 def replace_cuda(packages: Path) -> list[str]:
-    """Put an empty library in the place of each CUDA library that torch loads; return their names."""
+    """Replace each CUDA library that torch loads by an empty one; return their names."""
     folder = packages / "nvidia/cu13/lib"
     folder.mkdir(parents=True, exist_ok=True)
     # It refers to data of a library that is not there, and is loaded with the others.
@@ -163,7 +163,7 @@ def replace_cuda(packages: Path) -> list[str]:
     for name in names:
         own = {version: symbols[version] for version, library in libraries.items() if library == name}
         if not own and plain:
-            # All of them into one: whoever looks a symbol up searches every library.
+            # All of them in one library: a symbol lookup searches every library.
             own, plain = {"": plain}, set()
         build_empty(folder / name, own)
     if shared_memory.exists():
@@ -204,7 +204,7 @@ def make() -> int:
 
 
 def main() -> int:
-    """Make the environment where it is not there, or was made from another version of this script."""
+    """Make the environment if it is missing or from another version of this script."""
     made = ENVIRONMENT / ".made"
     if made.is_file() and made.read_text() == stamp():
         return 0

@@ -1,4 +1,6 @@
-"""Write the golden chunks of `crates/forebay-format/tests/golden/codecs.json`: what h5py and hdf5plugin make of known data.
+"""Write the golden chunks of forebay-format: what h5py and hdf5plugin make of known data.
+
+The output is `crates/forebay-format/tests/golden/codecs.json`.
 
 Run it where both are installed, and put what it prints there.
 """

@@ -1,4 +1,4 @@
-"""Prints the packages of an optional group of pyproject.toml, groups within groups resolved, one per line.
+"""Print the packages of an extra of pyproject.toml, with nested extras, one per line.
 
 The Makefile installs them before the extension is built, so that a change of Rust code does not ask
 pip about Python packages.

@@ -124,7 +124,7 @@ def pytest(title: str, interpreter: str, arguments: list[str], environment: dict
 
 
 def frameworks(optional: bool) -> tuple[Counts, str]:
-    """Run the framework tests; return the counts, and why they did not run where that is allowed."""
+    """Run the framework tests; return the counts, or why they were skipped where allowed."""
     _, returncode = run("frameworks", [sys.executable, str(ROOT / "scripts/frameworks.py")], {})
     if returncode == UNAVAILABLE and optional:
         return Counts(), "frameworks did not run: their packages cannot be had here"

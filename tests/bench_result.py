@@ -1,4 +1,4 @@
-"""What reports are made of: a bench result as `forebay bench --json` prints it, an event log, bad texts; all repeatable."""
+"""Inputs of report tests: a bench result as JSON, an event log, bad texts; all repeatable."""
 
 from __future__ import annotations
 

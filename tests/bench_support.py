@@ -1,4 +1,4 @@
-"""Helpers of the tests of forebay bench: a data set, programs with something wrong, a bench that is run or interrupted."""
+"""Helpers for tests of forebay bench: a data set, broken programs, a bench run or interrupted."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave what is for the long run to `make test-long`: tests marked so, and most cases of wide sweeps."""
+    """Leave long tests, and most cases of wide sweeps, to `make test-long`."""
     if support.LONG:
         return
     families = {}
@@ -103,7 +103,7 @@ def disk(request):
 
 @pytest.fixture(scope="session")
 def sockets():
-    """A directory for sockets of this run alone, with a path short enough for them: two test runs never meet."""
+    """A directory for sockets of this run alone, with a path short enough for them."""
     with tempfile.TemporaryDirectory(prefix="forebay-test-") as path:
         yield path
 
@@ -117,7 +117,7 @@ def short_path():
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch, tmp_path, sockets):
-    """Run every test with no options in the environment, an empty cache and an empty working directory."""
+    """Run each test with no options in the environment, an empty cache and an empty directory."""
     for name in os.environ:
         if (name.startswith(PREFIXES) or name in NAMES) and name != "FOREBAY_LONG_TESTS":
             monkeypatch.delenv(name)
@@ -177,5 +177,5 @@ def mpich(tmp_path_factory):
 
 @pytest.fixture
 def no_held_memory():
-    """Memory that earlier tests held, such as the batch in a frame of a traceback, is given back."""
+    """Free memory that earlier tests held, such as the batch in a traceback's frame."""
     gc.collect()

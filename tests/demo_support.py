@@ -1,4 +1,4 @@
-"""Helpers of the tests of the demo: a small data set, an empty directory, a place where mounts are removed."""
+"""Helpers for tests of the demo: a small data set, an empty directory, a directory for mounts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAMPLES = 2000
 
 
 def quiet(done: int, every: int) -> None:
-    """Progress that nobody looks at."""
+    """Discard progress."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Let temporary directories, and so mounts, be made in an empty directory; whatever is mounted there goes at the end."""
+    """Put temporary directories, and so mounts, in an empty directory; unmount all at the end."""
     path = tmp_path / "scratch"
     path.mkdir()
     monkeypatch.setenv("TMPDIR", str(path))

@@ -1,4 +1,4 @@
-"""How much disk the tests take, at most, at any moment: watched while they run, and held against a limit.
+"""The most disk that the tests use at any moment, watched while they run and limited.
 
 What a test or a process of it writes goes to the temporary directory of the session,
 :func:`own_temporary_directory`. A thread adds up the blocks of the files there, so that sparse
@@ -42,7 +42,7 @@ class _How(ctypes.Structure):
 
 
 def own_temporary_directory() -> Path:
-    """Make a temporary directory for this session and its processes alone; its path is short enough for sockets below it."""
+    """Make a temporary directory for this session and its processes; its path fits sockets."""
     path = Path(tempfile.mkdtemp(prefix="f"))
     # Other users get through it to what a test opens to them, as in the directory above it.
     path.chmod(0o711)

@@ -1,4 +1,4 @@
-"""A daemon that answers with what it is asked; ``fails`` in its configuration ends it before it is up."""
+"""A daemon that echoes requests; ``fails`` in its configuration ends it during start-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers of tests that mount: a small file system, mounts that are always removed, reads that reach the emulator."""
+"""Helpers for tests that mount: a small file system, cleaned-up mounts, reads of the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories of LMDB databases: how one was written, the writing of it, and the recipe that says so."""
+"""Histories of LMDB databases: a description, the writer that follows it, and its recipe."""
 
 from __future__ import annotations
 

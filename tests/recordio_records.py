@@ -1,4 +1,4 @@
-"""The records of the golden RecordIO files: made from seeds, by the writer of the files and by the tests alike."""
+"""Records of the golden RecordIO files, made from seeds: for their writer and the tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADERS = ("scalar", "five", "varying", "single")
 
 
 def plain_records() -> list[bytes]:
-    """Return records of many lengths, of which every fourth holds the magic number, at multiples of four and elsewhere."""
+    """Return records of many lengths; each fourth holds the magic number, aligned to 4 and not."""
     draw = random.Random(1)
     records = [b"", MAGIC, MAGIC * 3, b"x" + MAGIC, MAGIC + b"\0" * 7]
     while len(records) < 120:

@@ -73,7 +73,7 @@ class Says:
     def __call__(
         self, kind: type[BaseException], *values: object, replace: Mapping[str, str] | None = None
     ) -> Iterator[Any]:
-        """Run a block that raises an exception, or warns, of a class; its message names ``values`` and is that of the snapshot.
+        """Run a block that raises or warns; its message names ``values`` and equals the snapshot.
 
         Parameters
         ----------
@@ -113,7 +113,7 @@ class Says:
 
 @pytest.fixture
 def says(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Says:
-    """Compare the message of an exception or a warning with ``tests/snapshots/messages/MODULE.txt``."""
+    """Compare messages of exceptions and warnings with ``tests/snapshots/messages/MODULE.txt``."""
     directory = re.escape(str(tmp_path_factory.getbasetemp()))
     replace = {
         rf"{directory}/[^/\s]+\d": "TMP",

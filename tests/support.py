@@ -33,8 +33,7 @@ LONG = bool(os.environ.get("FOREBAY_LONG_TESTS"))
 # A watchdog against hangs [s], never a measurement: a machine that compiles meanwhile takes many
 # times as long as an idle one.
 DEADLINE_S = 240
-# The same for a death that is told to those who wait: far below the 600 s that loaders wait by
-# default.
+# The same for the report of a death to waiting ranks: far below the default timeout of 600 s.
 TOLD_WITHIN_S = 120
 # How often a test is tried that only a machine without other work passes at once.
 TRIES = 40
@@ -46,7 +45,7 @@ def record(number: int, length: int) -> bytes:
 
 
 def datum(number: int, channels: int = 3, height: int = 8, width: int = 8) -> bytes:
-    """A Caffe Datum (protobuf wire format, written by hand): pixels from the number, label = number."""
+    """Return a Caffe Datum (protobuf, written by hand): pixels from the number, label = number."""
     pixels = record(number, channels * height * width)
     data = b"\x22" + _varint(len(pixels)) + pixels
     shape = b"".join(
@@ -86,7 +85,7 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
 
 
 def wait_until_idle(pid: int) -> None:
-    """Wait until no thread of a process but the calling one has anything to do: none runs, wants to, or waits for a disk."""
+    """Wait until all other threads of a process are idle: not running, runnable or in disk wait."""
     looks = 0
 
     def is_idle() -> bool:
@@ -138,7 +137,7 @@ def run_command(capsys: Any, *arguments: object) -> tuple[int, str, str]:
 
 
 def run_command_json(capsys: Any, *arguments: object) -> Any:
-    """Run a command that succeeds and has nothing to warn of, with ``--json``; return what it prints."""
+    """Run a command with ``--json`` that succeeds without warnings; return what it prints."""
     status, out, err = run_command(capsys, *arguments, "--json")
     assert (status, err) == (0, ""), err
     assert out.count("\n") == 1
@@ -154,7 +153,7 @@ def documented_keys(title: str) -> list[str]:
 
 
 class Process:
-    """Python code in a process of its own, with its output in files, so that nobody has to read it meanwhile."""
+    """Run Python code in a process; its output goes to files, so that no pipe fills up."""
 
     def __init__(self, code: str, *arguments: object, environment: dict[str, str] | None = None) -> None:
         # Closed by finish() or kill().
@@ -189,7 +188,7 @@ class Process:
 def run_mpi(
     ranks: int, code: str, *arguments: object, environment: dict[str, str] | None = None
 ) -> list[object]:
-    """Run code on MPI ranks of this machine; each prints one line of JSON; return them in the order of the ranks.
+    """Run code on MPI ranks of this machine; return the JSON line of each rank, by rank.
 
     The code has ``emit(value)``, to be called once per rank.
     """

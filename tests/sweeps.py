@@ -1,4 +1,4 @@
-"""Wide sweeps: which cases of a test with many parameters `make test` runs, and which only `make test-long`.
+"""Wide sweeps of parameters: which cases `make test` runs; `make test-long` runs all.
 
 A test marked ``sweep(together=k)`` runs as few cases as let every k values of different parameters
 meet at least once: with k = 1 each value once, with k = 2 each pair. Faults come from one value, or

@@ -1,6 +1,4 @@
-"""Readers side by side ask for a file in its order: disks that seek for each request out of turn tell."""
-
-# Fixtures are imported by their names, which arguments of tests then repeat.
+"""Readers request a file in its order: disks that seek for each request out of order show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The architecture: which crate, folder and file may import which; how tests are counted; the targets of the Makefile."""
+"""The architecture: allowed imports of crates, folders and files, test counts, make targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of asynchronous reading: the sections that need no emulator run, and say what they compare."""
+"""Benchmarks of asynchronous reading: sections without emulator run, and name their rows."""
 
 from __future__ import annotations
 

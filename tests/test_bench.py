@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say: the plain loops move the right bytes, and every row runs."""
+"""The benchmarks measure what they claim: plain loops move the right bytes; each row runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""forebay bench as a command: real runs that hand out the same, rows that die, both launchers, wrong use."""
-
-# Fixtures are imported by their names, which arguments of tests then repeat.
+"""forebay bench as a command: real runs with equal samples, dying rows, launchers, misuse."""
 
 from __future__ import annotations
 

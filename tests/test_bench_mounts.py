@@ -1,7 +1,5 @@
 """forebay bench on emulated file systems, and what an interrupted one leaves."""
 
-# Fixtures are imported by their names, which arguments of tests then repeat.
-
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""forebay bench on several nodes: ranks in namespaces of their own, uneven ranks, and what a result says of them."""
+"""forebay bench on several nodes: ranks in namespaces, uneven numbers of them, the results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Rows of forebay bench: strategies, orders and programs by name, data sets, ranks on nodes."""
 
-# Fixtures are imported by their names, which arguments of tests then repeat.
-
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Surroundings of rows of forebay bench: variables, a wrapper, tier mounts, memory of nodes, rates of links."""
+"""Surroundings of bench rows: variables, a wrapper, tier mounts, node memory, link rates."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def files(request, tmp_path):
 
 
 def changes(files, tmp_path: Path, names=tuple(CHANGES)):
-    """Yield the changes of so many names, each with a file of its own, and another one, to make it with."""
+    """Yield the changes for some names, each with its own file and another one to make it with."""
     kind, path, other = files
     for name in names:
         # LMDB files grow as their writers go on, which harms no reader.

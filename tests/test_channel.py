@@ -1,4 +1,4 @@
-"""The channel of a job over TCP: ranks exchange payloads, name who is missing, and leave strangers outside."""
+"""The TCP channel of a job: ranks exchange payloads, name missing ranks, refuse outsiders."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def a_rank(rank, size, job, **more):
 
 
 def on_ranks(size, work, *, absent=(), job=None, deadline_s=60, **more):
-    """Do some work on the channels of all ranks, each in a thread; return what it returned or raised, by rank."""
+    """Run work on the channels of all ranks, each in a thread; return results by rank."""
     job = job or f"job-{os.getpid()}-{next(_jobs)}"
     found = {}
 
@@ -208,7 +208,7 @@ def test_a_port_that_another_program_has_is_passed_over():
 
 
 def test_strangers_learn_nothing_and_hold_nobody_up(monkeypatch):
-    monkeypatch.setattr(tcp, "_STRANGERS", 2)
+    monkeypatch.setattr(tcp, "_MAX_PENDING", 2)
     job = f"strangers-{os.getpid()}"
     (port, *_) = rank0.derived_ports(job, "train")
     hello = struct.pack("<16sII32s", connection._MAGIC, 1, 2, bytes(32))

@@ -1,4 +1,4 @@
-"""Coded chunks are read and decoded once for all ranks of a node, and the default groups consist of whole ones."""
+"""A node reads and decodes each coded chunk once; default groups consist of whole chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emulated nodes: what is a node's own, what is shared, nodes that are lost, and that nothing is left, however it ends."""
+"""Emulated nodes: what they own, what they share, how they are lost, and that nothing is left."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ while True:
 
 
 def host_state():
-    """What of this machine a cluster might leave something in; other tests may mount and share memory meanwhile."""
+    """Return what a cluster might leave on this machine; other tests may mount and share memory."""
     mounted = [str(entry.point) for entry in mounts.entries()]
     return {
         "mounts": [point for point in mounted if point.startswith(("/dev", "/etc", "/proc", "/sys"))],

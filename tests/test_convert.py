@@ -1,4 +1,4 @@
-"""Converting: what is written is read by the format's own library, comes back equal, or is refused before it is written."""
+"""Conversion: the format's own library reads the result, equal; misfits are refused before."""
 
 from __future__ import annotations
 
@@ -558,7 +558,7 @@ def test_a_wrong_checksum_of_a_member_of_an_archive_is_an_error(capsys, tmp_path
         status, _, err = run(capsys, "verify", path)
         assert status == 1
         assert "CRC-32 of member" in err
-        # A field that is not wanted is nobody's business.
+        # Conversion ignores a field that is not requested.
         assert run(capsys, "convert", path, tmp_path / "a.h5", "--field", "x")[0] == 0
 
 

@@ -73,7 +73,7 @@ def test_a_runtime_directory_too_long_for_a_socket_is_refused(monkeypatch, short
 
 
 def test_only_a_socket_of_ours_is_ever_removed(tmp_path):
-    # What the mount table says may have been written by somebody else.
+    # Another user may have written what the mount table holds.
     kept = tmp_path / "echo-kept.sock"
     kept.write_text("not a socket")
     elsewhere = tmp_path / "other.sock"

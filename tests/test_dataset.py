@@ -1,4 +1,4 @@
-"""Data sets: samples by number, where they lie, several files as one, records that become fields."""
+"""Data sets: samples by number, extents, several files as one, records that become fields."""
 
 from __future__ import annotations
 

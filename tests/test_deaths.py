@@ -1,4 +1,4 @@
-"""Ranks that die, stop or leave at every stage: the others are told who it was, and nothing is left behind."""
+"""Ranks that die, stop or leave at each stage: the others learn which; nothing is left."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_death_while_ranks_meet_is_told_and_the_next_job_overcomes_it(pool, re
     for rank in ranks:
         assert rank.hear() == "meeting"
     if when == "they have met":
-        # The leader watches whoever has come, itself included.
+        # The leader watches each rank that has joined, itself included.
         support.wait_until(lambda: support.pidfds_of(ranks[0].pid) == 3, "three ranks to meet")
     else:
         time.sleep(0.01)

@@ -1,6 +1,4 @@
-"""The demo's data set: Datum records, varied digits, an LMDB database written whole or not at all."""
-
-# Fixtures are imported by their names, which arguments of tests then repeat.
+"""The demo's data set: Datum records, varied digits, an LMDB database written completely."""
 
 from __future__ import annotations
 

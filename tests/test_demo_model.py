@@ -1,7 +1,5 @@
 """The demo's sources of batches and its model."""
 
-# Fixtures are imported by their names, which arguments of tests then repeat.
-
 from __future__ import annotations
 
 import numpy as np

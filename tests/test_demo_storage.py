@@ -1,6 +1,4 @@
-"""What the ranks of the demo read from: an emulated file system or the local disk, and what is left of it."""
-
-# Fixtures are imported by their names, which arguments of tests then repeat.
+"""Storage of the demo's ranks: an emulated file system or the local disk, and cleanup."""
 
 from __future__ import annotations
 

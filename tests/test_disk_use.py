@@ -1,6 +1,4 @@
-"""The watch over the disk that tests take counts blocks, sees what goes again, and never looks beyond a mount point."""
-
-# Fixtures are imported by their names, which arguments of tests then repeat.
+"""The watch over disk use counts blocks and deletions, and never crosses a mount point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that ends before it makes its loader is told where its launcher shows it; elsewhere it is named as missing."""
+"""A rank that ends before it makes its loader: lost where its launcher shows it, else missing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def samples(tmp_path_factory):
 
 
 def begun(place, samples, how, world='"auto"', timeout=60, variables=True):
-    """Start ranks under a parent, and return what the others were told, and the processes by rank."""
+    """Start ranks under a parent; return the errors of the others, and the processes by rank."""
     place.mkdir()
     arguments = [str(place), samples, how, "RANK", world, str(timeout), str(EARLY), str(RANKS)]
     environments = [
@@ -145,7 +145,7 @@ def test_a_rank_of_a_launcher_that_is_slow_is_a_warning_and_no_loss(tmp_path, sa
 
 
 def test_a_process_of_a_parent_that_ends_early_is_named_as_missing(tmp_path, samples):
-    # Nobody can say which rank it was: the missing rank is named, and the process that has ended.
+    # No rank knows which one ended: the error names the missing rank and the ended process.
     world = f"forebay.World(rank=rank, size={RANKS})"
     told, pids = begun(tmp_path / "job", samples, "exit3", world, timeout=5, variables=False)
     assert len(told) == RANKS - 1

@@ -1,4 +1,4 @@
-"""`epochs=` says how many epochs will be asked for: nothing is read ahead beyond them, and more can be had all the same."""
+"""`epochs=`: the loader prefetches nothing beyond them, and more can be iterated."""
 
 from __future__ import annotations
 

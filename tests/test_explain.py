@@ -1,4 +1,4 @@
-"""``Loader.explain()`` renders ``Loader.config``: made-up facts, and the text that comes of them."""
+"""``Loader.explain()`` renders ``Loader.config``: from made-up facts to text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures on several emulated nodes: whoever is left is told who was lost, a stall is no loss, and nothing stays behind.
+"""Failures on emulated nodes: survivors name the lost, a stall is no loss, nothing is left.
 
 Ranks are processes in namespaces, uneven numbers of them on three nodes, joined by a communicator
 that no launcher stands behind: nothing ends the survivors but what they are told.
@@ -126,7 +126,7 @@ class Drill:
         self.cluster.call(NODE_OF[rank], "kill", "-9", str(self.said(rank)[0]["pid"]))
 
     def check_told(self, lost: Sequence[int], dead: Sequence[int]) -> None:
-        """Every rank that is not dead was told of one that is lost, ended well, and left nothing on its node."""
+        """Check that live ranks reported a lost one, ended well, and left nothing on their node."""
         alive = [rank for rank in self.programs if rank not in dead]
         begun = time.monotonic()
         for rank, told in zip(alive, self.wait_for("lost", alive, support.TOLD_WITHIN_S), strict=True):
@@ -145,7 +145,7 @@ class Drill:
 
 
 def check_clean(cluster: Cluster, node: int) -> None:
-    """Nothing of ours is on a node: no process, no name in shared memory, no listening socket, no mount."""
+    """Check that a node holds no process, shared memory name, listening socket or mount of ours."""
     # The node's first process, nsenter and what runs this.
     commands = cluster.call(node, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
     assert "drill_rank" not in commands, commands
@@ -175,7 +175,7 @@ def drill(tmp_path, records):
 
 
 def lose(drill: Drill, victim: str) -> tuple[list[int], list[int]]:
-    """Kill a rank, the leader of a node or a whole node; return who may be named, and who is dead."""
+    """Kill a rank, a leader or a node; return which ranks may be named, and which are dead."""
     if victim == "a node":
         ranks = [rank for rank, node in enumerate(NODE_OF) if node == 2]
         drill.cluster.kill(2)
@@ -198,8 +198,8 @@ LOSSES = [
 
 @pytest.mark.parametrize("victim", FEWER)
 def test_a_loss_at_the_start_is_told(drill, victim):
-    # Rank 3 keeps the others waiting in the making of the loader; who was killed before he came is
-    # one that does not come.
+    # Rank 3 keeps the others waiting while they make the loader; a rank that was killed before
+    # that is a missing rank.
     one = drill({"timeout": 3}, absent=[3])
     one.wait_for("start", list(one.programs))
     lost, dead = lose(one, victim)
@@ -297,7 +297,7 @@ def test_a_loss_while_a_container_is_scanned_is_told(storage, drill, records, vi
     for number in range(len(server.stats()["servers"])):
         server.stall(number, 4.0)
     one.go("start")
-    # The scan has begun: somebody asks for what does not come.
+    # The scan has begun: a reader requests data that never arrive.
     end = time.monotonic() + nodes.WITHIN_S
     while sum(node["reads"] for node in server.stats()["nodes"]) == 0:
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""The promises where data lie on other nodes: read in large announced reads, as many at once as is fastest."""
+"""The promises for data on other nodes: large announced reads, at the fastest concurrency."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_readers_drop_what_they_have_read_of_files_larger_than_half_the_memory_u
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             file.read(batches // 2 * 8 * record_bytes)
         again = server.stats()["nodes"][0]["read_bytes"] > 0
-        # Somebody else may empty the page cache of the whole machine in between.
+        # Another process may drop the page cache of the machine in between.
         if again == (direct is None):
             return
     raise AssertionError("what was read is still cached" if direct is None else "what was read is not cached")

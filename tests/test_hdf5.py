@@ -1,4 +1,4 @@
-"""HDF5: every sample equals what h5py reads, over layouts, filters, types, shapes and versions of the file format."""
+"""HDF5: each sample equals h5py's, over layouts, filters, types, shapes and file versions."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ def test_what_cannot_be_read_in_place_is_refused_by_name(tmp_path):
     assert "no dataset with a first dimension" in one(lambda file: file.create_group("empty"))
     text = one(lambda file: file.create_dataset("x", data=values((4, 6000, 300), "u1"), chunks=(4, 6000, 1)))
     assert "runs of bytes" in text
-    # A dataset that is not asked for is nobody's business.
+    # The loader ignores a dataset that is not requested.
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["names"] = ["a", "b"]

@@ -1,4 +1,4 @@
-"""Loaders of one process share a budget: idle ones give their memory up, so that many can be made and iterated in turns."""
+"""Loaders of a process share a budget: idle ones release memory, so many can take turns."""
 
 from __future__ import annotations
 

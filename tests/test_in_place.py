@@ -1,4 +1,4 @@
-"""Bytes that no reader stages: read in place, many at once, and a failing one fails its sample alone."""
+"""In-place reads, which bypass staging: many at once; a failed read fails only its sample."""
 
 from __future__ import annotations
 

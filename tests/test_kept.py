@@ -1,4 +1,4 @@
-"""What an index build reads of inline values is kept, where reading it again would cost a network."""
+"""The index build retains inline values where a second read would cost a network."""
 
 from __future__ import annotations
 

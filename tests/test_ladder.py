@@ -1,4 +1,4 @@
-"""The rungs of LMDBIO on one node: each delivers what the plain reader does, also when ranks jump, break, leave or die."""
+"""LMDBIO's steps on one node deliver what the plain reader does, through jumps and deaths."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from forebay.options import PRESETS
 from ranks import plain, work
 from ranks.pool import Killed
 
-RUNGS = ["lmdb", *(name for name in PRESETS if name.startswith("lmm"))]
-ROOTED = RUNGS[1:]
+STRATEGIES = ["lmdb", *(name for name in PRESETS if name.startswith("lmm"))]
+ROOTED = STRATEGIES[1:]
 
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
-    """Records on several hundred leaf pages, inline and in pages of their own, and two that are no samples."""
+    """Records on several hundred leaf pages, inline and in overflow pages, and two non-samples."""
     rng = random.Random(7)
     values = [support.record(number, rng.choice([200, 700, 1900, 5000])) for number in range(1200)]
     return str(support.write_lmdb(tmp_path_factory.mktemp("several") / "several.lmdb", values))
 
 
-def fits(rung, order):
-    """Whether a rung can deliver an order."""
-    return order == "sequential" or PRESETS[rung]["locate"] != "handoff"
+def fits(preset, order):
+    """Return whether a strategy can deliver an order."""
+    return order == "sequential" or PRESETS[preset]["locate"] != "handoff"
 
 
 @pytest.mark.sweep(together=2)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("order", ["sequential", "contiguous"])
-@pytest.mark.parametrize("rung", RUNGS)
-def test_every_rung_delivers_what_the_plain_reader_does(pool, mixed, rung, order, ranks, says):
-    if not fits(rung, order):
+@pytest.mark.parametrize("preset", STRATEGIES)
+def test_every_lmdbio_step_delivers_what_the_plain_reader_does(pool, mixed, preset, order, ranks, says):
+    if not fits(preset, order):
         with says(forebay.OptionError):
-            work.make(mixed, {}, {"batch_size": 3, "order": order, "strategy": rung})
+            work.make(mixed, {}, {"batch_size": 3, "order": order, "strategy": preset})
         return
-    last = random.Random(f"{rung} {order} {ranks}").choice(["wrap", "drop", "short"])
+    last = random.Random(f"{preset} {order} {ranks}").choice(["wrap", "drop", "short"])
     options = {"batch_size": 3, "order": order, "last": last}
     expected = plain.expected(mixed, options, ranks, 3, last)
-    found = pool.run(ranks, work.deliver, path=mixed, options={**options, "strategy": rung}, epochs=3)
+    found = pool.run(ranks, work.deliver, path=mixed, options={**options, "strategy": preset}, epochs=3)
     assert [plain.together(found, epoch) for epoch in range(3)] == expected
 
 
-@pytest.mark.parametrize("rung", ROOTED)
-def test_a_circular_database_goes_on_where_the_epoch_before_ended(pool, mixed, rung):
+@pytest.mark.parametrize("preset", ROOTED)
+def test_a_circular_database_goes_on_where_the_epoch_before_ended(pool, mixed, preset):
     options = {"batch_size": 4, "order": "sequential", "last": "carry"}
     expected = plain.expected(mixed, options, 3, 4, "carry")
-    found = pool.run(3, work.deliver, path=mixed, options={**options, "strategy": rung}, epochs=4)
+    found = pool.run(3, work.deliver, path=mixed, options={**options, "strategy": preset}, epochs=4)
     assert [plain.together(found, epoch) for epoch in range(4)] == expected
 
 
@@ -78,12 +78,12 @@ def plain_steps(samples, batch, ranks):
 
 @pytest.mark.sweep(together=1)
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("rung", ROOTED)
-def test_ranks_break_jump_and_come_back_as_they_like(pool, mixed, rung, seed):
-    rng = random.Random(f"{rung} {seed}")
+@pytest.mark.parametrize("preset", ROOTED)
+def test_ranks_break_jump_and_come_back_as_they_like(pool, mixed, preset, seed):
+    rng = random.Random(f"{preset} {seed}")
     ranks = rng.choice([2, 3, 5])
-    orders = [order for order in ("sequential", "contiguous") if fits(rung, order)]
-    options = {"batch_size": 3, "order": rng.choice(orders), "strategy": rung}
+    orders = [order for order in ("sequential", "contiguous") if fits(preset, order)]
+    options = {"batch_size": 3, "order": rng.choice(orders), "strategy": preset}
     expected = plain.expected(mixed, options, ranks, 9)
     epochs = []
     for _ in range(6):
@@ -106,9 +106,9 @@ def test_ranks_break_jump_and_come_back_as_they_like(pool, mixed, rung, seed):
             assert steps == [step[rank] for step in expected[epoch % len(expected)][: len(steps)]]
 
 
-@pytest.mark.parametrize("rung", ROOTED)
-def test_a_state_is_resumed_on_another_rung_and_another_number_of_ranks(pool, mixed, rung):
-    options = {"order": "sequential", "strategy": rung}
+@pytest.mark.parametrize("preset", ROOTED)
+def test_a_state_is_resumed_on_another_lmdbio_step_and_another_number_of_ranks(pool, mixed, preset):
+    options = {"order": "sequential", "strategy": preset}
     one = pool.run(3, work.deliver, path=mixed, options={**options, "batch_size": 4}, stop=5)
     state = one[0]["state"]
     other = {**options, "batch_size": 6, "strategy": "lmdb"}
@@ -120,9 +120,9 @@ def test_a_state_is_resumed_on_another_rung_and_another_number_of_ranks(pool, mi
 
 @pytest.mark.sweep(together=1)
 @pytest.mark.parametrize("leaves", [0, 1])
-@pytest.mark.parametrize("rung", ROOTED)
-def test_the_root_moves_when_its_rank_says_goodbye(pool, several, rung, leaves):
-    options = {"batch_size": 5, "order": "sequential", "memory": "4MiB", "strategy": rung}
+@pytest.mark.parametrize("preset", ROOTED)
+def test_the_root_moves_when_its_rank_says_goodbye(pool, several, preset, leaves):
+    options = {"batch_size": 5, "order": "sequential", "memory": "4MiB", "strategy": preset}
     each = lambda rank: {"stop": 3 if rank == leaves else None, "epochs": 2}  # noqa: E731
     found = pool.run(3, work.deliver, each, path=several, options=options)
     expected = plain_steps(1200, 5, 3)
@@ -133,9 +133,9 @@ def test_the_root_moves_when_its_rank_says_goodbye(pool, several, rung, leaves):
 
 @pytest.mark.sweep(together=1)
 @pytest.mark.parametrize("victim", [0, 2])
-@pytest.mark.parametrize("rung", ROOTED)
-def test_the_death_of_any_rank_is_told_to_the_others(pool, several, rung, victim):
-    options = {"batch_size": 5, "order": "sequential", "memory": "4MiB", "strategy": rung}
+@pytest.mark.parametrize("preset", ROOTED)
+def test_the_death_of_any_rank_is_told_to_the_others(pool, several, preset, victim):
+    options = {"batch_size": 5, "order": "sequential", "memory": "4MiB", "strategy": preset}
     ranks = pool.begin(3, work.walk, path=several, options=options)
     for rank in ranks:
         assert rank.hear() == "made"
@@ -149,9 +149,9 @@ def test_the_death_of_any_rank_is_told_to_the_others(pool, several, rung, victim
             assert outcome["memory"] == []
 
 
-@pytest.mark.parametrize("rung", ROOTED)
-def test_the_roots_alone_touch_storage_and_read_each_page_once(pool, several, rung):
-    options = {"batch_size": 5, "order": "sequential", "strategy": rung, "epochs": 1}
+@pytest.mark.parametrize("preset", ROOTED)
+def test_the_roots_alone_touch_storage_and_read_each_page_once(pool, several, preset):
+    options = {"batch_size": 5, "order": "sequential", "strategy": preset, "epochs": 1}
     found = pool.run(3, work.deliver, path=several, options=options)
     fetched = [one["stats"]["read_bytes"] + one["stats"]["mmap_bytes"] for one in found]
     asked = sum(one["stats"]["requested_bytes"] for one in found)
@@ -162,14 +162,14 @@ def test_the_roots_alone_touch_storage_and_read_each_page_once(pool, several, ru
     assert [one["stats"]["unstaged_bytes"] for one in found] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("rung", ["lmm"])
-def test_the_root_alone_walks_through_the_container(pool, several, rung):
+@pytest.mark.parametrize("preset", ["lmm"])
+def test_the_root_alone_walks_through_the_container(pool, several, preset):
     found = pool.run(
-        3, work.deliver, path=several, options={"batch_size": 5, "order": "sequential", "strategy": rung}
+        3, work.deliver, path=several, options={"batch_size": 5, "order": "sequential", "strategy": preset}
     )
     seeks = [one["stats"]["locate_seconds"] for one in found]
     assert seeks[0] > 0
-    reading = config(several, rung).reading
+    reading = config(several, preset).reading
     assert (reading.io_mode, reading.roots, reading.readers) == ("cursor_walk", True, 1)
 
 

@@ -1,4 +1,4 @@
-"""The rungs of LMDBIO on several nodes: the same samples everywhere, what goes between nodes, roots that go on alone."""
+"""LMDBIO's steps on several nodes: equal samples, traffic between nodes, roots that go on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forebay.options import PRESETS
 from ranks import plain, work
 from ranks.pool import Killed, Pool, Raised
 
-RUNGS = [name for name in PRESETS if name.startswith("lm")]
+LMDBIO_STEPS = [name for name in PRESETS if name.startswith("lm")]
 # The node of each rank: one to eight ranks, as many on each node and not, in blocks and dealt out.
 LAYOUTS = [
     (0,),
@@ -40,11 +40,11 @@ def several(tmp_path_factory):
     return str(support.write_lmdb(tmp_path_factory.mktemp("several") / "several.lmdb", values))
 
 
-def begin(pool, nodes, path, rung, each=lambda rank: {}, function=work.deliver, more=None, **arguments):
+def begin(pool, nodes, path, preset, each=lambda rank: {}, function=work.deliver, more=None, **arguments):
     options = {
         "batch_size": BATCH,
         "order": "sequential",
-        "strategy": rung,
+        "strategy": preset,
         "memory": "16MiB",
         **(more or {}),
     }
@@ -76,9 +76,9 @@ def record(path):
 
 
 @pytest.mark.parametrize("nodes", LAYOUTS)
-def test_every_rung_and_the_default_deliver_the_same_samples_on_any_nodes(pool, several, nodes):
+def test_every_lmdbio_step_and_the_default_deliver_the_same_samples_on_any_nodes(pool, several, nodes):
     record(several)
-    wanted = [*RUNGS, "forebay"]
+    wanted = [*LMDBIO_STEPS, "forebay"]
     ranks = begin(pool, nodes, several, None, function=work.deliver_each, strategies=wanted)
     found = check(pool.outcomes(ranks))
     for name in wanted:
@@ -128,9 +128,9 @@ def test_one_process_of_the_job_scans_and_tells_the_others(pool, several):
     assert [one["stats"]["messages_received"] for one in found] == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("rung", ["lmm", "lmm-dio-prov-coal", "pread"])
-def test_other_strategies_send_nothing(pool, several, rung):
-    found = check(pool.outcomes(begin(pool, (0, 1, 1), several, rung)))
+@pytest.mark.parametrize("preset", ["lmm", "lmm-dio-prov-coal", "pread"])
+def test_other_strategies_send_nothing(pool, several, preset):
+    found = check(pool.outcomes(begin(pool, (0, 1, 1), several, preset)))
     assert [one["stats"]["messages_sent"] for one in found] == [0, 0, 0]
 
 

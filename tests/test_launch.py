@@ -1,7 +1,5 @@
 """The launcher of ranks: what is missing, what failed, progress, a deadline."""
 
-# Fixtures are imported by their names, which arguments of tests then repeat.
-
 from __future__ import annotations
 
 import sys

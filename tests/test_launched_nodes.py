@@ -1,4 +1,4 @@
-"""Ranks that torchrun or SLURM started on several nodes, without MPI: their nodes are linked where they can be."""
+"""Ranks of torchrun or SLURM on several nodes, without MPI: nodes are linked if possible."""
 
 from __future__ import annotations
 

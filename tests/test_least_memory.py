@@ -1,4 +1,4 @@
-"""A window that does not fit the memory is refused with the least that works; the order never changes for it."""
+"""A window that exceeds the memory is refused with the minimum; the order never changes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def records(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def nothing_stays():
-    """Whatever happens, the directory where ranks meet is empty in the end, and no shared memory has a name."""
+    """Check at the end that the ranks' directory is empty and no shared memory has a name."""
     yield
     place = Path(os.environ["FOREBAY_RUNTIME_DIR"])
     assert sorted(one.name for one in place.iterdir()) == [] if place.exists() else True
@@ -138,7 +138,7 @@ def test_a_node_that_cannot_make_the_loader_says_so_to_all(pool, records):
 
 
 def names_more(texts, expected):
-    """Whether texts name more ranks as missing than are expected: on a busy machine some others came late too."""
+    """Return whether texts name more missing ranks than expected, as on a busy machine."""
     named = [set(re.findall(r"\d+", re.search(r"ranks? ([\d, -]+)", text)[1])) for text in texts]
     assert all(names >= expected or any("-" in text for text in texts) for names in named), texts
     return any(names != expected for names in named)

@@ -1,4 +1,4 @@
-"""The lives of loaders on several ranks: breaks, jumps, forks, interrupts, exits, disagreements; storage that changes."""
+"""Loader lives on several ranks: breaks, jumps, forks, interrupts, exits, changed storage."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def go():
     dataset = forebay.open(sys.argv[1], schema="caffe-datum")
     with forebay.Loader(dataset, 10, order="sequential", bad_samples="skip", epochs=1, world="single") as loader:
         it = iter(loader)
-        # Sample 25 is replaced while the batch before it is handed out; nobody has taken the event
-        # yet.
+        # Sample 25 is replaced while the loader delivers the batch before it; the event is still
+        # queued.
         next(it)
         if not os.fork():
             os._exit(child())

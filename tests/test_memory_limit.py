@@ -1,4 +1,4 @@
-"""At a limit on memory: a default loader takes what the limit leaves, and an error names the limit, never a rank."""
+"""A limit on memory: a default loader fits within it, and an error names it, never a rank."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Ranks under MPI, Open MPI's wheel and MPICH's: found by themselves on one node and on several, every sample once together; a
-death or an error ends the job, and a launcher of another MPI is an error."""
+"""Ranks under MPI, by Open MPI's wheel and MPICH's: detected on one node and on several.
+
+Together they deliver each sample once. A death or an error ends the job; a launcher of another MPI
+is an error.
+"""
 
 from __future__ import annotations
 
@@ -264,7 +267,7 @@ def test_an_mpi_that_survives_deaths_is_asked_who_died(tmp_path, records):
 import signal
 from mpi4py import MPI
 comm = MPI.COMM_WORLD
-# Every rank is a node of its own, so that nobody watches the other's process.
+# Every rank is a node of its own, so that no rank watches the other's process.
 world = forebay.World(rank=comm.rank, size=comm.size, comm=comm, node=comm.rank)
 if comm.rank == 1:
     module = importlib.import_module("forebay.loader")
@@ -273,7 +276,7 @@ try:
     forebay.Loader(sys.argv[1], 4, memory="32MiB", world=world)
 except forebay.PeerLostError as error:
     emit([comm.rank, str(error)])
-# Whoever finalises waits for the dead; whoever ends first must not be taken for one.
+# MPI_Finalize waits for dead ranks; a rank that ends first must not count as dead.
 open(f"{sys.argv[2]}.{comm.rank}", "w").close()
 while not all(os.path.exists(f"{sys.argv[2]}.{rank}") for rank in (0, 2)):
     time.sleep(0.01)

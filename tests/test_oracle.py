@@ -1,4 +1,4 @@
-"""py-lmdb as the oracle: every sample and every batch equals what it reads, over a generated family of databases."""
+"""py-lmdb as the oracle: all samples and batches are equal, over generated databases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = {
 
 
 def generate(path, rng, kind, engine, *, ordered, commit_every, churn, subdir, name):
-    """Write a database in this way and return its values in the order of its keys, as py-lmdb reads them."""
+    """Write a database in this way; return its values in key order, as py-lmdb reads them."""
     count, length = KINDS[kind]
     with lmdb.open(
         str(path), map_size=1 << 30, subdir=subdir, max_dbs=4, sync=False, lib_version=engine
@@ -162,7 +162,7 @@ def varint(value):
 
 
 def datum(shape, label, *, data=None, floats=None, packed=False, encoded=None):
-    """A Datum in protobuf's wire format: uint8 data, float_data (packed or not), or an encoded image."""
+    """Return a Datum in wire format: uint8 data, float_data (packed or not), or an image."""
     out = b"".join(bytes([tag]) + varint(size) for tag, size in zip((0x08, 0x10, 0x18), shape, strict=True))
     if data is not None:
         out += b"\x22" + varint(len(data)) + data

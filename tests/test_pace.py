@@ -1,4 +1,4 @@
-"""Whether reading keeps up with computing: said with its numbers, in both directions, and with the advice that follows."""
+"""Whether reading keeps up with computing: reported with its numbers and advice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def measured(
     limit=1000.0,
     order="group",
 ):
-    """Return a result of one row: 10 s of computing, 20 s in all; the engine's readers unless there are none."""
+    """Return a result of one row: 10 s of computing in 20 s; with the engine's readers or none."""
     row = {
         "name": f"forebay@{order}",
         "status": "ok",

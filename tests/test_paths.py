@@ -1,4 +1,4 @@
-"""Paths: braces, patterns, what does not exist, addresses; and the numbers by which a dataset gives samples."""
+"""Paths: braces, patterns, missing files, addresses; and the indices of a dataset."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The emulator from Python: mounts are found, servers are started, joined, asked, and gone in the end."""
-
-# Fixtures are imported by their names, which arguments of tests then repeat.
+"""The emulator from Python: find mounts; start, join, query and end servers."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def test_a_server_is_started_found_asked_and_ended(backing, points, mounted, tmp
     assert stat.S_IMODE(mounted.socket.stat().st_mode) == 0o600
     assert pfs.Server.of(points[1] / "file").pid == mounted.pid
     assert {one.mount for one in pfs.list_mounts()} >= set(points)
-    # It has left our session and is nobody's child here.
+    # It has left our session and has no parent here.
     assert os.getsid(mounted.pid) == mounted.pid
     with pytest.raises(ChildProcessError):
         os.waitpid(mounted.pid, os.WNOHANG)
@@ -296,7 +294,7 @@ def test_sigterm_unmounts_everything(points, mounted, tmp_path, busy):
         assert list(mounted.socket.parent.iterdir()) == []
     finally:
         if held:
-            # The kernel tells at the close too that nobody is there.
+            # The kernel also reports at the close that no server is left.
             with contextlib.suppress(OSError):
                 held.close()
 

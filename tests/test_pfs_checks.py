@@ -1,6 +1,4 @@
-"""What is looked at before anything is mounted: the mount table, directories, options, answers of a server."""
-
-# Fixtures are imported by their names, which arguments of tests then repeat.
+"""Checks before a mount: the mount table, directories, options, answers of a server."""
 
 from __future__ import annotations
 

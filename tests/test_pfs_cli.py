@@ -1,7 +1,5 @@
 """``forebay pfs``: from mount to unmount, what it prints, its exit codes and messages."""
 
-# Fixtures are imported by their names, which arguments of tests then repeat.
-
 from __future__ import annotations
 
 import errno

@@ -1,4 +1,4 @@
-"""Promises on one node: the same samples in every way, exact cover, resume; memory; given orders."""
+"""Promises on one node: equal samples in every way, exact cover, resume, memory, orders."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_given_order_that_fails_in_a_later_epoch_leaves_a_loader_that_works(ev
 @pytest.mark.parametrize("odd", [0, 1, 2])
 @pytest.mark.parametrize("first", ["together", "odd", "others"])
 def test_ranks_that_set_different_epochs_are_all_told(pool, even, odd, first):
-    # Whoever asks first leaves first, with the error; the last one must not go on alone.
+    # The first rank to ask leaves first, with the error; the last must not go on alone.
     def actions(rank):
         late = {"together": False, "odd": rank != odd, "others": rank == odd}[first]
         return [{"pause": 0.05 if late else 0}, {"epoch": 6 if rank == odd else 5}]

@@ -139,7 +139,7 @@ def test_any_other_history_is_refused_and_never_wrong(tmp_path, kind):
 
 
 def declare_and_verify(dataset, history, directory):
-    """Declare the recipe; one that passes sixteen leaves is compared with all records, as a derived one is."""
+    """Declare the recipe; one that passes sixteen leaves is then compared with all records."""
     dataset.native.declare_recipe(str(history.declare(directory)))
     found = dataset.native.verify()
     if found["no_recipe"]:
@@ -453,7 +453,7 @@ def test_other_releases_of_the_library_put_records_in_the_same_places(tmp_path, 
 
 @pytest.fixture(scope="module")
 def writers(tmp_path_factory):
-    """Programs that write with pages of any size, one per library: built from the sources that py-lmdb brings along."""
+    """Programs that write with any page size, one per library: built from py-lmdb's sources."""
     if not os.environ.get("FOREBAY_LONG_TESTS"):
         pytest.skip("downloads and builds the sources of LMDB: `make test-long`")
     directory = tmp_path_factory.mktemp("sources")

@@ -76,7 +76,7 @@ def start(size, path, options, code=RANK, each=None):
 
 
 def finish(ranks):
-    """Wait for ranks; return (exit code, stdout, stderr) of each. None is left, whatever happens."""
+    """Wait for ranks; return (exit code, stdout, stderr) of each; end all that remain."""
     end = time.monotonic() + support.DEADLINE_S
     try:
         return [rank.finish(end - time.monotonic()) for rank in ranks]

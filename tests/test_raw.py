@@ -1,4 +1,4 @@
-"""Raw files: records of one size, described by the caller; numpy's structured types are the oracle."""
+"""Raw files of fixed-size records that the caller describes; numpy's structures are the oracle."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_files_of_two_formats_are_no_dataset(tmp_path, small_lmdb):
         forebay.open([small_lmdb, path])
 
 
-def test_rungs_that_walk_refuse_what_is_not_lmdb(tmp_path, says):
+def test_steps_that_walk_refuse_what_is_not_lmdb(tmp_path, says):
     path = tmp_path / "x.bin"
     path.write_bytes(bytes(70))
     dataset = forebay.open(path, record_bytes=10)

@@ -1,4 +1,4 @@
-"""RecordIO: files of MXNet 1.9.1, with parts, with and without an index file, plain and of images."""
+"""RecordIO: files of MXNet 1.9.1, with parts, with and without an index file, with images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts the samples of files of arrays: their first axis, or nothing, where each file is one sample."""
+"""The sample axis of array files: the first axis, or none, so that a file is one sample."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def image(number, shape=SHAPE):
 
 
 def write_hdf5(directory, files=3, **options):
-    """Files without a sample dimension: an image, a mask that shares two axes with it, a number, a name."""
+    """Files without a sample axis: an image, a mask that shares two axes with it, scalars."""
     directory.mkdir(exist_ok=True)
     for number in range(files):
         with h5py.File(directory / f"{number}.h5", "w") as file:

@@ -58,7 +58,7 @@ def test_what_a_killed_process_left_is_removed(place):
 
 
 def test_nothing_else_is_taken_for_leftovers(place):
-    # Made like ours, but of somebody's own; open to others; behind a link.
+    # Like ours, but without our marker; open to others; behind a link.
     for name in ("own", "open", "other"):
         (place / f"{PREFIX}{name}").mkdir(mode=0o700)
         (place / f"{PREFIX}{name}" / "lock").write_text("")

@@ -1,4 +1,4 @@
-"""Shuffle quality is told with its numbers, and a training that is too long for its groups is warned of once."""
+"""Shuffle quality is reported; one warning says that a training is too long for its groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bad_samples="skip"``: the nearest earlier good sample of the order stands in, on any number of ranks."""
+"""``bad_samples="skip"``: the nearest earlier good sample replaces a bad one, on any ranks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Storage that fails in a stretch: it is given its time once for each block, and what can be read is delivered."""
-
-# Fixtures are imported by their names, which arguments of tests then repeat.
+"""Storage that fails for a range: one timeout per block; the readable rest is delivered."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Waits: for storage that does not answer, within the limit and no longer; for a rank that is slow or stopped, without limit.
+"""Waits: for stalled storage up to the limit; for a slow or stopped rank without limit.
 
 The emulated file system stalls for an hour, so whatever these tests see happens while storage
 stalls: they hold no watch.
 """
-
-# Fixtures are imported by their names, which arguments of tests then repeat.
 
 from __future__ import annotations
 

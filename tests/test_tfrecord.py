@@ -1,4 +1,4 @@
-"""TFRecord: framing and tf.train.Example, against the reader and writer of the `tfrecord` package and protobuf itself."""
+"""TFRecord: framing and tf.train.Example, against the `tfrecord` package and protobuf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At a limit of threads: what can go on does so with fewer, what cannot names the limit; nothing panics."""
+"""A limit of threads: loaders continue with fewer, or an error names the limit; no panic."""
 
 from __future__ import annotations
 

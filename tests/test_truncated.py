@@ -1,4 +1,4 @@
-"""A mapped file that is cut off under the reader is an error; a SIGBUS that is none of ours stays what it was."""
+"""A mapped file truncated in use is an error; the SIGBUS handlers of others stay."""
 
 from __future__ import annotations
 

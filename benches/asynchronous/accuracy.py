@@ -1,4 +1,4 @@
-"""Does the order matter to a training: a two-layer network in numpy on real digits, several seeds, epoch by epoch.
+"""The effect of the order on a training: a two-layer network on real digits, several seeds.
 
 The images are scikit-learn's handwritten digits, varied as those of `forebay demo`; the held-out
 ones are never trained on. They are kept in two npz files of the same samples: mixed, as data sets
@@ -36,7 +36,7 @@ ORDERS = {
 
 
 def accuracy(study: Study) -> list[Row]:
-    """Accuracy on held-out images after each epoch, global against group shuffle: means of the seeds, and the noise."""
+    """Accuracy on held-out images per epoch, global against group shuffle: means and noise."""
     seeds, epochs, batch, samples = study.pick((SEEDS, EPOCHS, BATCH, SAMPLES), TINY)
     paths, images, labels = digits(study.directory, samples)
     rows: list[Row] = []
@@ -55,7 +55,7 @@ def accuracy(study: Study) -> list[Row]:
 
 
 def against(base: np.ndarray, last: np.ndarray) -> Row:
-    """Compare two sets of final accuracies: difference, Welch's t, and whether zero is in its 95 % interval."""
+    """Compare two sets of final accuracies: the difference, Welch's t, the 95 % verdict."""
     if base is last:
         return {}
     difference = float(last.mean() - base.mean())
@@ -73,7 +73,7 @@ def against(base: np.ndarray, last: np.ndarray) -> Row:
 
 
 def quantile(freedom: float) -> float:
-    """Return the 97.5 % quantile of Student's distribution, for whole degrees of freedom from a table, rounded down."""
+    """Return the 97.5 % quantile of Student's t from a table of degrees of freedom."""
     known = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23]
     return known[min(max(int(freedom), 1), len(known)) - 1]
 

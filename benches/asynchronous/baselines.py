@@ -1,4 +1,6 @@
-"""Programs that read one sample at a time, as the paper's rows *TF* and *TF-Pre* do, for ``forebay bench --baseline``.
+"""Programs that read one sample at a time, for ``forebay bench --baseline``.
+
+They stand for the paper's rows *TF* and *TF-Pre*.
 
 Re-implementations: the paper's public code is a callback of tf.data that opens HDF5 with h5py and
 copies one sample after another, in an order shuffled anew for every epoch. `h5py-random` is that

@@ -29,7 +29,7 @@ LEVEL = 4
 
 
 def gzip(study: Study) -> list[Row]:
-    """Decoded bytes per second of gzip HDF5 on two cores, sequential and in group order, against h5py."""
+    """Decoded bytes per second of gzip HDF5 on two cores, sequential and group, against h5py."""
     found: list[Row] = []
     for size, (values, batch) in SIZES.items():
         count = study.pick(DATA_BYTES, TINY_BYTES) // (2 * values)
@@ -100,7 +100,7 @@ def ours(path: Path, batch: int, order: str) -> Iterator[np.ndarray]:
 
 
 def theirs(path: Path, batch: int, rows: int, order: str) -> Iterator[np.ndarray]:
-    """Chunk after chunk: in the order of the file, or shuffled, with the samples of four chunks shuffled together."""
+    """Read chunk after chunk: in file order, or shuffled within batches of four shuffled chunks."""
     import h5py
 
     generator = np.random.default_rng()

@@ -1,4 +1,4 @@
-"""One set of samples in every format: a raw file of noise, and what ``forebay convert`` and h5py make of it.
+"""One set of samples in each format: noise, converted by ``forebay convert`` and h5py.
 
 Each format is written by its own library, as ``forebay convert`` does. Chunked HDF5 and folders,
 which it does not write, are written here, by h5py and by the file system.

@@ -1,4 +1,4 @@
-"""Exposed I/O of the paper's two applications, scaled: one sample at a time against groups, one buffer against two.
+"""Exposed I/O of the paper's two applications, scaled: samples or groups, one buffer or two.
 
 In order, for each number of ranks: `async` reads the epoch without computing, which tells what
 reading takes; a step then computes as much longer than it reads as in the paper (tables II to V:
@@ -26,8 +26,9 @@ SHAPES = ((1, 1), (4, 4), (16, 4))
 """Ranks and nodes."""
 
 MOST_RATIO = 2.0
-"""Compute over reading: the paper's 8 and 13.9 on Summit would take minutes and be easier. Where the paper's reading is slower
-than its computing, that is run on 16 ranks only, beside this.
+"""Largest ratio of compute to reading; the paper's 8 and 13.9 would take minutes and be easier.
+
+Where the paper reads slower than it computes, a row of 16 ranks has that ratio as well.
 """
 
 # With the factor that "auto" gives lustre-hdd a seek takes 300 ms, and a few samples one at a time
@@ -99,7 +100,7 @@ PAPERS = {
 
 
 def exposed(study: Study, preset: str, name: str) -> list[Row]:
-    """Exposed I/O of an epoch, start-up told apart, page caches empty; against one sample per read, and the paper's tables."""
+    """Exposed I/O of a cold epoch, start-up apart, against single samples and the paper."""
     application = APPLICATIONS[name]
     samples = study.pick(application.samples, application.tiny_samples)
     path = application.path(study)
@@ -146,7 +147,7 @@ def micros(seconds: float) -> str:
 
 
 def lines(part: Result, whole: Result, samples: int, paper: dict[str, Any]) -> list[Row]:
-    """Rows of both benches; exposed seconds of those that read sample by sample are carried over to the epoch."""
+    """Rows of both benches; exposed seconds of single-sample rows are scaled to the epoch."""
     carried = samples / ((part["steps"] - 1) * part["global_batch"])
     found = []
     for result, factor in ((part, carried), (whole, 1.0)):

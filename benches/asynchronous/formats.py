@@ -1,4 +1,4 @@
-"""Group order of every format, cold, against what the storage gives to one that reads a file from front to end.
+"""Group order of each format, cold, against the storage's sequential rate of one file.
 
 In order, for each format: it is made, indexed, and mounted on an emulated file system; then the
 epoch and `forebay limit` take turns, each from an empty page cache: one process, from asking for
@@ -31,13 +31,13 @@ SIZES = {"3k": (3_072, 64, 256), "110k": (114_660, 32, 32)}
 """Bytes of a sample; samples of a tiny run, in groups of 64; batch."""
 DATA_BYTES = 768 << 20
 FOLDER_SAMPLES = 2048
-"""A file takes requests of its own, however small, and these take as long as the file system says."""
+"""Each file costs at least one request, however small, of the file system's latency."""
 BLOCK_BYTES = 4 << 20
 LIMIT_SECONDS = 1.0
 
 
 def formats_limit(study: Study, size: str) -> list[Row]:
-    """Bytes fetched per second, of what `forebay limit` reads from front to end there (of folders: of the raw file)."""
+    """Bytes fetched per second over `forebay limit` on the file (of a folder: the raw file)."""
     sample_bytes, tiny, batch = SIZES[size]
     raw_rates: dict[str, float] = {}
     rows: list[Row] = []
@@ -94,7 +94,7 @@ def measure(
 
 
 def limit_of(server: pfs.Server, mount: Path, file: Path) -> float:
-    """Return what `forebay limit` finds, in MiB/s: the best of one stream, and of O_DIRECT with one and with four threads."""
+    """Return `forebay limit` [MiB/s]: the best of one stream, and O_DIRECT with 1 and 4 threads."""
     rates = []
     for kind, threads in LIMIT_KINDS:
         server.drop_caches(mount)
@@ -106,7 +106,7 @@ def limit_of(server: pfs.Server, mount: Path, file: Path) -> float:
 
 
 def epoch(dataset: forebay.Dataset, batch: int) -> tuple[float, float]:
-    """Seconds of making a loader, and of an epoch from asking for its first batch to the last one."""
+    """Seconds to make a loader, and of an epoch from its first request to its last batch."""
     begun = time.perf_counter()
     with forebay.Loader(dataset, batch, order="group", epochs=1, last="short", world="single") as loader:
         made = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the first opening of large data costs: a million small files, and 100 GB of TFRecord, which is sparse.
+"""The first opening of large data: a million small files, and 100 GB of sparse TFRecord.
 
 `forebay index` runs as a process of its own, with a sidecar cache of its own, so that its peak of
 memory is its own; that of an index of one sample is told beside it, since it is what Python and the
@@ -35,7 +35,7 @@ DROP = Path("/proc/sys/vm/drop_caches")
 
 
 def index(study: Study) -> list[Row]:
-    """`forebay index` of a folder of a million small files, and of 100 GB of TFRecord: seconds, memory, bytes read, sidecar."""
+    """`forebay index` of a million small files and 100 GB of TFRecord: seconds, memory, bytes."""
     study.directory.mkdir(parents=True, exist_ok=True)
     lines = []
     with tempfile.TemporaryDirectory(dir=study.directory) as scratch:

@@ -1,4 +1,4 @@
-"""Warm epochs: raw bytes to batches of numpy arrays, one process, everything in the page cache; rows take turns.
+"""Warm epochs: raw bytes to batches of numpy arrays, one process; rows take turns.
 
 Every row shuffles as it usually does, over about as many samples: Forebay in group order; tf.data
 and webdataset with a shuffle buffer of one of its windows, behind a file read from front to end;
@@ -27,7 +27,7 @@ from forebay import Group
 from sections import Row
 
 SIZES = {"3k": (3_072, 512, 4, 256), "110k": (114_660, 32, 4, 32)}
-"""Bytes of a sample, samples of a group, groups of a window (what Forebay would take by itself), samples of a batch."""
+"""Bytes per sample, samples per group, groups per window (our default), samples per batch."""
 DATA_BYTES = 768 << 20
 TINY_SAMPLES = 4096
 
@@ -35,7 +35,7 @@ Epoch = Callable[[Path], Iterator[np.ndarray]]
 
 
 def warm(study: Study) -> list[Row]:
-    """Warm epochs, raw bytes to batches, against tf.data, webdataset and h5py on the same data and kind of order."""
+    """Warm epochs, raw bytes to batches, against tf.data, webdataset and h5py on equal data."""
     found: list[Row] = []
     for size, shape in SIZES.items():
         count = study.pick(DATA_BYTES, TINY_SAMPLES * 3_072) // shape[0]

@@ -1,1 +1,1 @@
-"""Forebay's benchmarks: a harness, data sets, plain baselines, and one module per family of rows."""
+"""Forebay's benchmarks: a harness, data sets, plain baselines, one module per row family."""

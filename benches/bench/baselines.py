@@ -63,7 +63,7 @@ class Plain:
         return timed(call)
 
     def batch(self, number: int, length: int, batch: int) -> np.ndarray:
-        """What the last copy or read left in slot `number` of the first thread's part of the pool."""
+        """Return slot `number` of the first thread's pool, as the last copy or read left it."""
         first = number * batch * length
         return self._pool_view[first : first + batch * length].reshape(batch, length)
 

@@ -1,4 +1,4 @@
-"""The data sets: real LMDB files written by py-lmdb, and `.npy` files of the same bytes, made once and kept.
+"""The data sets: LMDB files by py-lmdb, and `.npy` files of the same bytes; made once, kept.
 
 Contents are random bytes from a fixed seed; keys are ``%08d`` in order, a transaction per 1,000
 samples, as Caffe's tools write. A directory is renamed into place when it is complete.
@@ -110,7 +110,7 @@ def warm(path: Path) -> None:
 
 
 def drop(path: Path) -> None:
-    """Empty the page cache of a file that nobody has mapped."""
+    """Drop the page cache of a file that no process has mapped."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -89,9 +89,7 @@ class Feed:
 
 
 def settle(longest_s: float = 2.0) -> None:
-    """Wait until this process's threads have stopped working (reading ahead), so that others are measured
-    alone.
-    """
+    """Wait until the threads of this process are idle, so that others are measured alone."""
     end = time.monotonic() + longest_s
     while time.monotonic() < end:
         before = time.process_time()

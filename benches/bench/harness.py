@@ -75,7 +75,7 @@ class Row:
 
 
 def in_turn(measures: dict[str, Callable[[], float]], repetitions: int) -> dict[str, list[float]]:
-    """Seconds of each measure, by name; the measures return their own seconds and are run in turn."""
+    """Return the seconds of each measure, by name; measures return seconds and run in turn."""
     for _ in range(min(WARM_UPS, repetitions)):
         for measure in measures.values():
             measure()

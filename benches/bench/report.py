@@ -29,7 +29,7 @@ class Line:
         return "yes" if self.met else "NO"
 
     def stored(self) -> dict[str, Any]:
-        """The row in docs/results/data/core.json; one that was not measured has no figure, and says why."""
+        """The row in docs/results/data/core.json; an unmeasured row has a reason, no figure."""
         row, found = self.row, self.outcome
         figure = {"why_not": self.why_not}
         if found is not None:

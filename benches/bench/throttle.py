@@ -1,5 +1,4 @@
-"""A disk made slow: the blkio controller of control groups v1 limits what one process reads from a block
-device.
+"""A slow disk: the blkio controller of cgroups v1 limits a process's reads of a block device.
 
 Unthrottled, a virtual disk is cached by its host and proves nothing. The limit holds for buffered
 and for direct reads, within about 10 %, and binds processes, so the measured one is a child that
@@ -20,7 +19,7 @@ _ROOT = Path("/sys/fs/cgroup/blkio")
 
 
 def device_of(path: Path) -> str:
-    """Major and minor number of the whole disk that a path lives on, as the controller wants them."""
+    """Return the major and minor number of the disk of a path, as the controller expects them."""
     number = path.stat().st_dev
     device = f"{os.major(number)}:{os.minor(number)}"
     entry = Path("/sys/dev/block", device)
@@ -34,7 +33,7 @@ def device_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def group(path: Path, bytes_per_s: int) -> Iterator[Path]:
-    """A control group whose members read at most so fast from the disk under `path`; gone afterwards."""
+    """Make a control group that limits reads of the disk of `path`; remove it at the end."""
     device = device_of(path)
     directory = _ROOT / f"forebay-bench-{os.getpid()}"
     try:

@@ -1,4 +1,4 @@
-"""Forebay moves training samples from shared storage into the memory of every rank.
+"""Move training samples from shared storage into the memory of every rank.
 
     import forebay
 

@@ -1,4 +1,4 @@
-"""Expand braces in paths as bash does: ``{0000..0131}``, ``{a..e}``, ``{0..9..3}``, ``{train,val}``.
+"""Expand braces in paths as bash does: ``{0000..0131}``, ``{a..e}``, ``{0..9..3}``, ``{x,y}``.
 
 A text is cut into parts once; how many paths it stands for is known before one is made. As in bash,
 the first braces change slowest; a range has leading zeros where one of its ends has; braces that

@@ -1,4 +1,4 @@
-"""What every module of the package needs: errors, the version, the detection of forks."""
+"""Common needs of all modules: errors, the version, the detection of forks."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from forebay.config import Config, ShuffleQuality
 _KIB = 1 << 10
 _MIB = 1 << 20
 
-# What happens instead of what was wanted.
+# What the loader does instead of what was requested.
 _INSTEAD = {
     "recipe": "the ordinary index is used, not one computed from a recipe",
     "mapping": "the files are not mapped but read by pread",

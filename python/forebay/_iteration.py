@@ -1,10 +1,11 @@
-"""One pass over a loader: the batches of an epoch, and where the loader stands meanwhile.
+"""Iterators of a loader: the batches of an epoch, and the position of the loader meanwhile.
 
-An iteration begins with its first ``next``: until then an iterator changes nothing. The engine
-numbers iterations under its own lock, and an iterator with another number than the newest is stale;
-so threads that iterate one loader at once get an error instead of each other's batches. The
-position counts batches that were handed out. It is one tuple in an object that loader and iteration
-share, so that any thread and any signal handler reads it whole.
+An iteration begins with its first ``next``; until then an iterator changes nothing. The engine
+numbers iterations under its own lock, and an iterator without the newest number is stale. Threads
+that iterate one loader at once therefore get an error instead of each other's batches.
+
+The position counts delivered batches. It is one tuple in an object that the loader and the
+iteration share, so that any thread and any signal handler reads it whole.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class Position(NamedTuple):
-    """The place of a batch in the run.
+    """Position of a batch in the run: its epoch and step.
 
     Attributes
     ----------
@@ -41,18 +42,19 @@ class Position(NamedTuple):
 
 
 class Batch(dict[str, Any]):
-    """One step's samples of this rank: field name → array, or a list of arrays where the length varies.
+    """The samples of this rank and one step: field name → array.
 
-    Arrays of fixed size have the shape (samples, then the shape of the field) and are views of the
-    rank's own buffer: writable, and given back for later batches when the last view of them is
-    dropped. One raw field is called ``data``.
+    A field of fixed size is an array of shape ``(samples, *field_shape)``. It is a writable
+    view of a batch buffer of the rank; when the last view is dropped, the loader fills the buffer
+    with a later batch. A field whose length varies is a list of one array per sample. A raw record
+    is one field, ``data``.
 
     Attributes
     ----------
     indices : ndarray of int64, shape (samples,)
         Sample ids, in the order of the batch; a copy, which keeps no buffer.
     position : Position
-        Epoch and step; :meth:`Loader.state_at` turns it into the state behind this batch.
+        Epoch and step; :meth:`Loader.state_at` returns the state after this batch.
     """
 
     __slots__ = ("indices", "position")
@@ -64,10 +66,10 @@ class Batch(dict[str, Any]):
 
 
 class Progress:
-    """Where a loader stands: epoch, step, and whether an iteration was begun in that epoch.
+    """Position of a loader: epoch, step, and whether an iteration has begun in that epoch.
 
-    One tuple, so that it is read and written whole from any thread and any signal handler. An
-    iteration that is stale keeps writing to its own object, which its loader has left behind.
+    It is one tuple, so that any thread and any signal handler reads and writes it whole. A stale
+    iteration still writes to its own object, which the loader no longer uses.
     """
 
     __slots__ = ("place",)
@@ -93,18 +95,20 @@ class _Owner(Protocol):
 
 
 class Iteration:
-    """One way through the rest of an epoch. It keeps no batch, so that the caller alone decides when a buffer is free."""
+    """Iterate the rest of an epoch.
+
+    An iteration keeps no batch, so that only the caller decides when a buffer is free.
+    """
 
     __slots__ = ("_decode", "_engine", "_loader", "_lock", "_number", "_progress")
-    _engine: _native.Engine  # these two: from the first `next` on
+    _engine: _native.Engine  # set by the first `next`, like `_number`
     _number: int
 
     def __init__(self, loader: _Owner) -> None:
         self._loader: _Owner | None = loader
         self._decode = loader._decode
         self._progress = _NOT_BEGUN
-        # Threads that share an iterator take turns, so that positions are counted in the order of
-        # the batches.
+        # Serializes threads that share an iterator, so that positions follow the order of batches.
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iteration:
@@ -114,7 +118,7 @@ class Iteration:
         loader = self._loader
         if loader is None:
             raise StopIteration
-        loader._check_process()  # before the lock: a forked child may find it locked for ever
+        loader._check_process()  # before the lock, which a forked child may find locked
         with self._lock:
             if loader._progress is not self._progress:
                 if self._progress is not _NOT_BEGUN:
@@ -137,7 +141,7 @@ class Iteration:
         return batch if self._decode is None else self._decode(batch)
 
     def _end(self) -> None:
-        """Come to the end of the epoch; the loader stands at the next one."""
+        """End the iteration; the loader is now at the next epoch."""
         if self._loader is not None:
             self._loader = None
             self.__class__ = _Ended
@@ -156,7 +160,10 @@ class Iteration:
 
 
 class _Ended(Iteration):
-    """An iteration that came to its end. A Ctrl-C that arrives inside ``__del__`` is lost, and epochs may be short."""
+    """An iteration that has ended. Its ``__del__`` does nothing.
+
+    Python discards a Ctrl-C that arrives inside ``__del__``, which matters where epochs are short.
+    """
 
     __slots__ = ()
 

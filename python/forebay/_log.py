@@ -1,6 +1,6 @@
 """The engine's events in Python's ``logging``, under the name ``forebay``.
 
-The native module calls this one whenever Python code calls it, or waits in it: engine threads never
+The native module logs events whenever Python code calls it or waits in it; engine threads never
 wait for the interpreter. A record has the time of its event, and its fields as the dictionary
 ``record.fields``; docs/logging.md lists them.
 """
@@ -26,7 +26,7 @@ _logger.addHandler(logging.NullHandler())
 
 
 class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to stderr in programs that have set up no logging of their own."""
+    """A handler that writes to stderr in programs without logging of their own."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not logging.getLogger().handlers

@@ -1,8 +1,8 @@
-"""What a loader decided and found, as facts: :attr:`Loader.config`.
+"""What a loader decided and found, as values: :attr:`Loader.config`.
 
-A :class:`Config` is a frozen value, made anew by each access. Only ``now``, ``fallbacks`` and the
-epochs of the shuffle quality differ from one access to the next. :func:`dataclasses.asdict` makes a
-dictionary that ``json`` can write. :meth:`Loader.explain` renders the same facts as text.
+Each access returns a new, frozen :class:`Config`. Between two accesses only ``now``, ``fallbacks``
+and the epochs of the shuffle quality may differ. :func:`dataclasses.asdict` makes a dictionary that
+``json`` can write. :meth:`Loader.explain` renders the same facts as text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Data:
     unit_samples: int
     """Samples that are decoded together; 1 where each stands alone."""
     fields: Mapping[str, tuple[str, tuple[int, ...] | None]]
-    """Field name → (numpy dtype name, shape of one sample); a shape of None means that the length varies."""
+    """Field name → (numpy dtype name, shape of one sample); shape None: the length varies."""
     file_system: str
     """Kind of the file system, such as ``ext4``; several are joined by ``and``."""
     is_local: bool
@@ -60,7 +60,10 @@ class GroupSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleQuality:
-    """How well an order shuffles; docs/orders.md has the formulas. From ``groups`` on: None where no bound applies."""
+    """How well an order shuffles; docs/orders.md has the formulas.
+
+    ``groups`` and the fields after it are None where no bound applies.
+    """
 
     order_entropy: float | None
     """Entropy relative to a full shuffle: 1 for a full shuffle, 0 for none."""
@@ -77,7 +80,10 @@ class ShuffleQuality:
     within_bound: bool | None
     """Whether ``epochs`` is below ``proven_epochs``."""
     suggested_group: GroupSize | None
-    """The smallest groups that would do where ``within_bound`` is False; None where the data set is too small for them."""
+    """The smallest groups within the bound, where ``within_bound`` is False.
+
+    None where the data set is too small for them.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +115,8 @@ class Index:
     """Where the index came from."""
 
     source: str
-    """``sidecar``; ``build``: built for this loader; ``recipe``: computed; ``scan``: one process walked through all records."""
+    """``sidecar``: loaded; ``build``: built for this loader; ``recipe``: computed from a recipe;
+    ``scan``: one process walked all records."""
     verified: bool | None = None
     """Of a recipe: whether it was compared with all records."""
     recipe_bytes: int | None = None
@@ -117,7 +124,7 @@ class Index:
     path: str | None = None
     """Of a recipe: its file."""
     scanning_node: str | None = None
-    """Of a scan: the node whose leader walked: ``this``, ``other``, or ``each`` where nodes are not linked."""
+    """Of a scan: whose leader walked: ``this`` node, ``other``, or ``each`` without links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +134,8 @@ class Reading:
     locate: str
     """How samples are found: ``Strategy(locate=)``."""
     io_mode: str
-    """``planned``: readers read for all ranks of the node; ``mapped``: each rank copies from its own mapping;
-    ``cursor_walk``: records are found by walking through a mapping."""
+    """``planned``: readers read for all ranks of the node; ``mapped``: each rank copies from its
+    own mapping; ``cursor_walk``: readers or ranks find records by walking a mapping."""
     roots: bool
     """Whether the readers are LMDBIO's roots, which alone touch storage."""
     access: str
@@ -138,9 +145,9 @@ class Reading:
     drops_behind: bool
     """Whether readers drop what they have read from the page cache, because the files exceed it."""
     mapping: str
-    """``none``; ``cold``: the files are mapped; ``resident``: they are, and were found in the page cache."""
+    """``none``; ``cold``: the files are mapped; ``resident``: they are, and in the page cache."""
     read_ahead: str
-    """What asks storage for bytes before they are read: ``kernel``, ``announced`` (the readers) or ``off``."""
+    """What prefetches from storage: ``kernel``, ``announced`` (the readers announce) or ``off``."""
     readers: int
     """Reader threads of the node; 0 where each rank gets its samples itself."""
     max_read_bytes: int
@@ -164,7 +171,7 @@ class Memory:
     is_default: bool
     """Whether that is the default."""
     bound: str
-    """What bounds ``memory=``: ``free`` memory, or the ``address_space`` that ``ulimit -v`` leaves."""
+    """What bounds ``memory=``: ``free`` memory, or the ``address_space`` left by ``ulimit -v``."""
     bound_bytes: int
     """How much that is."""
     is_half_of_address_space: bool
@@ -193,12 +200,12 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """Something that is done in another way than was wanted."""
+    """Something that the loader does in another way than requested."""
 
     wanted: str
-    """What was wanted; docs/metrics.md lists the values, and what happens instead."""
+    """What was requested; docs/metrics.md lists the values, and what happens instead."""
     reason: str
-    """Why it could not be had, for people."""
+    """Why it is impossible, as text for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +221,7 @@ class Now:
     stagger_groups: int | None
     """Groups of nodes that take turns; None without turns."""
     all_batch_buffers_kept: bool
-    """Whether the script keeps all batch buffers, so that batches are copied into private memory."""
+    """Whether the script keeps all batch buffers; batches are then copied into private memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +231,8 @@ class Given:
     value: str
     """The value as text."""
     origin: str
-    """The argument as ``name=``, the environment variable, or ``file: name`` of the configuration file."""
+    """Where it was given: the argument as ``name=``, the environment variable, or ``file: name`` of
+    the configuration file."""
 
     @property
     def is_argument(self) -> bool:
@@ -234,7 +242,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What a loader decided and found, and what it could not have."""
+    """What a loader decided and found, and its fallbacks."""
 
     strategy: Strategy
     """What was asked for."""
@@ -253,13 +261,13 @@ class Config:
     linked_nodes: int | None
     """Nodes whose leaders are linked; None without links."""
     fallbacks: tuple[Fallback, ...]
-    """What is done in another way than was wanted, one for each thing that was wanted."""
+    """What the loader does in another way than requested, one for each request."""
     now: Now
     """What changes while the loader lives."""
 
 
 def from_engine(found: Mapping[str, Any], options: Resolved) -> Config:
-    """Make a :class:`Config` of the facts of an engine and of resolved options."""
+    """Return the :class:`Config` for the facts of an engine and resolved options."""
     data, order = found["data"], found["order"]
     quality = order["shuffle_quality"]
     group = quality["suggested_group"]

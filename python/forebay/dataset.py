@@ -1,4 +1,4 @@
-"""Datasets: containers of samples, opened by their headers only, indexed at first need."""
+"""Datasets: container files of samples. Opening reads headers only; first use builds the index."""
 
 from __future__ import annotations
 
@@ -38,44 +38,44 @@ def open(
 ) -> Dataset:
     """Open a dataset.
 
-    Only headers are read. The index is built, or found as a sidecar, when it is first needed; a
-    :class:`forebay.Loader` does that once per node.
+    This reads headers only. The first use of a sample builds the index, or loads it from a sidecar;
+    a :class:`forebay.Loader` does that once per node.
 
     Parameters
     ----------
     path : path-like or sequence of path-like
         A file, or the directory of an LMDB environment. A list of them, a pattern such as
         ``"train-*.lmdb"``, or braces such as ``"train-{0000..0131}.tar"``, is one dataset of
-        several shards, in the order of the list, of the sorted names, or of the braces. Something
-        that has that very name goes before pattern and braces.
+        several shards, in the order of the list, of the sorted names, or of the braces. A file with
+        exactly that name takes precedence over pattern and braces.
     format : str, optional
-        The container format (docs/formats). Default: found from the contents.
+        The container format (docs/formats). Default: detected from the contents.
     fields : sequence of str, optional
-        The fields that are wanted, in this order. Default: all. Of a raw file, a mapping of field
-        name to dtype or (dtype, shape), or a structured dtype of numpy's: what its records consist
-        of.
+        The fields to deliver, in this order. Default: all. For a raw file, the layout of a record:
+        a mapping of field name to dtype or (dtype, shape), or a structured numpy dtype.
     schema : {"auto", "raw", "caffe-datum", "tf-example", "image-record"}, optional
-        How records become fields. ``auto`` looks at the first records. Default ``auto``.
+        How records become fields. ``auto`` infers it from the first records. Default ``auto``.
     database : str, optional
         Name of a sub-database of LMDB. Default: the main one.
     record_bytes : int, optional
-        Size of a record of a raw file [bytes]. Default: what the fields take.
+        Size of a record of a raw file [bytes]. Default: the size of its fields.
     header_bytes : int, optional
-        Bytes in front of the first record of a raw file.
+        Bytes before the first record of a raw file. Default 0.
     sample_axis : {"auto", 0, None}, optional
-        What counts the samples of HDF5, npy and npz files: 0, the first axis, so that a file is a
-        shard of samples; None, nothing, so that each file is one sample, and its fields are whole
-        arrays. Default ``auto``: the first axis, with a warning where many files share one shape
-        and nothing shows that their first axis counts samples.
+        Which axis of the arrays in HDF5, npy and npz files counts samples. 0: the first axis, so
+        that a file is a shard of samples. None: no axis, so that each file is one sample whose
+        fields are whole arrays. Default ``auto``: the first axis, with a warning where many files
+        share one shape and nothing shows that their first axis counts samples.
 
     Returns
     -------
     Dataset
+        The data set, whose files are not read beyond their headers yet.
 
     Raises
     ------
     StorageError
-        If a path is not there or cannot be read.
+        If a path does not exist or cannot be read.
     FormatError
         If the contents are not what the format says; the message names file, offset, expected and
         found.
@@ -109,7 +109,7 @@ def open(
 
 
 def _axis(sample_axis: object) -> str:
-    """Return what the engine calls what counts samples."""
+    """Return the engine's name of ``sample_axis``."""
     if isinstance(sample_axis, bool) or not isinstance(sample_axis, str | SupportsIndex | None):
         axis: object = sample_axis
     else:
@@ -125,13 +125,13 @@ def _axis(sample_axis: object) -> str:
 
 
 def _check_text(option: str, text: str) -> None:
-    """Refuse a name that no file can hold: what stands for bytes that are not UTF-8."""
+    """Raise where a name holds surrogates, which stand for bytes that are not UTF-8."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise option_error(f"forebay.open: {option}=: expected a name that UTF-8 can hold, found {text!r}")
 
 
 def _names(fields: Any) -> list[str]:
-    """Return the names of wanted fields."""
+    """Return the names of the fields to deliver; empty for all."""
     if fields is None:
         return []
     if isinstance(fields, str | Mapping) or not all(isinstance(field, str) for field in fields):
@@ -148,11 +148,11 @@ def _names(fields: Any) -> list[str]:
 
 
 class Dataset:
-    """Samples in container files; made by :func:`forebay.open`.
+    """Hold the samples of container files; :func:`forebay.open` makes one.
 
-    ``len(dataset)`` is the number of samples, ``dataset[i]`` one of them: bytes where the schema is
-    raw, else a dict of field name to value. This is the plain way to look at single samples; a
-    :class:`forebay.Loader` is the fast way to all.
+    ``len(dataset)`` is the number of samples. ``dataset[i]`` reads one of them: bytes where the
+    schema is raw, else a dict of field name to value. Use it to look at single samples, and a
+    :class:`forebay.Loader` to read all of them fast.
 
     Parameters
     ----------
@@ -192,12 +192,18 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Text that changes when the files, the sub-database or the schema change; states and sidecars are tied to it."""
+        """String that identifies the data set; a state or sidecar is valid for one fingerprint.
+
+        It changes when the files, the sub-database or the schema change.
+        """
         return self._native.fingerprint
 
     @property
     def fields(self) -> dict[str, tuple[str, tuple[int, ...] | None]]:
-        """Field name → (numpy dtype name, shape of one sample); a shape of None means that the length varies."""
+        """Field name → (numpy dtype name, shape of one sample).
+
+        The shape is None where the length varies.
+        """
         return {name: (dtype, shape) for name, dtype, shape in self._native.fields()}
 
     def __len__(self) -> int:
@@ -210,7 +216,7 @@ class Dataset:
     def __getitem__(self, index: slice) -> list[Any]: ...
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        """Return one sample, read now; of a slice, a list of samples.
+        """Read and return one sample; for a slice, a list of samples.
 
         Raises
         ------
@@ -218,8 +224,10 @@ class Dataset:
             If there is no such sample.
         OptionError
             If the index is neither an integer nor a slice; also a :class:`TypeError`.
-        FormatError, StorageError
-            If it cannot be decoded, or read.
+        FormatError
+            If the sample cannot be decoded.
+        StorageError
+            If the sample cannot be read.
         """
         if isinstance(index, slice):
             return [self[number] for number in range(*self._bounds(index))]
@@ -235,7 +243,7 @@ class Dataset:
             raise _index_error(f"{self!r}: {error}", "as in dataset[0:3]") from None
 
     def _number(self, index: object) -> int:
-        """Return an index as a number from 0 on."""
+        """Return the sample id of an index, which may be negative."""
         if isinstance(index, str):
             raise _index_error(
                 f"{self!r}: expected the number of a sample, found {index!r}",
@@ -258,7 +266,7 @@ class Dataset:
         return (self[index] for index in range(len(self)))
 
     def extents(self, index: SupportsIndex) -> list[tuple[str, int, int]]:
-        """Return where the bytes of a sample lie: (path, offset [bytes], length [bytes]).
+        """Return the extents of a sample: (path, offset [bytes], length [bytes]).
 
         Raises
         ------
@@ -273,24 +281,24 @@ class Dataset:
         return f"<forebay.Dataset {self.format} {shown}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it takes to open the files again, for processes that are spawned."""
+        """Pickle the paths and options, so that a spawned process opens the files again."""
         return _reopen, (self.paths, self._options)
 
 
 def _allow_open_files(shards: int) -> None:
-    """Raise the soft limit on open files to what so many shards need, as far as the hard limit allows."""
+    """Raise the soft limit on open files for this many shards, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _DESCRIPTORS * shards + _OTHER_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return
     limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    # Where it is refused, the file that cannot be opened is named.
+    # If this fails, the open that fails later names its file.
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
 class _IndexError(OptionError, TypeError):
-    """What is no index of a sample: wrong use, and the class that a sequence raises."""
+    """The index is neither an integer nor a slice; a `TypeError`, as sequences raise."""
 
 
 def _index_error(message: str, hint: str) -> OptionError:

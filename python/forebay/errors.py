@@ -1,8 +1,8 @@
 """The exceptions that Forebay raises.
 
 All share one base, :class:`ForebayError`, and each also inherits the built-in that fits, so that
-``except OSError`` works. The string of an exception says what was attempted, where, what was
-expected and what was found; advice stands apart, in a last line that begins with ``hint:``.
+``except OSError`` works. The message names what failed, where, what was expected and what was
+found; advice stands in a last line that begins with ``hint:``.
 
 ===================  ==============  =========================================================
 exception            built-in        what failed
@@ -16,8 +16,8 @@ exception            built-in        what failed
 `PeerLostError`      `RuntimeError`  the job: a process of it ended
 ===================  ==============  =========================================================
 
-The Rust core raises these classes, too, and imports this module for that; it must import nothing of
-the package.
+The Rust core also raises these classes and imports this module for that, so this module imports
+nothing of the package.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ __all__ = [
 class ForebayError(Exception):
     """Base of all errors that Forebay raises; itself an `Exception`.
 
-    Raised as such where no other class fits: a closed loader, a stale iterator, a limit of the
-    operating system that is neither memory nor storage.
+    Forebay raises the base class where no other class fits: a closed loader, a stale iterator, a
+    limit of the operating system that is neither memory nor storage.
     """
 
     __module__ = "forebay"
@@ -56,8 +56,8 @@ class OptionError(ForebayError, ValueError):
 class MemoryLimitError(OptionError, MemoryError):
     """A limit on memory leaves too little for a loader; an `OptionError`, and also a `MemoryError`.
 
-    The limit may be that of a control group, ``ulimit -v``, or the memory of the machine; the
-    message names it.
+    The message names the limit: that of a control group, ``ulimit -v``, or the memory of the
+    machine.
     """
 
     __module__ = "forebay"
@@ -66,34 +66,36 @@ class MemoryLimitError(OptionError, MemoryError):
 class FormatError(ForebayError, ValueError):
     """A data set is not what its format, its schema or its index says; also a `ValueError`.
 
-    A file that was modified while it is in use is a `StorageError`, also where its new bytes look
-    damaged.
+    For a file that was modified while in use, Forebay raises a `StorageError` instead, even where
+    its new bytes look damaged.
     """
 
     __module__ = "forebay"
 
 
 class StorageError(ForebayError, OSError):
-    """Storage failed, or a file of the data set was modified, replaced or removed; also an `OSError`.
+    """A storage operation failed, or a file of the data set has changed; also an `OSError`.
+
+    A file has changed where it was modified, replaced or removed since it was opened.
 
     Parameters
     ----------
     message : str
-        The string of the exception, with its hint where it has one.
+        The message, with its hint where it has one.
     errno : int, optional
-        Number of the error that the operating system returned.
+        Error number that the operating system returned.
     filename : str or path-like, optional
-        The file or directory that the operation was on.
+        The file or directory of the failed operation.
 
     Attributes
     ----------
     errno : int or None
-        Number of the error that the operating system returned; None where no system call failed,
-        for example where a file was modified.
+        Error number that the operating system returned; None where no system call failed, for
+        example where a file was modified.
     strerror : str or None
         The text of `errno`.
     filename : str or None
-        The file or directory that the operation was on.
+        The file or directory of the failed operation.
     """
 
     __module__ = "forebay"
@@ -114,7 +116,7 @@ class StorageError(ForebayError, OSError):
         return type(self), self.args, state
 
 
-class StorageTimeout(StorageError, TimeoutError):  # noqa: N818 - the name of the built-in that fits ends like this
+class StorageTimeout(StorageError, TimeoutError):  # noqa: N818 - a TimeoutError by its base
     """Storage did not answer within ``timeout=``; a `StorageError`, and also a `TimeoutError`.
 
     The attributes are those of `StorageError`.
@@ -126,9 +128,9 @@ class StorageTimeout(StorageError, TimeoutError):  # noqa: N818 - the name of th
 class RendezvousError(ForebayError, RuntimeError):
     """The ranks of a job did not come together; also a `RuntimeError`.
 
-    Ranks did not come within ``timeout=``, gave up, or came with different options, data sets or
-    positions. It is no `PeerLostError`: no process is known to have ended, and to start the same
-    job again may not help.
+    Ranks did not come within ``timeout=``, gave up, or have different options, data sets or
+    positions. Unlike with a `PeerLostError`, no process is known to have ended, and a restart of
+    the same job may fail again.
     """
 
     __module__ = "forebay"
@@ -137,7 +139,7 @@ class RendezvousError(ForebayError, RuntimeError):
 class PeerLostError(ForebayError, RuntimeError):
     """Another process of the job ended while others wait for it; also a `RuntimeError`.
 
-    The message names its rank, and the process and the node where they are known.
+    The message names the rank, and the process and the node where known.
     """
 
     __module__ = "forebay"

@@ -1,12 +1,14 @@
 """The loader: batches of samples in a known order, at the speed of the storage.
 
-What happens here, in order: options are resolved and checked (:mod:`forebay.options`), the process
-finds out who it is (:mod:`forebay._job.world`), the ranks of several nodes compare what they want,
-then the engine is made, which is collective over the ranks of the node. From then on every batch is
-one call into the engine. The position (epoch and step) is kept here; it counts batches that were
-handed out, so that a state is exact however far the engine has read ahead. Every batch carries its
-own position, so that a wrapper that reads ahead can save the state of the batch that was consumed.
-Iterations are in :mod:`forebay._iteration`.
+The constructor resolves and checks the options (:mod:`forebay.options`) and identifies the rank
+(:mod:`forebay._job.world`). The ranks of several nodes compare their options; then the ranks of
+each node make the engine (collective). From then on each batch is one call into the engine.
+
+The loader keeps the position: epoch and step, which count delivered batches. A state is therefore
+exact, however far the engine has read ahead. Each batch also carries its own position, so that a
+wrapper that prefetches can save the state of the batch that was consumed last.
+
+:mod:`forebay._iteration` holds the iterators.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class _NotAnIteratorError(OptionError, TypeError, AttributeError):
 
 
 class _NoNext:
-    """Stands for the ``__next__`` that a loader has not: says what to call, and lets ``hasattr`` answer False."""
+    """The missing ``__next__`` of a loader: names what to call instead; ``hasattr`` is False."""
 
     def __get__(self, loader: Loader | None, owner: type[Loader]) -> NoReturn:
         raise _NotAnIteratorError(
@@ -67,24 +69,28 @@ class _NoNext:
 
 
 def _close_engine(engine: _native.Engine, generation: int) -> None:
-    """Close at exit or when the loader is collected; a forked child must not touch its parent's engine."""
+    """Close the engine when the loader is collected or Python exits.
+
+    A forked child leaves the engine of its parent alone.
+    """
     if generation == _core.fork_generation():
         engine.close()
 
 
 class Loader:
-    """Batches of samples in a known order.
+    """Deliver batches of samples in a known order.
 
-    Making one is collective over the ranks of its node, and over all ranks where nodes are linked
-    (docs/nodes.md); loaders of one job are told apart by their name. Each pass over it is one
-    epoch, the next pass the next one. A pass begins with its first ``next``: an iterator that was
-    never used changes nothing. A pass that was broken off counts; the other ranks go on without
-    this one until its next pass. A loader is iterated by one thread at a time: beginning a pass
-    makes earlier iterators stale.
+    The constructor is collective over the ranks of a node, and over all ranks where nodes are
+    linked (docs/nodes.md). The ``name`` tells the loaders of one job apart.
 
-    Every option but ``dataset`` and ``decode`` can also be given as ``FOREBAY_`` + its name in
-    capitals, or in the configuration file; an argument of None was not given
-    (:mod:`forebay.options`, docs/options.md).
+    Each iteration delivers one epoch, the next iteration the next epoch. The epoch begins with the
+    first ``next``: an iterator that was never used changes nothing. An epoch that the script breaks
+    off counts as iterated; the other ranks continue without this rank until its next iteration. One
+    thread at a time iterates a loader: the start of an iteration makes earlier iterators stale.
+
+    Each option but ``dataset`` and ``decode`` can also come from the environment variable
+    ``FOREBAY_`` + its name in capitals, or from the configuration file (docs/options.md). An
+    argument of None counts as not given.
 
     Parameters
     ----------
@@ -96,55 +102,61 @@ class Loader:
         Samples per step of all ranks together, instead of ``batch_size``.
     order : {"group", "sequential", "contiguous", "shuffle"}, Group or function
         Which sample stands at which position of an epoch. A function takes the epoch and returns
-        all sample ids, the same on every rank. Default ``"group"``.
+        all sample ids: a one-dimensional array of integers, the same on every rank. Default
+        ``"group"``.
     name : str
-        Tells several loaders of one job apart. Default ``"train"``.
+        Name of the loader within the job; each loader that lives at the same time needs its own.
+        Default ``"train"``.
     seed : int
-        With the epoch, decides every shuffle. Default 0.
+        Seed of all shuffles, together with the epoch; 0 to 2**64 - 1. Default 0.
     world : {"auto", "mpi", "torchrun", "slurm", "single"} or World
-        Who is in the job. Default ``"auto"``.
+        The ranks of the job, and where they are found. Default ``"auto"``.
     strategy : {"forebay", "mmap", "pread", "io_uring", "lmdb", "lmm", ...} or Strategy
-        How samples are fetched; never which. Default ``"forebay"``; ``lmdb`` and the steps of
-        LMDBIO (docs/options.md) are here to compare with.
+        How samples are fetched; it never changes which. Default ``"forebay"``. ``lmdb`` and the
+        steps of LMDBIO (docs/options.md) exist for comparison.
     memory : int or str
-        Bytes of staging blocks, batch buffers and kept data of the node, for example ``"2GiB"``;
-        shared by the loaders of a job, or of a process that is alone. Default: 2.5 GiB, or less
-        where memory is limited (docs/options.md).
+        Memory budget of the node [bytes], or a string such as ``"2GiB"``: staging blocks, batch
+        buffers and retained values. The loaders of a job share it, or those of a process that is
+        alone. Default: 2.5 GiB, or less where memory is limited (docs/options.md).
     tiers
         Not in this version.
     epochs : int
-        Number of epochs that will be asked for, counted from the first, so that nothing is read
-        ahead beyond them. Asking for more is allowed; each of them is then read when it is asked
-        for. By default unknown: the loader reads ahead into the next epoch.
+        Number of epochs that the script will iterate, counted from the first; the loader prefetches
+        nothing beyond them. The script may iterate more, each of which is then read on demand. By
+        default unknown: the loader prefetches into the next epoch.
     last : {"wrap", "drop", "short", "carry"}
-        What happens when the samples of an epoch do not fill the last step: samples from the start
-        stand in, the rest is left out, the step is shorter (a rank's part may be empty), or the
-        next epoch starts where this one ended (``sequential`` only). Default ``"wrap"``.
+        What happens where the samples of an epoch do not fill the last step. ``wrap``: samples from
+        the start of the epoch fill it. ``drop``: the remaining samples are left out. ``short``: the
+        step is shorter, and a rank's part may be empty. ``carry``: the next epoch starts where this
+        one ended (order ``sequential`` only). Default ``"wrap"``.
     bad_samples : {"raise", "skip"}
-        What happens when a sample cannot be read or decoded: an error that names file and offset,
-        or the nearest earlier good sample of the order stands in, ``batch.indices`` says so, and
-        :meth:`bad_samples` tells which and why. Default ``"raise"``.
+        What happens where a sample cannot be read or decoded. ``raise``: an error that names file
+        and offset. ``skip``: the nearest earlier good sample of the order replaces it,
+        ``batch.indices`` holds the replacement, and :meth:`bad_samples` lists the bad one. Default
+        ``"raise"``.
     checksums : bool
-        Whether the checksum of every record is computed as it is delivered, where the format has
-        one (TFRecord's CRC-32C of the data); a wrong one makes a bad sample. ``forebay verify`` and
-        ``dataset[i]`` always do. Default False.
+        Whether the loader checks the checksum of each record it delivers, where the format has one
+        (TFRecord: CRC-32C of the data). A wrong checksum makes a bad sample. ``forebay verify`` and
+        ``dataset[i]`` always check. Default False.
     decode : function
-        Called in this process on each batch; what it returns is handed out instead.
+        Function of a :class:`Batch`, called in this process; the loader delivers what it returns.
     timeout : float
-        Seconds of stalled storage, or of waiting for other ranks to make their loader, before an
-        error. A slow rank is waited for without limit, with warnings. Default 600.
+        Longest wait for stalled storage, or for other ranks to make their loader [s]. A loader
+        waits for a slow rank without limit, with warnings. Default 600.
 
     Raises
     ------
     OptionError
         If an option is not valid, or the budget is too small for one batch.
     MemoryLimitError
-        If a limit on memory (control group, ``ulimit -v``) leaves too little; an OptionError and a
-        MemoryError.
-    FormatError, StorageError
-        If the dataset cannot be understood, or read.
+        If a limit on memory (control group, ``ulimit -v``) leaves too little; an
+        :class:`OptionError` and a :class:`MemoryError`.
+    FormatError
+        If the contents of the data set are not what its format says.
+    StorageError
+        If the data set cannot be read.
     StorageTimeout
-        If storage does not answer within ``timeout`` seconds; a StorageError.
+        If storage does not answer within ``timeout`` seconds; a :class:`StorageError`.
     RendezvousError
         If not all ranks came within ``timeout`` seconds, or they disagree.
     PeerLostError
@@ -201,7 +213,7 @@ class Loader:
         with errors_told(channel):
             self._dataset = dataset if isinstance(dataset, Dataset) else open(dataset)
             self._batch_size = per_rank_batch(self._options, self._rank_info.size)
-            self._given: OrderFunction | None = None
+            self._order_function: OrderFunction | None = None
             self._order = self._order_facts(self._options["order"])
         self._generation = _core.fork_generation()
         self._progress = Progress(0, 0, False)
@@ -221,7 +233,7 @@ class Loader:
             return {"kind": "group", "samples": order.samples, "window": order.window, "lanes": order.lanes}
         if isinstance(order, str):
             return {"kind": order, "samples": None, "window": None, "lanes": None}
-        self._given = order
+        self._order_function = order
         return {"kind": "given", "samples": None, "window": None, "lanes": None}
 
     def _make_engine(self, channel: Channel | None) -> _native.Engine:
@@ -264,8 +276,7 @@ class Loader:
         self._steps, self._states = engine.steps, engine.order_state
         return engine
 
-    # --- what it is
-    # ---------------------------------------------------------------------------------------------------
+    # --- facts ---
 
     @property
     def name(self) -> str:
@@ -279,7 +290,7 @@ class Loader:
 
     @property
     def world(self) -> RankInfo:
-        """Who this process is in the job, and how that was found out."""
+        """The rank of this process in the job, and the source of these facts."""
         return self._rank_info
 
     @property
@@ -289,19 +300,22 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that is being iterated, or comes next."""
+        """Number of the current epoch, or of the next one between epochs; counted from 0."""
         return self._progress.place[0]
 
     @property
     def config(self) -> Config:
-        """What was decided and found, and what could not be had, as facts; :meth:`explain` renders them as text."""
+        """What the loader decided and found, and its fallbacks, as a frozen value.
+
+        :meth:`explain` renders the same facts as text.
+        """
         if self._closed_config is not None:
             return self._closed_config
         self._check_process()
         return from_engine(self._engine.config(), self._options)
 
     def __len__(self) -> int:
-        """Return the steps of an epoch, the same on every rank."""
+        """Return the number of steps in an epoch, the same on every rank."""
         return self._steps
 
     def __repr__(self) -> str:
@@ -311,14 +325,13 @@ class Loader:
             f"{self._order['kind']} order, batches of {self._batch_size}, {self._dataset!r}>"
         )
 
-    # --- iterating
-    # ----------------------------------------------------------------------------------------------------
+    # --- iteration ---
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the rest of the epoch at a restored position, else over the next epoch.
+        """Return an iterator over the batches of the next epoch.
 
-        The epoch begins with the first ``next``; until then nothing changes, neither the position
-        nor another iterator.
+        At a restored position it iterates the rest of that epoch. The epoch begins with the first
+        ``next``; until then neither the position nor another iterator changes.
         """
         self._check_open()
         return Iteration(self)
@@ -333,15 +346,20 @@ class Loader:
             if begun:
                 epoch, step = epoch + 1, 0
             engine = self._engine
-            if self._given is not None:
-                engine.give_order(epoch, self._given_ids(self._given, epoch))
+            if self._order_function is not None:
+                engine.give_order(epoch, self._explicit_ids(self._order_function, epoch))
             number = engine.start(epoch, step)
-            # Only now: a start that failed or was interrupted is begun again at the same place.
+            # Only now: after a failed or interrupted start, the next one begins at the same place.
             self._progress = progress = Progress(epoch, step, True)
             iteration._engine, iteration._number, iteration._progress = engine, number, progress
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of ``epoch``; a position restored within this very epoch is kept.
+        """Set the epoch of the next iteration; a position restored within this epoch is kept.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, counted from 0.
 
         Raises
         ------
@@ -363,13 +381,13 @@ class Loader:
         self._progress = Progress(epoch, step, False)
 
     def _leave(self, iteration: int | None = None) -> None:
-        """Tell the node to go on without this rank, if it stands in the middle of an epoch."""
+        """Let the node continue without this rank, if this rank is in the middle of an epoch."""
         # At exit the engine may be closed before the last iterator goes.
         inside = self._progress.place[2]
         if inside and self._finalizer.alive and self._generation == _core.fork_generation():
             self._engine.leave(iteration)
 
-    def _given_ids(self, order: OrderFunction, epoch: int) -> Indices:
+    def _explicit_ids(self, order: OrderFunction, epoch: int) -> Indices:
         ids = np.asarray(order(epoch))
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise option_error(
@@ -377,31 +395,32 @@ class Loader:
                 "expected integers with one"
             )
         if ids.dtype == np.uint64:
-            # Ids from 2**63 on name no sample either way; they must not come out negative.
+            # Ids from 2**63 on name no sample either way; the cast must not make them negative.
             ids = np.minimum(ids, np.uint64(np.iinfo(np.int64).max))
         return np.ascontiguousarray(ids, dtype=np.int64)
 
-    # --- state
-    # --------------------------------------------------------------------------------------------------------
+    # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the exact position, as plain numbers and texts; safe in a signal handler and from any thread.
+        """Return the exact position; safe in a signal handler and from any thread.
 
-        Where a wrapper reads ahead (a framework's prefetch, a queue), batches were handed out that
-        were not consumed yet: take :meth:`state_at` of the last batch that was.
+        Where a wrapper prefetches (a framework, a queue), the loader has delivered batches that the
+        script has not consumed: use :meth:`state_at` with the last batch consumed.
 
         Returns
         -------
         dict
-            ``version``, ``kind``, ``last``, ``seed``, ``epoch``, ``step`` (batches handed out),
-            ``global_batch``, ``lanes``, ``group_samples``, ``group_window`` and ``fingerprint`` (of
-            the data set).
+            Integers and strings: ``version``, ``kind``, ``last``, ``seed``, ``epoch``, ``step``
+            (batches delivered), ``global_batch``, ``lanes``, ``group_samples``, ``group_window``
+            and ``fingerprint`` (of the data set).
         """
         epoch, step, _ = self._progress.place
         return self._states.at(epoch, step)
 
     def state_at(self, position: Position | tuple[int, int]) -> dict[str, Any]:
-        """Return the state behind the batch at a position: a loader that loads it goes on with the batch after that one.
+        """Return the state after the batch at ``position``.
+
+        A loader that loads this state continues with the batch after that one.
 
         Parameters
         ----------
@@ -412,7 +431,7 @@ class Loader:
         Returns
         -------
         dict
-            What :meth:`state_dict` returned when this batch had just been handed out.
+            What :meth:`state_dict` returned right after the loader delivered this batch.
 
         Raises
         ------
@@ -422,11 +441,17 @@ class Loader:
         return self._states.behind(position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the position of a state, also one that another number of ranks has written (collective over the node).
+        """Go to the position of a state (collective over the node).
 
-        The stream of samples continues exactly. The number of ranks must divide the lanes of the
-        state, the global batch, seed, order and data set must be the same. Parameters of the group
-        order that were left to their defaults are taken from the state.
+        The stream of samples continues exactly, also where another number of ranks wrote the state.
+        The number of ranks must divide the lanes of the state; global batch, seed, order and data
+        set must be the same. Parameters of the group order that were left to their defaults come
+        from the state.
+
+        Parameters
+        ----------
+        state : mapping
+            What :meth:`state_dict` or :meth:`state_at` returned.
 
         Raises
         ------
@@ -440,7 +465,7 @@ class Loader:
         self._move(epoch, step)
 
     def _adopt(self, wanted: Mapping[str, Any]) -> None:
-        """Make the engine again with the parameters of a state, where the caller has not asked for others."""
+        """Remake the engine with the parameters of a state, unless the caller chose others."""
         for key, value in wanted.items():
             asked = self._order[key]
             if asked is not None and asked != value:
@@ -455,8 +480,8 @@ class Loader:
             self._engine = self._make_engine(self._open_channel())
         except ForebayError as error:
             self._order = before
-            # What the state asks for cannot be. Alone a loader goes on as it was; several ranks
-            # would have to agree on that.
+            # The parameters of the state are impossible here. A single rank keeps its old engine;
+            # several ranks would have to agree on that.
             if isinstance(error, OptionError) and self._rank_info.size == 1:
                 self._engine = self._make_engine(None)
                 self._forget_closed()
@@ -467,12 +492,14 @@ class Loader:
         self._closed_stats = self._closed_config = self._closed_bad_samples = None
 
     def set_stagger(self, groups: int | str) -> None:
-        """Set how many groups of nodes take turns at reading, for the whole job; it never changes which samples a batch holds.
+        """Set how many groups of nodes take turns at reading, for the whole job.
+
+        The batches hold the same samples with any number of groups.
 
         Parameters
         ----------
         groups : int or "auto"
-            Number of groups, 1 for all nodes at once; ``"auto"``: measured again.
+            Number of groups, 1 for all nodes at once; ``"auto"``: measure the best number again.
 
         Raises
         ------
@@ -482,25 +509,33 @@ class Loader:
         self._check_open()
         self._engine.set_stagger(None if check_stagger("set_stagger", groups) == AUTO else int(groups))
 
-    # --- looking inside
-    # -----------------------------------------------------------------------------------------------
+    # --- inspection ---
 
     def stats(self) -> dict[str, Any]:
-        """Return what was measured since the loader was made; docs/metrics.md says what adds up to what."""
+        """Return what the loader measured since it was made.
+
+        Returns
+        -------
+        dict
+            Metric name → value; docs/metrics.md has the units and which values add up.
+        """
         if self._closed_stats is not None:
             return self._closed_stats
         self._check_process()
         return self._engine.stats()
 
     def bad_samples(self) -> list[tuple[int, str]]:
-        """Return the bad samples that this rank has met and skipped: (sample id, reason), by id."""
+        """Return the bad samples that this rank replaced: (sample id, reason), sorted by id."""
         if self._closed_bad_samples is not None:
             return self._closed_bad_samples
         self._check_process()
         return self._engine.bad_samples()
 
     def explain(self) -> str:
-        """Return what was decided and why, as text for people; programs read the same facts from :attr:`config`."""
+        """Return what the loader decided and why, as text for people.
+
+        Programs read the same facts from :attr:`config`.
+        """
         rank_info = self._rank_info
         header = (
             f"loader {self.name}: rank {rank_info.rank} of {rank_info.size}, "
@@ -508,15 +543,14 @@ class Loader:
         )
         return "\n".join([header, *lines(self.config)])
 
-    # --- the end
-    # ------------------------------------------------------------------------------------------------------
+    # --- close ---
 
     def close(self) -> None:
-        """Give everything back and tell the node to go on without this rank; batches that are held stay valid.
+        """Release all resources and let the node continue without this rank.
 
-        Reads that storage does not answer are left behind, with their memory. :meth:`stats`,
-        :attr:`config` and :meth:`explain` go on telling what was so at the end. Closing twice does
-        nothing.
+        Batches that the script holds stay valid. Reads that storage does not answer are abandoned,
+        with their memory. :meth:`stats`, :attr:`config`, :meth:`explain` and :meth:`bad_samples`
+        return their last values. A second call does nothing.
         """
         if not self._finalizer.alive or self._generation != _core.fork_generation():
             return
@@ -524,7 +558,7 @@ class Loader:
         self._closed_bad_samples = self.bad_samples()
         self._progress = Progress(*self._progress.place)  # its iterators are stale
         self._finalizer()
-        # With the engine goes its memory, as soon as no batch or iterator of it is held.
+        # Its memory is freed as soon as the script holds no batch or iterator of it.
         del self._engine
 
     def __enter__(self) -> Self:

@@ -1,16 +1,16 @@
-"""Options: what they are called, where their values come from, what they may be.
+"""Options: their names, the sources of their values, and their valid values.
 
-Every option is defined once, in :data:`OPTIONS`, and can be given in four places. The first that
-gives it counts:
+:data:`OPTIONS` defines each option once. Its value comes from the first of these sources that has
+it:
 
 1. the argument of :class:`forebay.Loader` or :func:`forebay.open`,
 2. the environment variable ``FOREBAY_`` + its name in capitals,
 3. the configuration file: ``$FOREBAY_CONFIG``, else ``forebay.toml`` in the working directory,
 4. the default.
 
-A value is checked where it is read, so that an error names the place it came from. The ranks of a
-job must agree; that is compared when a loader is made, by the engine on a node and through MPI
-between nodes.
+Forebay checks a value where it reads it, so that an error names the source. The ranks of a job must
+agree: when they make a loader, the engine compares the options on a node, and the channel of the
+job compares them between nodes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ORDERS, LASTS, BAD_SAMPLES = (tuple(_native.option_words(name)) for name in ("or
 PER_NODE = "per_node"
 PER_RANK = "per_rank"
 AUTO = "auto"
-# Presets: what each is short for. The steps of LMDBIO, from `lmm` on, are in the order of the
-# paper; `async` is Lee et al.
+# Presets by name. The steps of LMDBIO, from `lmm` on, are in the order of the paper; `async` and
+# `async-db` are Lee et al.'s.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "forebay": {},
     "mmap": {"access": "mmap"},
@@ -64,14 +64,14 @@ FORMATS, SCHEMAS = _native.FORMATS, _native.SCHEMAS
 CONFIG_VARIABLE = "FOREBAY_CONFIG"
 CONFIG_FILE = "forebay.toml"
 
-# Variables that are no options.
+# Variables that are not options.
 _OTHER_VARIABLES = (
     CONFIG_VARIABLE, "FOREBAY_CACHE_DIR", "FOREBAY_RUNTIME_DIR", "FOREBAY_NODE", "FOREBAY_JOB", "FOREBAY_INTERFACE",
     "FOREBAY_FAILPOINT", "FOREBAY_JOB_ADDRESS", "FOREBAY_LOG", "FOREBAY_MPI_INIT_TIMEOUT",
 )  # fmt: skip
-# Those that this process has warned of.
+# Variables that this process has warned of.
 _warned_of: set[str] = set()
-# How much a name has to be like another to be taken for it.
+# Least similarity of names at which one is suggested for the other.
 _NEARLY = 0.85
 
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
@@ -83,12 +83,14 @@ _UNITS |= {prefix: 1024**power for power, prefix in enumerate("kmgt", 1)}
 
 
 def _check(origin: str, name: str, value: Any, given: str | None = None) -> Any:
-    """Return a value that the engine takes for the option ``name``; ``given`` is how it was written.
+    """Return a value that the engine accepts for the option ``name``, else raise.
+
+    ``given`` is the value as the user wrote it, for the message.
 
     Raises
     ------
     OptionError
-        If it does not; the message begins with ``origin``.
+        If the engine rejects the value; the message begins with ``origin``.
     """
     try:
         text = json.dumps(value, allow_nan=False)
@@ -140,19 +142,19 @@ def _choice(name: str, value: object, valid: Sequence[str]) -> str:
 class Group:
     """The group order: shuffle groups of neighbours globally, deal them to lanes, shuffle windows.
 
-    The parameters follow the data set, never memory or a measurement: they decide the order, and
-    the state keeps them.
+    The defaults depend on the data set, never on memory or a measurement. The parameters determine
+    the order, and the state keeps them.
 
     Parameters
     ----------
     samples : int, optional
-        Samples per group, read together. By default chosen from the mean size of a sample, in whole
-        chunks where several are decoded together.
+        Samples per group, which are read together. The default follows from the mean size of a
+        sample; where samples are decoded in chunks, a group consists of whole chunks.
     window : int, optional
-        Groups that are shuffled together. By default chosen from the mean size of a sample.
+        Groups that are shuffled together. The default follows from the mean size of a sample.
     lanes : int, optional
-        Streams that the ranks share out between them; a multiple of the number of ranks that
-        divides the global batch. A run can be resumed on any number of ranks that divides it. By
+        Sample streams that the ranks divide among them: a multiple of the number of ranks that
+        divides the global batch. A run can resume on any number of ranks that divides ``lanes``. By
         default the smallest such number that is at least 8.
 
     Raises
@@ -171,54 +173,54 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """How samples get from storage into batches. It never changes which samples a batch holds.
+    """How samples get from storage into batches; it never changes which samples a batch holds.
 
     Parameters
     ----------
     locate : {"index", "cursor", "handoff", "scan", "provenance"}
-        How the place of a sample is found. ``index``: by the sidecar. ``provenance``: by an index
-        that is computed from the recipe of the container's layout; where there is none, by the
-        sidecar (one of ``Loader.config.fallbacks``). The others are here to compare with.
-        ``cursor``: by walking through the container from record to record, as programs do that use
-        LMDB's library: the readers of a node for all its ranks, or, where ``readers`` is not given,
-        every rank for itself, which then copies from its own mapping; it takes ``access="mmap"``
-        and the orders ``sequential`` and ``contiguous``. ``handoff``: by such a walk of one root of
-        the job at a time, which hands its cursor to the next; ``sequential`` only. ``scan``: by an
-        index that one process makes by such a walk when the loader is made.
+        How the extent of a sample is found. ``index``: by the sidecar. ``provenance``: by an index
+        that is computed from the recipe of the container's layout; without a recipe, by the sidecar
+        (one of ``Loader.config.fallbacks``). The others exist for comparison. ``cursor``: by a walk
+        from record to record, as programs do that use LMDB's library. The readers of a node walk
+        for all its ranks; where ``readers`` is not given, each rank walks for itself and copies
+        from its own mapping. This needs ``access="mmap"`` and the order ``sequential`` or
+        ``contiguous``. ``handoff``: by such a walk of one root of the job at a time, which hands
+        its cursor to the next; ``sequential`` only. ``scan``: by an index that one process builds
+        with such a walk when the loader is made.
     access : {"auto", "mmap", "pread", "io_uring"}
-        How storage is touched. ``auto`` uses ``mmap`` only where a missing page cannot hurt (a
-        local file, known to be resident) and reads otherwise. ``io_uring`` falls back to ``pread``
-        where the kernel refuses it; that is one of ``Loader.config.fallbacks``.
+        How samples are read. ``auto`` uses ``mmap`` only for local files that are resident in the
+        page cache, and reads otherwise. ``io_uring`` falls back to ``pread`` where the kernel
+        refuses it (one of ``Loader.config.fallbacks``).
     readers : int, "per_node" or "per_rank", optional
-        Reader threads per node. By default 2 on a local file system and 8 on one of other nodes;
-        there, in orders that walk forward or in groups, 4 that announce large reads to the kernel.
-        ``"per_node"``: 1 per node, 2 above 16 ranks, and they alone touch storage, as LMDBIO's
-        roots do; without it large samples are read straight into the batch by the rank that gets
-        them. ``"per_rank"``: one for each rank.
+        Reader threads per node. By default 2 on a local file system and 8 on a remote one; there,
+        in orders that go forward or in groups, 4 that announce large reads to the kernel.
+        ``"per_node"``: 1 per node, 2 above 16 ranks; only they touch storage, as LMDBIO's roots do.
+        With any other value, a rank reads its large samples directly into the batch.
+        ``"per_rank"``: one for each rank.
     coalesce : int, optional
-        Steps that one read may span, where the order goes step by step (all but ``group``). By
-        default chosen from the memory.
+        Steps that one read may span, where the order goes step by step (all but ``group``). The
+        default follows from ``memory``.
     stagger : int or "auto", optional
-        Groups of nodes whose readers take turns, so that only some of them touch storage at a time;
-        ``"auto"``: as many as is measured to be best (:meth:`Loader.set_stagger` changes it later).
-        By default all read whenever they like.
+        Groups of nodes whose readers take turns, so that one group touches storage at a time.
+        ``"auto"``: the number that measures best (:meth:`Loader.set_stagger` changes it later). By
+        default nodes do not take turns.
     prefetch_windows : int, optional
-        What is read ahead, in windows of the order ``group`` for each lane (in other orders, in
-        what is read at once): 1 reads the next window when the one before is used up, 2 while it is
-        being used. By default a little more than 1, as windows end at different steps.
+        Windows of each lane to prefetch in the order ``group``; in other orders, segments. 1 reads
+        the next window when the previous one is used up, 2 while it is in use. By default slightly
+        more than 1, since windows end at different steps.
     direct : bool, optional
         Whether to read with O_DIRECT, past the page cache. By default where the files exceed half
-        the memory and reads are not announced; announced reads go through the page cache, and such
-        files are dropped from it when they are read. With False they stay there.
+        of the memory and reads are not announced. Announced reads go through the page cache; by
+        default readers then drop such large files from it, with False they do not.
     batch_buffers : int, optional
-        Batch buffers per rank, at least 2. A script that holds on to many batches needs many, or
-        gets copies in private memory. By default 4, two with the user, two being filled; 8 where a
-        batch takes at most 2 MiB.
+        Batch buffers per rank, at least 2. A script that holds more batches than that gets copies
+        in private memory. By default 4: two for the script and two to fill; 8 where a batch takes
+        at most 2 MiB.
 
     Raises
     ------
     OptionError
-        If a value is none of those above.
+        If a value is none of those above, or two values contradict each other.
     """
 
     locate: str = "index"
@@ -248,7 +250,9 @@ _Kind = TypeVar("_Kind", Group, Strategy)
 
 
 def parse_bytes(name: str, value: object) -> int:
-    """Return a number of bytes from an integer or text: ``"2GiB"``, ``"2G"`` (equal), ``"500 MB"``.
+    """Return a number of bytes from an integer or string: ``"2GiB"``, ``"2G"``, ``"500 MB"``.
+
+    K, M, G and T without ``B`` are powers of 1024, as KiB, MiB, GiB and TiB.
 
     Raises
     ------
@@ -332,7 +336,7 @@ def _check_keys(name: str, found: Iterable[str], kind: type[Group | Strategy]) -
         _choice(name, key, tuple(field.name for field in fields(kind)))
 
 
-# Arguments of other loaders, and what does here what they do there.
+# Arguments of other loaders, with the option of Forebay that has their meaning.
 _ELSEWHERE: Mapping[str, str] = {
     "shuffle": 'order="group" (the default) and order="shuffle" shuffle, order="sequential" does not',
     "sampler": "order= takes a function of the epoch that returns all sample ids; each rank gets its part of them",
@@ -357,7 +361,7 @@ _ELSEWHERE: Mapping[str, str] = {
 }
 
 
-# What is said of a data set, not of a loader.
+# Options of `forebay.open`, not of a loader.
 _OF_OPEN = ("format", "database", "schema", "fields", "record_bytes", "header_bytes", "sample_axis")
 
 
@@ -379,7 +383,7 @@ def _tiers(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its name, its default, what reads and checks a value, and what it means."""
+    """One option: its name, its default, the function that checks a value, and its meaning."""
 
     name: str
     default: Any
@@ -448,7 +452,7 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Values by option name, and where those that are no defaults came from."""
+    """Values by option name, and the sources of those that are not defaults."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
@@ -458,7 +462,7 @@ class Resolved:
 
 
 def _configuration(environment: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    """Read the configuration file; one that was asked for must be there."""
+    """Read the configuration file; one that a variable names must exist."""
     asked = environment.get(CONFIG_VARIABLE)
     path = Path(asked or CONFIG_FILE)
     try:
@@ -484,7 +488,7 @@ def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None 
     Raises
     ------
     OptionError
-        If a value is not valid; the message begins with the place it came from.
+        If a value is not valid; the message begins with the source of the value.
     """
     environment = os.environ if environment is None else environment
     configuration, path = _configuration(environment)
@@ -511,7 +515,7 @@ def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None 
 
 
 def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
-    """Warn of a variable that is nearly one of ours: it would be ignored without a word."""
+    """Warn of a variable whose name is nearly one of ours, since it has no effect."""
     known = [*(option.variable for option in OPTIONS), *_OTHER_VARIABLES]
     for name in environment:
         if name.startswith("FOREBAY_") and name not in known and name not in _warned_of:
@@ -525,7 +529,7 @@ def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
 
 
 def _one_batch_size(values: dict[str, Any], origins: dict[str, str], strengths: Mapping[str, int]) -> None:
-    """Keep the one of batch_size and global_batch from the stronger source; reject both from one."""
+    """Keep batch_size or global_batch, by the stronger source; raise where one source has both."""
     both = ("batch_size", "global_batch")
     if not all(name in strengths for name in both):
         return

@@ -1,4 +1,4 @@
-"""Emulated nodes in tests: whether there can be any, Python programs on them, and what must be gone afterwards."""
+"""Emulated nodes in tests: whether they work here, programs on them, checks for leftovers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ needs_nodes = pytest.mark.skipif((reason := cannot_emulate()) is not None, reaso
 
 
 class Program:
-    """A command of a cluster, with its output in files, so that nobody has to read it meanwhile."""
+    """A command of a cluster; its output goes to files, so that no pipe fills up."""
 
     def __init__(self, command: Sequence[str], **variables: str) -> None:
         # Closed by finish().
@@ -60,7 +60,7 @@ class Program:
         return code, found[0], found[1]
 
     def wake(self) -> None:
-        """Let what leads into the node go on: it stops itself when the program on the node is stopped."""
+        """Continue the process that leads into the node; it stops with the program."""
         self._process.send_signal(signal.SIGCONT)
 
     def drop(self) -> None:
@@ -78,7 +78,7 @@ def python(cluster: Cluster, node: int, code: str, *arguments: object) -> Progra
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:
-    """Return all processes below one, each as its number and the time of its start, which tells two of one number apart."""
+    """Return all descendants of a process as (id, start time), which tell reused ids apart."""
     parents: dict[int, tuple[int, str]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (found := _parent_and_start(int(entry.name))) is not None:
@@ -100,7 +100,7 @@ def _parent_and_start(pid: int) -> tuple[int, str] | None:
 
 
 def wait_for_descendants(pid: int, wanted: Callable[[str], bool], count: int) -> list[tuple[int, str]]:
-    """Wait until `count` processes below one have a command line as wanted; return all that are below it."""
+    """Wait until `count` descendants have the wanted command line; return all descendants."""
     end = time.monotonic() + WITHIN_S
     while True:
         below = descendants(pid)

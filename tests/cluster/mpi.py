@@ -1,4 +1,4 @@
-"""The MPIs that tests run with: the wheel of Open MPI, which the environment has, and MPICH's in an environment of its own."""
+"""The MPIs of the tests: Open MPI's wheel, in this environment, and MPICH's, in its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """forebay bench with torch's own loader beside the engine: both hand out every sample."""
 
-# Fixtures are imported by their names, which arguments of tests then repeat.
-
 from __future__ import annotations
 
 from bench_support import run_json

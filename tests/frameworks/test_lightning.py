@@ -1,4 +1,4 @@
-"""Lightning trains from a loader: it probes data loaders, checks validation first, and sees epochs 0, 1, 2 all the same."""
+"""Lightning trains from a loader: it probes loaders, validates first, and sees each epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks on several nodes meet through a store of torch: torchrun's, or that of an initialised torch.distributed."""
+"""Ranks on several nodes meet through torchrun's store or an initialised torch.distributed."""
 
 from __future__ import annotations
 

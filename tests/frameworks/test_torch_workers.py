@@ -1,4 +1,4 @@
-"""Loaders and data sets in torch's DataLoader: what works in worker processes, and what is refused with the way out."""
+"""Loaders and data sets in torch's DataLoader: what works in workers, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets that torch's worker processes load: in a module of their own, which a spawned worker can import."""
+"""Data sets for torch's worker processes, in a module that a spawned worker can import."""
 
 from __future__ import annotations
 

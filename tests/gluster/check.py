@@ -36,8 +36,7 @@ RUN_WITHIN_S = 300
 ERROR_WITHIN_S = 120
 BACK_WITHIN_S = 60
 
-# Prints one line per batch, so that whoever started it knows that it is in the middle; ends with
-# what went wrong.
+# Prints one line per batch, so that its parent knows that it has begun; ends with the error.
 READER = """
 import json, sys
 import forebay

@@ -1,4 +1,4 @@
-"""What ranks do with data sets of any format: hand on all that they get, for comparison with another library's reading."""
+"""Work of ranks on data sets of any format: return all they get, to compare with an oracle."""
 
 from __future__ import annotations
 

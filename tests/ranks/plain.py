@@ -35,7 +35,7 @@ def fits(strategy, order):
 
 
 def write_mixed(path):
-    """Records from no byte to 150 KB: inline ones, large ones of their own pages, some in pages of 64 KiB and more."""
+    """Return records from 0 B to 150 KB: inline ones and large ones, some in pages above 64 KiB."""
     rng = random.Random(1)
     usual = [1, 40, 900, 3000, 4100, 9000, 40_000]
     lengths = [0, 150_000, 70_000, *(rng.choice(usual) for _ in range(SAMPLES - 3))]

@@ -139,7 +139,9 @@ class Pool:
         over: str = "mpi",
         **arguments: Any,
     ) -> list[Rank]:
-        """Start a call on ranks of a new job; ``each(rank)`` gives the arguments that differ, ``absent`` ranks do not come.
+        """Start a call on ranks of a new job; ``absent`` ranks do not come.
+
+        ``each(rank)`` returns the arguments that differ by rank.
 
         ``nodes`` says which node each rank is on; without it they are all on one, and know of no
         communicator. Those of several nodes talk ``over`` a stand-in for MPI, or ``"tcp"``.
@@ -162,7 +164,7 @@ class Pool:
         return ranks
 
     def outcomes(self, ranks: Sequence[Rank], deadline_s: float = DEADLINE_S) -> list[Any]:
-        """Wait for results; what a rank raised is a :class:`Raised`, a dead rank a :class:`Killed`."""
+        """Wait for results: :class:`Raised` where a rank raised, :class:`Killed` where it died."""
         found = []
         for rank in ranks:
             try:
@@ -180,7 +182,7 @@ class Pool:
         each: Callable[[int], Mapping[str, Any]] = lambda rank: {},
         **arguments: Any,
     ) -> list[Any]:
-        """Call a function on ranks and return what each returned; an exception of any rank fails the test."""
+        """Call a function on ranks and return their results; an exception fails the test."""
         found = self.outcomes(self.begin(size, function, each, **arguments))
         for number, one in enumerate(found):
             assert not isinstance(one, Raised), f"rank {number}:\n{one.trace}"

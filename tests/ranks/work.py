@@ -38,7 +38,7 @@ def records(path: str) -> list[bytes]:
 
 
 def make(path: str | forebay.Dataset, world: Mapping[str, Any], options: Mapping[str, Any]) -> forebay.Loader:
-    """Make a loader; ``group`` and ``strategy`` are arguments of their classes, ``given`` is a seed of a given order."""
+    """Make a loader from arguments of Group and Strategy; ``given`` seeds an explicit order."""
     options = {"memory": MEMORY, **options}
     if (group := options.pop("group", None)) is not None:
         options["order"] = forebay.Group(**group)
@@ -107,7 +107,7 @@ def deliver(
 def deliver_each(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, strategies: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Go through two epochs with each of some strategies in turn, over one communicator; return ids and configurations."""
+    """Iterate two epochs with each strategy, over one communicator; return ids and configs."""
     world = nodes.with_comm(dict(world))
     found: dict[str, dict[str, Any]] = {}
     for strategy in strategies:
@@ -124,7 +124,7 @@ def samples(
     pipe: Any,
     opening: Mapping[str, Any] | None = None,
 ) -> list[tuple[list[int], dict[str, list[bytes]]]]:
-    """Go through an epoch of a dataset of any format; return the ids of each step and the bytes of its samples, by field."""
+    """Iterate an epoch of any format; return each step's ids and its samples' bytes, by field."""
     with make(forebay.open(path, **(opening or {})), world, {"epochs": 1, **options}) as loader:
         return [
             (
@@ -191,7 +191,7 @@ def act(
 def staggered(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, groups: int
 ) -> dict[str, Any]:
-    """Go through two epochs, between which rank 0 sets the number of groups; return what the loader says of it.
+    """Iterate two epochs; rank 0 sets the number of groups in between; return what config reports.
 
     Between them each waits until told to go, rank 0 twice.
     """
@@ -215,7 +215,7 @@ def made(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: 
 
 
 def made_beside(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> list[Config]:
-    """Make a loader, one beside it, and one after both; return what each decided. Closed ones are still referred to."""
+    """Make a loader, one beside it, one after both; return what each decided. Keep closed ones."""
     with (
         make(path, world, {**options, "name": "first"}) as first,
         make(path, world, {**options, "name": "second"}) as second,
@@ -228,7 +228,7 @@ def made_beside(path: str, options: Mapping[str, Any], world: Mapping[str, Any],
 def walk(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, stop: int | None = None
 ) -> dict[str, Any]:
-    """Go through epochs for ever, or as many steps as ``stop`` and no step more; return the error that ends it.
+    """Iterate epochs without end, or ``stop`` steps and no more; return the error that ends it.
 
     Says "made", then "walking" at the second step, or "resting" at the stop; then waits there until
     told to go.
@@ -287,7 +287,7 @@ def building(
     pause: float = 1.0,
     fails: bool = False,
 ) -> dict[str, Any]:
-    """Make a loader whose leader says "building" in the middle of building the index, and takes his time for it, or fails."""
+    """Make a loader whose leader says "building" during the index build, then is slow or fails."""
     module = importlib.import_module("forebay.loader")
     native = module._native
     engine = native.Engine
@@ -349,7 +349,7 @@ def meeting(
     holds: bool = False,
     warn_after: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Make a loader of each of ``tries``, all over one communicator; return what kept them from being made, and warnings.
+    """Make a loader of each of ``tries``, over one communicator; return errors and warnings.
 
     Says "meeting" before, and "warned" at each warning where ``warn_after`` is given. With
     ``holds``, says "opening" where the data set is opened, and waits there until told to go.
@@ -427,7 +427,7 @@ def interrupted(
     rests: bool,
     tally: str | None = None,
 ) -> dict[str, Any]:
-    """Go through epochs, and through SIGINT at any moment; with ``rests``, wait once per epoch until told to go.
+    """Iterate epochs through SIGINT at any moment; with ``rests``, wait for a go once per epoch.
 
     The file ``tally`` gets a byte for each interrupt.
     """
@@ -511,7 +511,7 @@ def views(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe:
 def rested(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, epochs: int = 1
 ) -> int:
-    """Go through epochs and return the steps; say "resting" after the first step, and wait until told to go."""
+    """Iterate epochs and return the steps; say "resting" after the first, and wait for a go."""
     with make(path, world, options) as loader:
         steps = 0
         for _ in range(epochs):
@@ -527,7 +527,7 @@ def rested(
 def patient(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any
 ) -> dict[str, list[str]]:
-    """Go through epochs until told to end; say "walking" first and "warned" at each warning, and return the warnings."""
+    """Iterate epochs until told to end; say "walking", then "warned" per warning; return them."""
     with telling_warnings(pipe) as caught, make(path, world, options) as loader:
         pipe.send("walking")
         while not pipe.poll():
@@ -541,7 +541,7 @@ def patient(
 def walk_with_child(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any
 ) -> dict[str, Any]:
-    """Go through epochs for ever, beside a forked child whose process id is told; return the error that ends it."""
+    """Iterate epochs without end, beside a forked child with a known id; return the final error."""
     loader = make(path, world, options)
     child = os.fork()
     if child == 0:
@@ -592,7 +592,7 @@ def closing(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pip
 def stalled(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any, leaves: bool = False
 ) -> dict[str, Any]:
-    """Take a batch, say "begun", wait until told to go, and take the others; return the error that ends it, and warnings.
+    """Take a batch, say "begun", wait for a go, take the others; return the error and warnings.
 
     Before that, say "here" and wait until told to make the loader: ranks make it within the timeout
     of the options.
@@ -628,7 +628,7 @@ def stalled(
 def made_in_a_stall(
     path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any
 ) -> dict[str, str]:
-    """Open a data set, say "opened", wait until told to go, and make a loader; return what keeps it from being made."""
+    """Open a data set, say "opened", wait for a go, make a loader; return the error."""
     dataset = forebay.open(path)
     pipe.send("opened")
     pipe.recv()
@@ -642,7 +642,7 @@ def made_in_a_stall(
 
 
 def jumps(path: str, options: Mapping[str, Any], world: Mapping[str, Any], pipe: Any) -> dict[str, int]:
-    """Meet a stall, jump to another epoch in it, say which error that is, and try again when told to go."""
+    """Meet a stall, jump to another epoch during it, report the error, and retry when told."""
     records(path)
     with warnings.catch_warnings(), make(path, world, options) as loader:
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Group order from a cold, throttled disk: against `forebay limit` sequential on the same file, in turn.
+"""Group order from a cold, throttled disk, in turn with `forebay limit` on the same file.
 
 Both run in children that join a control group with a limit on the disk's read rate. Before every
 repetition the file is dropped from the page cache, and what the child caused to be fetched is
@@ -20,7 +20,7 @@ from bench.harness import Outcome, Row, Settings, in_turn, ratio
 
 RATE_BYTES_S = 200_000_000
 LIMIT_SECONDS = 60.0
-"""Longer than one pass over the file takes: with `cold` the limit reads the file once and ends."""
+"""More than one read of the file takes: with `cold` the limit reads the file once and ends."""
 LIMIT_BLOCK_BYTES = 4 << 20
 
 
@@ -70,7 +70,7 @@ def _drain(dataset: datasets.Set, batch: int) -> float:
 
 
 def _limit(dataset: datasets.Set) -> float:
-    """Bytes per second that `forebay limit` finds for one sequential pass over the file."""
+    """Bytes per second that `forebay limit` finds for one sequential read of the file."""
     from forebay import _native
 
     found = _native.limit(

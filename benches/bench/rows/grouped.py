@@ -1,4 +1,4 @@
-"""Group order, warm, one process: against a numpy loop that gathers the same batches from a mapped `.npy`.
+"""Group order, warm, one process: against a numpy loop over a mapped `.npy` of the batches.
 
 The numpy loop does one copy per sample and nothing else: it finds nothing, decodes nothing, and its
 file holds no padding. It is given the very ids that the loader delivered, in the same order.

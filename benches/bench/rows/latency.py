@@ -48,7 +48,7 @@ def measure(settings: Settings) -> Outcome:
 
 
 def _until_ready() -> None:
-    """Wait awake, as a training loop is: a sleep would add the price of waking up, which is not the loader's."""
+    """Busy-wait, as a training loop does: a sleep would add wake-up latency to the loader's."""
     start = quiet_since = time.perf_counter()
     others = time.process_time() - time.thread_time()
     while (now := time.perf_counter()) - start < LONGEST_S:

@@ -1,4 +1,4 @@
-"""Opening a data set of 200,000 samples from its sidecar: `open`, `len`, and where the last sample is."""
+"""Open 200,000 samples from the sidecar: `open`, `len`, and the last sample's location."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from bench.harness import Outcome, Row, Settings, quartiles
 RANKS = 4
 ORDERS = ("sequential", "group", "shuffle")
 MEMORY = "160MiB"
-"""A little more than the group order needs at least, so that nearly all of the budget is reserved."""
+"""Slightly more than the least of the group order, so that it reserves nearly the whole budget."""
 
 
 @dataclass(frozen=True)

@@ -401,9 +401,9 @@ class _Dataset:
         return {"chunked": layout}, table.tobytes()
 
     def _base(self, first: np.ndarray[Any, Any], place: np.ndarray[Any, Any]) -> int:
-        """Return the base of chunk offsets [bytes]: the start of the file or the end of its user block.
+        """Return the base of chunk offsets [bytes]: 0, or the end of the user block.
 
-        That depends on the version of libhdf5. Chunks that h5py reads as they are tell.
+        The version of libhdf5 decides which; raw chunks that h5py reads show it.
         """
         bases = sorted({0, self._user_block_bytes})
         step = max(1, len(first) // _PROBES)
@@ -422,8 +422,7 @@ class _Dataset:
 
         Their masks do not show it.
 
-        They have the length of a decoded chunk. Where those bytes are what h5py reads, they are
-        bare.
+        Such a chunk has the length of a decoded one, and its bytes are what h5py reads.
         """
         shape, chunk, dtype = self.dataset.shape, self.dataset.chunks, self.dataset.dtype
         chunk_bytes = dtype.itemsize * math.prod(chunk)

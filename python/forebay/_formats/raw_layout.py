@@ -41,7 +41,7 @@ def raw_layout(fields: Any, record_bytes: int | None, header_bytes: int) -> tupl
     record_bytes : int or None
         Size of a record [bytes]. Default: what the fields take.
     header_bytes : int
-        Bytes in front of the first record.
+        Bytes before the first record.
 
     Returns
     -------

@@ -1,8 +1,8 @@
-"""The channel of a job: how all its ranks exchange a few bytes while a loader is made.
+"""The channel of a job: its ranks exchange a few bytes while they make a loader.
 
 There are two: over MPI (`forebay._job.mpi`), and over TCP (`forebay._job.tcp`) where no MPI started
-the ranks. Both gather payloads at a deadline, name the ranks that are missing, and end the exchange
-on every rank when one of them gives up.
+the ranks. Both gather payloads before a deadline, name the missing ranks, and end the exchange on
+all ranks when one of them gives up.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from typing import Any, Protocol
 
 from forebay._core import PeerLostError, RendezvousError
 
-# How long ranks may keep the others waiting before these warn [s].
+# Wait for other ranks before a warning [s].
 WARN_AFTER_S = 10.0
-# How often ranks that wait report to rank 0, and rank 0 to them [s]; an exchange that is complete
-# before costs nothing.
+# Interval of the reports between waiting ranks and rank 0 [s]; a shorter exchange sends none.
 _REPORT_EVERY_S = 1.0
 # Longest list of ranks in a message [characters].
 _LISTED = 380
 
 
 class Channel(Protocol):
-    """What all ranks of a job exchange payloads over."""
+    """A connection of all ranks of a job, over which they exchange payloads."""
 
     @property
     def rank(self) -> int:
@@ -58,7 +57,7 @@ class Channel(Protocol):
         """
 
     def give_up(self, error: BaseException) -> None:
-        """Tell all ranks why this one does not come to the next exchange: theirs ends with that."""
+        """Notify all ranks why this one misses the next exchange, which ends theirs."""
 
     def close(self) -> None:
         """Stop watching other ranks: the loader is made, or will not be."""

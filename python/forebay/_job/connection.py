@@ -10,8 +10,8 @@
 
 Numbers are little-endian. A digest is BLAKE2b, keyed by what the job has in common (`job_key`),
 over the side that proves, the first message, and the nonce of rank 0. So a digest that was
-overheard proves nothing in another connection. Rank 0 sends a stranger 32 random bytes and nothing
-else. Frames are neither encrypted nor signed.
+overheard proves nothing in another connection. Rank 0 sends a pending peer 32 random bytes and
+nothing else. Frames are neither encrypted nor signed.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Connection:
         self._socket.close()
 
 
-class Stranger:
+class PendingPeer:
     """A connection that rank 0 has accepted, until it proves that it belongs to the job."""
 
     def __init__(self, accepted: socket.socket, key: bytes, size: int) -> None:
@@ -156,7 +156,7 @@ class Stranger:
         self.socket.close()
 
     def proceed(self) -> int | None:
-        """Take what has come; return the rank once it is proved.
+        """Receive what has arrived; return the rank once it is proved.
 
         Raises
         ------

@@ -25,7 +25,9 @@ _SECRET_BYTES = 32
 
 # Leader of the rank's node, process, name of the node; of leaders: why it cannot listen, secret,
 # where it is reached.
-_CARD = struct.Struct(f"<Ii{_NAME_BYTES}s{_PROBLEM_BYTES}s{_SECRET_BYTES}s{_native.ENDPOINT_BYTES}s")
+_ENDPOINT_RECORD = struct.Struct(
+    f"<Ii{_NAME_BYTES}s{_PROBLEM_BYTES}s{_SECRET_BYTES}s{_native.ENDPOINT_BYTES}s"
+)
 
 
 def meet(
@@ -50,7 +52,7 @@ def meet(
     """
     leads = rank_info.rank == rank_info.local_ranks[0] and len(rank_info.local_ranks) < rank_info.size
     listener, problem = _listen() if leads else (None, "")
-    own = _CARD.pack(
+    own = _ENDPOINT_RECORD.pack(
         rank_info.local_ranks[0],
         os.getpid(),
         rank_info.node.encode()[:_NAME_BYTES],
@@ -60,7 +62,8 @@ def meet(
     )
     try:
         everyone = [
-            _CARD.unpack(one) for one in channel.gather(own, "exchanging addresses of the nodes", deadline_s)
+            _ENDPOINT_RECORD.unpack(one)
+            for one in channel.gather(own, "exchanging addresses of the nodes", deadline_s)
         ]
     except BaseException:
         if listener is not None:

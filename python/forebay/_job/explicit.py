@@ -1,4 +1,4 @@
-"""A job that the script describes by hand: `forebay.World`."""
+"""A job that the script describes: `forebay.World`."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from forebay._job.rank_info import JOB_VARIABLE, RankInfo, alone, block, check_r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """The place of this process in its job, stated by hand.
+    """The rank of this process in its job, as the script states it.
 
     Parameters
     ----------
     rank, size : int
-        This process among all of the job, counted from 0, and their number.
+        Rank of this process in the job, counted from 0, and number of ranks.
     local_rank, local_size : int, optional
-        The same among those of this node. By default all ranks are on this node.
+        Rank on this node, counted from 0, and number of ranks on it. By default all ranks are on
+        this node.
     node : str or int, optional
-        What tells this node from the others, the same on all its ranks. By default the host.
+        Identifier of this node, the same on all its ranks. By default the host name.
     comm : mpi4py.MPI.Comm, optional
-        Communicator of all ranks. With it, making a loader is collective over the job, and who is
-        on which node is exchanged. Without it, and without ``FOREBAY_JOB_ADDRESS``, a loader never
+        Communicator of all ranks. With it, making a loader is collective over the job, and the
+        ranks exchange their nodes. Without it, and without ``FOREBAY_JOB_ADDRESS``, a loader never
         waits for other nodes.
     job : str, optional
-        A text that the ranks of this job share with no other job of the user on the node. By
-        default ``FOREBAY_JOB``, else the process that started this one: right for
-        ``multiprocessing``, wrong for ranks that were started one by one.
+        Identifier that the ranks of this job share with no other job of the user on the node. By
+        default ``FOREBAY_JOB``, else the parent process: correct for ``multiprocessing``, wrong for
+        ranks that were started separately.
     local_ranks : sequence of int, optional
         The global ranks on this node, by local rank. By default a block of consecutive ranks.
 
     Raises
     ------
     OptionError
-        If the numbers contradict each other, or the communicator.
+        If the numbers contradict each other or the communicator.
     """
 
     rank: int = 0

@@ -95,9 +95,8 @@ _channel_key: int | None = None
 class MpiChannel:
     """The duplicate of a communicator on which Forebay talks.
 
-    What the user does on his own communicator at the same time cannot mix with it. It is kept with
-    the communicator and goes when that is freed. When an exchange fails it is given up on all
-    ranks, and the next loader makes another one.
+    Messages on the user's own communicator cannot mix with it. MPI frees it with that communicator.
+    When an exchange fails, all ranks give the duplicate up, and the next loader makes another one.
     """
 
     def __init__(self, comm: Any, duplicate: Any) -> None:
@@ -177,7 +176,7 @@ class MpiChannel:
         return [bytes(received[length * rank : length * (rank + 1)]) for rank in range(self.size)]
 
     def give_up(self, error: BaseException) -> None:
-        """Tell all ranks; see `Channel.give_up`."""
+        """Notify all ranks; see `Channel.give_up`."""
         give_up(self._notes, self._exchanges + 1, error)
         self._abandon()
 

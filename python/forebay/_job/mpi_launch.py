@@ -30,7 +30,7 @@ from forebay._job.rank_info import (
 _TEXT_BYTES = 128
 
 # What the ranks tell each other: node, job, process namespace, process id and start.
-_CARD = struct.Struct(f"<{_TEXT_BYTES}s{_TEXT_BYTES}sQqQ")
+_NODE_RECORD = struct.Struct(f"<{_TEXT_BYTES}s{_TEXT_BYTES}sQqQ")
 
 # Launcher → variables of rank, size, local rank, local size.
 _MPI_VARIABLES = {
@@ -130,8 +130,10 @@ def exchange_nodes(comm: Any, node: str, deadline_s: float, source: str, job: st
     channel = _mpi.MpiChannel.of(comm, deadline_s, siblings)
     key = node_key(node).encode()[:_TEXT_BYTES]
     token = (job or f"mpi-{secrets.token_hex(16)}").encode()[:_TEXT_BYTES]
-    own = _CARD.pack(key, token, process_namespace(), os.getpid(), start_of("self"))
-    everyone = [_CARD.unpack(other) for other in channel.gather(own, "meeting the other ranks", deadline_s)]
+    own = _NODE_RECORD.pack(key, token, process_namespace(), os.getpid(), start_of("self"))
+    everyone = [
+        _NODE_RECORD.unpack(other) for other in channel.gather(own, "meeting the other ranks", deadline_s)
+    ]
     mine = everyone[channel.rank]
     local_ranks = tuple(rank for rank, other in enumerate(everyone) if other[0] == mine[0])
     if mine[2]:
@@ -155,7 +157,7 @@ def exchange_nodes(comm: Any, node: str, deadline_s: float, source: str, job: st
 
 
 def _launcher_of(comm: Any) -> str | None:
-    """Return the variable with the launcher's rank of this process, if it is the rank in ``comm``."""
+    """Return the launcher's variable of this process's rank, if that is the rank in ``comm``."""
     mpi = _mpi.imported()
     if mpi is None or comm != mpi.COMM_WORLD:
         return None

@@ -204,7 +204,7 @@ class Wait:
 
 
 def give_up(notes: Notes, number: int, error: BaseException) -> None:
-    """Tell all ranks that this one does not come to an exchange."""
+    """Send all ranks that this one does not take part in an exchange."""
     kind = _Kind.LOST if isinstance(error, PeerLostError) else _Kind.GAVE_UP
     notes.fail_all(kind, number, reason_of(error))
 

@@ -30,7 +30,7 @@ _LAUNCHERS = (
 
 
 class Processes:
-    """Other ranks of this node, watched by pidfds; before those are exchanged, by their launcher."""
+    """Other ranks of this node, watched by pidfds; before that, as children of their launcher."""
 
     def __init__(self, pids: Mapping[int, tuple[int, int]], siblings: _native.Siblings | None = None) -> None:
         """Watch processes: rank → process id and start time, as process ids are reused."""

@@ -1,14 +1,14 @@
-"""Where rank 0 listens for the other ranks of a job, and how these find it.
+"""The address where rank 0 listens for the other ranks of a job.
 
-In this order:
+Ranks use the first of these sources that applies:
 
-1. ``FOREBAY_JOB_ADDRESS=host:port``; without a port as in 3. ``none``: nowhere.
+1. ``FOREBAY_JOB_ADDRESS=host:port``; without a port, the ports of 3. ``none``: there is no channel.
 2. A store of torch: of an initialised `torch.distributed`, or torchrun's where torch is imported.
    Rank 0 listens on a port that the system chooses, and publishes its addresses and a secret in the
    store.
 3. The host that the launcher names (``MASTER_ADDR``, the first node of a SLURM step), at ports that
-   follow from the names of job and loader: rank 0 takes the first one that is free, the others try
-   all. What proves that a rank belongs to the job is then the name of the job alone.
+   follow from the names of job and loader. Rank 0 takes the first free port; the others try all.
+   Only the name of the job then proves that a rank belongs to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a rank knows of its job, and the checks that all ways of finding it out share."""
+"""The facts of a rank and its job, and the checks that all their sources share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_RANKS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo:
-    """Everything the engine needs to know about the job, and how it was found out."""
+    """The facts of a rank and its job that the engine needs, and their source."""
 
     rank: int
     size: int
@@ -32,18 +32,18 @@ class RankInfo:
     """The channel of the job over MPI."""
     source: str
     launcher: str | None = None
-    """Environment variable with the rank; empty if all ranks of the node are children of one process."""
+    """Environment variable with the rank; empty if one process started all ranks of the node."""
     address: str | None = None
     """Host of rank 0 for a channel over TCP between nodes; empty if only torch knows it."""
 
     @property
     def local_rank(self) -> int:
-        """This process among those of its node."""
+        """Rank of this process among those of its node, counted from 0."""
         return self.local_ranks.index(self.rank)
 
 
 def alone(rank_info: RankInfo) -> RankInfo:
-    """Give a job of one rank a job of its own, so that two loaders of one process never meet."""
+    """Return a rank alone in its job with a unique job, so that its loaders never meet."""
     if rank_info.size > 1:
         return rank_info
     return RankInfo(
@@ -104,7 +104,7 @@ def own_node(environment: Mapping[str, str]) -> str:
 
 
 def node_key(node: str) -> str:
-    """Tell machines apart that share a name; the boot id is one per running kernel."""
+    """Return a node's name with the kernel's boot id, for machines that share a name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,16 +1,17 @@
-"""The channel of a job over TCP, for ranks that no MPI started: all connect to rank 0.
+"""The channel of a job over TCP, for ranks that no MPI started: all ranks connect to rank 0.
 
-1. Rank 0 listens, where the others can know (`forebay._job.rank0`). Every rank connects, and proves
-   that it belongs to the job (`forebay._job.connection`). Rank 0 holds one connection to each.
-2. Once all have joined, rank 0 tells them so and closes its port. If they have not after a minute
-   it tells those that came, the leaders of the nodes warn, and the nodes are not linked: a rank
-   that cannot be reached costs a minute, not the job.
-3. In an exchange each rank sends its payload to rank 0, which sends all of them to all ranks. Every
-   second it tells the ranks that wait which ones are missing. A rank that gives up, or whose
-   connection ends, ends the exchange on every rank.
+1. Rank 0 listens at an address that the others can find (`forebay._job.rank0`). Each rank connects
+   and proves that it belongs to the job (`forebay._job.connection`). Rank 0 holds one connection to
+   each.
+2. Once all ranks have joined, rank 0 notifies them and closes its port. After a minute without all
+   ranks, rank 0 notifies those that joined; the leaders of the nodes warn, and the nodes are not
+   linked. An unreachable rank therefore costs a minute, not the job.
+3. In an exchange each rank sends its payload to rank 0, which sends all payloads to all ranks.
+   Every second, rank 0 sends the waiting ranks the list of missing ones. A rank that gives up, or
+   whose connection ends, ends the exchange on all ranks.
 
-There is no thread: rank 0 serves the others while it waits itself. A channel lives as long as one
-loader is made.
+The channel has no thread: rank 0 serves the others while it waits itself. A channel lives while the
+ranks make one loader.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from forebay._job.channel import (
     lost,
     reason_of,
 )
-from forebay._job.connection import Connection, Kind, Stranger, connect, job_key
+from forebay._job.connection import Connection, Kind, PendingPeer, connect, job_key
 from forebay._job.processes import Processes
 from forebay._job.rank0 import Rank0Address, find_rank0
 from forebay._job.rank_info import RankInfo
@@ -51,8 +52,8 @@ _ATTEMPT_WITHIN_S = 3.0
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.005, 0.1
 # How long a connection may take to prove that it belongs to the job [s], and how many may do so at
 # once beside the ranks.
-_STRANGER_WITHIN_S = 5.0
-_STRANGERS = 64
+_PROVE_WITHIN_S = 5.0
+_MAX_PENDING = 64
 # Longest wait for a socket [s]: then signals, processes and the deadline are looked at.
 _SLICE_S = 0.05
 # How long a rank that gives up sees to it that rank 0 can read why [s].
@@ -153,7 +154,7 @@ class _Rank0:
             refusal = (
                 f"open files of rank 0: expected a limit of at least {needed}, found {files} (ulimit -n)"
             )
-        strangers: list[Stranger] = []
+        pending: list[PendingPeer] = []
         # Ranks that have proved that they belong to the job, until they have joined.
         proved: dict[int, Connection] = {}
         # Ranks that have joined and were told that there is no channel.
@@ -162,9 +163,9 @@ class _Rank0:
         try:
             while missing := set(range(1, self.size)) - self._others.keys() - refused:
                 wait.check(listed(missing))
-                ready = _wait([listener, *strangers, *proved.values(), *self._others.values()])
-                _accept(listener, strangers, key, self.size)
-                for rank, one in _admitted(strangers):
+                ready = _wait([listener, *pending, *proved.values(), *self._others.values()])
+                _accept(listener, pending, key, self.size)
+                for rank, one in _admitted(pending):
                     if rank in missing and rank not in proved:
                         proved[rank] = one
                     else:
@@ -180,8 +181,8 @@ class _Rank0:
                 self._receive(_JOINING, ready)
                 self._look(_JOINING)
         finally:
-            for stranger in strangers:
-                stranger.close()
+            for peer in pending:
+                peer.close()
             for one in proved.values():
                 one.close()
         if refusal:
@@ -226,7 +227,7 @@ class _Rank0:
         return gathered
 
     def give_up(self, error: BaseException) -> None:
-        """Tell all ranks; see `Channel.give_up`."""
+        """Notify all ranks; see `Channel.give_up`."""
         self._fail(_kind_of(error), f"rank 0 gave up: {reason_of(error)}")
 
     def close(self) -> None:
@@ -387,7 +388,7 @@ class _Member:
             patience.check()
 
     def give_up(self, error: BaseException) -> None:
-        """Tell all ranks, by way of rank 0; see `Channel.give_up`."""
+        """Notify all ranks, through rank 0; see `Channel.give_up`."""
         if self._rank0 is not None:
             self._rank0.send(_kind_of(error), f"rank {self.rank} gave up: {reason_of(error)}".encode())
         self.close()
@@ -433,30 +434,30 @@ def _failed(kind: Kind, what: str, text: str) -> ForebayError:
     return lost(f"{what}: {text}") if kind == Kind.LOST else gave_up(what, text)
 
 
-def _accept(listener: socket.socket, strangers: list[Stranger], key: bytes, size: int) -> None:
+def _accept(listener: socket.socket, pending: list[PendingPeer], key: bytes, size: int) -> None:
     """Accept connections; of too many, and of those that take too long, the oldest are dropped."""
     # Of one connection or out of descriptors: neither ends the listener (accept(2)).
     with contextlib.suppress(OSError):
         while True:
             accepted, _ = listener.accept()
-            strangers.append(Stranger(accepted, key, size))
+            pending.append(PendingPeer(accepted, key, size))
     now = time.monotonic()
-    while strangers and (len(strangers) > _STRANGERS + size or now - strangers[0].since > _STRANGER_WITHIN_S):
-        strangers.pop(0).close()
+    while pending and (len(pending) > _MAX_PENDING + size or now - pending[0].since > _PROVE_WITHIN_S):
+        pending.pop(0).close()
 
 
-def _admitted(strangers: list[Stranger]) -> Iterator[tuple[int, Connection]]:
-    """Yield connections that have proved that they belong to the job, by rank; others may be dropped."""
-    for stranger in list(strangers):
+def _admitted(pending: list[PendingPeer]) -> Iterator[tuple[int, Connection]]:
+    """Yield connections that proved that they belong to the job, by rank; others may be dropped."""
+    for peer in list(pending):
         try:
-            rank = stranger.proceed()
+            rank = peer.proceed()
         except ConnectionError:
-            strangers.remove(stranger)
-            stranger.close()
+            pending.remove(peer)
+            peer.close()
             continue
         if rank is not None:
-            strangers.remove(stranger)
-            yield rank, Connection(stranger.socket)
+            pending.remove(peer)
+            yield rank, Connection(peer.socket)
 
 
 def _wait(sockets: Sequence[_HasDescriptor], reads: bool = True) -> set[int]:

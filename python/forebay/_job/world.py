@@ -1,26 +1,25 @@
-"""World: who am I, who is beside me on the node, which processes are one job.
+"""World: the rank of this process, the ranks of its node, and the job they belong to.
 
-Found out in this order: explicit arguments, an initialised torch.distributed (looked for only if
-torch is imported), torchrun's environment, an MPI launcher's environment, a SLURM step's
-environment, else a single process. No MPI is initialised where the environment says it all: on one
-node, and wherever torchrun or SLURM laid the ranks out.
+:func:`identify` takes the first of these sources that applies: explicit arguments, an initialised
+torch.distributed (only where torch is imported already), torchrun's environment, an MPI launcher's
+environment, a SLURM step's environment, else a single process. It initialises MPI only where the
+environment does not suffice: not on one node, and not under torchrun or SLURM.
 
-What is needed, and where it comes from:
+The facts and their sources:
 
-- rank, size, local rank: the environment of the launcher, read as each ``from_*`` function says.
-- local ranks, that is the global ranks of this node by local rank: with a communicator every rank
-  tells the others which node it is on; torchrun numbers nodes in blocks; SLURM states them
-  (``SLURM_GTIDS``), or its distribution is computed, and either is checked against the own rank; an
-  explicit :class:`World` without ``local_ranks`` is taken to be in blocks.
-- job, a text that all ranks of the job and no others share: Open MPI's PMIx namespace, SLURM's job
-  and step, torchrun's run id and restart count, else the launcher process that the ranks descend
-  from, else a random text broadcast through MPI.
+- rank, size, local rank: the environment of the launcher, as each ``from_*`` function describes.
+- local ranks, that is the global ranks of this node by local rank: with a communicator, all ranks
+  exchange their nodes; torchrun numbers nodes in blocks; SLURM states the ranks (``SLURM_GTIDS``)
+  or their distribution, and the own rank is checked against either; an explicit :class:`World`
+  without ``local_ranks`` is assumed to be in blocks.
+- job, a string that only the ranks of the job share: Open MPI's PMIx namespace, SLURM's job and
+  step, torchrun's run id and restart count, else the launcher process that the ranks descend from,
+  else a random string broadcast through MPI.
 - address of rank 0, where nodes open a channel without MPI (`forebay._job.rank0`): torchrun's
   ``MASTER_ADDR``, the first node of a SLURM step.
-- node: the host, or ``FOREBAY_NODE`` where several nodes are emulated on one.
+- node: the host, or ``FOREBAY_NODE`` where one host emulates several nodes.
 
-It does not judge whether the launcher tells the truth; the ranks of a node compare what they
-believe when they meet.
+This module trusts the launcher; the ranks of a node compare these facts when they meet.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ __all__ = ["RankInfo", "World", "identify"]
 
 
 def identify(world: str | World, deadline_s: float, environment: Mapping[str, str] | None = None) -> RankInfo:
-    """Find out who this process is.
+    """Return the rank of this process and the facts of its job.
 
     Collective over the job where a communicator is needed or was given.
 
     Raises
     ------
     OptionError
-        If what was asked for is not there, what was found contradicts itself, or this is a worker
-        of a torch DataLoader.
+        If the requested source does not exist, a source contradicts itself, or this process is a
+        worker of a torch DataLoader.
     RendezvousError
         If other ranks do not take part within ``deadline_s`` seconds.
     """

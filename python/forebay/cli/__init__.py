@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("forebay: interrupted", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever read our output has left; a second message at exit would only confuse.
+        # The reader of our output has closed it; avoid a second message at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Point streams that the caller closed (``>&-``) at ``/dev/null``: what is opened next would get their numbers."""
+    """Open closed standard streams (``>&-``) on ``/dev/null``; no file gets their numbers."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)

@@ -66,7 +66,7 @@ def cli() -> None:
 
 
 def as_json(function: Function) -> Function:
-    """Give a command the option that every command has."""
+    """Add the option ``--json``, which every command has."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON object; keys as in docs/metrics.md."
     )(function)
@@ -111,7 +111,7 @@ _OPENING = (
 
 
 def dataset_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``opening``: a function without arguments that opens the dataset it was told."""
+    """Pass a command ``opening``: a function without arguments that opens its data set."""
 
     @functools.wraps(function)
     def command(

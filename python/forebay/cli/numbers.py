@@ -23,7 +23,7 @@ OFFSET = click.IntRange(0, _MAX_BYTES)
 
 
 class Finite(click.FloatRange):
-    """A range of numbers; ``nan``, which is neither below nor above anything, and ``inf`` are outside."""
+    """A range of numbers that excludes ``nan`` and ``inf``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number of a text."""

@@ -24,8 +24,8 @@ def command(opening: Callable[[], Dataset], threads: int, as_json: bool) -> int:
     """Read every sample of DATASET and check its location, schema and checksums.
 
     The command lists bad samples and then exits with 1. It also compares a stored recipe
-    (docs/provenance.md) with all records. A declared recipe that passes is verified from then on; one
-    that fails is reported and never used.
+    (docs/provenance.md) with all records. A declared recipe that passes is verified from then on;
+    one that fails is reported and never used.
     """
     from forebay.cli.index import recipe_pairs
     from forebay.cli.output import print_json, print_pairs, progress

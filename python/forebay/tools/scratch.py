@@ -1,8 +1,8 @@
-"""Temporary directories that go whatever happens, with what is mounted in them.
+"""Temporary directories that are always removed, with the mounts in them.
 
-One is locked as long as its maker lives. Who comes next removes those that nobody holds any more:
-their makers were killed. Only directories that are this user's alone and bear our marker are taken
-for such; no link is followed.
+The process that makes one keeps it locked while it lives. A later process removes directories
+without a lock, whose makers were killed. It considers only directories that belong to this user
+alone and hold our marker, and follows no link.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARKER = ".forebay-scratch"
 
 @contextlib.contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """Make a temporary directory; at the end what is mounted below it is unmounted, and it is removed.
+    """Make a temporary directory; at the end, unmount what is mounted below it and remove it.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def _lock(directory: Path, held: list[int]) -> None:
     try:
         fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        # No locks here: without a marker the directory is nobody's leftover.
+        # No locks here: without a marker, `remove_leftovers` leaves the directory alone.
         return
     new.rename(directory / _MARKER)
 
@@ -67,12 +67,12 @@ def _end(directory: Path, held: list[int]) -> None:
 
 
 def remove_leftovers(prefix: str) -> None:
-    """Remove directories of this user that were made with this prefix by processes which were killed."""
+    """Remove this user's directories with this prefix whose processes were killed."""
     for directory in Path(os.path.realpath(tempfile.gettempdir())).glob(f"{prefix}*"):
-        # What another one removes at the same time, or is still in use, hurts nobody.
+        # Skip what another process removes at the same time, or still uses.
         with contextlib.suppress(OSError, StorageError):
             found = directory.lstat()
-            # As mkdtemp makes them: nobody else can have put anything there.
+            # As mkdtemp makes them: no other user can have put anything there.
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
                 continue
             marker = os.open(directory / _MARKER, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -84,11 +84,11 @@ def remove_leftovers(prefix: str) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Unmount and remove.
+    """Unmount what is mounted below a directory, and remove it.
 
-    No directory is removed together with what is in it where that might be a mount: a mount that
-    could not be taken away is an error, and the data behind it stays. Anything else that cannot be
-    removed is left; the marker goes last.
+    A directory that might be a mount is never removed recursively: a mount that cannot be unmounted
+    is an error, and the data behind it stays. Other files that cannot be removed are left; the
+    marker goes last.
     """
     with launch.held_interrupts():
         inside = sorted(directory.iterdir())

@@ -94,7 +94,7 @@ def write_lmdb(directory: Path, sample: Sample, counts: Sequence[int], blocks: I
 
 
 def write_hdf5(directory: Path, sample: Sample, counts: Sequence[int], blocks: Iterable[Block]) -> list[Path]:
-    """Write files with one dataset per field, contiguous, first axis the sample, and one of the labels.
+    """Write files with one contiguous dataset per field, the first axis the sample, and labels.
 
     A field without a shape becomes a dataset of variable length.
     """
@@ -177,8 +177,10 @@ WRITERS: dict[str, Callable[[Path, Sample, Sequence[int], Iterable[Block]], list
     "tfrecord": write_tfrecord,
     "npz": write_npz,
 }
-"""Each makes the files of a data set from (directory, sample, samples of each file, blocks) and returns what a reader opens. No
-block reaches over the end of a file."""
+"""Container → function that writes a data set and returns the paths that a reader opens.
+
+Its arguments: directory, sample, samples of each file, and blocks, none of which spans two files.
+"""
 
 
 def minimum_bytes(container: str, sample: Sample, samples: int, files: int) -> int:
@@ -232,7 +234,11 @@ def _message(field: int, *parts: bytes) -> bytes:
 
 
 def _example(sample: Sample, number: int, payload: NDArray[np.uint8]) -> bytes:
-    """`Example{features=1}`, `Features{map feature=1}`, `Feature{bytes_list=1, int64_list=3}`, each list `{value=1}`."""
+    """Encode an `Example`.
+
+    `Example{features=1}`, `Features{map feature=1}`, `Feature{bytes_list=1, int64_list=3}`, each
+    list `{value=1}`.
+    """
     entries = []
     for field, values in zip(sample.fields, _fields(sample, payload), strict=True):
         feature = _message(1, _message(1, values.tobytes()))
@@ -243,7 +249,7 @@ def _example(sample: Sample, number: int, payload: NDArray[np.uint8]) -> bytes:
 
 
 def _masked(checksum: int) -> bytes:
-    """Rotate and add, as TFRecord does, so that a checksum of data that holds checksums stays sound."""
+    """Mask a checksum as TFRecord does, so that a checksum of data with checksums stays sound."""
     rotated = (checksum >> 15 | checksum << 17) + 0xA282EAD8
     return struct.pack("<I", rotated & 0xFFFFFFFF)
 

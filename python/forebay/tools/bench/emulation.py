@@ -1,10 +1,9 @@
-"""How the nodes of a bench are emulated: as namespaces where that is possible, else by the environment of the ranks.
+"""Emulated nodes of a bench: namespaces where possible, else the environment of the ranks.
 
-As namespaces each node has a host name, a network, processes and shared memory of its own
-(`forebay.tools.cluster`); ranks of two nodes share nothing but files and the page cache of what is
-not on a mount of the emulator. By the environment, the ranks of all nodes are processes of this
-machine that are told which node they are on: the engine keeps them apart all the same, MPI and
-other programs do not.
+As a namespace, each node has its own host name, network, processes and shared memory
+(`forebay.tools.cluster`). Ranks of two nodes share only files, and the page cache of files outside
+the emulator's mounts. By the environment, the ranks of all nodes are processes of this machine with
+the node in a variable: the engine keeps the nodes apart, MPI and other programs do not.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Emulation:
     cluster: Cluster | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Give the object that a result carries."""
+        """Return the object that a result holds."""
         return {"by": self.by, "reason": self.reason}
 
 
@@ -41,7 +40,7 @@ class Emulation:
 def emulate(
     settings: Settings, mounts: Sequence[Sequence[Path]], time_scale: float = 1.0
 ) -> Iterator[Emulation]:
-    """Bring the nodes up, and take them away at the end.
+    """Start the nodes, and remove them at the end.
 
     Parameters
     ----------

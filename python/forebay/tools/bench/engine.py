@@ -14,7 +14,7 @@ from forebay.tools.bench.facts import SCHEMA
 
 
 class Rows:
-    """The records of a step of several fields: of each sample the bytes of its fields, in the order of their names."""
+    """The records of a step of several fields: per sample its fields' bytes, by field name."""
 
     def __init__(self, batch: forebay.Batch) -> None:
         self._fields = [batch[name] for name in sorted(batch)]
@@ -66,7 +66,7 @@ class Engine:
             yield batch.indices, batch["data"] if batch.keys() == {"data"} else Rows(batch)
 
     def facts(self) -> dict[str, Any]:
-        """Tell the loader's statistics and choices, how many readers its node has, and how well its order shuffles."""
+        """Return the loader's statistics, choices, readers per node and shuffle quality."""
         loader = self._loader
         config = loader.config
         return {

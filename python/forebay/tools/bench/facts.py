@@ -23,7 +23,7 @@ _HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 _TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords")
 
 SCHEMA = "raw"
-"""Records are compared as they are: decoding them would be each library's own work, and another comparison."""
+"""The bench compares raw records: decoding is each library's own work, another comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Facts:
     """Whether the engine reads this format; only baselines can, otherwise."""
 
     def as_json(self) -> dict[str, Any]:
-        """Give the object that a result carries."""
+        """Return the object that a result holds."""
         path = self.paths[0] if len(self.paths) == 1 else list(self.paths)
         return {
             "path": path,
@@ -103,7 +103,7 @@ def _engine(paths: tuple[str, ...]) -> Facts:
 
 
 def hdf5_columns(file: Any) -> list[Any]:
-    """Return the data sets of an open HDF5 file whose rows are its samples: those of the most common length, by name."""
+    """Return the sample datasets of an open HDF5 file, by name: those of the most common length."""
     import h5py
 
     columns: list[Any] = []

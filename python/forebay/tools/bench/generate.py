@@ -1,16 +1,16 @@
-"""Generated data sets: seeded noise of a workload's measure in any of its containers, made once.
+"""Generated data sets: seeded noise with the sizes of a workload, in any of its containers.
 
-How, in order: a `Recipe` says all that decides the bytes. Under a lock, a data set with the same
-recipe, whole by its manifest, is used again. Otherwise it is written beside its place, under a name
-that ends in ``.partial``: samples block by block, the manifest last; then it is renamed. What an
-interrupted run leaves behind is a ``.partial``, which the next run removes.
+A `Recipe` holds all that determines the bytes. Under a lock, the bench reuses a data set with the
+same recipe and a complete manifest. Otherwise it writes one under a name that ends in ``.partial``,
+samples block by block and the manifest last, and renames it. The next run removes the ``.partial``
+of an interrupted one.
 
-The content is the raw output of a random generator (SFC64, one stream per block of samples), so
-nothing compresses and no two samples are alike; 32-bit floats get an exponent of 0, to be numbers
-that one can compute with. The first eight bytes of a sample are its number, little-endian. Sizes
-that vary follow a normal distribution, cut off evenly on both sides, so that the mean stays.
+The content is the raw output of a random generator (SFC64, one stream per block of samples): it
+does not compress, and no two samples are equal. The exponent of 32-bit floats is 0, so that they
+are ordinary numbers. The first eight bytes of a sample are its number, little-endian. Variable
+sizes follow a normal distribution, truncated symmetrically, which keeps the mean.
 
-Nothing is written when the disk has too little room.
+The bench writes nothing when the disk has too little room.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ VERSION = 1
 """Goes up when the same recipe gives other bytes."""
 
 _BLOCK_BYTES = 1 << 20
-"""Samples are made in blocks of about this size: one generator for each, whose start costs 10 µs."""
+"""Approximate size of the blocks of samples; each block has a generator, which costs 10 µs."""
 
 _ROOM = 1.05
 """Share of the estimate that must be free: the metadata of the file system comes on top."""
@@ -251,7 +251,7 @@ def _find(recipe: Recipe, place: Path) -> Generated | None:
 
 
 def _size(directory: Path) -> int:
-    """Bytes of all files, the manifest and the lock file of LMDB left out: a reader may rewrite the latter."""
+    """Return the bytes of all files but the manifest and LMDB's lock file, which changes."""
     return sum(
         path.stat().st_size
         for path in directory.rglob("*")
@@ -277,7 +277,7 @@ def _check_room(recipe: Recipe, directory: Path, freed: int) -> None:
 
 @contextmanager
 def _locked(directory: Path, place: Path) -> Iterator[None]:
-    """Let one process at a time work on a data set; the lock goes with the process that holds it."""
+    """Let one process at a time work on a data set; the lock ends with its process."""
     handle = os.open(directory / f".{place.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

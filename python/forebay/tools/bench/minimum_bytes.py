@@ -1,9 +1,8 @@
-"""How much of the files must come from the storage at least: the pages that hold what a run handed out, each once.
+"""The minimum that a run fetches: the pages of what it delivered, each counted once.
 
-A cache, and a file system, give whole pages; LMDB puts small values between the entries of a tree
-page and large ones into pages of their own, so whoever delivers a record has to read the pages that
-it lies in. What is read beside them (other tree pages, read-ahead, a page again) is what a strategy
-costs the storage.
+Caches and file systems deliver whole pages. LMDB puts small values into tree pages and large ones
+into pages of their own, so a reader of a record has to read the pages that hold it. All other bytes
+(other tree pages, read-ahead, repeated pages) are the read amplification of a strategy.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def _refused(reason: str) -> Exception:
 
 
 def _limit_swap(group: Path, limit_bytes: int) -> None:
-    """Keep a node from swapping, which would be memory beside its limit; not all systems count swap."""
+    """Keep a node from swapping beyond its limit; not all systems count swap."""
     for file, limit in (("memory.memsw.limit_in_bytes", limit_bytes), ("memory.swap.max", 0)):
         if (group / file).exists():
             with suppress(OSError):

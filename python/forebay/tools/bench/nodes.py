@@ -38,7 +38,7 @@ MOST_EVENTS = 4000
 """Reads of a repetition that a result keeps, evenly thinned: more points than a figure can show."""
 
 _RESIDENT_SHARE = 0.02
-"""Share of a file that may stay in the page cache after it was emptied before a warning says so: single pages do."""
+"""Share of a file that may stay in the page cache after a drop without a warning: single pages."""
 
 
 class Nodes:
@@ -69,7 +69,7 @@ class Nodes:
         return [*map(list.__add__, data, tiers)] if self.mounts or self.tiers else []
 
     def mount_tiers(self, presets: tuple[str, ...], directory: Path) -> None:
-        """Mount empty directories as tiers, each a file system of its own, at the data's time scale.
+        """Mount empty directories as tiers, each its own file system, at the data's time scale.
 
         Raises
         ------
@@ -105,11 +105,11 @@ class Nodes:
         return None
 
     def describe(self) -> dict[str, Any] | None:
-        """Give what a result says about the emulator; None without one."""
+        """Return the emulator's part of a result; None without one."""
         return None
 
     def limit_file(self) -> str:
-        """Return the file whose reading speed is the storage's limit: the largest, as node 0 sees it."""
+        """Return the file whose read rate is the storage's limit: node 0's largest."""
         return str(max(self._files, key=lambda file: file.stat().st_size))
 
     def cool(self) -> None:
@@ -167,7 +167,7 @@ class EmulatedNodes(Nodes):
         return str(self._server.socket)
 
     def describe(self) -> dict[str, Any]:
-        """Give the file system's numbers, the time scale, and what the model allows."""
+        """Return the file system's parameters, the time scale and the model's limit."""
         spec = self._server.spec
         allowed = _native.pfs_limit(json.dumps(spec), self.count) / MIB
         return {"spec": spec, "time_scale": self.time_scale, "limit_mib_s": allowed}
@@ -191,7 +191,7 @@ class EmulatedNodes(Nodes):
         _, self._next_event = self._server.events(self._next_event)
 
     def end(self, cold: bool) -> dict[str, Any]:
-        """Take counters and reads.
+        """Return counters and reads.
 
         Raises
         ------

@@ -1,8 +1,8 @@
-"""Starts the ranks of one run as plain processes: what `mpiexec` does where there is no MPI.
+"""Start the ranks of one run as plain processes, as `mpiexec` does with MPI.
 
-``python -m forebay.tools.bench.processes RUN.json``: one process per rank, each with a socket of
-its own over which they wait for each other. The first rank that fails ends all; its exit code is
-this process's. All of them stay in one session, which whoever started this can end as a whole
+``python -m forebay.tools.bench.processes RUN.json`` starts one process per rank, each with a socket
+for barriers. The first rank that fails ends all; its exit code is this process's. All ranks stay in
+one session, which the process that started this one can end as a whole
 (`forebay.tools.ranks.launch`).
 """
 
@@ -24,7 +24,7 @@ _GRACE_S = 2.0
 
 
 def command(run: Path) -> list[str]:
-    """Give the command that starts the ranks of a run."""
+    """Return the command that starts the ranks of a run."""
     return [sys.executable, "-m", "forebay.tools.bench.processes", str(run)]
 
 

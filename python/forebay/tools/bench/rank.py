@@ -196,7 +196,7 @@ def _measure(run: dict[str, Any], place: Place, barrier: Barrier, source_of: Ope
 
 
 def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any]:
-    """Tell what was read: by the loader's own account where there is one, else by the kernel's of this process."""
+    """Return what was read: from the loader if it reports that, else from the kernel's counters."""
     stats = facts.get("stats")
     if stats is None:
         return {
@@ -231,7 +231,7 @@ def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any
 
 
 def _readers_of_rank(readers: int, place: Place) -> int:
-    """Return how many of the node's readers live in a rank: reader k in local rank ⌊k · local ranks / readers⌋."""
+    """Return a rank's number of readers: reader k is in local rank ⌊k · local ranks / readers⌋."""
     return sum(number * place.local_ranks // readers == place.local_rank for number in range(readers))
 
 
@@ -259,7 +259,7 @@ class _Counters:
             self._server = Server.connect(Path(socket))
 
     def take(self) -> None:
-        """Take the sums over all nodes."""
+        """Store the sums over all nodes."""
         if self._server is not None:
             nodes = self._server.stats()["nodes"]
             keys = ("reads", "read_bytes", "metadata")

@@ -1,10 +1,10 @@
-"""Runs a bench: rows interleaved and repeated, each run in new processes, so that none inherits another's memory or mappings.
+"""Run a bench: interleaved, repeated rows, each run in new processes that inherit nothing.
 
-In order: the nodes (`nodes`); the index, if the engine runs; the storage's own limit; for every row
-a verification run, which also warms up what is not the file system's business; then, repetition
-after repetition, every row once. A row whose processes die is reported with the end of their output
-and left out from then on; the others go on. Interrupted, it ends the ranks, unmounts and removes
-what it made.
+The bench starts the nodes (`nodes`), builds the index if the engine runs, and measures the limit of
+the storage. A verification run of each row follows, which also warms up everything but the file
+system; then each repetition runs each row once. If a row's processes die, the bench reports the end
+of their output and skips the row from then on. An interrupted bench ends the ranks, unmounts, and
+removes what it made.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["bench"]
 Report = Callable[[str, int, int], None]
 
 VERIFIED_EPOCHS = 2
-"""Epochs of a verification run, at most: the second shows that epochs are told apart, or walked alike."""
+"""Most epochs of a verification run; the second shows whether epochs differ or are equal."""
 
 _INDEX = (sys.executable, "-m", "forebay", "index", "--schema", SCHEMA)
 
@@ -51,7 +51,7 @@ _ENTER = str(Path(__file__).with_name("enter.py"))
 
 LIMIT_SECONDS, LIMIT_BLOCK_BYTES = 0.5, 4 << 20
 LIMIT_KINDS = (("sequential", 1), ("direct", 1), ("direct", 4))
-"""Kind and threads of the figures of the limit. One stream is best on disks that seek, several on what has latency only."""
+"""Kind and threads of the limit: one stream is best on disks that seek, several against latency."""
 LONGEST_STRETCH = 4.0
 """A figure takes as much longer as the emulator is slowed down, up to this factor."""
 
@@ -179,7 +179,7 @@ class _Runner:
         self._all = rows * epochs * self._per_epoch
 
     def index(self, where: Nodes, *, recipe: bool) -> None:
-        """Build the index that the engine's rows will find, and look for a recipe where one of them computes it.
+        """Build the index of the engine's rows, and find a recipe where a row computes the index.
 
         They are made once for a data set, not once for a run.
 
@@ -329,7 +329,7 @@ def _read(directory: Path, rank: int) -> timing.Rank:
 
 
 def _limit(where: Nodes, settings: Settings) -> dict[str, Any]:
-    """Measure what the storage gives to plain readers of one file, in the same state of its caches."""
+    """Measure the storage's rate with plain readers of one file, its caches in the same state."""
     file = where.limit_file()
     figures = []
     for kind, threads in LIMIT_KINDS:
@@ -355,7 +355,7 @@ def _limit(where: Nodes, settings: Settings) -> dict[str, Any]:
 
 
 def _unlinked(settings: Settings, launcher: str, rows: Sequence[Row]) -> list[str]:
-    """Say which rows were not what they are called: their nodes should have talked to each other, and could not."""
+    """Warn of rows that differ from their names, because their nodes could not be linked."""
     names = ", ".join(row.name for row in rows if row.crosses)
     if settings.nodes == 1 or not names:
         return []

@@ -1,7 +1,7 @@
 """What a row runs in besides its strategy: environment variables and a wrapper command.
 
-A row ``forebay@group+NAME`` runs in the surroundings NAME, so the same strategy can be compared with
-and without them.
+A row ``forebay@group+NAME`` runs in the surroundings NAME, which compares one strategy with and
+without them.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ _MOST_LINES = 12
 
 
 def lines_above(result: dict[str, Any]) -> Iterator[str]:
-    """Give what stands above the table: what was run."""
+    """Return the lines above the table: what was run."""
     dataset = result["dataset"]
     ranks, nodes = _number(result["ranks"], "rank"), _number(result["nodes"], "node")
     if (emulated := result["node_emulation"]["by"]) is not None:
@@ -127,12 +127,12 @@ def _shown(result: dict[str, Any]) -> list[Column]:
 
 
 def header(result: dict[str, Any]) -> tuple[str, ...]:
-    """Give the titles of the columns that have something to show."""
+    """Return the titles of the columns that hold values."""
     return ("row", *(column.title for column in _shown(result)))
 
 
 def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Give the cells of each row; a row that did not run says so."""
+    """Return the cells of each row; a row that did not run shows why."""
     columns = _shown(result)
     for row in result["rows"]:
         middle = row["median"]
@@ -145,7 +145,7 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _fetched(row: dict[str, Any]) -> tuple[float, float]:
-    """Return what reached the storage: the emulator's count where there is one, else the kernel's of block devices."""
+    """Return what reached the storage: by the emulator, else the kernel's block devices."""
     emulators = [one["pfs"] for one in row["repetitions"] if one["pfs"]]
     if not emulators:
         return row["median"]["reads"], row["median"]["storage_bytes"]
@@ -162,7 +162,7 @@ def _bytes_text(size: float) -> str:
 
 
 def _behind(result: dict[str, Any]) -> Iterator[str]:
-    """Say which rows read more slowly than they compute, by how much, and what would help."""
+    """Return which rows read more slowly than they compute, by how much, and advice."""
     from forebay.tools.report import data, pace
 
     for one in pace.behind(data.from_bench(result, "the bench result")):
@@ -170,7 +170,7 @@ def _behind(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _epochs(result: dict[str, Any]) -> Iterator[str]:
-    """Give the epochs of each row, where there are several."""
+    """Return the epochs of each row, where there are several."""
     for row in result["rows"]:
         runs = [one["by_epoch"] for one in row["repetitions"] if one.get("by_epoch")]
         count = min(map(len, runs), default=0)
@@ -186,7 +186,7 @@ def _epochs(result: dict[str, Any]) -> Iterator[str]:
 
 
 def lines_below(result: dict[str, Any]) -> Iterator[str]:
-    """Give what stands below the table: the limit, what was compared, whose reading is too slow, errors and warnings."""
+    """Return the lines below the table: limit, comparison, slow reading, errors and warnings."""
     limit = result["limit"]["rate_mib_s"]
     emulator = result["pfs"]
     if limit is not None:

@@ -103,7 +103,7 @@ def repetition(ranks: Sequence[Rank], time_scale: float) -> dict[str, Any]:
 
 
 def _by_epoch(ranks: Sequence[Rank], real: float) -> list[dict[str, Any]]:
-    """Give time and counters of each epoch; the first one has the start-up.
+    """Return time and counters of each epoch; the first includes the start-up.
 
     What is read ahead for the next epoch counts where it is read.
     """
@@ -149,7 +149,7 @@ def _in_model_time(reader: dict[str, Any], time_scale: float) -> dict[str, Any]:
 
 
 def _locating(readers: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """Tell what bringing samples from the storage took the rank that it took longest, waiting for work left out."""
+    """Return the slowest rank's time for reading samples from storage, without waits for work."""
     if not readers:
         return {"locate_seconds": None, "locate_and_read_seconds": None}
     return {

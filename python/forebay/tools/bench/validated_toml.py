@@ -46,7 +46,7 @@ class Table:
         )
 
     def finish(self) -> None:
-        """Refuse keys that nobody asked for: a misspelt one would be silently without effect."""
+        """Raise for unknown keys: a misspelt one would have no effect."""
         for key in self._values:
             if key not in self._asked:
                 self.refuse(key, "no key of this name", self._values[key])

@@ -1,15 +1,14 @@
-"""Whether all rows handed out the same samples: digests, and what they are compared with.
+"""Verification that all rows delivered the same samples, by digests.
 
-A rank's verification run keeps, for each sample it was handed, the id and a digest of 128 bits of
-(id, bytes). The runner joins the ranks of a row. Two things come of it:
+In a verification run each rank keeps, for each delivered sample, its id and a digest of 128 bits of
+(id, bytes). The runner joins the ranks of a row and computes:
 
-- `digest_steps`: of the ids and digests of every step, rank by rank and slot by slot. Rows of one
-  order must agree in it, and in the digest of each single step, so that the first step that differs
-  can be named.
-- `digest_epoch`: the sum, modulo 2^128, of the digests of all different samples of an epoch: it
-  does not depend on their order. All rows of a data set must agree in it. Where the last step is
-  filled up from the start a sample comes twice; it counts once, and must have the same digest both
-  times. An epoch that was cut short has none.
+- `digest_steps`: over the ids and digests of each step, by rank and slot. Rows of one order must
+  agree in it, and in the digest of each step, so that the bench can name the first step that
+  differs.
+- `digest_epoch`: the sum, modulo 2^128, of the digests of all distinct samples of an epoch, in any
+  order. All rows of a data set must agree in it. Where samples from the start fill the last step, a
+  repeated sample counts once, and must have the same digest both times. A truncated epoch has none.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Digests:
         self._epochs.append(len(self._steps))
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Give all of it for a file."""
+        """Return all digests, for a file."""
         return {
             "ids": np.array(self._ids, np.int64),
             "digests": np.frombuffer(b"".join(self._digests), np.uint32).reshape(-1, _WORDS),
@@ -73,12 +72,12 @@ class Digests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What a row handed out."""
+    """What a row delivered."""
 
     steps: tuple[bytes, ...]
     """A digest for each step."""
     epochs: tuple[int | None, ...]
-    """The sum for each epoch; None where not every sample was handed out."""
+    """The sum for each epoch; None where a sample was not delivered."""
     fault: str | None = None
     """What was wrong in the row itself."""
 
@@ -128,7 +127,7 @@ def join(ranks: Sequence[dict[str, npt.NDArray[Any]]], samples: int) -> Verified
 def _epoch(
     ids: npt.NDArray[np.int64], digests: npt.NDArray[np.uint32], samples: int
 ) -> tuple[int | None, str | None]:
-    """Return the sum over the different samples, if they are all there, and what was wrong with them."""
+    """Return the sum over distinct samples, if all are present, and what was wrong with them."""
     if len(ids) and (ids.min() < 0 or ids.max() >= samples):
         return None, f"expected sample ids from 0 to {samples - 1}, found {ids.min()} to {ids.max()}"
     known, first, back = np.unique(ids, return_index=True, return_inverse=True)
@@ -147,7 +146,7 @@ def compare(rows: dict[str, tuple[str, Verified]]) -> list[dict[str, Any]]:
     Parameters
     ----------
     rows
-        Name of the row → its order, and what it handed out.
+        Name of the row → its order, and what it delivered.
 
     Returns
     -------

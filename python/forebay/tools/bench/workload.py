@@ -192,7 +192,7 @@ class Prepared:
 
     @property
     def path(self) -> Path:
-        """The one path of the data set, where it has one; else the directory that holds its files."""
+        """The path of the data set if it is one, else the directory that holds its files."""
         return self.paths[0] if len(self.paths) == 1 else self.paths[0].parent
 
 

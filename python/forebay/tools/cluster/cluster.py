@@ -1,4 +1,4 @@
-"""A cluster as whoever starts it sees it: commands that run on a node, nodes that are cut off or killed, the end."""
+"""A cluster from the outside: run commands on nodes, cut off or kill nodes, end the cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ClusterError(ForebayError, OSError):
 
 
 def missing() -> str | None:
-    """Say why nodes cannot be namespaces here; None if they can, as far as can be told without starting any."""
+    """Return why nodes cannot be namespaces here; None if they can, without starting any."""
     lacking = [program for program in PROGRAMS if shutil.which(program) is None]
     if lacking:
         return f"not installed: {', '.join(lacking)}"
@@ -108,7 +108,7 @@ class Cluster:
                 stderr=self._messages,
                 text=True,
                 pass_fds=(starter,),
-                # Ctrl-C on a terminal is for whoever started the cluster.
+                # Ctrl-C on a terminal is for the process that started the cluster.
                 start_new_session=True,
             )
         except BaseException:
@@ -158,8 +158,7 @@ class Cluster:
     ) -> None:
         self.close()
 
-    # --- running programs
-    # ----------------------------------------------------------------------------------------------
+    # --- programs ---
 
     @property
     def shell(self) -> str:
@@ -167,7 +166,7 @@ class Cluster:
         return str(PLACE / "shell")
 
     def in_hub(self, program: Sequence[str]) -> list[str]:
-        """Give the command that runs a program in the hub, from where all nodes are reached."""
+        """Return the command that runs a program in the hub, which reaches all nodes."""
         target = str(self._init.pid)
         namespaces = ["--net", "--uts", "--ipc", "--mount", f"--pid=/proc/{target}/ns/pid_for_children"]
         user = ["--user", "--preserve-credentials"] if self._user else []
@@ -177,7 +176,7 @@ class Cluster:
         return ["nsenter", "--target", target, *user, *namespaces, "--", *inside]
 
     def on(self, node: int, program: Sequence[str]) -> list[str]:
-        """Give the command that runs a program on a node.
+        """Return the command that runs a program on a node.
 
         Signals sent to that command do not reach the program: end it by `clear`, or by ``kill`` run
         on the node, where its process has the number that it sees itself.
@@ -206,7 +205,7 @@ class Cluster:
         self._call(self.in_hub(["/bin/sh", "-c", f"kill -9 $(cat {PLACE}/{self.names[node]})"]), "kill")
 
     def unplug(self, node: int) -> None:
-        """Cut a node off: nothing it sends arrives any more, and nothing that is sent to it; its processes live."""
+        """Cut a node off: the network drops all it sends and receives; its processes live."""
         self._call(self.in_hub(["ip", "link", "set", f"link{node}", "down"]), "unplug")
 
     def plug(self, node: int) -> None:
@@ -224,11 +223,10 @@ class Cluster:
             )
         return done.stdout
 
-    # --- the end
-    # -------------------------------------------------------------------------------------------------------
+    # --- close ---
 
     def close(self) -> None:
-        """End all processes of the cluster and take it away; nothing of it is left when this returns."""
+        """End all processes of the cluster and remove it; nothing is left on return."""
         init = self._init
         for pipe in (init.stdin, init.stdout):
             if pipe is not None:

@@ -1,14 +1,14 @@
-"""The first process of a cluster: makes hub and nodes, then waits for the end (``python -m forebay.tools.cluster.init``).
+"""The first process of a cluster: make hub and nodes, then wait for the end.
 
-Started by `forebay.tools.cluster.cluster` in new namespaces, as process 1. In order: it reads what
-is wanted from its standard input, sets up the hub, starts the nodes, joins them by a bridge, and
-answers on its standard output; then it waits until its standard input is closed or the process of a
-pidfd has ended. When it ends, the kernel kills all processes of its namespace, those of the nodes'
-inner ones included.
+`forebay.tools.cluster.cluster` starts ``python -m forebay.tools.cluster.init`` as process 1 of new
+namespaces. The process reads its configuration from standard input, sets up the hub, starts the
+nodes, joins them by a bridge, and answers on standard output. It then waits until its standard
+input is closed or the process of a pidfd has ended. When it ends, the kernel kills all processes of
+its namespace, with those of the nodes' inner ones.
 
-Processes of different nodes have different numbers, as they practically have on machines: LMDB's
-lock file, for one, takes two of one number for the same. A node is kept up by a process that does
-nothing but ignore SIGCHLD, so that the kernel takes away what ends on it.
+Processes of different nodes have different ids, as on real machines: LMDB's lock file, for one,
+takes two processes with one id for the same. A process that only ignores SIGCHLD keeps a node up,
+so that the kernel reaps the processes that end on the node.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ exec {place}/on "$node" /bin/sh -c "$*"
 
 
 def main() -> int:
-    """Make the cluster, tell about it, wait for its end."""
+    """Make the cluster, report its processes, wait for its end."""
     wanted = json.loads(sys.stdin.readline())
     try:
         answer: dict[str, Any] = {"nodes": _make(wanted)}
@@ -93,7 +93,7 @@ def _reap() -> None:
 
 
 def _make(wanted: dict[str, Any]) -> list[int]:
-    """Make hub and nodes; return the processes that keep the nodes, as this namespace counts them."""
+    """Make hub and nodes; return the processes that keep the nodes, with ids of this namespace."""
     names: list[str] = wanted["names"]
     _run("hostname", "hub")
     _run("mount", "-t", "tmpfs", "-o", "mode=1777,size=64m", "none", str(PLACE))

@@ -1,4 +1,4 @@
-"""Columns: what the samples of a dataset consist of, for those who write them."""
+"""Columns: the parts of a data set's samples, for its writers."""
 
 from __future__ import annotations
 

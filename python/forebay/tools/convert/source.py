@@ -48,7 +48,7 @@ class Source(Protocol):
     """Bad samples, which are not among those: number and what is wrong."""
 
     def batches(self) -> Iterator[Mapping[str, Any]]:
-        """Walk over all samples: field name → array, or list of arrays where their lengths differ."""
+        """Iterate all samples: field name → array, or a list of arrays where lengths differ."""
         ...
 
 
@@ -145,7 +145,7 @@ class DatasetSource:
         return batch
 
     def _named(self, error: FormatError | StorageError, numbers: Iterable[int]) -> Exception:
-        """Return the error of a batch with the number of the sample that has it, and with the way to leave that out."""
+        """Return the error of a batch, with the bad sample's number and how to leave it out."""
         for number in numbers:
             try:
                 self._dataset.native.sample(int(number))
@@ -157,7 +157,7 @@ class DatasetSource:
 
 
 def with_lengths(source: Source) -> Source:
-    """Return the source with columns that know whether the lengths of their samples happen to be equal.
+    """Return the source with columns that know whether all their samples have one length.
 
     Where the dataset cannot tell that beforehand, it is read once until two samples differ.
     """
@@ -285,7 +285,7 @@ def open_source(
 def _by_numpy(
     name: str, fields: Sequence[str], sample_axis: int | str | None, *, others: bool = False
 ) -> NumpySource | None:
-    """Return the arrays of a file in Fortran order, or of an archive with deflated members; None: it is neither.
+    """Return the arrays of a Fortran-order file or of an archive with deflated members, else None.
 
     With ``others``, also of a file that Forebay reads by itself.
     """
@@ -323,7 +323,7 @@ def _by_numpy(
 
 
 def _members(path: Path, fields: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the arrays of an archive, each read to the end of its member, where its checksum is compared."""
+    """Read each array of an archive to the end of its member, which compares its checksum."""
     found = {}
     with np.load(path, allow_pickle=False) as archive:
         for name in fields or archive.files:

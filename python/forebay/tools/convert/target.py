@@ -1,4 +1,4 @@
-"""Where a converted dataset goes: which format, checked beforehand, written under another name, then renamed."""
+"""The target of a conversion: choose the format, check, write to a temporary name, rename."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _files(made: Path) -> list[Path]:
 
 
 def _put(made: Path, target: Path, aside: Path) -> None:
-    """Give what was made its name."""
+    """Rename the finished target to its name."""
     if made.is_dir() or (target.is_dir() and not target.is_symlink()):
         # A directory is replaced in two steps; what was there goes with the temporary directory.
         if os.path.lexists(target):

@@ -1,4 +1,6 @@
-"""LMDB, written by py-lmdb: records as they are, or Caffe's ``Datum`` messages, under the keys 00000000, 00000001, ...
+"""LMDB, written by py-lmdb: records as they are, or Caffe's ``Datum`` messages.
+
+The keys are 00000000, 00000001, ...
 
 A dataset of one field of bytes becomes values of these bytes; one of an image and a label becomes
 messages.

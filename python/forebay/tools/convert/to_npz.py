@@ -23,7 +23,7 @@ def check(columns: Sequence[Column]) -> list[str]:
 
 
 def write(path: Path, source: Source) -> None:
-    """Write the arrays into files of their own, as the samples come, and then those into the archive."""
+    """Write each array to its own file while the samples arrive, then all into the archive."""
     arrays = [path.with_name(f"{number}.npy") for number, _ in enumerate(source.columns)]
     write_arrays(arrays, source)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:

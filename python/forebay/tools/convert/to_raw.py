@@ -1,4 +1,4 @@
-"""Raw: the fields of a sample one behind the other, the samples one behind the other, nothing else."""
+"""Raw: the fields of each sample in order, sample after sample, and nothing else."""
 
 from __future__ import annotations
 

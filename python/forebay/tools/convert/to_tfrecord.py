@@ -1,4 +1,6 @@
-"""TFRecord, written by the package ``tfrecord``: records as they are, or ``tf.train.Example`` messages.
+"""TFRecord, written by the package ``tfrecord``: records as they are, or messages.
+
+The messages are ``tf.train.Example``.
 
 A dataset of one field ``data`` of bytes becomes records of these bytes; anything else becomes
 messages, in which a field is a list of bytes, of float32 or of int64.
@@ -27,7 +29,7 @@ def _is_record(columns: Sequence[Column]) -> bool:
 
 
 def _kind(column: Column) -> tuple[str, np.dtype[Any]] | None:
-    """Return the name of the list that a column becomes, and the type of its elements; None: there is none."""
+    """Return the name of a column's list and the type of its elements; None if there is none."""
     if column.dtype == np.uint8 and column.shape != ():
         return "byte", column.dtype
     if column.dtype.kind == "f" and np.can_cast(column.dtype, np.float32):

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHANNELS, HEIGHT, WIDTH, CLASSES = 3, 32, 32, 10
-"""Shape of an image (that of CIFAR-10, the small set of the LMDBIO papers), and the number of digits."""
+"""Shape of an image (that of CIFAR-10, as in the LMDBIO papers), and the number of digits."""
 
 COMMIT_EVERY = 1000
 """Samples per transaction: what Caffe's `convert_imageset` does."""
 
 HELD_OUT_SHARE = 0.2
-"""Share of each class that is never trained on: about 360 images, so that 0.3 % accuracy is one image."""
+"""Share of each class held out from training: about 360 images, so one image is 0.3 % accuracy."""
 
 _SHIFT_PIXELS = 4
 _NOISE = 48
@@ -93,7 +93,7 @@ class DataSet:
 
 
 def part(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Training and held-out image numbers: disjoint, together all, the same share of every class."""
+    """Return training and held-out image numbers: a partition, the same share of every class."""
     generator = np.random.default_rng([seed, 1])
     held_out = np.concatenate(
         [
@@ -132,7 +132,7 @@ def vary(
 
 
 def render(digits: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Enlarged images in the middle of the range that `vary` draws from, without shift and noise."""
+    """Return enlarged images in the middle of the range of `vary`, without shift and noise."""
     grey = 24 + digits[:, None] * (159 - 24) + _NOISE / 2
     return np.repeat(grey.astype(np.uint8), CHANNELS, axis=1)
 

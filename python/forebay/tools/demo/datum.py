@@ -27,7 +27,7 @@ def varint(value: int) -> bytes:
 
 
 def head(channels: int, height: int, width: int) -> bytes:
-    """All bytes of a `Datum` that stand before the pixels; the same for every image of one shape."""
+    """Return the bytes of a `Datum` before the pixels; the same for all images of one shape."""
     fields = ((_CHANNELS, channels), (_HEIGHT, height), (_WIDTH, width))
     shape = b"".join(varint(number << 3 | _VARINT) + varint(value) for number, value in fields)
     return shape + varint(_DATA << 3 | _BYTES) + varint(channels * height * width)
@@ -93,7 +93,7 @@ def decode(record: bytes | memoryview) -> tuple[memoryview, int]:
 
 
 def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """Give the varint at byte `at`, and the position behind it."""
+    """Return the varint at byte `at`, and the position after it."""
     value = shift = 0
     while True:
         if at >= len(view) or shift > 63:

@@ -1,10 +1,10 @@
 """A small real model in numpy: two layers, trained by data-parallel SGD with momentum.
 
-The image is brought to 16x16 grey values in integers, standardised, and goes through 64 rectified
-units and a softmax. Weights, gradient and velocity are one flat array each, the gradient with the
-loss behind it, so that one all-reduce per step is enough. Everything lives in arrays that are made
-once and aligned alike: two runs that get the same batches compute the same bits, which is what lets
-the demo compare losses with ``==``.
+The model reduces an image to 16x16 grey values in integers and standardises it; a layer of
+rectified units and a softmax follow. Weights, gradient and velocity are one flat array each; the
+loss is the last value of the gradient's, so that one all-reduce per step suffices. All arrays are
+allocated once, with equal alignment: two runs with the same batches compute the same bits, which
+lets the demo compare losses with ``==``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HIDDEN = 128
-"""Units of the hidden layer: enough for about 98 % on held-out digits, little enough for three runs in a
-minute.
-"""
+"""Units of the hidden layer: about 98 % accuracy on held-out digits, three runs in a minute."""
 
 _INPUTS = (HEIGHT // 2) * (WIDTH // 2)
 _SUMMED = 4 * CHANNELS
@@ -46,7 +44,7 @@ class Model:
         self._weights = _aligned(_INPUTS * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES)
         self._velocity = _aligned(len(self._weights))
         self.gradient = _aligned(len(self._weights) + 1)
-        """The gradient and, as its last value, the loss of this rank: what is summed over the ranks."""
+        """The gradient and, as its last value, this rank's loss: the input of the all-reduce."""
         self._first, self._first_bias, self._second, self._second_bias = _parts(self._weights)
         self._to_first, self._to_first_bias, self._to_second, self._to_second_bias = _parts(
             self.gradient[:-1]
@@ -65,7 +63,7 @@ class Model:
         self._pooled = np.zeros((batch_size, HEIGHT // 2, WIDTH // 2), np.uint16)
 
     def learn(self, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
-        """Fill `gradient` from one batch: images uint8 [batch_size, 3, 32, 32], labels int64 [batch_size]."""
+        """Fill `gradient` from a batch: uint8 images [batch, 3, 32, 32], int64 labels [batch]."""
         count = len(labels)
         self._forward(images)
         scores = self._scores
@@ -119,7 +117,7 @@ class Model:
 
 
 def _aligned(*shape: int) -> NDArray[np.float32]:
-    """Zeros that start at a cache line, so that vector code takes the same path in every process."""
+    """Return zeros aligned to a cache line: every process takes the same vector code path."""
     count = int(np.prod(shape))
     raw = np.zeros(count * 4 + _ALIGN_BYTES, np.uint8)
     skip = -raw.ctypes.data % _ALIGN_BYTES
@@ -127,7 +125,7 @@ def _aligned(*shape: int) -> NDArray[np.float32]:
 
 
 def _parts(flat: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-    """Part one flat array into weight matrices and biases, as views: (first, bias, second, bias)."""
+    """Split a flat array into weight matrices and biases, as views: (first, bias, second, bias)."""
     shapes = ((_INPUTS, HIDDEN), (HIDDEN,), (HIDDEN, CLASSES), (CLASSES,))
     parts, at = [], 0
     for shape in shapes:

@@ -1,10 +1,10 @@
-"""The measurements of the demo: of each run, of all of them, as one JSON object and as a text table.
+"""The measurements of the demo, per run and in total: one JSON object and a text table.
 
 Times are means over the ranks, per epoch; counters are sums over the ranks and all epochs. A
-counter covers the process from opening the data set to the end of the last epoch, less what its
-main thread did while it computed and passed messages (faults, switches, processor time). So the
-loader's threads are included, and the training is not. On an emulated file system its own counters
-are added: all requests that reached it during a run, page faults of mappings included.
+counter covers the process from the opening of the data set to the end of the last epoch, without
+what its main thread did while it computed and communicated (faults, switches, processor time). It
+includes the loader's threads and excludes the training. An emulated file system adds its own
+counters: all requests that reached it during a run, with page faults of mappings.
 
 `forebay.tools.report` draws the page from the JSON object.
 """
@@ -50,7 +50,7 @@ class RunResult:
         )
 
     def phase(self, key: str, epoch: int | None = None) -> float:
-        """Mean over the ranks of one part of the wall time [s] of one epoch, or of the mean epoch."""
+        """Return the mean over ranks of a part of the wall time [s]: of an epoch, or on average."""
         epochs = [rank["epochs"] if epoch is None else [rank["epochs"][epoch]] for rank in self.ranks]
         return statistics.fmean(float(times[key]) for rank in epochs for times in rank)
 
@@ -59,7 +59,7 @@ class RunResult:
         return max(float(rank["epochs"][0]["startup_seconds"]) for rank in self.ranks)
 
     def training_seconds(self) -> float:
-        """From the start of the ranks' clocks to the end of the last epoch: start-up and all epochs of the mean rank."""
+        """Mean time of the ranks from the start of their clocks to the last epoch's end [s]."""
         return self.phase("startup_seconds", 0) + self.wall_seconds() * len(self.accuracies)
 
     def usage(self, key: str) -> float:
@@ -67,7 +67,7 @@ class RunResult:
         return sum(float(rank["usage"][key]) for rank in self.ranks)
 
     def thread(self, key: str) -> float:
-        """Sum over the ranks of a `getrusage` counter of the training thread while it got batches."""
+        """Return the ranks' sum of a `getrusage` counter of the training thread in ``next``."""
         return sum(float(rank["thread"][key]) for rank in self.ranks)
 
     def total(self, key: str) -> int:
@@ -98,7 +98,7 @@ class Outcome:
 
     @property
     def identical(self) -> bool:
-        """Whether the first two runs, which read in the same order, computed equal losses at every step."""
+        """Whether the first two runs, with one order, computed equal losses at every step."""
         return self.runs[0].losses == self.runs[1].losses
 
 

@@ -1,6 +1,6 @@
 """Where the batches of a training run come from: py-lmdb as Caffe reads, or Forebay.
 
-Both hand out, for each step of an epoch, images uint8 [batch_size, 3, 32, 32] and labels int64
+Both deliver, for each step of an epoch, images uint8 [batch_size, 3, 32, 32] and labels int64
 [batch_size] of this rank. `PyLmdb` is the pattern that LMDBIO (Pumma et al.) found in Caffe: every
 rank opens the database, walks one cursor over all records, keeps its own share of each step and
 skips the others'. LMDB maps the file, so a record is read when the pages under it are touched.
@@ -32,19 +32,19 @@ class Source(Protocol):
         """All batches of one epoch. A batch is valid until the next one is asked for."""
 
     def facts(self) -> dict[str, Any]:
-        """Tell what the source says of itself, for the report."""
+        """Return what the source reports of itself."""
 
     def close(self) -> None:
         """Let go of the file and the memory."""
 
 
 class PyLmdb:
-    """Caffe's skipping pattern with py-lmdb: the walk of the bench's baseline, the images decoded."""
+    """Caffe's skipping pattern with py-lmdb: the baseline of the bench, with decoded images."""
 
     def __init__(self, database: Path, batch_size: int, rank: int, ranks: int) -> None:
         import lmdb
 
-        # Read-ahead as py-lmdb has it by default; the lock file is not needed, nobody writes.
+        # Read-ahead is py-lmdb's default. No process writes, so the lock file is not needed.
         self._environment = lmdb.open(str(database), readonly=True, lock=False)
         self._transaction = self._environment.begin(buffers=True)
         self._walk = Walk(self._environment.stat()["entries"], batch_size, rank, ranks)
@@ -87,7 +87,7 @@ class Forebay:
             yield batch["image"], batch["label"]
 
     def facts(self) -> dict[str, Any]:
-        """Tell the loader's statistics and choices."""
+        """Return the loader's statistics and choices."""
         return {"stats": self._loader.stats(), "explain": str(self._loader.explain())}
 
     def close(self) -> None:

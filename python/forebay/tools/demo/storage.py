@@ -1,12 +1,12 @@
-"""Where the training runs read from: an emulated file system in front of the data set, or the local disk.
+"""The storage of the training runs: an emulated file system before the data set, or the local disk.
 
-How, in order: `choose` decides before anything is made, and removes what a demo that was killed
-left mounted. `opened` mounts the data set's directory through the emulator, as one node, in a
-temporary directory that is locked for as long as this process lives, and unmounts it at the end,
-whatever the end is. Between runs `cool` empties the node's page cache and sets the counters to
-zero; `counted` tells what has reached the file system since, page faults included.
+`choose` decides before anything is made, and removes mounts that a killed demo left. `opened`
+mounts the data set's directory through the emulator, as one node, in a temporary directory that is
+locked while this process lives; it unmounts at the end, also after an error. Between runs, `cool`
+empties the node's page cache and resets the counters; `counted` returns what has reached the file
+system since, with page faults.
 
-Without FUSE, or when told so, the runs read the local disk, and the reason is part of the result.
+Without FUSE, or on request, the runs read the local disk, and the result holds the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MIB = 1 << 20
 _PIECE_BYTES = 4 * _MIB
 
 _WARM_SHARE = 0.98
-"""Share of the file in the page cache from which on it is not read once more: the probes know it to a few per cent."""
+"""Share of the file in the page cache that counts as all; probes are accurate to a few per cent."""
 
 
 class Storage(Protocol):
@@ -58,13 +58,13 @@ class Storage(Protocol):
         """Why this is no emulated file system, if it is none."""
 
     def describe(self) -> dict[str, Any] | None:
-        """Tell which file system is emulated: ``spec``, ``time_scale``, ``limit_mib_s``; None if none is."""
+        """Return the emulated file system (``spec``, ``time_scale``, ``limit_mib_s``) or None."""
 
     def cool(self) -> None:
         """Begin a run: page cache empty of the data set, counters at zero."""
 
     def counted(self) -> dict[str, Any] | None:
-        """Tell what has reached the emulated file system since; None if there is none."""
+        """Return what has reached the emulated file system since; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def choose(preset: str | None, emulate: bool) -> Choice:
 
 @contextlib.contextmanager
 def opened(dataset: DataSet, choice: Choice) -> Iterator[Storage]:
-    """Give what the ranks read from; nothing is mounted any more when the block is left.
+    """Yield the storage of the ranks; nothing stays mounted after the block.
 
     Raises
     ------
@@ -173,7 +173,7 @@ class Emulated:
     reason: None = None
 
     def describe(self) -> dict[str, Any]:
-        """Tell the file system's numbers, and what they allow one node to read [MiB per model second]."""
+        """Return the file system's parameters, and the limit of one node [MiB per model second]."""
         spec = self.server.spec
         allowed = _native.pfs_limit(json.dumps(spec), 1) / _MIB
         return {"spec": spec, "time_scale": self.server.time_scale, "limit_mib_s": allowed}
@@ -184,7 +184,7 @@ class Emulated:
         self.server.reset()
 
     def counted(self) -> dict[str, Any]:
-        """Take the node's counters; ``mean_read_bytes`` and ``missed_deadlines`` are ours, the others are named as in stats.
+        """Return the node's counters as in stats, ``mean_read_bytes`` and ``missed_deadlines``.
 
         Raises
         ------
@@ -233,7 +233,7 @@ def _mount(dataset: DataSet, preset: str, stack: contextlib.ExitStack) -> Emulat
 
 
 def _warm(file: Path) -> None:
-    """Bring the file behind the emulator into memory, so that it is not this machine's disk that is measured."""
+    """Read the file behind the emulator into memory, so that the local disk is not measured."""
     share = page_cache.resident_share(file)
     if share is None or share < _WARM_SHARE:
         piece = bytearray(_PIECE_BYTES)

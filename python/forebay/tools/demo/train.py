@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 LEARNING_RATE = 0.15
 DEADLINE_S = 120.0
-"""Longest wait for another rank. Storage that stalls is the slowest thing that may happen in between."""
+"""Longest wait for another rank [s]; storage that stalls is the slowest event in between."""
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ def _train(comm: MPI.Intracomm, maximum: MPI.Op, options: argparse.Namespace) ->
 def _tell_skew(
     comm: MPI.Intracomm, maximum: MPI.Op, measured: Measured, arrivals: NDArray[np.float64], steps: list[int]
 ) -> None:
-    """Part what was booked as communication: skew of a step is the time until the last rank arrived.
+    """Split the measured communication: the skew of a step is the wait for the last rank.
 
     `steps` holds, per epoch, the number of steps done at its end.
     """

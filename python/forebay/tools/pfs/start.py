@@ -117,7 +117,7 @@ class Started:
 
 
 def start(backing: str | os.PathLike[str], points: list[Any], wanted: Wanted) -> Started:
-    """Mount a backing directory at empty directories; see :meth:`forebay.tools.pfs.Server.start`."""
+    """Mount a backing directory at empty directories; see `forebay.tools.pfs.Server.start`."""
     with EMULATOR.locked():
         removed, whole, found = _examine(backing, points)
         socket, facts = _running(whole)

@@ -1,12 +1,11 @@
-"""Where the ranks of a run wait for each other: an all-reduce of MPI, or a socket of the process that started them.
+"""Barriers of the ranks of a run: an all-reduce of MPI, or a socket of their launcher.
 
-A training job's ranks sum gradients after each step. The demo does that with MPI; the bench only
-needs that nobody goes on before all have come, and takes MPI where the ranks were started by its
-launcher, else `SocketBarrier`.
+The ranks of a training job sum gradients after each step. The demo does that with MPI. The bench
+needs only a barrier: over MPI where an MPI launcher started the ranks, else over `SocketBarrier`.
 
-Waiting ranks sleep rather than spin, since there may be more ranks than cores, and no wait is for
-ever: a rank that stays away longer than a deadline is an error that says at what. Whoever starts
-the ranks ends them all when one of them fails.
+Waiting ranks sleep rather than spin, since there may be more ranks than cores. Each wait has a
+deadline, after which the error names the barrier. The process that started the ranks ends them all
+when one of them fails.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Barrier(Protocol):
 
 
 class MpiBarrier:
-    """Over MPI's world: an all-reduce of one number, which is what a step's communication costs at least."""
+    """A barrier over MPI's world: an all-reduce of one number, the least a step communicates."""
 
     def __init__(self, deadline_s: float) -> None:
         import numpy as np
@@ -87,7 +86,7 @@ class MpiBarrier:
 
 
 class SocketBarrier:
-    """Over a socket that a `BarrierServer` holds the other end of; it has no name, the rank inherits it."""
+    """A barrier over an inherited, unnamed socket, whose other end a `BarrierServer` holds."""
 
     def __init__(self, descriptor: int, rank: int, size: int, deadline_s: float) -> None:
         self.rank, self.size = rank, size
@@ -96,7 +95,7 @@ class SocketBarrier:
         self._connection.settimeout(deadline_s)
 
     def wait(self, what: str) -> None:
-        """Say that this rank is here and sleep until the answer that all are."""
+        """Report this rank's arrival, and sleep until all ranks have arrived."""
         try:
             self._connection.sendall(b"\1")
             answer = self._connection.recv(1)
@@ -107,7 +106,7 @@ class SocketBarrier:
 
 
 class BarrierServer:
-    """Counts who has come and tells all when everyone has."""
+    """Count the ranks that have arrived, and notify all when none is missing."""
 
     def __init__(self, ranks: Sequence[socket.socket]) -> None:
         self._ranks = ranks

@@ -1,14 +1,14 @@
-"""Starts ranks under the MPI that the Python environment carries, and never leaves one behind.
+"""Start ranks under the MPI of this Python environment, and leave no rank behind.
 
-`mpiexec` is taken from this interpreter's own `bin` (the PyPI wheels of Open MPI and MPICH put it
-there), never from PATH: the launcher of another MPI would start N worlds of one rank. The ranks run
-in a session of their own; on Ctrl-C, a deadline or an error the launcher is asked to end (it takes
-its ranks along), and whatever is left of the session is killed. Output is captured; lines that
-begin with `PROGRESS_MARK` report progress.
+`mpiexec` comes from this interpreter's own `bin`, where the PyPI wheels of Open MPI and MPICH put
+it, never from PATH: the launcher of another MPI would start N worlds of one rank. The ranks run in
+a session of their own. On Ctrl-C, a deadline or an error, this module terminates the launcher,
+which ends its ranks, and kills the rest of the session. Output is captured; lines that begin with
+`PROGRESS_MARK` report progress.
 
 On an emulated cluster the launcher runs in the hub and starts its ranks on the nodes through the
-cluster's stand-in for ssh; a rank that outlives a launcher that was killed ends with
-`Cluster.clear`, or with the cluster.
+cluster's stand-in for ssh. A rank that outlives a killed launcher ends with `Cluster.clear`, or
+with the cluster.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _HINT = "hint: pip install 'forebay[mpi]'"
 
 
 class LaunchError(ForebayError):
-    """Ranks could not be started, or did not end well; the message ends with the last lines of their output."""
+    """Ranks did not start, or failed; the message ends with the last lines of their output."""
 
 
 def missing_mpi(ranks: int) -> str | None:
-    """Say why `command` cannot work; None if it can, as far as can be told without starting anything."""
+    """Return why `command` cannot work, or None if nothing is known without starting it."""
     if importlib.util.find_spec("mpi4py") is None:
         return f"MPI for {ranks} ranks: the package mpi4py is not installed in {sys.prefix}"
     if not (mpiexec := _mpiexec()).exists():
@@ -63,7 +63,7 @@ def command(
     per_node: Sequence[int] = (),
     prefix: Sequence[str] = (),
 ) -> list[str]:
-    """Give the command that starts `ranks` copies of ``python -m mpi4py PROGRAM``.
+    """Return the command that starts `ranks` copies of ``python -m mpi4py PROGRAM``.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ _OPEN_MPI_FLAGS = [
 
 
 def _places(hydra: bool, shell: str, hosts: str) -> list[str]:
-    """Give the launcher's flags for a cluster: how to reach a node, and how many ranks each takes."""
+    """Return the launcher's flags for a cluster: how to reach a node, and its number of ranks."""
     if hydra:
         return ["-launcher", "ssh", "-launcher-exec", shell, "-hosts", hosts]
     # Open MPI looks for this program on every node; the shell is there, the stand-in only in the
@@ -116,13 +116,13 @@ def _places(hydra: bool, shell: str, hosts: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Give the variables of the ranks: ours, one arithmetic thread each, root allowed, polite waiting."""
+    """Return the environment of the ranks: ours, one BLAS thread each, root allowed, idle waits."""
     variables = {
         name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PMI_"))
     }
     for library in ("OMP", "OPENBLAS", "MKL", "BLIS"):
         variables[f"{library}_NUM_THREADS"] = "1"
-    # On an emulated cluster whoever runs it is root there.
+    # On an emulated cluster, its user is root.
     variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     # MPICH waits busily by default, 100 times slower than this where ranks outnumber cores.
     variables |= {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_POSIX_POLL_FREQUENCY": "1"}
@@ -219,7 +219,7 @@ def held_interrupts() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def terminations_as_interrupts() -> Iterator[None]:
-    """Take SIGTERM for Ctrl-C, so that being ended by a batch system or a `timeout` leaves as little behind."""
+    """Handle SIGTERM like Ctrl-C, so that a batch system or `timeout` leaves as little behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -231,7 +231,7 @@ def terminations_as_interrupts() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    # Whoever holds interrupts back holds this one back, too.
+    # Code that defers interrupts also defers this one.
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler):
         raise KeyboardInterrupt

@@ -1,9 +1,9 @@
-"""The page cache of a file: emptying it, and looking whether that worked.
+"""The page cache of a file: drop it, and check how much is left.
 
-`drop` asks the kernel to forget clean pages that nobody has mapped (posix_fadvise(2)); it is
-advice, and pages that another process holds stay. `resident_share` looks at single pages with reads
-that do not wait (preadv2(2), RWF_NOWAIT), which fetch nothing; on file systems that do not know
-such reads it says None.
+`drop` asks the kernel to drop clean pages that no process has mapped (posix_fadvise(2)); this is
+advice, and pages that another process holds stay. `resident_share` probes single pages with
+nonblocking reads (preadv2(2), RWF_NOWAIT), which fetch nothing; on file systems without such reads
+it returns None.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def drop(file: Path) -> None:
 
 
 def resident_share(file: Path) -> float | None:
-    """Return which share of a file's pages is in the page cache, from evenly spread probes; None where that cannot be seen."""
+    """Return the share of a file's pages in the page cache, from evenly spread probes.
+
+    None where the kernel does not show that.
+    """
     descriptor = os.open(file, os.O_RDONLY)
     try:
         pages = -(-os.fstat(descriptor).st_size // _PAGE_BYTES)

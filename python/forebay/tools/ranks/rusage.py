@@ -53,9 +53,7 @@ class Transfers:
     """Counters of `/proc/self/io` (proc_pid_io(5))."""
 
     read_call_bytes: int = 0
-    """`rchar`: bytes that read calls returned, from the page cache or not. Bytes read through a mapping are
-    not in it.
-    """
+    """`rchar`: bytes that read calls returned, cached or not; without reads through a mapping."""
     read_calls: int = 0
     """`syscr`: read calls."""
     storage_bytes: int = 0

@@ -142,7 +142,7 @@ def spread(row: Row, column: Column) -> float | None:
 
 
 def others(rows: list[Row]) -> list[Column]:
-    """Return columns for numbers of the medians that the list above does not know: nothing is hidden."""
+    """Return columns for medians that the list above does not name, so that none is hidden."""
     known = {column.key for column in COLUMNS}
     keys = {
         key for row in rows for key, one in row.median.items() if key not in known and number(one) is not None

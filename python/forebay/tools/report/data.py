@@ -46,7 +46,7 @@ EVENTS_SHOWN = 4000
 EVENTS_VERSION = 2
 """Of the header of an event log (docs/pfs.md). Version 1 had other keys."""
 RESULT_VERSION = 2
-"""Of the keys of a bench result (docs/metrics.md). Version 1 had no key `version`, and other names."""
+"""Version of the keys of a bench result (docs/metrics.md). Version 1 had other names."""
 DEMO_VERSION = 2
 """Of the keys of a demo result (docs/metrics.md). Version 1 had no key `version`, and no ranks."""
 
@@ -111,7 +111,7 @@ class Row:
 
     @property
     def pfs(self) -> dict[str, Any]:
-        """The file system's counters of the repetition shown; empty where it is not an emulated one."""
+        """The file system's counters of the shown repetition; empty if it is not emulated."""
         found = self.shown.get("pfs")
         return found if isinstance(found, dict) else {}
 
@@ -150,7 +150,7 @@ def number(value: object) -> float | None:
 
 
 def read(path: Path) -> Result:
-    """Read a result of bench or demo (JSON) or an event log (JSON lines) from a file; the first line tells which.
+    """Read a bench or demo result (JSON) or an event log (JSON lines), detected by the first line.
 
     Raises
     ------

@@ -68,7 +68,7 @@ def storage(values: Mapping[str, Any]) -> str:
 
 
 def caveat(values: Mapping[str, Any]) -> str:
-    """Say what the times are worth."""
+    """Return how far the times can be trusted."""
     pfs = values.get("pfs")
     if pfs is None:
         return _DISK
@@ -153,7 +153,7 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def method(result: Result) -> str:
-    """Return the section that describes the job, and the last loader's explanation of its decisions."""
+    """Return the section that describes the job, with the last loader's ``explain()``."""
     more = _DISK_FAULTS if result.values.get("pfs") is None else _EMULATED_FAULTS
     text = "".join(f'<p class="lead">{escape(one)}</p>' for one in (*_METHOD, more))
     found = result.rows[-1].shown.get("facts")

@@ -76,7 +76,7 @@ def digits(value: float) -> str:
 
 
 def percent(share: float, places: int | None = None) -> str:
-    """Write a share of 1 in percent: to the nearest, below 10 with two significant digits, unless told otherwise."""
+    """Format a share of 1 as percent: rounded, below 10 with two significant digits."""
     if not math.isfinite(share):
         return "–"
     if places is None:

@@ -1,19 +1,18 @@
 """Whether reading keeps up with computing, by how much it does not, and what would close the gap.
 
-Everything comes from the repetition that pictures show. Computing is the time in which a rank needs
-no data, the communication of its step included; waiting is what it was exposed to, of the rank that
-waited longest. Reading is the time that finding, reading and unpacking took each reader, start-up
-included, of the rank that it took longest. What would help follows from what was measured, in this
-order:
+All numbers come from the repetition that the figures show. Computing is the time in which a rank
+needs no data, with the communication of its step. Waiting is the exposed time of the rank that
+waited longest. Reading is the time that each reader took to locate, read and decode, with start-up,
+on the slowest rank. The advice is the first of these that the measurements support:
 
-1. The storage gives what it can: only a faster level before it, or fewer bytes, help.
-2. Reading fits behind computing and ranks wait all the same: it does not run far enough ahead.
-3. Every rank copies its samples from a mapping by itself: readers beside it help.
-4. Requests are small: every one of them pays the latency, so fewer and larger ones help.
-5. Readers are never idle: more of them have more requests under way.
-6. Else readers wait for room or for their turn: again it is not far enough ahead.
+1. The storage is at its limit: only a faster tier before it, or fewer bytes, help.
+2. Reading is faster than computing, yet ranks wait: prefetch further ahead.
+3. Each rank copies its samples from a mapping: use readers.
+4. Requests are small, and each pays the latency: use fewer, larger requests.
+5. Readers are never idle: use more of them.
+6. Otherwise readers wait for memory or for their turn: prefetch further ahead.
 
-Programs that tell nothing of readers of their own get the time that they wait, and no advice.
+A program that reports no readers of its own gets its waiting time, and no advice.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ __all__ = ["Pace", "behind", "of"]
 MIB = 1 << 20
 
 EXPOSED_SHARE = 0.01
-"""Reading keeps up where at most this share of the time that computing takes is waited for data: what a run of some hundred
-steps differs by from one time to the next."""
+"""Largest exposed share of the computing time at which reading keeps up: the noise of a run of a
+few hundred steps."""
 AT_LIMIT = 0.8
-"""Share of the limit from which on no other way of asking gives much more: the limit is that of plain readers of one file."""
+"""Share of the limit above which no change of the requests gains much."""
 LARGE_REQUEST_BYTES = MIB
 """The engine's largest ordinary read: above it nothing is gained, below 64 KiB the rate halves."""
 IDLE_SHARE = 0.1
-"""Readers that are idle for less than this share of the run are busy: at the end of every epoch they wait a little."""
+"""Readers idle for less than this share of the run are busy; each epoch's end idles some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Pace:
 
     @property
     def ratio(self) -> float | None:
-        """How much of the time that computing takes reading takes: above 1 it is what it would have to be faster by."""
+        """Reading time over computing time; above 1, the factor by which reading is too slow."""
         return None if self.reading_s is None else self.reading_s / self.computing_s
 
     @property
@@ -96,7 +95,7 @@ class Pace:
         return "readers" if self.idle_share is not None and self.idle_share < IDLE_SHARE else "ahead"
 
     def words(self) -> str:
-        """Say it in sentences."""
+        """Return the pace as sentences."""
         share = numbers.percent(self.waited_s / self.computing_s)
         waited = f"{numbers.text('seconds', self.waited_s)} ({share} of the time that computing takes)"
         if self.ratio is None:
@@ -151,7 +150,7 @@ class Pace:
 
 
 def of(result: Result, row: Row) -> Pace | None:
-    """Return the pace of a row, or None where it did not compute or does not tell where its time went."""
+    """Return the pace of a row, or None where it did not compute or reports no times."""
     known = [
         (waited, computed + (number(rank.get("communication_seconds")) or 0.0))
         for rank in row.ranks
@@ -182,7 +181,7 @@ def of(result: Result, row: Row) -> Pace | None:
 
 
 def behind(result: Result) -> Iterator[Pace]:
-    """Give the rows of the engine whose reading does not keep up."""
+    """Return the engine's rows whose reading does not keep up."""
     for row in result.drawn:
         pace = of(result, row)
         if pace is not None and pace.remedy:

@@ -121,7 +121,7 @@ class Plot(Picture):
         return self.top + self.inner_height
 
     def horizontal(self, most: float, unit: Unit, title: str) -> None:
-        """Give the horizontal axis its largest value, ticks and title."""
+        """Add the horizontal axis: its largest value, ticks and title."""
         self.x_most = most or 1.0
         for value in ticks(self.x_most / unit.factor):
             at = self.x(value * unit.factor)
@@ -130,7 +130,7 @@ class Plot(Picture):
         self.text(self.left + self.inner_width / 2, self.height - 5, _titled(title, unit), "axis", "middle")
 
     def vertical(self, most: float, unit: Unit, title: str) -> None:
-        """Give the vertical axis its largest value, ticks and title, which stands upright beside it."""
+        """Add the vertical axis: its largest value, ticks, and the rotated title beside it."""
         self.y_most = most or 1.0
         for value in ticks(self.y_most / unit.factor, 5):
             at = self.y(value * unit.factor)
@@ -166,7 +166,7 @@ def node_colour(node: int) -> str:
 
 
 def node_legend(nodes: Iterable[int]) -> str:
-    """Make the legend of nodes; where there are more than colours, the first ones stand for those that share theirs."""
+    """Add the legend of nodes; where nodes share a colour, the first of them stands for it."""
     listed = sorted(nodes)
     entries = [(node_colour(node), f"node {node}", "") for node in listed[:NODE_COLOURS]]
     more = ""

@@ -20,7 +20,7 @@ _FILES_SHOWN = 20
 
 
 def rows_table(result: Result) -> str:
-    """Make the table of medians: a line per number, with its meaning, and a column per row of the result."""
+    """Return the table of medians: a line per number, with its meaning, and a column per row."""
     rows = result.drawn
     head = "".join(f'<th scope="col">{_name(row)}</th>' for row in rows)
     body, group = [], ""
@@ -144,7 +144,7 @@ def files_table(result: Result) -> str:
 
 
 def plain(head: Sequence[tuple[str, str]], lines: Iterable[tuple[str | tuple[float, str], ...]]) -> str:
-    """Make a table of titles with their meanings, and of lines: a name, then values with their texts."""
+    """Return a table of titles with meanings, and of lines: a name, then values as text."""
     titles = "".join(
         f'<th scope="col">{escape(title)}<small>{escape(meaning)}</small></th>' if title else "<td></td>"
         for title, meaning in head

@@ -1,9 +1,9 @@
-"""Baselines: real programs around unmodified libraries, the way people use them. One small file each.
+"""Baselines: real programs around unmodified libraries, used as people use them, a file each.
 
 To add one, write a module with a tuple `BASELINES` of `Baseline` objects, here or in a file of your
 own that is passed with ``forebay bench --baseline FILE`` (docs/bench.md has a whole example).
 `Baseline.open` is called once in each rank and returns a `Source`: something that walks an epoch
-and hands out, per step, the sample ids and the records, copied out of the library's own memory, as
+and delivers, per step, the sample ids and the records, copied out of the library's own memory, as
 a training script needs them. Everything else (ranks, times, counters, digests) is done around it.
 
 A baseline imports its library inside `open`, and names it in `modules`: most installations lack
@@ -66,10 +66,10 @@ class Source(Protocol):
     """Batches of one rank."""
 
     def epoch(self, number: int) -> Iterator[Step]:
-        """Walk over one epoch: the same number of steps on every rank. A batch is valid until the next one is asked for."""
+        """Iterate one epoch, with equal steps on all ranks; each batch is valid until the next."""
 
     def facts(self) -> dict[str, Any]:
-        """Tell what the source knows about itself, or nothing."""
+        """Return what the source reports of itself; may be empty."""
 
     def close(self) -> None:
         """Let go of files and memory."""
@@ -81,20 +81,21 @@ class Baseline:
 
     name: str
     order: str
-    """The order it delivers. Rows of one order must hand out the same samples step by step; one that nobody else has gets a
-    name of its own.
+    """The order it delivers, by name.
+
+    Rows of one order must deliver the same samples in each step; a unique order has its own name.
     """
     about: str
     open: Callable[[Place], Source]
     modules: tuple[str, ...] = ()
-    """What it imports. Imported before any clock runs: a library's start is not what storage costs."""
+    """Modules it imports, before any clock runs: a library's import is no cost of the storage."""
     formats: tuple[str, ...]
     """Formats of data sets that it reads, as `Facts.format` names them."""
     several: bool = False
     """Whether it reads data sets of several files."""
 
     def missing(self, facts: Facts) -> str | None:
-        """Say why it cannot run on a data set, or in this installation; None if it can."""
+        """Return why it cannot run on a data set or in this installation; None if it can."""
         if facts.format not in self.formats:
             return f"reads {' or '.join(self.formats)}, the data set is {facts.format}"
         if len(facts.paths) > 1 and not self.several:

@@ -1,4 +1,4 @@
-"""py-lmdb with a region of the file for every rank: the remedy that the study of FEFS tried against skipping.
+"""py-lmdb with a region of the file per rank: the study of FEFS's remedy against skipping.
 
 A rank sets its cursor once to the first record of its region, by stepping over the keys before it
 as LMDB has no other way to find the n-th record, and from then on reads neighbours. At the end of

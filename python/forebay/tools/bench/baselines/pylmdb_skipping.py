@@ -1,4 +1,4 @@
-"""py-lmdb as Caffe reads: every rank walks one cursor over all records, keeps its own share of a step, skips the others'.
+"""py-lmdb as Caffe reads: each rank walks all records and keeps its own share of a step.
 
 This is the pattern that LMDBIO (Pumma et al.) and the study of FEFS found in Caffe and MPI-Caffe.
 The environment is opened as py-lmdb's documentation shows, with the lock file beside the data that
@@ -49,7 +49,7 @@ class Walk:
     ranks: int
 
     def over(self, cursor: Any) -> Iterator[tuple[int, list[Any]]]:
-        """Walk over every record of an epoch; yield, per step, the number of the first own record, and the own records."""
+        """Walk all records of an epoch; yield each step's own records, and the first number."""
         before = self.rank * self.batch_size
         after = (self.ranks - 1 - self.rank) * self.batch_size
         forward, first, value = cursor.next, cursor.first, cursor.value

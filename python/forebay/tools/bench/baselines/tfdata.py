@@ -1,4 +1,6 @@
-"""tf.data over TFRecord files: enumerated, sharded by record, batched, prefetched, as TensorFlow's guide to tf.data has it.
+"""tf.data over TFRecord files, as TensorFlow's guide has it.
+
+The pipeline enumerates, shards by record, batches and prefetches.
 
 Every rank reads all files and keeps every W-th record, which is what `shard` behind
 `TFRecordDataset` does. The last step is filled up from the start of the rank's own records.

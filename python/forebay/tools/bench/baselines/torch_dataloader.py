@@ -1,4 +1,6 @@
-"""A torch `DataLoader` over py-lmdb: a map-style dataset, a `DistributedSampler` that shuffles, two workers per rank.
+"""A torch `DataLoader` over py-lmdb with two workers per rank.
+
+The map-style dataset is shuffled by a `DistributedSampler`.
 
 The environment is opened in each worker, since py-lmdb's cannot be carried over a fork. The keys
 are listed once per rank.

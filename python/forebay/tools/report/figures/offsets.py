@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 _SMALL = 0.01
-"""Files below this share of the largest one are not drawn: less than three units of the picture's height."""
+"""The figure omits files below this share of the largest: under three units of its height."""
 
 
 def draw(result: Result) -> Drawing | Missing:

@@ -39,7 +39,7 @@ def draw(result: Result) -> Drawing | Missing:
 
 
 def _is_cut(result: Result) -> bool:
-    """Tell whether epochs ended before all samples had been handed out."""
+    """Return whether epochs ended before all samples were delivered."""
     steps, whole = (number(result.values.get(key)) for key in ("steps", "global_batch"))
     samples = number(result.part("dataset").get("samples"))
     return steps is not None and whole is not None and samples is not None and steps * whole < samples

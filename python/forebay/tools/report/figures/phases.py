@@ -1,4 +1,4 @@
-"""Where the wall time of a rank goes: waiting for data, computing, communicating, waiting for others.
+"""The wall time of a rank by phase: waiting for data, computing, communicating, skew.
 
 Three figures: one stacked bar per row (mean of its ranks), all on one scale, to compare rows; the
 same for each epoch of the demo, whose first one is cold; and one bar per rank, to see whether some
@@ -31,7 +31,7 @@ _RANKS_SHOWN = 64
 """Bars of a panel at most; evenly chosen ranks, so that both ends are among them."""
 
 _COMMON_SCALE = 4.0
-"""Panels share a scale up to this ratio of longest to shortest; above it the short ones could not be read."""
+"""Largest ratio of longest to shortest panel on one scale, where short ones are legible."""
 
 
 def mean_phases(row: Row) -> dict[str, float]:
@@ -57,7 +57,7 @@ def _stack(
     unit: numbers.Unit,
     what: str,
 ) -> float:
-    """Draw the phases one behind the other, with values where they fit; return where the bar ends."""
+    """Draw the phases in sequence, with values where they fit; return where the bar ends."""
     for key, name, _ in (*PHASES, STARTUP):
         long = values[key] * scale
         if long <= 0:

@@ -1,4 +1,4 @@
-"""How well the orders shuffle: the numbers that the engine computed for each row, with their condition filled in."""
+"""Shuffle quality of the orders: the engine's numbers for each row, and the bound they imply."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _cell(value: object) -> tuple[float, str]:
 
 
 def _failure(row: Row) -> str:
-    """Say what would do where the condition fails."""
+    """Return the groups that satisfy the bound, where it fails."""
     if row.shuffle_quality.get("within_bound") is not False:
         return ""
     better = row.shuffle_quality.get("suggested_group")

@@ -16,7 +16,7 @@ __all__ = ["draw", "shares"]
 
 
 def shares(sizes: dict[int, int]) -> dict[int, tuple[float, float]]:
-    """Return for each power of two the shares of requests and of bytes in sizes from it up to its double."""
+    """Return, for each power of two, the shares of requests and of bytes up to its double."""
     requests: Counter[int] = Counter()
     bytes_: Counter[int] = Counter()
     for size, count in sizes.items():
