@@ -93,8 +93,10 @@ def _check(origin: str, name: str, value: Any, given: str | None = None) -> Any:
         If the engine rejects the value; the message begins with ``origin``.
     """
     try:
-        text = json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()
     except (TypeError, ValueError):
+        # What JSON or UTF-8 cannot hold is no value of any option.
         text = "null"
     if (expected := _native.option_expected(name, text)) is not None:
         separator = ";" if "," in expected else ","
