@@ -13,14 +13,20 @@ from __future__ import annotations
 
 import importlib.resources
 import math
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay._core import FormatError, option_error
-from forebay.tools.bench.sample import ITEM_BYTES, MIN_SAMPLE_BYTES, Field, Sample
-from forebay.tools.bench.validated_toml import Table
+from forebay._core import option_error
+from forebay.tools.bench.sample import ITEM_BYTES, Field, Sample
+from forebay.tools.bench.workload_file import (
+    SampleTable,
+    ScalingFile,
+    VariantTable,
+    WorkloadFile,
+    read,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +49,6 @@ __all__ = [
 ]
 
 CONTAINERS = ("lmdb", "hdf5", "tfrecord", "npz")
-RECORDS = ("raw", "caffe-datum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,45 +231,41 @@ def load_file(path: Traversable | Path) -> Workload:
     FormatError
         If it is not as expected; the message names file and key.
     """
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"workload {path}: expected TOML, found: {error}") from error
-    top = Table(values, str(path))
-    name = top.text("name")
-    if f"{name}.toml" != path.name:
-        top.refuse("name", "the name of the file without .toml", name)
-    about = top.text("about")
-    sample = _sample(top.table("sample"))
-    dataset = top.table("dataset")
-    samples, files = dataset.integer("samples"), dataset.integer("files")
+    file, values = read(path, WorkloadFile)
+    if f"{file.name}.toml" != path.name:
+        refuse(path, "name", "the name of the file without .toml", file.name)
+    samples, files = file.dataset.samples, file.dataset.files
     if files > samples:
-        dataset.refuse("files", f"at most as many as samples ({samples})", files)
-    container = dataset.choice("container", CONTAINERS)
-    dataset.finish()
-    variants = tuple(_variant(one) for one in top.tables("variants"))
-    if len({variant.name for variant in variants}) < len(variants):
-        top.refuse("variants", "names that differ", [variant.name for variant in variants])
-    client = _client(top.table("client")) if "client" in values else None
-    benchmark = _benchmark(top.table("benchmark", optional=True))
-    rules = top.table("scaling")
-    least_steps = rules.integer("least_steps")
-    rules.finish()
-    sources = _sources(top, values)
-    top.finish()
-    return Workload(
-        name, about, sample, samples, files, container, variants, client, benchmark, least_steps, sources
+        refuse(path, "dataset.files", f"at most as many as samples ({samples})", files)
+    names = [variant.name for variant in file.variants]
+    if len(set(names)) < len(names):
+        refuse(path, "variants", "names that differ", names)
+    client, benchmark = file.client, file.benchmark
+    found = Workload(
+        name=file.name,
+        about=file.about,
+        sample=_sample(path, file.sample),
+        samples=samples,
+        files=files,
+        container=file.dataset.container,
+        variants=tuple(
+            _variant(path, f"variants[{number}]", one) for number, one in enumerate(file.variants)
+        ),
+        client=None if client is None else Client(client.node_ranks, client.node_memory_bytes),
+        benchmark=Benchmark(
+            benchmark.utilisation_line, benchmark.reader_threads, benchmark.epochs, benchmark.data_to_memory
+        ),
+        least_steps=file.scaling.least_steps,
+        sources=file.sources,
     )
+    _check_sources(path, file, values)
+    return found
 
 
 def scaling() -> Scaling:
     """Return the rules of scaling down, which are the same for all workloads."""
-    path = importlib.resources.files("forebay.tools.bench") / "scaling.toml"
-    top = Table(tomllib.loads(path.read_text("utf-8")), str(path))
-    keep = tuple((one.text("ratio"), one.text("why")) for one in top.tables("keep"))
-    rules = Scaling(top.texts("scaled"), top.texts("fixed"), keep)
-    top.finish()
-    return rules
+    rules, _ = read(importlib.resources.files("forebay.tools.bench") / "scaling.toml", ScalingFile)
+    return Scaling(rules.scaled, rules.fixed, tuple((one.ratio, one.why) for one in rules.keep))
 
 
 def prepare(
@@ -361,81 +362,47 @@ def _directory() -> Traversable:
     return importlib.resources.files("forebay.tools.bench") / "workloads"
 
 
-def _sample(table: Table) -> Sample:
-    size = table.integer("bytes", least=MIN_SAMPLE_BYTES)
-    deviation = table.integer("deviation_bytes", least=0, default=0)
-    record = table.choice("record", RECORDS)
-    fields = []
-    for one in table.tables("fields"):
-        shape = one.integers("shape") if "shape" in one else None
-        fields.append(Field(one.text("name"), one.choice("dtype", tuple(ITEM_BYTES)), shape))
-        one.finish()
+def _sample(path: Traversable | Path, table: SampleTable) -> Sample:
+    fields = tuple(Field(one.name, one.dtype, one.shape) for one in table.fields)
     sizes = [field.bytes for field in fields]
     fixed = sum(size for size in sizes if size is not None)
     open_fields = sizes.count(None)
+    expected: str | None = None
+    found: object = [field.name for field in fields]
     if open_fields > 1 or (open_fields and (sizes[-1] is not None or ITEM_BYTES[fields[-1].dtype] != 1)):
-        table.refuse(
-            "fields", "only the last one, of uint8, without a shape", [field.name for field in fields]
-        )
-    if not open_fields and (deviation or fixed != size):
-        table.refuse("fields", f"{size} bytes in all, and no deviation where every shape is given", fixed)
-    if fixed > size:
-        table.refuse("fields", f"at most {size} bytes", fixed)
-    if record == "caffe-datum" and (
+        expected = "only the last one, of uint8, without a shape"
+    elif not open_fields and (table.deviation_bytes or fixed != table.bytes):
+        expected, found = f"{table.bytes} bytes in all, and no deviation where every shape is given", fixed
+    elif fixed > table.bytes:
+        expected, found = f"at most {table.bytes} bytes", fixed
+    elif table.record == "caffe-datum" and (
         len(fields) != 1 or fields[0].dtype != "uint8" or len(fields[0].shape or ()) != 3
     ):
-        table.refuse("fields", "one image of uint8 with three dimensions in a caffe-datum", len(fields))
-    table.finish()
-    return Sample(size, deviation, record, tuple(fields))
+        expected, found = "one image of uint8 with three dimensions in a caffe-datum", len(fields)
+    if expected is not None:
+        refuse(path, "sample.fields", expected, found)
+    return Sample(table.bytes, table.deviation_bytes, table.record, fields)
 
 
-def _variant(table: Table) -> Variant:
-    name = table.text("name")
-    ranks = table.integer("ranks") if "ranks" in table else None
-    if ("batch_samples" in table) == ("global_batch_samples" in table):
-        table.refuse("batch_samples", "either this or global_batch_samples", "both or none")
-    if "batch_samples" in table:
-        batch = table.integer("batch_samples")
-    else:
-        whole = table.integer("global_batch_samples")
+def _variant(path: Traversable | Path, key: str, table: VariantTable) -> Variant:
+    batch, whole, ranks = table.batch_samples, table.global_batch_samples, table.ranks
+    if (batch is None) == (whole is None):
+        refuse(path, f"{key}.batch_samples", "either this or global_batch_samples", "both or none")
+    if whole is not None:
         if ranks is None or whole % ranks:
-            table.refuse("global_batch_samples", "a multiple of the ranks", f"{whole} and {ranks}")
+            refuse(path, f"{key}.global_batch_samples", "a multiple of the ranks", f"{whole} and {ranks}")
         batch = whole // ranks
-    seconds = None
-    if "step_seconds" in table:
-        seconds = table.number("step_seconds")
-    if "sample_seconds" in table:
+    assert batch is not None
+    seconds = table.step_seconds
+    if table.sample_seconds is not None:
         if seconds is not None:
-            table.refuse("sample_seconds", "either this or step_seconds", "both")
-        seconds = table.number("sample_seconds") * batch
-    table.finish()
-    return Variant(name, ranks, batch, seconds)
+            refuse(path, f"{key}.sample_seconds", "either this or step_seconds", "both")
+        seconds = table.sample_seconds * batch
+    return Variant(table.name, ranks, batch, seconds)
 
 
-def _client(table: Table) -> Client:
-    memory = table.integer("node_memory_bytes") if "node_memory_bytes" in table else None
-    client = Client(table.integer("node_ranks"), memory)
-    table.finish()
-    return client
-
-
-def _benchmark(table: Table) -> Benchmark:
-    line = table.number("utilisation_line") if "utilisation_line" in table else None
-    if line is not None and line > 1:
-        table.refuse("utilisation_line", "at most 1", line)
-    found = Benchmark(
-        line,
-        table.integer("reader_threads") if "reader_threads" in table else None,
-        table.integer("epochs") if "epochs" in table else None,
-        table.number("data_to_memory") if "data_to_memory" in table else None,
-    )
-    table.finish()
-    return found
-
-
-def _sources(top: Table, values: dict[str, Any]) -> dict[str, str]:
+def _check_sources(path: Traversable | Path, file: WorkloadFile, values: Mapping[str, Any]) -> None:
     """Check that each number has a source and each source a number."""
-    table = top.table("sources")
     numbers = set()
     for section, content in values.items():
         for one in content if isinstance(content, list) else [content]:
@@ -443,8 +410,7 @@ def _sources(top: Table, values: dict[str, Any]) -> dict[str, str]:
                 numbers |= {
                     f"{section}.{key}" for key, value in one.items() if isinstance(value, int | float)
                 }
-    for key in sorted(numbers - set(table.keys)):
-        table.refuse(key, "the source of this number", "none")
-    for key in sorted(set(table.keys) - numbers):
-        table.refuse(key, "a number that the file has", "none")
-    return {key: table.text(key) for key in table.keys}
+    for key in sorted(numbers - file.sources.keys()):
+        refuse(path, f"sources.{key}", "the source of this number", "none")
+    for key in sorted(file.sources.keys() - numbers):
+        refuse(path, f"sources.{key}", "a number that the file has", "none")
