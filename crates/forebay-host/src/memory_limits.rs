@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Largest default budget \[bytes\]: 2.5 GiB hold the windows of the default order for samples of
 /// 110 KB on 16 ranks.
-const DEFAULT_MOST_BYTES: u64 = 2560 << 20;
+const MAX_DEFAULT_BYTES: u64 = 2560 << 20;
 /// The default budget is the limit divided by this.
 const DEFAULT_PART: u64 = 4;
 
@@ -33,7 +33,7 @@ pub fn physical_bytes() -> u64 {
 
 /// Default budget of a job on a node: a quarter of [`limit_bytes`], at most 2.5 GiB.
 pub fn default_memory_bytes() -> u64 {
-    (limit_bytes() / DEFAULT_PART).min(DEFAULT_MOST_BYTES)
+    (limit_bytes() / DEFAULT_PART).min(MAX_DEFAULT_BYTES)
 }
 
 /// Paths of the kernel's files; tests use their own.

@@ -3,8 +3,8 @@
 //! Launchers bind a rank to a core or two. A reader that shared them would take time from training,
 //! so it may run wherever the job may: on the processors of the launcher itself. That is the
 //! nearest ancestor which is no rank (it has no rank in its environment), looked for among
-//! processes of the same user in the same control group only, because beyond those begins somebody
-//! else's share of the machine. A process that no launcher started keeps its processors: there the
+//! processes of the same user in the same control group only, because other users share the rest
+//! of the machine. A process that no launcher started keeps its processors: there the
 //! user chose them (taskset(1)).
 
 use rustix::process::Pid;
@@ -23,7 +23,7 @@ const RANK_VARIABLES: [&str; 7] = [
 ];
 
 /// Ancestors to look at: between a rank and its launcher stand a shell or two.
-const MOST_ANCESTORS: usize = 16;
+const MAX_ANCESTORS: usize = 16;
 
 /// Lets the calling thread run on all processors that its job may use; says how many those are.
 ///
@@ -58,7 +58,7 @@ fn ancestors() -> impl Iterator<Item = Pid> {
         let parent: i32 = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
         Pid::from_raw(parent)
     })
-    .take(MOST_ANCESTORS)
+    .take(MAX_ANCESTORS)
     .take_while(move |process| {
         rustix::fs::stat(format!("/proc/{process}")).is_ok_and(|stat| stat.st_uid == user)
             && std::fs::read(format!("/proc/{process}/cgroup")).is_ok_and(|other| other == group)

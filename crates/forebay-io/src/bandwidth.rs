@@ -195,7 +195,7 @@ fn run_all(jobs: Vec<Job>, time: Duration) -> Result<Vec<io::Result<Outcome>>, R
     let threads = jobs.len();
     let barrier = Barrier::new(threads);
     let given_up = AtomicBool::new(false);
-    // Held while threads are started: nobody comes to the barrier before it is known that all will.
+    // Held while threads start: none reaches the barrier before it is known that all will.
     let starting = RwLock::new(());
     std::thread::scope(|scope| {
         let held = starting.write().unwrap_or_else(PoisonError::into_inner);

@@ -16,7 +16,7 @@ use forebay_types::ShardId;
 use crate::error::ReadError;
 use crate::one_file::OneFile;
 use crate::read_at::ReadAt;
-use crate::retry::{Job, Patience, ReadCounters, read_through, read_up_to};
+use crate::retry::{Job, ReadCounters, Retries, read_through, read_up_to};
 use crate::span::At;
 use crate::syscalls::FileIo;
 
@@ -28,7 +28,7 @@ const LIFE_NS: u64 = 60_000_000_000;
 
 /// Parts that are remembered at most; beyond, all are forgotten: so much has failed that a pause
 /// each is the least of it.
-const MOST_PARTS: usize = 4096;
+const MAX_PARTS: usize = 4096;
 
 /// The parts of the files that failed, as far as this process knows.
 #[derive(Debug)]
@@ -65,10 +65,10 @@ impl Failing {
     ) -> Result<ReadCounters, ReadError> {
         let begun = Instant::now();
         let length = (head.len() + into.len()) as u64;
-        let patience = if failed { Patience::Once } else { self.patience(shard, offset, length) };
+        let retries = if failed { Retries::Never } else { self.retries(shard, offset, length) };
         let mut counters = ReadCounters::default();
         let at = At { shard, offset, direct: false };
-        let mut job = Job::new(io.files(), at, head.len() + into.len(), false)?.with(patience);
+        let mut job = Job::new(io.files(), at, head.len() + into.len(), false)?.with(retries);
         let read = read_through(io, &mut job, head, into, &mut counters);
         self.remember(shard, &read);
         counters.io_ns = begun.elapsed().as_nanos() as u64;
@@ -89,14 +89,14 @@ impl Failing {
         counters: &mut ReadCounters,
     ) -> Result<usize, ReadError> {
         let start = At { shard, offset, direct: false };
-        let mut job = Job::unbounded(start, into.len()).with(self.patience(shard, offset, into.len() as u64));
+        let mut job = Job::unbounded(start, into.len()).with(self.retries(shard, offset, into.len() as u64));
         let read = read_up_to(&OneFile { file, path }, &mut job, &mut [], into, counters);
         self.remember(shard, &read);
         read.map(|()| job.done_bytes())
     }
 
-    fn patience(&self, shard: ShardId, offset: u64, length: u64) -> Patience {
-        if self.knows(shard, offset, length) { Patience::Once } else { Patience::All }
+    fn retries(&self, shard: ShardId, offset: u64, length: u64) -> Retries {
+        if self.knows(shard, offset, length) { Retries::Never } else { Retries::AfterPauses }
     }
 
     fn remember(&self, shard: ShardId, read: &Result<(), ReadError>) {
@@ -120,7 +120,7 @@ impl Failing {
     fn note(&self, shard: ShardId, offset: u64) {
         let now = self.now_ns();
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        if parts.len() >= MOST_PARTS {
+        if parts.len() >= MAX_PARTS {
             parts.clear();
         }
         let found = parts.entry((shard, offset / PART_BYTES)).or_insert(now);

@@ -45,7 +45,7 @@ const KINDS: &[(u64, &str, bool)] = &[
     (0x4750_4653, "gpfs", false),
     (0x1983_0326, "beegfs", false),
     (0x00C3_6400, "ceph", false),
-    (FUSE, "fuse", false), // virtiofs, too
+    (FUSE, "fuse", false), // also virtiofs
     (0xFF53_4D42, "cifs", false),
     (0xFE53_4D42, "smb2", false),
     (0x517B, "smb", false),

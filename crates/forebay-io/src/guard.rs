@@ -1,17 +1,16 @@
 //! Mapped files that lose pages: a SIGBUS that is an error instead of the end of the process.
 //!
-//! A file that is cut off, or a page that cannot be read, is SIGBUS for whoever touches it through
-//! a mapping. The handler here acts on addresses in mappings that are watched ([`Watch`]), which
+//! If a file is truncated, or a page cannot be read, a thread that touches it through a mapping
+//! gets SIGBUS. The handler here acts on addresses in mappings that are watched ([`Watch`]), which
 //! nothing but this crate touches:
 //!
 //! 1. it marks the mapping as lost and counts the fault ([`faults`]),
 //! 2. it puts zeros (anonymous memory) in place of the mapping from the lost page on, and returns,
 //!    so the load is repeated and finds zeros. No jump leaves any frame.
 //!
-//! Whoever has looked at mapped bytes compares [`faults`] with its value before, and where they
-//! differ throws away what it made of them: a step is gathered anew, a block is left to the ranks,
-//! a walk fails. A mapping that is lost is not used again, so the bytes are then asked for with
-//! pread(2), whose error names file, offset and sizes.
+//! A user of mapped bytes compares [`faults`] before and after. If they differ, it discards its
+//! result: a step is gathered again, a block is left to the ranks, a walk fails. A lost mapping is
+//! not used again. Its bytes are read with pread(2), whose error names file, offset and sizes.
 //!
 //! Any other SIGBUS is not ours: the handler puts back what was there before it and returns. The
 //! fault then happens again, or the signal is queued again with the same facts, and whatever was
@@ -39,10 +38,10 @@ use memmap2::Mmap;
 
 use crate::residency::coarse_ms;
 
-/// How long a handler of somebody else may stand before ours until that is noticed \[ms\].
+/// Interval between checks for a handler that another library has installed before ours \[ms\].
 const LOOK_MS: u64 = 250;
 
-/// How often somebody may install another handler before ours.
+/// How often other libraries may install a handler before ours.
 const LEVELS: usize = 8;
 
 /// A mapping that is watched. It lives for good, as a handler may look at it at any time, and is
@@ -78,8 +77,7 @@ pub(crate) struct Watch(&'static Range);
 impl Watch {
     pub(crate) fn new(memory: &Mmap) -> Self {
         keep_now();
-        // Whoever forked while the lock was held finds it held for good, and goes on with a new
-        // range.
+        // A child that was forked while the lock was held never gets it, and adds a new range.
         let free = FREE.try_lock().ok().and_then(|mut free| free.pop());
         let range = free.unwrap_or_else(Range::add);
         range.lost.store(false, Ordering::Relaxed);

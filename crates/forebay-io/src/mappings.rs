@@ -1,15 +1,15 @@
 //! Read-only mappings of the shards, and whether touching them would wait for storage.
 //!
-//! A mapping saves a copy and the system calls, but a page that is missing stalls the thread that
-//! touches it, and there is nobody to retry or to report an error. So the default copies from a
+//! A mapping saves a copy and the system calls, but a missing page stalls the thread that
+//! touches it, without a retry or an error. So the default copies from a
 //! mapping only what [`Mappings::resident`] says is in the page cache, on a file system of this
 //! node.
 //!
-//! A file that is truncated is SIGBUS for whoever touches the lost pages. [`Mappings::bytes`] and
-//! [`Mappings::resident`] look at the file's size once a second and give nothing of a shard that
-//! has shrunk. What is lost within that second, or to an I/O error on a page that was evicted,
-//! reads as zeros (`guard.rs`): whoever looks at mapped bytes compares `faults` before and after,
-//! and throws away what it made of them where a fault came in between.
+//! Touching a lost page of a truncated file is SIGBUS. [`Mappings::bytes`] and
+//! [`Mappings::resident`] check the file's size once a second and return nothing of a shard that
+//! has shrunk. Pages lost within that second, or to an I/O error, read as zeros (`guard.rs`). A
+//! user of mapped bytes compares `faults` before and after, and discards its result if a fault
+//! came in between.
 
 use std::hint;
 use std::io;

@@ -9,7 +9,7 @@ use crate::files::ShardFiles;
 use crate::retry::{Job, ReadCounters, read_through};
 use crate::span::At;
 use crate::syscalls::{FileIo, Transfer};
-use crate::uring::{Ring, Trouble, ring_refused};
+use crate::uring::{Ring, RingError, ring_refused};
 
 /// How files are touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,8 +153,8 @@ impl Reader {
         };
         match answer {
             Ok(()) => {}
-            Err(Trouble::Read(error)) => return Err(error),
-            Err(Trouble::Refused(error)) => {
+            Err(RingError::Read(error)) => return Err(error),
+            Err(RingError::Refused(error)) => {
                 self.engine = Engine::Pread;
                 self.refusals.push((Refused::IoUring, ring_refused(&error)));
             }

@@ -19,7 +19,7 @@
 //!   used.
 //!
 //! mincore says "resident" of everything where the caller neither owns the file nor may write it
-//! (since Linux 5.2). There only cachestat is asked; where it refuses, too (since 6.15), the answer
+//! (since Linux 5.2). There only cachestat is called. If it also refuses (since 6.15), the answer
 //! is "no".
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -37,7 +37,7 @@ const CHUNK_BYTES: u64 = 2 << 20;
 const LIFE_MS: u64 = 1000;
 
 /// Pages of a chunk at most; no supported machine has smaller ones than 4 KiB.
-const MOST_PAGES: usize = (CHUNK_BYTES / 4096) as usize;
+const MAX_PAGES: usize = (CHUNK_BYTES / 4096) as usize;
 
 /// `__NR_cachestat`, the same on x86-64 and aarch64.
 const SYS_CACHESTAT: libc::c_long = 451;
@@ -55,7 +55,7 @@ pub(crate) enum Oracle {
     Mincore,
     /// cachestat(2) alone.
     Cachestat,
-    /// Nobody: the answer is always "no".
+    /// Nothing: the answer is always "no".
     Silent,
 }
 
@@ -72,8 +72,8 @@ impl Oracle {
     }
 }
 
-/// The rule of the kernel (`can_do_mincore`): the owner, `CAP_FOWNER`, or whoever may write the
-/// file.
+/// The rule of the kernel (`can_do_mincore`): the owner, `CAP_FOWNER`, or a user who may write
+/// the file.
 fn mincore_is_honest(descriptor: BorrowedFd<'_>) -> bool {
     let owner =
         rustix::fs::fstat(descriptor).is_ok_and(|stat| stat.st_uid == rustix::process::geteuid().as_raw());
@@ -166,11 +166,11 @@ impl Residency {
                 _ => {}
             }
         }
-        let mut answer = [0_u8; MOST_PAGES];
+        let mut answer = [0_u8; MAX_PAGES];
         let pages = pages as usize;
         // SAFETY: the range lies in the mapping (`bytes` is its length, `start` is a multiple of
         // the page), and `answer` has a byte for each of its pages, of which there are at most
-        // `MOST_PAGES`.
+        // `MAX_PAGES`.
         let status = unsafe {
             let address = memory.as_ptr().add(start as usize).cast_mut().cast();
             libc::mincore(address, length as usize, answer.as_mut_ptr())

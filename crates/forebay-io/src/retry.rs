@@ -72,13 +72,13 @@ pub(crate) struct Answer {
     pub(crate) result: io::Result<usize>,
 }
 
-/// How often a transfer is tried that meets EIO or EAGAIN.
+/// Whether a transfer is retried after EIO or EAGAIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum Retries {
     /// After each of the pauses.
-    All,
-    /// Once: what lies around it was tried in vain.
-    Once,
+    AfterPauses,
+    /// Never: a read nearby failed after its retries.
+    Never,
 }
 
 /// What a transfer reads: the files of a data set, or one file.
@@ -155,7 +155,7 @@ pub(crate) struct Job {
     reopened: bool,
     refused: bool,
     left_out: LevelSet,
-    patience: Patience,
+    retries: Retries,
 }
 
 impl Job {
@@ -188,13 +188,13 @@ impl Job {
             reopened: false,
             refused: false,
             left_out: LevelSet::default(),
-            patience: Patience::All,
+            retries: Retries::AfterPauses,
         }
     }
 
-    /// The same with this patience.
-    pub(crate) fn with(self, patience: Patience) -> Self {
-        Self { patience, ..self }
+    /// The same transfer with this limit of retries.
+    pub(crate) fn with(self, retries: Retries) -> Self {
+        Self { retries, ..self }
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -266,7 +266,7 @@ impl Job {
             // Not by its number: a `ReadAt` that is no file may have none.
             _ if error.kind() == io::ErrorKind::Interrupted => Some(Next::Again),
             Some(libc::EIO | libc::EAGAIN) => {
-                let pauses: &[Duration] = if self.patience == Patience::All { &PAUSES } else { &[] };
+                let pauses: &[Duration] = if self.retries == Retries::AfterPauses { &PAUSES } else { &[] };
                 let pause = pauses.get(self.failures as usize);
                 self.failures += 1;
                 pause.map(|pause| Next::After(*pause))
@@ -297,7 +297,7 @@ impl Job {
             offset: self.at().offset,
             length: (self.wanted - self.done) as u64,
             attempts: self.attempts,
-            known: self.patience == Patience::Once,
+            known: self.retries == Retries::Never,
             source: error,
         })
     }

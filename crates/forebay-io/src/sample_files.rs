@@ -23,7 +23,7 @@ use crate::open_beneath::open_beneath;
 
 /// Files that stay open: more than all threads of a process read at once, and few beside the 1,024
 /// that a process may have open by default.
-const MOST_OPEN: usize = 128;
+const MAX_OPEN: usize = 128;
 
 /// The file of one sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,10 +112,10 @@ impl SampleFiles {
         if let Some(held) = held {
             return Ok(held);
         }
-        // Opened without the lock: two threads may open the same file, nobody waits for anybody.
+        // Opened without the lock: two threads may open the same file, and neither waits.
         let descriptor = Arc::new(self.open(file)?);
         let mut open = self.lock();
-        if open.len() >= MOST_OPEN {
+        if open.len() >= MAX_OPEN {
             open.pop_front();
         }
         open.push_back((file, Arc::clone(&descriptor)));

@@ -25,7 +25,7 @@ pub(crate) struct Ring {
 }
 
 /// How [`Ring::fill`] ended short of success.
-pub(crate) enum Trouble {
+pub(crate) enum RingError {
     /// A transfer failed.
     Read(ReadError),
     /// The kernel refuses to be asked; nothing is under way, and the jobs say how far they came.
@@ -63,7 +63,7 @@ impl Ring {
         transfers: &mut [Transfer<'_>],
         jobs: &mut [Job],
         counters: &mut ReadCounters,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RingError> {
         let places: Vec<*mut u8> = transfers.iter_mut().map(|transfer| transfer.into.as_mut_ptr()).collect();
         let mut asked: Vec<Asked<'_>> = jobs.iter().map(|_| Asked::End).collect();
         let mut waiting: Vec<usize> = (0..jobs.len()).rev().filter(|place| !jobs[*place].is_done()).collect();
@@ -77,7 +77,7 @@ impl Ring {
                 under_way += 1;
             }
             if under_way == 0 {
-                return failed.map_or(Ok(()), |error| Err(Trouble::Read(error)));
+                return failed.map_or(Ok(()), |error| Err(RingError::Read(error)));
             }
             if let Err(error) = self.ring.submit_and_wait(1) {
                 let unsubmitted = self.ring.submission().len();
@@ -85,7 +85,7 @@ impl Ring {
                     Some(libc::EINTR) => {}
                     // Nothing reached the kernel: the caller may do without this ring.
                     _ if unsubmitted == under_way && self.ring.completion().is_empty() => {
-                        return Err(failed.map_or(Trouble::Refused(error), Trouble::Read));
+                        return Err(failed.map_or(RingError::Refused(error), RingError::Read));
                     }
                     // The kernel still owns buffers: there is no way but to wait for them.
                     _ => io.pause(Duration::from_millis(1)),

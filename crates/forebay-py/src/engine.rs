@@ -107,7 +107,7 @@ impl Engine {
 
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.engine.close());
-        // At exit there may be nobody left to take them.
+        // At exit logging may be gone already.
         let _ = log::drain(py);
     }
 

@@ -59,7 +59,7 @@ pub(crate) fn verify(
     forebay_recipe::verify_kept(source.dataset(), threads, &|done| report(caller, done)).map_err(of_recipe)
 }
 
-/// Adds a recipe, or why there is none, to a report; `None` where nobody asked for a recipe.
+/// Adds a recipe, or why there is none, to a report; `None` if no recipe was asked for.
 pub(crate) fn put(value: &mut serde_json::Value, recipe: Option<Result<RecipeReport, String>>) {
     let (recipe, reason) = match recipe {
         Some(Ok(recipe)) => (Some(recipe), None),

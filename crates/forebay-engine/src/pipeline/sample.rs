@@ -1,9 +1,9 @@
-//! One sample into its place in a batch: where its bytes come from, and how they get there.
+//! Copies or decodes one sample to its place in a batch.
 //!
-//! A column's bytes are in the staging ring, in a mapping of the file where the reader found them
-//! resident, or, for large samples and whenever the plan gave them no room, in the file. Raw
-//! columns are copied (or read) straight to their place; others are handed to the schema, which
-//! writes the fields. What lies in several places is put together first.
+//! The bytes of a column are in the staging ring, in a mapping if the reader found them resident,
+//! or in the file: large samples, and those that the plan had no room for. Raw columns are copied
+//! or read straight to their place. Other columns are assembled if they are in several parts, and
+//! the schema writes their fields.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -29,11 +29,11 @@ use crate::shm::counters::{Counter, LevelCounts, count, monotonic_ns};
 use crate::shm::position::BlockSeq;
 use crate::shm::stall::GatherWait;
 
-/// Bytes of a header in front of a value, or of a checksum behind it, at most (an LMDB page header
-/// has 24).
+/// Maximum size of the header before a value or of the checksum after it \[bytes\]; an LMDB page
+/// header has 24.
 const MAX_HEAD: usize = 64;
 
-/// Samples that are found before the first of them is copied.
+/// Samples that are located before the first one is copied.
 const LOOK_AHEAD: usize = 16;
 
 /// A sample of a step: the segment that holds it and its place in the segment's needs.
