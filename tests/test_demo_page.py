@@ -163,9 +163,9 @@ def test_a_result_in_a_file_gives_the_same_page(tmp_path: Path):
     [
         ("runs", lambda found: found.update(runs=found["runs"][:1])),
         ("runs[1].title", lambda found: found["runs"][1].update(title=3)),
-        ("runs[2].losses", lambda found: found["runs"][2].update(losses=[0.5, "x"])),
+        ("runs[2].losses[1]", lambda found: found["runs"][2].update(losses=[0.5, "x"])),
         ("runs[0].accuracies", lambda found: found["runs"][0].pop("accuracies")),
-        ("pfs", lambda found: found.update(pfs={"spec": {}})),
+        ("pfs.time_scale", lambda found: found.update(pfs={"spec": {}})),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(key: str, change):

@@ -5,17 +5,17 @@ An error names the file, the key with its tables, what was expected and what was
 
 from __future__ import annotations
 
-import re
+import functools
 import sys
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 import msgspec
-import msgspec.inspect
 from msgspec import Meta, Struct
 
 from forebay._core import FormatError
 from forebay.tools.bench.sample import MIN_SAMPLE_BYTES
+from forebay.tools.checked import convert
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -134,51 +134,10 @@ def read(path: Traversable | Path, kind: type[_File]) -> tuple[_File, dict[str, 
         values = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"workload {path}: expected TOML, found: {error}") from error
-    try:
-        return msgspec.convert(values, kind), values
-    except msgspec.ValidationError as error:
-        _refuse_as(error, path, values, kind)
+    return convert(values, kind, functools.partial(refuse, path)), values
 
 
 def refuse(path: Traversable | Path, key: str, expected: str, found: object) -> NoReturn:
     """Raise the error for a key."""
-    raise FormatError(f"workload {path}: key {key}: expected {expected}, found {found!r}")
-
-
-def _refuse_as(
-    error: msgspec.ValidationError, path: Traversable | Path, values: dict[str, Any], kind: type[Struct]
-) -> NoReturn:
-    """Raise msgspec's error with the file, the key and the value."""
-    what, _, place = str(error).partition(" - at `$")
-    place = place.removesuffix("`").lstrip(".")
-    if match := re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", what):
-        key = f"{place}.{match[2]}".lstrip(".")
-        if match[1].startswith("missing"):
-            refuse(path, key, "a value", "nothing")
-        refuse(path, key, "no key of this name", _find(values, key))
-    expected = what.removeprefix("Expected ").partition(", got ")[0].replace("`", "")
-    if what.startswith("Invalid enum value"):
-        expected = f"one of {', '.join(_words(kind, place))}"
-    refuse(path, place, expected, _find(values, place))
-
-
-def _words(kind: type[Struct], place: str) -> list[str]:
-    """Return the words that a key may be."""
-    found: Any = msgspec.inspect.type_info(kind)
-    for part in _parts(place):
-        fields = {field.name: field.type for field in getattr(found, "fields", ())}
-        found = fields[part] if fields else found.item_type
-    return [str(word) for word in found.values]
-
-
-def _parts(place: str) -> list[str]:
-    return re.findall(r"[^.\[\]]+", place)
-
-
-def _find(values: Any, place: str) -> object:
-    for part in _parts(place):
-        if isinstance(values, list):
-            values = values[int(part)]
-        elif isinstance(values, dict):
-            values = values.get(part)
-    return values
+    text = "nothing" if found is None else repr(found)
+    raise FormatError(f"workload {path}: key {key}: expected {expected}, found {text}")

@@ -11,14 +11,19 @@ than docs/metrics.md says is an error that names the key.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import statistics
+import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+
+import msgspec
 
 from forebay._core import FormatError, StorageError
+from forebay.tools.checked import convert
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -142,6 +147,52 @@ class Result:
         return found if isinstance(found, dict) else {}
 
 
+_Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+
+
+class _RowForm(msgspec.Struct):
+    """What a row of a bench result must be; what is null or missing is empty."""
+
+    name: str
+    repetitions: list[dict[str, Any]] | None = None
+    median: dict[str, Any] | None = None
+    spread: dict[str, Any] | None = None
+
+
+class _BenchForm(msgspec.Struct):
+    """What a bench result must be."""
+
+    rows: list[_RowForm]
+    warnings: list[Any] | None = None
+
+
+class _DemoPfsForm(msgspec.Struct):
+    """The emulated file system of a demo result."""
+
+    spec: dict[str, Any]
+    time_scale: float
+    limit_mib_s: float
+
+
+class _RunForm(msgspec.Struct):
+    """What a run of a demo result must be."""
+
+    title: str
+    losses: list[_Finite]
+    accuracies: list[_Finite]
+
+
+class _DemoForm(msgspec.Struct):
+    """What a demo result must be."""
+
+    runs: Annotated[list[_RunForm], msgspec.Meta(min_length=2)]
+    pfs: _DemoPfsForm | None = None
+
+
+def _refuse(name: str, key: str, expected: str, found: object) -> NoReturn:
+    raise FormatError(f"report of {name}: key {key}: expected {expected}, found {_short(found)}")
+
+
 def number(value: object) -> float | None:
     """Return a finite number, or None for everything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -211,34 +262,16 @@ def from_bench(values: object, name: str) -> Result:
     FormatError
         If it is not one; the message names the key.
     """
-
-    def refuse(key: str, expected: str, found: object) -> FormatError:
-        return FormatError(f"report of {name}: key {key}: expected {expected}, found {_short(found)}")
-
     if not isinstance(values, dict):
         raise FormatError(
             f"report of {name}: expected the object that `forebay bench --json` prints, found {_short(values)}"
         )
-    rows = values.get("rows")
-    if not isinstance(rows, list):
-        raise refuse("rows", "a list", rows)
-    found = []
-    for at, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise refuse(f"rows[{at}]", "an object", row)
-        if not isinstance(row.get("name"), str):
-            raise refuse(f"rows[{at}].name", "a text", row.get("name"))
-        repetitions = row.get("repetitions") or []
-        if not isinstance(repetitions, list) or not all(isinstance(one, dict) for one in repetitions):
-            raise refuse(f"rows[{at}].repetitions", "a list of objects", repetitions)
-        for key in ("median", "spread"):
-            if not isinstance(row.get(key) or {}, dict):
-                raise refuse(f"rows[{at}].{key}", "an object", row[key])
-        found.append(_row(row, repetitions, f"{name}: key rows[{at}]"))
-    warnings = values.get("warnings") or []
-    if not isinstance(warnings, list):
-        raise refuse("warnings", "a list", warnings)
-    return Result("bench", values, found, [str(one) for one in warnings])
+    form = convert(values, _BenchForm, functools.partial(_refuse, name))
+    rows = [
+        _row(row, one.repetitions or [], f"{name}: key rows[{at}]")
+        for at, (row, one) in enumerate(zip(values["rows"], form.rows, strict=True))
+    ]
+    return Result("bench", values, rows, [str(one) for one in form.warnings or []])
 
 
 def from_demo(values: object, name: str) -> Result:
@@ -249,37 +282,15 @@ def from_demo(values: object, name: str) -> Result:
     FormatError
         If it is not one; the message names the key.
     """
-    runs = values.get("runs") if isinstance(values, dict) else None
-    if not isinstance(values, dict) or not isinstance(runs, list) or len(runs) < 2:
-        raise FormatError(
-            f"report of {name}: key runs: expected a list of at least two, found {_short(runs)}"
-        )
+    convert(values, _DemoForm, functools.partial(_refuse, name))
+    assert isinstance(values, dict)
+    runs = values["runs"]
     pfs = values.get("pfs")
-    if pfs is not None:
-        spec = pfs.get("spec") if isinstance(pfs, dict) else None
-        known = isinstance(spec, dict) and (
-            spec.get("latency_us"),
-            pfs.get("time_scale"),
-            pfs.get("limit_mib_s"),
-        )
-        if not known or not all(number(one) for one in known):
-            raise FormatError(
-                f"report of {name}: key pfs: expected null, or an object with spec, time_scale and limit_mib_s, "
-                f"found {_short(pfs)}"
-            )
+    if pfs is not None and number(pfs["spec"].get("latency_us")) is None:
+        _refuse(name, "pfs.spec.latency_us", "a number", pfs["spec"].get("latency_us"))
     rows = []
     for at, run in enumerate(runs):
         where = f"{name}: key runs[{at}]"
-        if not isinstance(run, dict):
-            raise FormatError(f"report of {where}: expected an object, found {_short(run)}")
-        if not isinstance(run.get("title"), str):
-            raise FormatError(f"report of {where}.title: expected a string, found {_short(run.get('title'))}")
-        for key in ("losses", "accuracies"):
-            numbers = run.get(key)
-            if not isinstance(numbers, list | tuple) or not all(number(one) is not None for one in numbers):
-                raise FormatError(
-                    f"report of {where}.{key}: expected a list of finite numbers, found {_short(numbers)}"
-                )
         given = run.get("pfs")
         counted: dict[str, Any] = given if isinstance(given, dict) else {}
         one = {
