@@ -17,7 +17,7 @@ import support
 # Longer than it takes to fetch 60 MB on a bad line [s]; with the wheels in pip's cache it takes 5.
 INSTALL_WITHIN_S = 240
 
-PACKAGES = ("numpy", "mpi4py", "mpich", "click", "rich")
+PACKAGES = ("numpy", "mpi4py", "mpich", "click", "msgspec", "rich")
 
 # Starts ranks, on nodes of their own where their numbers by node are given, and passes on what they
 # say.
