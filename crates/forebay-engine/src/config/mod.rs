@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use self::memory::{budget, may_map};
 use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::BatchLayout;
-use crate::config::options::{Locate, Options, Per, Readers};
+use crate::config::options::{Locate, Options};
 use crate::dataset::IndexOrigin;
 use crate::dataset::shuffle_quality;
 use crate::error::Error;
@@ -144,12 +144,7 @@ fn read_options(options: &Options) -> ReadOptions {
         locate: strategy.locate,
         access: strategy.access,
         direct: strategy.direct,
-        readers: match strategy.readers {
-            Some(Readers::Count(readers)) => Some(readers),
-            _ => None,
-        },
-        roots: strategy.has_roots(),
-        reader_per_rank: strategy.readers == Some(Readers::Per(Per::Rank)),
+        readers: strategy.readers,
         coalesce: strategy.coalesce,
         prefetch_windows: strategy.prefetch_windows,
         batch_buffers: strategy.batch_buffers,

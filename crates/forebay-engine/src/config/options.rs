@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-pub use forebay_plan::config::{AccessChoice, Locate};
+pub use forebay_plan::config::{AccessChoice, Locate, Readers};
 use forebay_plan::{Kind, Last};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -61,12 +61,6 @@ impl StrategyChoice {
         })
     }
 
-    /// Whether only the readers touch storage, and as few as in the papers.
-    #[must_use]
-    pub fn has_roots(&self) -> bool {
-        self.readers == Some(Readers::Per(Per::Node))
-    }
-
     /// Checks which values go together.
     ///
     /// # Errors
@@ -93,27 +87,6 @@ impl StrategyChoice {
 /// The word of an option, with quotes.
 fn quoted(word: &impl Serialize) -> String {
     serde_json::to_string(word).unwrap_or_default()
-}
-
-/// Readers per node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Readers {
-    /// This many.
-    Count(u32),
-    /// As many as follow from the ranks.
-    Per(Per),
-}
-
-/// What the number of readers follows from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Per {
-    /// 1, or 2 above 16 ranks; only they touch storage, like the roots of the papers.
-    #[serde(rename = "per_node")]
-    Node,
-    /// One for each rank.
-    #[serde(rename = "per_rank")]
-    Rank,
 }
 
 /// Groups of nodes that read one after another.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::{Fallback, Wanted};
 use crate::base::memory_ledger;
-use crate::config::options::{AccessChoice, Locate, Options};
+use crate::config::options::{AccessChoice, Locate, Options, Readers};
 use crate::config::strategies::Strategies;
 use crate::config::{self, Decision, Findings, Settings};
 use crate::dataset::open::{open_files, open_mappings};
@@ -71,7 +71,7 @@ pub(crate) fn lead(
     }
     // Roots and locators exist to touch storage: do not retain values for them.
     let locates = strategies.locators.is_some();
-    let touches = options.strategy.has_roots() || locates;
+    let touches = options.strategy.readers == Some(Readers::ROOTS) || locates;
     let keep_bytes = if touches { 0 } else { budget.left_bytes() / RETAINED_SHARE };
     let begun = Instant::now();
     let Loaded { index, bytes, retained, origin, mut fallbacks } = match &strategies.scanner {

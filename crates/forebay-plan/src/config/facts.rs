@@ -58,6 +58,32 @@ impl Locate {
     }
 }
 
+/// Readers per node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Readers {
+    /// This many.
+    Count(u32),
+    /// As many as follow from the ranks.
+    Per(Per),
+}
+
+impl Readers {
+    /// Only the readers touch storage, and as few of them as in the papers.
+    pub const ROOTS: Self = Self::Per(Per::Node);
+}
+
+/// What the number of readers follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Per {
+    /// 1, or 2 above 16 ranks; only they touch storage, like the roots of the papers.
+    #[serde(rename = "per_node")]
+    Node,
+    /// One for each rank.
+    #[serde(rename = "per_rank")]
+    Rank,
+}
+
 /// The options for reading.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
@@ -70,11 +96,7 @@ pub struct ReadOptions {
     /// Whether reads go around the page cache; `None`: where the data set is large.
     pub direct: Option<bool>,
     /// Readers of the node.
-    pub readers: Option<u32>,
-    /// Whether only the readers touch storage, and as few as in the papers.
-    pub roots: bool,
-    /// Whether there is a reader for each rank of the node.
-    pub reader_per_rank: bool,
+    pub readers: Option<Readers>,
     /// Steps that one read may span, in orders that are read step by step.
     pub coalesce: Option<u32>,
     /// Read-ahead in windows of each lane, or in segments.
@@ -95,8 +117,6 @@ impl ReadOptions {
             access: AccessChoice::Auto,
             direct: None,
             readers: None,
-            roots: false,
-            reader_per_rank: false,
             coalesce: None,
             prefetch_windows: None,
             batch_buffers: None,

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, ReadOptions, StorageFacts};
+use super::facts::{
+    AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, Per, ReadOptions, Readers, StorageFacts,
+};
 use super::{KIB, MIB};
 use crate::order::Kind;
 
@@ -187,11 +189,9 @@ fn may_announce(options: &ReadOptions, data: &DataFacts, source: Level, kind: Ki
         !data.has_sample_files && matches!(kind, Kind::Sequential | Kind::Contiguous | Kind::Group { .. });
     in_pieces
         && source.traits().reads_in_pieces
-        && !options.roots
         && !options.locate.walks()
         && options.coalesce.is_none()
         && options.readers.is_none()
-        && !options.reader_per_rank
 }
 
 /// Whether reads should bypass the page cache, if the file system supports it.
@@ -234,8 +234,10 @@ impl IoChoice {
             choice => choice,
         };
         // With a cursor, readers are used only as roots; else each rank walks for itself.
-        let roots =
-            options.roots || options.locate == Locate::Handoff || (walks && options.readers.is_some());
+        let is_counted = matches!(options.readers, Some(Readers::Count(_)));
+        let roots = options.readers == Some(Readers::ROOTS)
+            || options.locate == Locate::Handoff
+            || (walks && is_counted);
         let mode = if walks {
             IoMode::CursorWalk { roots }
         } else if !roots && resident && options.access == AccessChoice::Auto && !direct && !data.is_coded {
@@ -260,13 +262,13 @@ impl IoChoice {
         };
         let readers = match options.readers {
             _ if mode.is_alone() => 0,
-            Some(readers) => readers as usize,
-            None if options.reader_per_rank => options.node_ranks.min(MAX_READERS as usize),
-            None if roots => options.node_ranks.div_ceil(RANKS_PER_ROOT).min(2),
-            None if data.has_sample_files => source.sample_file_readers,
-            None if coalesces && read_ahead == ReadAhead::Announced => ANNOUNCING_READERS,
-            None if coalesces => LARGE_READ_READERS,
-            None => source.readers,
+            Some(Readers::Count(readers)) => readers as usize,
+            Some(Readers::Per(Per::Rank)) => options.node_ranks.min(MAX_READERS as usize),
+            _ if roots => options.node_ranks.div_ceil(RANKS_PER_ROOT).min(2),
+            _ if data.has_sample_files => source.sample_file_readers,
+            _ if coalesces && read_ahead == ReadAhead::Announced => ANNOUNCING_READERS,
+            _ if coalesces => LARGE_READ_READERS,
+            _ => source.readers,
         };
         let segment_bytes = match (options.coalesce, kind) {
             (Some(steps), _) => step_bytes.saturating_mul(u64::from(steps)).max(MIN_SEGMENT_BYTES),
@@ -354,7 +356,13 @@ mod tests {
             (options(), data(), WARM, Mapped, 0),
             (options(), data(), LOCAL, Planned { roots: false }, 2),
             (options(), coded, WARM, Planned { roots: false }, 2),
-            (ReadOptions { roots: true, ..options() }, data(), WARM, Planned { roots: true }, 1),
+            (
+                ReadOptions { readers: Some(Readers::ROOTS), ..options() },
+                data(),
+                WARM,
+                Planned { roots: true },
+                1,
+            ),
             (
                 ReadOptions { access: AccessChoice::Pread, ..options() },
                 data(),
@@ -365,8 +373,20 @@ mod tests {
             (ReadOptions { direct: Some(true), ..options() }, data(), WARM, Planned { roots: false }, 2),
             (mmap, data(), WARM, Planned { roots: false }, 2),
             (cursor, data(), LOCAL, CursorWalk { roots: false }, 0),
-            (ReadOptions { readers: Some(3), ..cursor }, data(), LOCAL, CursorWalk { roots: true }, 3),
-            (ReadOptions { roots: true, ..cursor }, data(), LOCAL, CursorWalk { roots: true }, 1),
+            (
+                ReadOptions { readers: Some(Readers::Count(3)), ..cursor },
+                data(),
+                LOCAL,
+                CursorWalk { roots: true },
+                3,
+            ),
+            (
+                ReadOptions { readers: Some(Readers::ROOTS), ..cursor },
+                data(),
+                LOCAL,
+                CursorWalk { roots: true },
+                1,
+            ),
             (ReadOptions { locate: Locate::Handoff, ..mmap }, data(), LOCAL, CursorWalk { roots: true }, 1),
         ] {
             let choice = choose(options, data, storage, Kind::Sequential);
@@ -374,7 +394,7 @@ mod tests {
             let locating = if expected == (CursorWalk { roots: true }) { readers } else { 0 };
             assert_eq!(choice.locating_roots, locating, "{options:?}");
         }
-        let handoff = ReadOptions { locate: Locate::Handoff, readers: Some(3), ..mmap };
+        let handoff = ReadOptions { locate: Locate::Handoff, readers: Some(Readers::Count(3)), ..mmap };
         let choice = choose(handoff, data(), LOCAL, Kind::Sequential);
         assert_eq!((choice.readers, choice.locating_roots), (3, 1));
     }
@@ -383,7 +403,7 @@ mod tests {
     fn what_lies_in_pieces_on_other_nodes_is_announced_and_in_large_blocks_unless_coded() {
         let coded = DataFacts { is_coded: true, ..data() };
         let files = DataFacts { has_sample_files: true, ..data() };
-        let eight = ReadOptions { readers: Some(8), ..options() };
+        let eight = ReadOptions { readers: Some(Readers::Count(8)), ..options() };
         let steps = ReadOptions { coalesce: Some(2), ..options() };
         for (name, options, data, storage, kind, announces, readers, read, segment) in [
             ("sequential", options(), data(), NETWORK, Kind::Sequential, true, 4, 8, 16),
@@ -427,12 +447,12 @@ mod tests {
         let no_ring = StorageFacts { direct: DirectIo::Pread, ..NETWORK };
         let around = ReadOptions { direct: Some(true), ..options() };
         let through = ReadOptions { direct: Some(false), ..options() };
-        let eight = ReadOptions { readers: Some(8), ..options() };
+        let eight = ReadOptions { readers: Some(Readers::Count(8)), ..options() };
         let pread = ReadOptions { access: Pread, ..options() };
         let mmap = ReadOptions { access: Mmap, ..options() };
         let steps = ReadOptions { coalesce: Some(2), ..options() };
-        let roots = ReadOptions { roots: true, ..options() };
-        let each = ReadOptions { reader_per_rank: true, ..options() };
+        let roots = ReadOptions { readers: Some(Readers::ROOTS), ..options() };
+        let each = ReadOptions { readers: Some(Readers::Per(Per::Rank)), ..options() };
         for (name, options, data, storage, kind, direct, access) in [
             ("shuffle", options(), large, NETWORK, Kind::Shuffle, true, IoUring),
             ("without io_uring", options(), large, no_ring, Kind::Shuffle, true, Auto),
@@ -484,7 +504,7 @@ mod tests {
         let around = ReadOptions { direct: Some(true), ..options() };
         let through = ReadOptions { direct: Some(false), ..options() };
         let mmap = ReadOptions { access: AccessChoice::Mmap, ..options() };
-        let roots = ReadOptions { roots: true, ..through };
+        let roots = ReadOptions { readers: Some(Readers::ROOTS), ..through };
         for (name, options, data, storage, kind, expected) in [
             ("large", options(), large, NETWORK, GROUP, true),
             ("coded", options(), coded, NETWORK, GROUP, true),
@@ -502,7 +522,7 @@ mod tests {
 
     #[test]
     fn gaps_follow_the_level_and_roots_read_little_else() {
-        let roots = ReadOptions { roots: true, ..options() };
+        let roots = ReadOptions { readers: Some(Readers::ROOTS), ..options() };
         let mmap = ReadOptions { access: AccessChoice::Mmap, ..options() };
         for (options, storage, gap_kib) in [
             (options(), LOCAL, 128),
@@ -520,7 +540,7 @@ mod tests {
     #[test]
     fn large_samples_are_read_in_place_but_from_files_on_other_nodes() {
         let files = DataFacts { has_sample_files: true, ..data() };
-        let roots = ReadOptions { roots: true, ..options() };
+        let roots = ReadOptions { readers: Some(Readers::ROOTS), ..options() };
         for (options, data, storage, expected) in [
             (options(), data(), LOCAL, true),
             (options(), data(), NETWORK, true),
@@ -534,8 +554,8 @@ mod tests {
 
     #[test]
     fn roots_are_few_and_readers_per_rank_are_bounded() {
-        let roots = |ranks| ReadOptions { roots: true, ..ReadOptions::new(ranks) };
-        let each = |ranks| ReadOptions { reader_per_rank: true, ..ReadOptions::new(ranks) };
+        let roots = |ranks| ReadOptions { readers: Some(Readers::ROOTS), ..ReadOptions::new(ranks) };
+        let each = |ranks| ReadOptions { readers: Some(Readers::Per(Per::Rank)), ..ReadOptions::new(ranks) };
         for (options, readers) in [
             (roots(1), 1),
             (roots(16), 1),
@@ -543,7 +563,7 @@ mod tests {
             (roots(200), 2),
             (each(5), 5),
             (each(200), 64),
-            (ReadOptions { readers: Some(7), ..roots(17) }, 7),
+            (ReadOptions { readers: Some(Readers::Count(7)), ..roots(17) }, 7),
         ] {
             assert_eq!(choose(options, data(), NETWORK, GROUP).readers, readers, "{options:?}");
         }

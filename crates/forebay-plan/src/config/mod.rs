@@ -12,7 +12,9 @@ mod sizing;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::facts::{AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, ReadOptions, StorageFacts};
+pub use self::facts::{
+    AccessChoice, DataFacts, DirectIo, Level, Locate, Mapping, Per, ReadOptions, Readers, StorageFacts,
+};
 pub use self::io_mode::{IoChoice, IoMode, LevelTraits, MAX_READERS, ReadAhead, wants_direct};
 pub use self::memory::{Budget, MemoryBound, MemoryFacts, budget, may_map};
 use self::sizing::Load;

@@ -241,7 +241,7 @@ impl Load<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{AccessChoice, DirectIo, Level, Locate, Mapping, StorageFacts};
+    use super::super::facts::{AccessChoice, DirectIo, Level, Locate, Mapping, Readers, StorageFacts};
     use super::super::memory::MemoryBound;
     use super::super::{Settings, decide};
     use super::*;
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn only_locating_roots_have_locations_and_only_readers_have_blocks() {
         let cursor = ReadOptions { locate: Locate::Cursor, access: AccessChoice::Mmap, ..options() };
-        let roots = ReadOptions { readers: Some(2), ..cursor };
+        let roots = ReadOptions { readers: Some(Readers::Count(2)), ..cursor };
         for (options, resident, locations, blocks) in [
             (options(), true, false, false),
             (options(), false, false, true),
