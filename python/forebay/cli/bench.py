@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from forebay.cli.commands import as_json
-from forebay.cli.numbers import COUNT, NUMBER, Finite
+from forebay.cli.numbers import COUNT, NUMBER, Finite, byte_count
 
 if TYPE_CHECKING:
     from forebay.tools.bench.workload import Prepared
@@ -53,16 +53,6 @@ def _time_scale(_: click.Context, __: click.Parameter, text: str) -> float | str
     if not 0 < factor < float("inf"):
         raise click.BadParameter(f"expected a number above 0 or auto, found {text!r}")
     return factor
-
-
-def _size(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    from forebay._core import OptionError
-    from forebay.options import parse_bytes
-
-    try:
-        return None if text is None else parse_bytes(parameter.opts[0], text)
-    except OptionError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
@@ -194,7 +184,7 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None
 @click.option(
     "--node-memory",
     metavar="SIZE",
-    callback=_size,
+    callback=byte_count,
     help="Limit memory and page cache of each node, 2GiB for example.  [default: those of the machine]",
 )
 @click.option(

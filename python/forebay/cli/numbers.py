@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-__all__ = ["COUNT", "NUMBER", "OFFSET", "SIZE", "Finite"]
+__all__ = ["COUNT", "NUMBER", "OFFSET", "SIZE", "Finite", "byte_count"]
 
 _MOST = (1 << 31) - 1
 _MAX_BYTES = (1 << 62) - 1
@@ -31,3 +31,14 @@ class Finite(click.FloatRange):
         if not math.isfinite(found):
             self.fail(f"expected a number, found {value}", param, ctx)
         return found
+
+
+def byte_count(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Return the number of bytes of a text such as ``"2GiB"`` (the callback of an option)."""
+    from forebay._core import OptionError
+    from forebay.options import parse_bytes
+
+    try:
+        return None if text is None else parse_bytes(parameter.opts[0], text)
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from forebay.cli.numbers import COUNT, NUMBER, Finite
+from forebay.cli.numbers import COUNT, NUMBER, Finite, byte_count
 
 if TYPE_CHECKING:
     from forebay.tools.pfs.start import Wanted
@@ -39,16 +39,6 @@ def _complete_presets(_: click.Context, __: click.Parameter, begun: str) -> list
     from forebay import _native
 
     return [CompletionItem(name) for name in _native.pfs_presets() if name.startswith(begun)]
-
-
-def _bytes(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    from forebay._core import OptionError
-    from forebay.options import parse_bytes
-
-    try:
-        return None if text is None else parse_bytes(parameter.opts[0], text)
-    except OptionError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 def _time_scale(_: click.Context, __: click.Parameter, text: str | None) -> float | str | None:
@@ -92,7 +82,7 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option(
     "--targets", type=COUNT, metavar="N", help="Number of storage targets.  [default: the preset's]"
 )
-@click.option("--stripe", metavar="SIZE", callback=_bytes, help="Stripe size.  [default: the preset's]")
+@click.option("--stripe", metavar="SIZE", callback=byte_count, help="Stripe size.  [default: the preset's]")
 @click.option("--stripe-count", type=COUNT, metavar="N", help="Targets per file.  [default: the preset's]")
 @click.option(
     "--time-scale",
@@ -306,12 +296,12 @@ def drop_caches(mounts: tuple[Path, ...], as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="eio: file, on the mount or relative to it.",
 )
-@click.option("--from", "begin", metavar="OFFSET", callback=_bytes, help="eio: first byte.  [default: 0]")
+@click.option("--from", "begin", metavar="OFFSET", callback=byte_count, help="eio: first byte.  [default: 0]")
 @click.option(
     "--to",
     "end",
     metavar="OFFSET",
-    callback=_bytes,
+    callback=byte_count,
     help="eio: end of the range.  [default: end of the file]",
 )
 @click.option("--server", "number", type=NUMBER, metavar="N", help="stall, slow: number of the server.")
