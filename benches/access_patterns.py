@@ -27,8 +27,8 @@ PATTERNS = "pylmdb-skipping,pylmdb-contiguous,pylmdb-ownlock,lmdb,forebay@sequen
 THREE = "pylmdb-skipping,pylmdb-contiguous,forebay"
 FEFS = ("--pfs", "fefs", "--targets", "3")
 
-# File systems, narrowed to so many targets (0: as they are): disks to one, or their seeks, slowed
-# down, take minutes.
+# File systems and their number of targets (0: that of the preset). Disks have one, because their
+# slowed seeks take minutes.
 PRESETS = {
     "fefs": 3,
     "fefs-hdd": 2,
@@ -53,7 +53,7 @@ class Study:
         self.tiny = tiny
 
     def steps(self, count: int) -> tuple[str, ...]:
-        """Take so many steps; of a tiny run, two."""
+        """Return the option for ``count`` steps, or for at most two in a tiny run."""
         return ("--steps", str(min(count, 2) if self.tiny else count))
 
     def bench(self, *arguments: str, path: Path | None = None, repetitions: int = 3) -> Result:

@@ -2,9 +2,9 @@
 
 Usage: ``make bench``, or ``python benches/core.py [--only ROW ...] [--save]``
 
-Every row is measured in a process of its own, so that none inherits the memory, the mappings or the
-page cache habits of another. Data sets are made once and kept in ``$FOREBAY_BENCH_DIR`` (default
-``./bench-data``, about 3.5 GB); ``--clean`` removes them. A row that misses its bar is reported,
+Each row runs in a new process, so it inherits no memory, mappings or page cache use of another
+row. Data sets are made once and kept in ``$FOREBAY_BENCH_DIR`` (default ``./bench-data``, about
+3.5 GB); ``--clean`` removes them. A row that misses its bar is reported,
 and is no error; a row that cannot be measured is.
 """
 

@@ -108,8 +108,7 @@ def ladder(study: Study, preset: str, data: str) -> list[Row]:
     pick = [name for name in LADDER if name == LADDER[0] or name in RUNGS]
     rows = []
     for ranks, nodes in study.few(SHAPES):
-        # A whole epoch: what is read ahead behind the last step would count, and slow down the
-        # others.
+        # A whole epoch: read-ahead after the last step would count, and slow down other rows.
         batch = ("--global-batch", str(DATA[data].global_batch))
         result = study.bench(data, *shape(ranks, nodes), *place(preset), *batch, repetitions=1, pick=pick)
         rows += strategy_rows(result)

@@ -1,8 +1,8 @@
 """The figures of docs/results/provenance.md: ``python benches/provenance.py [--tiny] [--save]``.
 
 What a recipe costs: its bytes, the time and memory to compute all offsets from it, and the time to
-make a sidecar of them. Nothing is read: the data sets are the published ones by their sizes. Every
-case is measured in a process of its own.
+make a sidecar of them. Nothing is read: the data sets are the published ones by their sizes. Each
+case runs in a new process.
 """
 
 from __future__ import annotations

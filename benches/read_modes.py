@@ -48,7 +48,7 @@ MODES: dict[str, dict[str, Any]] = {
     "before": {},
     "before kept": {"direct": False},
 }
-# File systems, narrowed to so many targets (0: as they are), as in access_patterns.py.
+# File systems and their number of targets (0: that of the preset), as in access_patterns.py.
 DISKS = {"lustre-hdd": 1, "gpfs": 1, "fefs-hdd": 2, "blues": 1}
 FLASH = {"fefs": 3, "lustre-ssd": 2, "beegfs": 2, "nfs": 0}
 ORDERS = ("sequential", "contiguous", "group")

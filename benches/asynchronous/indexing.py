@@ -1,9 +1,8 @@
 """The first opening of large data: a million small files, and 100 GB of sparse TFRecord.
 
-`forebay index` runs as a process of its own, with a sidecar cache of its own, so that its peak of
-memory is its own; that of an index of one sample is told beside it, since it is what Python and the
-libraries take. Where the caches of the kernel can be dropped (root), the folder is indexed with its
-directories and inodes on the disk, too.
+`forebay index` runs in a new process with an empty sidecar cache. Beside its peak of memory stands
+that of an index of one sample, which is what Python and the libraries take. As root, the caches of
+the kernel are dropped first, so directories and inodes also come from the disk.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 //! | ESTALE | the path is opened again, once per transfer; it must be the same file still |
 //! | a sample's own file cannot be opened, or has another size | error |
 //! | EINVAL around the page cache | the rest goes through the page cache, from then on everything |
-//! | a copy answers with an error or ends too early | the same bytes from the levels below; this read does not ask the copy's level again |
+//! | a copy fails or ends too early | the levels below; this read leaves the copy's level out |
 //! | end of file too early | error: truncated; where it is not known how long the file is: less than was asked for |
 //! | anything else | error |
 //!
