@@ -1,0 +1,24 @@
+//! Storage tiers: copies of chunks of a data set on faster storage of the node.
+//!
+//! - [`chunk`]: how a data set is cut: chunks of 1 MiB, pieces of 64 KiB. `source` says which file
+//!   a copy is of; `entry` says where the copy of a chunk is.
+//!
+//! A *level* is one tier: a directory of slab files and a log. One daemon per user and set of
+//! levels allocates slots, writes the logs and publishes copies in a table in shared memory. The
+//! processes that read a data set look chunks up in the table, and write copies themselves.
+//!
+//! Promises: the source is never written; a byte is served from a copy only if it was read from
+//! the source as it is now; a fault of a level is no error of a read.
+
+// A test may panic where there are no threads.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+pub mod chunk;
+mod entry;
+mod error;
+mod source;
+
+pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};
+pub use entry::{Entry, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};
+pub use error::TierError;
+pub use source::SourceKey;
