@@ -14,11 +14,13 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod chunk;
+mod chunk_map;
 mod entry;
 mod error;
 mod source;
 
 pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};
+pub use chunk_map::{ChunkMap, Geometry};
 pub use entry::{Entry, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};
 pub use error::TierError;
-pub use source::SourceKey;
+pub use source::{SETTLED_NS, Source, SourceKey, SourceState};

@@ -1,0 +1,330 @@
+//! Which chunk and piece a byte of the data set is in.
+//!
+//! - A file is cut into chunks of 1 MiB, a chunk into pieces of 64 KiB; each file begins a chunk.
+//! - Where each sample has a file of its own, whole files follow each other in a chunk, as many as
+//!   fit. A piece is one of them, or several neighbours where a chunk has more than 16. A file that
+//!   is longer than a chunk has its chunks for itself.
+
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_io::{At, SampleFileTable};
+use forebay_types::ShardId;
+
+use crate::chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};
+
+/// Where the bytes of a data set are in chunks.
+pub struct ChunkMap {
+    kind: Kind,
+    chunks: u64,
+}
+
+enum Kind {
+    /// First chunk and size of each file.
+    Files(Vec<(u64, u64)>),
+    SampleFiles {
+        table: Arc<dyn SampleFileTable>,
+        /// First file of each chunk, and at the end the number of files.
+        first_files: Vec<u32>,
+        /// The chunk that was asked for last.
+        last: Mutex<Option<Arc<Geometry>>>,
+    },
+}
+
+/// How one chunk is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// Its length \[bytes\].
+    pub bytes: u64,
+    /// The end of each piece [bytes from the start of the chunk].
+    ends: Vec<u32>,
+    /// Parts of files, in order.
+    parts: Vec<Part>,
+}
+
+/// Bytes of a file in a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    shard: ShardId,
+    /// First byte in the file.
+    offset: u64,
+    /// First byte in the chunk.
+    start: u64,
+    bytes: u64,
+}
+
+impl Geometry {
+    /// The pieces that have a byte of `range` [bytes from the start of the chunk].
+    #[must_use]
+    pub fn touching(&self, range: &Range<u64>) -> Pieces {
+        if range.is_empty() {
+            return Pieces::NONE;
+        }
+        let first = self.ends.partition_point(|end| u64::from(*end) <= range.start);
+        let behind = self.ends.partition_point(|end| u64::from(*end) < range.end) + 1;
+        let below = |end: usize| ((1_u32 << end.min(PIECES as usize)) - 1) as u16;
+        Pieces(below(behind.min(self.ends.len())) & !below(first))
+    }
+
+    /// The bytes of pieces that follow each other [bytes from the start of the chunk].
+    #[must_use]
+    pub fn bytes_of(&self, run: &Range<u32>) -> Range<u64> {
+        let end_of = |number: u32| match number {
+            0 => 0,
+            number => u64::from(self.ends[number as usize - 1]),
+        };
+        end_of(run.start)..end_of(run.end)
+    }
+
+    /// The piece of a byte, and where it ends [bytes from the start of the chunk].
+    #[must_use]
+    pub fn piece_at(&self, offset: u64) -> u32 {
+        self.ends.partition_point(|end| u64::from(*end) <= offset) as u32
+    }
+
+    /// The parts of files that make up `range` [bytes from the start of the chunk]: file, first
+    /// byte there, length.
+    pub fn files_of(&self, range: Range<u64>) -> impl Iterator<Item = (ShardId, u64, u64)> {
+        self.parts.iter().filter_map(move |part| {
+            let (start, end) = (part.start.max(range.start), (part.start + part.bytes).min(range.end));
+            (start < end).then(|| (part.shard, part.offset + (start - part.start), end - start))
+        })
+    }
+}
+
+impl ChunkMap {
+    /// Files of these sizes \[bytes\].
+    #[must_use]
+    pub fn of_files(sizes: &[u64]) -> Self {
+        let mut chunks = 0;
+        let files = sizes
+            .iter()
+            .map(|bytes| {
+                let first = chunks;
+                chunks += bytes.div_ceil(CHUNK_BYTES);
+                (first, *bytes)
+            })
+            .collect();
+        Self { kind: Kind::Files(files), chunks }
+    }
+
+    /// Files of one sample each.
+    ///
+    /// # Errors
+    /// Those of the table.
+    pub fn of_sample_files(table: Arc<dyn SampleFileTable>) -> io::Result<Self> {
+        let mut first_files = Vec::new();
+        let mut room = 0;
+        for file in 0..table.len() as u32 {
+            let bytes = table.file_bytes(ShardId(file))?;
+            if bytes <= room {
+                room -= bytes;
+                continue;
+            }
+            let chunks = bytes.div_ceil(CHUNK_BYTES).max(1);
+            first_files.extend((0..chunks).map(|_| file));
+            // Behind a long file nothing follows in its chunks.
+            room = if chunks == 1 { CHUNK_BYTES - bytes } else { 0 };
+        }
+        let chunks = first_files.len() as u64;
+        first_files.push(table.len() as u32);
+        Ok(Self { kind: Kind::SampleFiles { table, first_files, last: Mutex::default() }, chunks })
+    }
+
+    /// Number of chunks.
+    #[must_use]
+    pub fn chunks(&self) -> u64 {
+        self.chunks
+    }
+
+    /// Numbers of chunks of each source: of each file, or of all sample files together.
+    #[must_use]
+    pub fn chunks_of_sources(&self) -> Vec<u64> {
+        match &self.kind {
+            Kind::Files(files) => files.iter().map(|(_, bytes)| bytes.div_ceil(CHUNK_BYTES)).collect(),
+            Kind::SampleFiles { .. } => vec![self.chunks],
+        }
+    }
+
+    /// The chunk of a byte of a file, and the byte's offset in it \[bytes\]; `None` behind the end
+    /// of the file, or where the table cannot say.
+    #[must_use]
+    pub fn locate(&self, at: At) -> Option<(Arc<Geometry>, u64)> {
+        match &self.kind {
+            Kind::Files(files) => {
+                let (first, bytes) = *files.get(at.shard.0 as usize)?;
+                if at.offset >= bytes {
+                    return None;
+                }
+                let number = at.offset / CHUNK_BYTES;
+                let start = number * CHUNK_BYTES;
+                let geometry = Geometry::of_file(
+                    ChunkId(first + number),
+                    at.shard,
+                    start,
+                    CHUNK_BYTES.min(bytes - start),
+                );
+                Some((Arc::new(geometry), at.offset - start))
+            }
+            Kind::SampleFiles { table, first_files, last } => {
+                let of_file = first_files.partition_point(|first| *first <= at.shard.0).checked_sub(1)?;
+                let mut chunk = of_file;
+                if first_files[of_file] == at.shard.0 {
+                    // The first of the chunks that a long file has.
+                    let first = first_files.partition_point(|first| *first < at.shard.0);
+                    chunk = first + (at.offset / CHUNK_BYTES) as usize;
+                    if chunk > of_file || chunk >= self.chunks as usize {
+                        return None;
+                    }
+                }
+                let geometry = {
+                    let held = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    match held.filter(|held| held.chunk.0 == chunk as u64) {
+                        Some(held) => held,
+                        None => {
+                            let made = Arc::new(Geometry::of_sample_files(&**table, first_files, chunk)?);
+                            *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&made));
+                            made
+                        }
+                    }
+                };
+                let place = geometry.parts.partition_point(|part| part.shard < at.shard);
+                let part = geometry.parts.get(place).filter(|part| part.shard == at.shard)?;
+                let within = at.offset.checked_sub(part.offset).filter(|within| *within < part.bytes)?;
+                let start = part.start + within;
+                Some((geometry, start))
+            }
+        }
+    }
+}
+
+impl Geometry {
+    fn of_file(chunk: ChunkId, shard: ShardId, offset: u64, bytes: u64) -> Self {
+        let pieces = bytes.div_ceil(PIECE_BYTES);
+        let ends = (1..=pieces).map(|number| (number * PIECE_BYTES).min(bytes) as u32).collect();
+        Self { chunk, bytes, ends, parts: vec![Part { shard, offset, start: 0, bytes }] }
+    }
+
+    fn of_sample_files(table: &dyn SampleFileTable, first_files: &[u32], chunk: usize) -> Option<Self> {
+        let first = first_files[chunk];
+        let alone = |other: Option<&u32>| other == Some(&first);
+        let chunk_id = ChunkId(chunk as u64);
+        if alone(first_files.get(chunk + 1)) || (chunk > 0 && alone(first_files.get(chunk - 1))) {
+            let start = first_files.partition_point(|other| *other < first);
+            let offset = (chunk - start) as u64 * CHUNK_BYTES;
+            let bytes = table.file_bytes(ShardId(first)).ok()?.checked_sub(offset)?.min(CHUNK_BYTES);
+            return Some(Self::of_file(chunk_id, ShardId(first), offset, bytes));
+        }
+        let mut parts = Vec::new();
+        let mut start = 0;
+        for file in first..first_files[chunk + 1] {
+            let bytes = table.file_bytes(ShardId(file)).ok()?;
+            if bytes > 0 {
+                parts.push(Part { shard: ShardId(file), offset: 0, start, bytes });
+                start += bytes;
+            }
+        }
+        if start > CHUNK_BYTES {
+            return None;
+        }
+        let pieces = parts.len().min(PIECES as usize);
+        let ends = (1..=pieces).map(|number| {
+            let last = &parts[number * parts.len() / pieces - 1];
+            (last.start + last.bytes) as u32
+        });
+        let ends = ends.collect();
+        Some(Self { chunk: chunk_id, bytes: start, ends, parts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use forebay_io::SampleFile;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Sizes(Vec<u64>);
+
+    impl SampleFileTable for Sizes {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn file(&self, file: ShardId) -> io::Result<SampleFile> {
+            Ok(SampleFile {
+                shard: 0,
+                name: PathBuf::from(file.0.to_string()),
+                bytes: self.file_bytes(file)?,
+            })
+        }
+
+        fn file_bytes(&self, file: ShardId) -> io::Result<u64> {
+            Ok(self.0[file.0 as usize])
+        }
+    }
+
+    fn at(shard: usize, offset: u64) -> At {
+        At { shard: ShardId(shard as u32), offset, direct: false }
+    }
+
+    /// Every byte has one place, and the parts of its piece lead back to it.
+    fn check(map: &ChunkMap, sizes: &[u64], step: u64) -> Result<(), TestCaseError> {
+        let mut seen = std::collections::HashMap::new();
+        for (shard, bytes) in sizes.iter().enumerate() {
+            prop_assert!(map.locate(at(shard, *bytes)).is_none());
+            let mut offset = 0;
+            while offset < *bytes {
+                let (geometry, start) = map.locate(at(shard, offset)).unwrap();
+                prop_assert!(geometry.chunk.0 < map.chunks() && start < geometry.bytes);
+                prop_assert!(geometry.bytes <= CHUNK_BYTES && geometry.ends.len() <= PIECES as usize);
+                let piece = geometry.piece_at(start);
+                let run = geometry.bytes_of(&(piece..piece + 1));
+                prop_assert!(run.contains(&start));
+                prop_assert_eq!(geometry.touching(&(start..start + 1)), Pieces(1 << piece));
+                let files: Vec<_> = geometry.files_of(start..start + 1).collect();
+                prop_assert_eq!(files, vec![(ShardId(shard as u32), offset, 1)]);
+                let whole: u64 = geometry.files_of(run.clone()).map(|(_, _, length)| length).sum();
+                prop_assert_eq!(whole, run.end - run.start);
+                let before = seen.insert((geometry.chunk, start), (shard, offset));
+                prop_assert!(before.is_none(), "{before:?} and {shard} {offset} are one place");
+                offset += step;
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn bytes_of_files_have_one_place_each(sizes in prop::collection::vec(0..3 * CHUNK_BYTES, 1..6)) {
+            let map = ChunkMap::of_files(&sizes);
+            prop_assert_eq!(map.chunks_of_sources().iter().sum::<u64>(), map.chunks());
+            check(&map, &sizes, 40_961)?;
+        }
+
+        #[test]
+        fn bytes_of_sample_files_have_one_place_each(
+            sizes in prop::collection::vec(prop_oneof![0_u64..5_000, 0_u64..300_000, 0..3 * CHUNK_BYTES], 1..200),
+        ) {
+            let map = ChunkMap::of_sample_files(Arc::new(Sizes(sizes.clone()))).unwrap();
+            check(&map, &sizes, 40_961)?;
+        }
+    }
+
+    #[test]
+    fn a_file_of_a_sample_that_fits_into_a_chunk_is_in_one() {
+        let sizes = vec![400_000, 400_000, 400_000, 2_500_000, 10, 0, 20];
+        let map = ChunkMap::of_sample_files(Arc::new(Sizes(sizes))).unwrap();
+        let chunk = |shard, offset| map.locate(at(shard, offset)).unwrap().0.chunk.0;
+        assert_eq!([chunk(0, 0), chunk(1, 399_999), chunk(2, 0)], [0, 0, 1]);
+        assert_eq!([chunk(3, 0), chunk(3, 2_499_999), chunk(4, 0), chunk(6, 19)], [2, 4, 5, 5]);
+        assert_eq!(map.chunks(), 6);
+    }
+}
