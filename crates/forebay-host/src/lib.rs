@@ -1,6 +1,6 @@
 //! What the processes of one node share: memory, wake-ups, sockets and limits.
 //!
-//! - [`sealed_memfd`], [`sealed_copy`] and [`Draft`] create anonymous shared memory; [`Map`] maps
+//! - [`sealed_memfd`], [`sealed_copy`], [`published_memfd`] and [`Draft`] create anonymous shared memory; [`Map`] maps
 //!   it.
 //! - [`EventCount`] wakes processes that wait for a word in shared memory. [`sync`] holds the
 //!   atomics and locks that loom replaces.
@@ -37,7 +37,7 @@ mod thread_error;
 
 pub use error::HostError;
 pub use event_count::EventCount;
-pub use memfd::{Draft, Map, sealed_copy, sealed_memfd};
+pub use memfd::{Draft, Map, published_memfd, sealed_copy, sealed_memfd};
 pub use memory_limits::{available_bytes, default_memory_bytes, limit_bytes, physical_bytes};
 pub use memory_refusal::{MemoryRefusal, address_left_bytes};
 pub use packet_socket::{MAX_FDS, Packet, PacketListener, PacketSocket, Received, Sent};

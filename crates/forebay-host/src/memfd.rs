@@ -53,6 +53,20 @@ pub fn sealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, HostError> {
     Ok(fd)
 }
 
+/// Creates zeros of a sealed size and maps them; nobody else can map them writable
+/// ([`Map::watched`]).
+pub fn published_memfd(name: &str, bytes: usize) -> Result<(OwnedFd, Map), HostError> {
+    let fd = memfd(name, bytes as u64)?;
+    let seal = |seals| {
+        rustix::fs::fcntl_add_seals(&fd, seals)
+            .map_err(HostError::system(format!("seal shared memory \"{name}\"")))
+    };
+    seal(fixed_size())?;
+    let map = Map::shared(&fd, bytes)?;
+    seal(SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+    Ok((fd, map))
+}
+
 /// Creates immutable memory that holds `bytes`.
 pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, HostError> {
     let draft = Draft::new(name, bytes.len() as u64)?;
@@ -131,6 +145,16 @@ impl Map {
             return Err(HostError::memory("memory of sealed content", format!("seals {seals:?}")));
         }
         Self::new(fd, length as usize, ProtFlags::READ, true)
+    }
+
+    /// Maps all of `fd` read-only, after checking that its size is sealed and that no process can map
+    /// it writable from now on; its maker may still change it.
+    pub fn watched(fd: impl AsFd) -> Result<Self, HostError> {
+        let (length, seals) = examine(&fd)?;
+        if !seals.contains(fixed_size() | SealFlags::FUTURE_WRITE) {
+            return Err(HostError::memory("memory that only its maker writes", format!("seals {seals:?}")));
+        }
+        Self::new(fd, length as usize, ProtFlags::READ, false)
     }
 
     fn new(fd: impl AsFd, length: usize, protection: ProtFlags, frozen: bool) -> Result<Self, HostError> {
@@ -307,6 +331,19 @@ fn huge_bytes_between(smaps: &str, range: Range<u64>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn published_memory_is_seen_by_others_who_cannot_map_it_writable() {
+        let (fd, own) = published_memfd("forebay-test", 4096).unwrap();
+        let other = Map::watched(&fd).unwrap();
+        // SAFETY: this test is the only user of the memory, and both maps are 4096 bytes long.
+        unsafe {
+            own.as_ptr().add(7).write_volatile(9);
+            assert_eq!(other.as_ptr().add(7).read_volatile(), 9);
+        }
+        assert!(Map::shared(&fd, 4096).is_err());
+        assert!(Map::watched(sealed_memfd("forebay-test", 4096).unwrap()).is_err());
+    }
 
     #[test]
     fn a_region_starts_as_zeros_and_is_the_same_memory_in_every_mapping() {

@@ -180,17 +180,13 @@ impl ChunkMap {
                         return None;
                     }
                 }
-                let geometry = {
-                    let held = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                    match held.filter(|held| held.chunk.0 == chunk as u64) {
-                        Some(held) => held,
-                        None => {
-                            let made = Arc::new(Geometry::of_sample_files(&**table, first_files, chunk)?);
-                            *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&made));
-                            made
-                        }
-                    }
+                let lock = || last.lock().unwrap_or_else(PoisonError::into_inner);
+                let held = lock().clone().filter(|held| held.chunk.0 == chunk as u64);
+                let geometry = match held {
+                    Some(held) => held,
+                    None => Arc::new(Geometry::of_sample_files(&**table, first_files, chunk)?),
                 };
+                *lock() = Some(Arc::clone(&geometry));
                 let place = geometry.parts.partition_point(|part| part.shard < at.shard);
                 let part = geometry.parts.get(place).filter(|part| part.shard == at.shard)?;
                 let within = at.offset.checked_sub(part.offset).filter(|within| *within < part.bytes)?;

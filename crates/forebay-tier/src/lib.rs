@@ -15,12 +15,22 @@
 
 pub mod chunk;
 mod chunk_map;
+mod claims;
 mod entry;
 mod error;
+pub mod log;
+mod slab_files;
 mod source;
+mod storage;
+mod table;
 
 pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};
 pub use chunk_map::{ChunkMap, Geometry};
+pub use claims::Claims;
 pub use entry::{Entry, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};
 pub use error::TierError;
+pub use log::{CopyRecord, Log, PieceSum, Record, Replayed};
+pub use slab_files::SlabFiles;
 pub use source::{SETTLED_NS, Source, SourceKey, SourceState};
+pub use storage::LevelStorage;
+pub use table::{LevelState, Table, TableWriter};

@@ -1,0 +1,47 @@
+//! What a level does with its slabs.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A storage that holds slabs: files of slots, each slot for one chunk.
+///
+/// Forebay's levels are directories ([`SlabFiles`](crate::SlabFiles)). Another kind of storage can
+/// be a level if it implements this trait: it must give a descriptor that pread(2) works on.
+///
+/// The daemon creates, allocates and removes slabs; clients write and read slots. All calls may
+/// come from several threads and processes at once, but no two write the same bytes at a time.
+pub trait LevelStorage: Send + Sync {
+    /// Numbers of the slabs that exist.
+    fn slabs(&self) -> io::Result<Vec<u32>>;
+
+    /// Makes an empty slab.
+    fn create(&self, slab: u32) -> io::Result<()>;
+
+    /// Reserves the first `bytes` of a slab, so that writing them cannot fail for want of space.
+    fn allocate(&self, slab: u32, bytes: u64) -> io::Result<()>;
+
+    /// Space that a slab takes \[bytes\].
+    fn taken_bytes(&self, slab: u32) -> io::Result<u64>;
+
+    /// Deletes a slab. Descriptors that are open go on working.
+    fn remove(&self, slab: u32) -> io::Result<()>;
+
+    /// A descriptor to read from; `direct`: around the page cache.
+    fn open(&self, slab: u32, direct: bool) -> io::Result<Arc<OwnedFd>>;
+
+    /// Writes all of `bytes` at `offset`.
+    fn write(&self, slab: u32, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Begins to bring written bytes to the device, without waiting.
+    fn start_flush(&self, slab: u32, offset: u64, bytes: u64) -> io::Result<()>;
+
+    /// Waits until written bytes are on the device, and drops them from the page cache.
+    fn finish_flush(&self, slab: u32, offset: u64, bytes: u64) -> io::Result<()>;
+
+    /// Whether the slabs are memory: they can be mapped, and need no flush.
+    fn is_memory(&self) -> bool;
+
+    /// Space that is left \[bytes\].
+    fn free_bytes(&self) -> io::Result<u64>;
+}
