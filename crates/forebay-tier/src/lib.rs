@@ -16,21 +16,28 @@
 pub mod chunk;
 mod chunk_map;
 mod claims;
+pub mod daemon;
+mod directory;
 mod entry;
 mod error;
 pub mod log;
+mod protocol;
 mod slab_files;
 mod source;
+mod spec;
 mod storage;
 mod table;
 
 pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};
 pub use chunk_map::{ChunkMap, Geometry};
 pub use claims::Claims;
+pub use directory::TierDirectory;
 pub use entry::{Entry, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};
 pub use error::TierError;
 pub use log::{CopyRecord, Log, PieceSum, Record, Replayed};
+pub use protocol::{AttachedLevel, Copied, LevelUsage, SourceUsage};
 pub use slab_files::SlabFiles;
 pub use source::{SETTLED_NS, Source, SourceKey, SourceState};
+pub use spec::{TierOptions, TierSpec};
 pub use storage::LevelStorage;
 pub use table::{LevelState, Table, TableWriter};
