@@ -16,6 +16,7 @@
 pub mod chunk;
 mod chunk_map;
 mod claims;
+mod client;
 pub mod daemon;
 mod directory;
 mod entry;
@@ -31,6 +32,7 @@ mod table;
 pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};
 pub use chunk_map::{ChunkMap, Geometry};
 pub use claims::Claims;
+pub use client::{Attached, Client, Connection};
 pub use directory::TierDirectory;
 pub use entry::{Entry, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};
 pub use error::TierError;
