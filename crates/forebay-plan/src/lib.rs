@@ -11,6 +11,8 @@
 //! - `plan`: what a plan says ([`Plan`]) and what bounds it ([`IoLimits`]); `reads` makes it
 //!   ([`plan_into`]) from `runs` of neighbours, `decode_plan` does the same for units that have to
 //!   be decoded.
+//! - `placement`: which chunks of a data set the storage tiers keep, and in which level
+//!   ([`Placement`]).
 //! - `strategy`: what a strategy that is plugged into a loader implements, and what it is given
 //!   ([`SampleLocator`], [`ReadArbiter`], [`IndexScanner`]).
 //!
@@ -24,6 +26,7 @@ mod decode_plan;
 mod group;
 mod order;
 mod permutation;
+mod placement;
 mod plan;
 mod reads;
 mod runs;
@@ -35,6 +38,7 @@ mod strategy;
 
 pub use convergence::Convergence;
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
+pub use placement::{Placement, PlacementError};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
 pub use reads::plan_into;
 pub use schedule::{Demand, Next, Schedule, Segment};
