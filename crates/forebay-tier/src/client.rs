@@ -5,6 +5,7 @@
 //! request starts a daemon again, at most once a second.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ use crate::daemon::{DataSetId, socket_path};
 use crate::entry::{MAX_LEVELS, SlotId};
 use crate::error::TierError;
 use crate::log::PieceSum;
-use crate::protocol::{Answer, AttachedLevel, Copied, LevelUsage, Request, VERSION};
+use crate::offer::Copied;
+use crate::protocol::{Answer, AttachedLevel, CopiedMessage, LevelUsage, Request, VERSION};
 use crate::slab_files::SlabFiles;
 use crate::source::Source;
 use crate::spec::TierSpec;
@@ -41,37 +43,54 @@ const RESTART_EVERY: Duration = Duration::from_secs(1);
 /// Requests with chunks have at most so many, to fit into a packet.
 pub(crate) const CHUNKS_AT_ONCE: usize = 16;
 
+/// How the daemon is reached, and started where there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonAddress {
+    /// Its socket.
+    pub socket: PathBuf,
+    /// The command that starts it; it ends when the daemon listens.
+    pub command: Vec<String>,
+}
+
+impl DaemonAddress {
+    /// This user's daemon on this node.
+    ///
+    /// # Errors
+    /// The runtime directory cannot be used.
+    pub fn of_this_node(command: Vec<String>) -> Result<Self, TierError> {
+        Ok(Self { socket: socket_path()?.socket().to_owned(), command })
+    }
+}
+
 /// A connection without a data set.
 pub struct Connection {
     socket: PacketSocket,
 }
 
 impl Connection {
-    /// Connects to this user's daemon on this node; `None` if there is none.
+    /// Connects to a daemon; `None` if there is none.
     ///
     /// # Errors
-    /// The runtime directory cannot be used.
-    pub fn existing() -> Result<Option<Self>, TierError> {
-        let found = PacketSocket::connect(socket_path()?.socket())?;
-        Ok(found.map(|socket| Self { socket }))
+    /// The system refuses a socket.
+    pub fn existing(socket: &Path) -> Result<Option<Self>, TierError> {
+        Ok(PacketSocket::connect(socket)?.map(|socket| Self { socket }))
     }
 
-    /// The same; runs `command` to start a daemon where there is none. The command ends when the
-    /// daemon listens.
+    /// The same; starts a daemon where there is none.
     ///
     /// # Errors
     /// The daemon does not start.
-    pub fn start(command: &[String]) -> Result<Self, TierError> {
+    pub fn start(daemon: &DaemonAddress) -> Result<Self, TierError> {
         let failed = |problem: String| TierError::Daemon { attempt: "start", problem };
         let begun = Instant::now();
         let mut is_started = false;
         loop {
-            if let Some(found) = Self::existing()? {
+            if let Some(found) = Self::existing(&daemon.socket)? {
                 return Ok(found);
             }
             if !is_started {
                 is_started = true;
-                let [program, arguments @ ..] = command else {
+                let [program, arguments @ ..] = &daemon.command[..] else {
                     return Err(failed("expected a command, found none".into()));
                 };
                 let ended = Command::new(program)
@@ -204,8 +223,7 @@ impl Attached {
 pub struct Client {
     tiers: Vec<TierSpec>,
     sources: Vec<Source>,
-    /// The command that starts a daemon.
-    command: Vec<String>,
+    daemon: DaemonAddress,
     connection: Mutex<Link>,
     attached: RwLock<Arc<Attached>>,
 }
@@ -223,14 +241,14 @@ impl Client {
     pub fn attach(
         tiers: Vec<TierSpec>,
         sources: Vec<Source>,
-        command: Vec<String>,
+        daemon: DaemonAddress,
     ) -> Result<Arc<Self>, TierError> {
-        let (connection, attached) = attach(&tiers, &sources, &command)?;
+        let (connection, attached) = attach(&tiers, &sources, &daemon)?;
         let link = Link { connection: Some(connection), last_try: Instant::now() };
         Ok(Arc::new(Self {
             tiers,
             sources,
-            command,
+            daemon,
             connection: Mutex::new(link),
             attached: RwLock::new(Arc::new(attached)),
         }))
@@ -253,7 +271,7 @@ impl Client {
             if link.last_try.elapsed() < RESTART_EVERY {
                 return Err(TierError::Daemon { attempt, problem: "it has ended".into() });
             }
-            let again = attach(&self.tiers, &self.sources, &self.command);
+            let again = attach(&self.tiers, &self.sources, &self.daemon);
             link.last_try = Instant::now();
             let (connection, attached) = again?;
             tracing::info!("attached to a new tier daemon");
@@ -275,7 +293,7 @@ impl Client {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Slots for chunks, each on the tier at this place of the client's order.
+    /// Slots for chunks, each on the tier at this place of the client's order, as in the answer.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -306,8 +324,15 @@ impl Client {
     /// The daemon is gone.
     pub fn publish(&self, copied: &[Copied]) -> Result<(), TierError> {
         for copied in copied.chunks(CHUNKS_AT_ONCE) {
-            let request = |data_set| Request::Publish { data_set, copied: copied.to_vec() };
-            self.request("publish", request)?;
+            self.request("publish", |data_set| {
+                let attached = self.attached();
+                let numbered = copied.iter().filter_map(|copied| {
+                    let number = attached.levels.get(usize::from(copied.at.level))?.number;
+                    let at = SlotId { level: number, ..copied.at };
+                    Some(CopiedMessage::from(&Copied { at, ..copied.clone() }))
+                });
+                Request::Publish { data_set, copied: numbered.collect() }
+            })?;
         }
         Ok(())
     }
@@ -318,9 +343,9 @@ impl Client {
     /// The daemon is gone.
     pub fn sums(&self, chunk: ChunkId) -> Result<Option<(SlotId, Vec<PieceSum>)>, TierError> {
         match self.request("verify", |data_set| Request::Sums { data_set, chunk: chunk.0 })? {
-            Answer::Sums { at, sums } => {
-                Ok(at.map(|(level, slab, slot)| (SlotId { level, slab, slot }, sums)))
-            }
+            Answer::Sums { at, sums } => Ok(at.and_then(|(number, slab, slot)| {
+                Some((SlotId { level: self.attached().place_of(number)? as u8, slab, slot }, sums))
+            })),
             other => Err(unexpected("verify", &other)),
         }
     }
@@ -347,9 +372,9 @@ impl Client {
 fn attach(
     tiers: &[TierSpec],
     sources: &[Source],
-    command: &[String],
+    daemon: &DaemonAddress,
 ) -> Result<(Connection, Attached), TierError> {
-    let connection = Connection::start(command)?;
+    let connection = Connection::start(daemon)?;
     let json = serde_json::to_vec(sources).expect("sources can be written as JSON");
     let (pidfd, sources) = (own_pidfd()?, sealed_copy("forebay-tier-sources", &json)?);
     let request = Request::Attach { version: VERSION, tiers: tiers.to_vec() };

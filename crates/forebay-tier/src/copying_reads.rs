@@ -24,10 +24,10 @@ use crate::chunk_map::Geometry;
 use crate::client::Attached;
 use crate::copy_buffers::CopyBuffer;
 use crate::entry::Entry;
+use crate::offer::{Offer, OfferedChunk, OfferedPiece, SourceCheck};
 use crate::source_watch::{SourceWatch, now_ns};
 use crate::table::LevelState;
 use crate::tiered_files::{Copies, TieredFiles};
-use crate::writer::{Offer, OfferedChunk, OfferedPiece, SourceCheck};
 
 /// Longest wait for pieces that another process is copying.
 const WAIT_FOR_OTHERS: Duration = Duration::from_millis(200);
@@ -126,7 +126,8 @@ impl TieredFiles {
             let shard = transfer.shard;
             let mut at = transfer.offset;
             let mut rest = &mut *transfer.into;
-            let alike = |one: &Segment, next: &Segment| (one.kind == Kind::Copied) == (next.kind == Kind::Copied);
+            let alike =
+                |one: &Segment, next: &Segment| (one.kind == Kind::Copied) == (next.kind == Kind::Copied);
             let mut runs = segments.chunk_by(alike).peekable();
             while let Some(run) = runs.next() {
                 let length: u64 = run.iter().map(|segment| segment.bytes.end - segment.bytes.start).sum();
@@ -210,7 +211,12 @@ impl TieredFiles {
                 }
                 let whole = geometry.bytes_of(&(first..behind));
                 let bytes = whole.start.max(range.start)..whole.end.min(range.end);
-                segments.push(Segment { geometry: Arc::clone(&geometry), pieces: first..behind, bytes, kind });
+                segments.push(Segment {
+                    geometry: Arc::clone(&geometry),
+                    pieces: first..behind,
+                    bytes,
+                    kind,
+                });
             }
         }
         segments

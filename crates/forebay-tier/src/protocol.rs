@@ -5,10 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::chunk::{ChunkId, Pieces};
+use crate::chunk::ChunkId;
 use crate::daemon::DataSetId;
 use crate::entry::SlotId;
 use crate::log::PieceSum;
+use crate::offer::Copied;
 use crate::source::{Source, SourceKey};
 use crate::spec::TierSpec;
 
@@ -25,7 +26,7 @@ pub(crate) enum Request {
     /// Find slots for chunks, each on its level.
     Place { data_set: DataSetId, wanted: Vec<(u64, u8)> },
     /// Publish copies that stand in their slots.
-    Publish { data_set: DataSetId, copied: Vec<Copied> },
+    Publish { data_set: DataSetId, copied: Vec<CopiedMessage> },
     /// Tell what must be compared before the copy of a chunk is used.
     Sums { data_set: DataSetId, chunk: u64 },
     /// These pieces of an unverified chunk are right.
@@ -86,55 +87,24 @@ pub struct AttachedLevel {
     pub is_memory: bool,
 }
 
-/// Pieces of a chunk that were copied into a slot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Copied {
-    /// The chunk.
-    #[serde(with = "chunk_number")]
-    pub chunk: ChunkId,
-    /// Where.
-    #[serde(with = "slot_numbers")]
-    pub at: SlotId,
-    /// The pieces, in order.
-    pub sums: Vec<PieceSum>,
+/// [`Copied`], as it travels.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct CopiedMessage {
+    chunk: u64,
+    at: (u8, u32, u16),
+    sums: Vec<PieceSum>,
 }
 
-impl Copied {
-    /// The pieces.
-    #[must_use]
-    pub fn pieces(&self) -> Pieces {
-        self.sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << (sum.piece & 15))))
+impl From<&Copied> for CopiedMessage {
+    fn from(copied: &Copied) -> Self {
+        let SlotId { level, slab, slot } = copied.at;
+        Self { chunk: copied.chunk.0, at: (level, slab, slot), sums: copied.sums.clone() }
     }
 }
 
-mod chunk_number {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    use crate::chunk::ChunkId;
-
-    #[allow(clippy::trivially_copy_pass_by_ref)]
-    pub(super) fn serialize<S: Serializer>(chunk: &ChunkId, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(chunk.0)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ChunkId, D::Error> {
-        u64::deserialize(from).map(ChunkId)
-    }
-}
-
-mod slot_numbers {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use crate::entry::SlotId;
-
-    #[allow(clippy::trivially_copy_pass_by_ref)]
-    pub(super) fn serialize<S: Serializer>(at: &SlotId, to: S) -> Result<S::Ok, S::Error> {
-        (at.level, at.slab, at.slot).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SlotId, D::Error> {
-        let (level, slab, slot) = Deserialize::deserialize(from)?;
-        Ok(SlotId { level, slab, slot })
+impl From<CopiedMessage> for Copied {
+    fn from(CopiedMessage { chunk, at: (level, slab, slot), sums }: CopiedMessage) -> Self {
+        Self { chunk: ChunkId(chunk), at: SlotId { level, slab, slot }, sums }
     }
 }
 

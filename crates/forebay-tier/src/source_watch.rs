@@ -39,8 +39,7 @@ impl SourceWatch {
             is_settled: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
         };
-        let shards =
-            if files.are_of_samples() { Vec::new() } else { states.iter().map(watched).collect() };
+        let shards = if files.are_of_samples() { Vec::new() } else { states.iter().map(watched).collect() };
         Self { files, shards, warnings: Mutex::default() }
     }
 

@@ -9,18 +9,18 @@ use forebay_io::{At, Descriptor, FileIo, LevelId, LevelSet, ShardFiles, Span, pr
 
 use crate::chunk::{CHUNK_BYTES, ChunkId, Pieces};
 use crate::chunk_map::{ChunkMap, Geometry};
-use crate::client::{Attached, Client};
+use crate::client::{Attached, Client, DaemonAddress};
 use crate::copy_buffers::CopyBuffers;
 use crate::entry::{Entry, SlotId};
 use crate::error::TierError;
 use crate::health::{Action, Health};
 use crate::log::PieceSum;
-use crate::protocol::Copied;
+use crate::offer::{Copied, Publisher};
 use crate::source::{Source, SourceState};
 use crate::source_watch::SourceWatch;
 use crate::spec::TierOptions;
 use crate::table::LevelState;
-use crate::writer::{Publisher, Writer};
+use crate::writer::Writer;
 
 /// Which tier a chunk is to be copied to: its place in the user's list.
 pub type Placement = Arc<dyn Fn(ChunkId) -> Option<u8> + Send + Sync>;
@@ -33,8 +33,8 @@ pub struct TierSetup {
     pub sources: Vec<Source>,
     /// What the files were when the sources were named; empty for files of one sample each.
     pub states: Vec<SourceState>,
-    /// The command that starts a daemon.
-    pub daemon: Vec<String>,
+    /// The daemon.
+    pub daemon: DaemonAddress,
     /// Memory for copies on their way \[bytes\]; 0: this process makes no copies.
     pub buffer_bytes: usize,
 }
@@ -142,7 +142,11 @@ impl TieredFiles {
     }
 
     /// What a chunk's pieces are, and where: those that can be read now.
-    pub(crate) fn present(&self, attached: &Attached, geometry: &Geometry) -> Option<(usize, SlotId, Pieces)> {
+    pub(crate) fn present(
+        &self,
+        attached: &Attached,
+        geometry: &Geometry,
+    ) -> Option<(usize, SlotId, Pieces)> {
         let entry = match attached.table.get(geometry.chunk) {
             Entry::Absent | Entry::Unverified { .. } => return None,
             Entry::Present { at, pieces } => (at, pieces),
@@ -156,8 +160,7 @@ impl TieredFiles {
     /// Compares the checksums of a chunk that was copied before the machine was started.
     pub(crate) fn verify(&self, attached: &Attached, chunk: ChunkId) {
         let Ok(Some((at, sums))) = self.client.sums(chunk) else { return };
-        let Some(place) = attached.place_of(at.level) else { return };
-        let storage = &attached.storages[place];
+        let storage = &attached.storages[usize::from(at.level)];
         let slot = u64::from(at.slot) * CHUNK_BYTES;
         let is_right = |sum: &PieceSum| {
             let mut bytes = vec![0; sum.bytes as usize];
@@ -188,7 +191,8 @@ impl TieredFiles {
         let length = (geometry.bytes_of(&run).end - start).min(length as u64);
         let storage = &attached.storages[place];
         // A slab that is gone is no failure: its data set was not in use for a moment.
-        let descriptor = storage.open(slot.slab, at.direct).or_else(|_| storage.open(slot.slab, false)).ok()?;
+        let descriptor =
+            storage.open(slot.slab, at.direct).or_else(|_| storage.open(slot.slab, false)).ok()?;
         let offset = u64::from(slot.slot) * CHUNK_BYTES + start;
         let descriptor = Descriptor::Shared(descriptor);
         Some(Span { source: at, level, descriptor, offset, length: length as usize })
@@ -243,7 +247,7 @@ impl Publisher for DaemonPublisher {
         self.client.publish(copied)?;
         let attached = self.client.attached();
         for copy in copied {
-            attached.claims.release(copy.chunk, copy.pieces());
+            attached.claims.release(copy.chunk, copy.numbers());
             let bytes = copy.sums.iter().map(|sum| u64::from(sum.bytes)).sum();
             self.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
         }

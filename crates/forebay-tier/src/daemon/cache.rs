@@ -13,7 +13,8 @@ use crate::daemon::level::{Found, FoundSource, Level, LevelParts};
 use crate::entry::{Entry, MAX_LEVELS, SlotId};
 use crate::error::TierError;
 use crate::log::PieceSum;
-use crate::protocol::{Copied, LevelUsage, SourceUsage};
+use crate::offer::Copied;
+use crate::protocol::{LevelUsage, SourceUsage};
 use crate::source::{Source, SourceKey};
 use crate::table::{LevelState, TableWriter};
 
@@ -346,8 +347,7 @@ impl Cache {
         let expected = known.map(|known| known.at).or_else(|| self.pending.get(&(key, chunk)).copied());
         let level = self.levels.get_mut(usize::from(at.level))?;
         let before = level.state;
-        let pieces =
-            copied.sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << (sum.piece & 15))));
+        let pieces = copied.numbers();
         let fits = expected == Some(at)
             && level.is_at((at.slab, at.slot), &key, chunk)
             && !copied.sums.is_empty()

@@ -22,6 +22,7 @@ use crate::daemon::level::LevelParts;
 use crate::directory::TierDirectory;
 use crate::entry::SlotId;
 use crate::error::TierError;
+use crate::offer::Copied;
 use crate::protocol::{Answer, AttachedLevel, Attachment, Request, VERSION, sources_from};
 use crate::slab_files::SlabFiles;
 use crate::spec::TierSpec;
@@ -66,12 +67,12 @@ struct Client {
 }
 
 impl Server {
-    /// Listens; `None` if this user has a daemon on this node already.
+    /// Listens; `None` if there is a daemon at this socket already.
     ///
     /// # Errors
     /// The runtime directory cannot be used.
-    pub fn start(idle: Duration) -> Result<Option<Self>, TierError> {
-        let Some(lock) = socket_path()?.try_lock()? else { return Ok(None) };
+    pub fn start(path: &SocketPath, idle: Duration) -> Result<Option<Self>, TierError> {
+        let Some(lock) = path.try_lock()? else { return Ok(None) };
         let listener = lock.listen(BACKLOG)?;
         Ok(Some(Self {
             listener,
@@ -195,6 +196,7 @@ impl Server {
                 Answer::Placed { slots: placed.into_iter().map(|placed| placed.map(slot)).collect() }
             }
             Request::Publish { data_set, copied } => {
+                let copied: Vec<_> = copied.into_iter().map(Copied::from).collect();
                 self.cache.publish(data_set, &copied);
                 Answer::Done
             }
