@@ -15,6 +15,7 @@
 //!   ([`Placement`]).
 //! - `node_reads`: which runs of bytes one of several nodes reads, and whether it reads them again
 //!   ([`NodeReads`]).
+//! - `copies`: whether copying what is read into the tiers pays ([`Copies`]).
 //! - `tier_forecast`: how many bytes each epoch will read from the source and from each level
 //!   ([`TierForecast`]).
 //! - `strategy`: what a strategy that is plugged into a loader implements, and what it is given
@@ -26,6 +27,7 @@
 
 pub mod config;
 mod convergence;
+mod copies;
 mod decode_plan;
 mod group;
 mod node_reads;
@@ -43,6 +45,7 @@ mod strategy;
 mod tier_forecast;
 
 pub use convergence::Convergence;
+pub use copies::{Copies, NoCopies};
 pub use node_reads::NodeReads;
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
 pub use placement::{Placement, PlacementError};
@@ -56,4 +59,4 @@ pub use strategy::{
     ArbiterHost, BoxedLocator, IndexScanner, LocatorCounter, LocatorFactory, LocatorHost, LocatorTask,
     MappedShards, ReadArbiter, SampleLocator, ScanHost, SendError,
 };
-pub use tier_forecast::{EpochBytes, ReadRates, TierForecast, TierLevel};
+pub use tier_forecast::{EpochBytes, MeasuredEpoch, ReadRates, SavedByTiers, TierForecast, TierLevel};

@@ -53,6 +53,8 @@ pub struct TierForecast<'a> {
     pub reads: NodeReads,
     /// D, bytes of the data set.
     pub data_bytes: u64,
+    /// Its chunks; more than D over the bytes of a chunk where sources end inside one.
+    pub chunks: u64,
     /// Bytes of a chunk: the unit of slots.
     pub chunk_bytes: u64,
     /// Bytes of a piece: the unit of copies.
@@ -83,6 +85,26 @@ pub struct ReadRates {
     pub compute_s: f64,
 }
 
+/// What an epoch of a run without tiers has measured, over all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredEpoch {
+    /// Bytes read from the source.
+    pub source_bytes: f64,
+    /// Duration \[s\].
+    pub seconds: f64,
+    /// Part of it that ranks waited for data \[s\].
+    pub exposed_s: f64,
+}
+
+/// What tiers would save in an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedByTiers {
+    /// Bytes not read from the source.
+    pub source_bytes: f64,
+    /// Bound of the time saved \[s\].
+    pub seconds: f64,
+}
+
 /// A level during the epochs; letters as in the module header.
 struct Filling {
     /// p.
@@ -110,7 +132,7 @@ impl TierForecast<'_> {
     }
 
     fn filling(&self) -> Vec<Filling> {
-        let chunks = self.data_bytes.div_ceil(self.chunk_bytes).max(1) as f64;
+        let chunks = self.chunks.max(1) as f64;
         let touched = self.read_share();
         let (of_chunks, of_pieces) =
             if self.reads.repeats { (touched, self.reads.touched(self.piece_bytes)) } else { (1.0, 1.0) };
@@ -166,11 +188,12 @@ impl TierForecast<'_> {
         /// Small samples in `shuffle` break even after W epochs; rounding must not decide there.
         const LEAST_GAIN: f64 = 0.01;
         let data = self.data_bytes as f64;
-        let room = self.levels.iter().map(|level| (level.slots * self.chunk_bytes) as f64).sum::<f64>();
+        let slots = self.levels.iter().map(|level| level.slots as f64).sum::<f64>();
+        let room = slots / self.chunks.max(1) as f64;
         let mut gain = 0.0;
         (1..=most).zip(Self { copies: true, ..*self }.epochs()).find_map(|(epochs, bytes)| {
             gain += data - bytes.source;
-            (gain > LEAST_GAIN * room.min(data)).then_some(epochs)
+            (gain > LEAST_GAIN * data * room.min(1.0)).then_some(epochs)
         })
     }
 
@@ -189,7 +212,7 @@ impl TierForecast<'_> {
     #[must_use]
     pub fn source_step_deviation(&self, step_bytes: f64, present: f64) -> f64 {
         let chunk = self.chunk_bytes as f64;
-        let chunks = (self.data_bytes as f64 / chunk).max(1.0);
+        let chunks = self.chunks as f64;
         let run = self.reads.run_bytes.min(step_bytes);
         if chunks <= 1.0 || run <= 0.0 {
             return 0.0;
@@ -215,14 +238,46 @@ impl TierForecast<'_> {
     #[must_use]
     pub fn saved_share(&self, epochs: u64, rates: &ReadRates) -> f64 {
         let plain = (self.data_bytes as f64 / rates.source).max(rates.compute_s) * epochs as f64;
-        let tiered: f64 = (0..epochs)
-            .zip(self.epochs())
-            .map(|(_, bytes)| {
-                let levels = bytes.levels.iter().zip(&rates.levels);
-                let levels = levels.map(|(bytes, rate)| bytes / (rate * self.reads.nodes as f64));
-                levels.fold((bytes.source / rates.source).max(rates.compute_s), f64::max)
-            })
-            .sum();
+        let tiered: f64 =
+            (0..epochs).zip(self.epochs()).map(|(_, bytes)| self.least_seconds(&bytes, rates)).sum();
         if plain > 0.0 { 1.0 - tiered / plain } else { 0.0 }
+    }
+
+    /// What the tiers would save in epoch `epoch` (0 is the first) of a run that was `measured`
+    /// without tiers, with levels of `level_rates` per node \[bytes/s\].
+    ///
+    /// An epoch that waits for data is bound by the source all along. With tiers the source takes
+    /// its share of that time, but the epoch no less than its computing, and than a level takes for
+    /// its bytes. An epoch that does not wait saves bytes only.
+    #[must_use]
+    pub fn saved_in_epoch(
+        &self,
+        epoch: usize,
+        measured: &MeasuredEpoch,
+        level_rates: &[f64],
+    ) -> SavedByTiers {
+        let bytes = self.epochs().nth(epoch).expect("the iterator has no end");
+        let scale = measured.source_bytes / self.data_bytes.max(1) as f64;
+        let computing = measured.seconds - measured.exposed_s;
+        let rates = ReadRates {
+            source: measured.source_bytes / measured.seconds,
+            levels: level_rates.to_vec(),
+            compute_s: computing,
+        };
+        let scaled = EpochBytes {
+            source: bytes.source * scale,
+            levels: bytes.levels.iter().map(|bytes| bytes * scale).collect(),
+        };
+        SavedByTiers {
+            source_bytes: measured.source_bytes - scaled.source,
+            seconds: (measured.seconds - self.least_seconds(&scaled, &rates)).max(0.0),
+        }
+    }
+
+    /// The time that an epoch takes at least.
+    fn least_seconds(&self, bytes: &EpochBytes, rates: &ReadRates) -> f64 {
+        let levels = bytes.levels.iter().zip(&rates.levels);
+        let levels = levels.map(|(bytes, rate)| bytes / (rate * self.reads.nodes as f64));
+        levels.fold((bytes.source / rates.source).max(rates.compute_s), f64::max)
     }
 }

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use forebay_plan::{
-    EpochBytes, Kind, Last, NodeReads, Order, OrderSpec, Placement, ReadRates, TierForecast, TierLevel,
+    EpochBytes, Kind, Last, MeasuredEpoch, NodeReads, Order, OrderSpec, Placement, ReadRates, TierForecast,
+    TierLevel,
 };
 use forebay_types::Rank;
 
@@ -47,6 +48,7 @@ impl Case {
         TierForecast {
             reads: self.reads(),
             data_bytes: self.data_bytes(),
+            chunks: self.chunks(),
             chunk_bytes: CHUNK,
             piece_bytes: PIECE,
             levels,
@@ -280,6 +282,7 @@ fn small_samples_in_shuffle_pay_after_as_many_epochs_as_nodes() {
         let forecast = TierForecast {
             reads,
             data_bytes: 1000 << 20,
+            chunks: 1000,
             chunk_bytes: 1 << 20,
             piece_bytes: 64 << 10,
             levels: &levels,
@@ -366,5 +369,27 @@ fn the_bound_of_saved_time_is_the_slowest_of_source_levels_and_computing() {
             (found - expected).abs() < 0.002,
             "{epochs} epochs, {rates:?}: {found:.4}, not {expected:.4}"
         );
+    }
+}
+
+#[test]
+fn a_tier_saves_no_more_time_than_a_run_has_waited() {
+    let case = Case { kind: Kind::Shuffle, nodes: 1, samples: 20_000, sample_bytes: 110, batch: 32 };
+    let levels = case.levels(&[0.5]);
+    let forecast = case.forecast(&levels);
+    let measured = |exposed_s| MeasuredEpoch { source_bytes: 2e9, seconds: 100.0, exposed_s };
+    for (exposed_s, level_rate, expected) in [
+        (80.0, f64::INFINITY, 50.0),
+        (30.0, f64::INFINITY, 30.0),
+        (0.0, f64::INFINITY, 0.0),
+        // A level that takes 90 s for its half of the bytes, or longer than the source does.
+        (80.0, 1e9 / 90.0, 10.0),
+        (80.0, 1e6, 0.0),
+    ] {
+        let found = forecast.saved_in_epoch(1, &measured(exposed_s), &[level_rate]);
+        assert!((found.seconds - expected).abs() < 0.2, "exposed {exposed_s} s: {found:?}");
+        assert!((found.source_bytes / 1e9 - 1.0).abs() < 0.002, "{found:?}");
+        let first = forecast.saved_in_epoch(0, &measured(exposed_s), &[level_rate]);
+        assert!(first.source_bytes.abs() < 1e-3 && first.seconds < 1e-6, "{first:?}");
     }
 }
