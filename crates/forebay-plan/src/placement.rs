@@ -206,7 +206,8 @@ mod tests {
 
         #[test]
         fn larger_quotas_keep_what_smaller_ones_kept(
-            chunks in 1_u64..6000, key: u64, slots in prop::collection::vec(0_u64..3000, 1..4), more in 0_u64..1000,
+            chunks in 1_u64..6000, key: u64, slots in prop::collection::vec(0_u64..3000, 1..4),
+            more in 0_u64..1000,
         ) {
             let smaller = levels(&Placement::new(chunks, key, &slots).unwrap());
             let mut slots = slots;
@@ -219,7 +220,8 @@ mod tests {
 
         #[test]
         fn a_placement_travels_as_its_numbers(
-            chunks in 0_u64..1 << 50, key: u64, slots in prop::collection::vec(0_u64..1 << 50, 0..5), share in 0.0_f64..1.5,
+            chunks in 0_u64..1 << 50, key: u64, slots in prop::collection::vec(0_u64..1 << 50, 0..5),
+            share in 0.0_f64..1.5,
         ) {
             let placement = Placement::for_reads(chunks, key, &slots, share).unwrap();
             let text = serde_json::to_string(&placement).unwrap();
