@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use forebay_host::HostError;
+use forebay_host::{HostError, ThreadError};
 
 /// Why a tier cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -58,9 +58,12 @@ pub enum TierError {
         /// The error of the system.
         source: io::Error,
     },
-    /// Memory, sockets or threads of the node.
+    /// Memory or sockets of the node.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// The system refused a thread.
+    #[error(transparent)]
+    Threads(#[from] ThreadError),
 }
 
 impl TierError {
@@ -76,6 +79,7 @@ impl TierError {
         match self {
             Self::Tier { hint, .. } => Some(hint.as_str()).filter(|hint| !hint.is_empty()),
             Self::Host(error) => error.hint(),
+            Self::Threads(error) => Some(error.hint()),
             _ => None,
         }
     }
