@@ -75,6 +75,14 @@ pub struct Copied {
     pub sums: Vec<PieceSum>,
 }
 
+impl Copied {
+    /// The numbers of its pieces.
+    #[must_use]
+    pub fn numbers(&self) -> Pieces {
+        self.sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << (sum.piece & 15))))
+    }
+}
+
 /// Allocates slots and makes copies known: the daemon, as a client sees it.
 ///
 /// Each claim that was offered ends exactly once: [`Publisher::publish`] succeeds with it, or
@@ -89,4 +97,10 @@ pub trait Publisher: Send + Sync {
 
     /// Releases claims of pieces that are not copied.
     fn give_up(&self, chunk: ChunkId, pieces: Pieces);
+
+    /// Learns that a write or a flush of a level failed, so that it is left out. What was written
+    /// to it lately may be lost.
+    fn level_failed(&self, level: u8) {
+        let _ = level;
+    }
 }

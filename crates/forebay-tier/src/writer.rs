@@ -12,7 +12,7 @@
 //! [`Health`], not to a read.
 //!
 //! The threads give way to reads. They have a low priority. While the program reads the source, or
-//! the level that they write to, each rests after a request for as long as that took.
+//! the device that they write to, each rests after a request for as long as that took.
 
 use std::collections::VecDeque;
 use std::io;
@@ -42,7 +42,7 @@ const BATCH_BYTES: usize = 4 << 20;
 /// Chunks are published at the latest after the chunk that ends so much later.
 const PUBLISH_AFTER: Duration = Duration::from_millis(5);
 
-/// Longest rest after a request: one request that hangs must not stop the copies for as long.
+/// Longest rest after a request: one that took seconds must not stop the copies for as long.
 const MAX_REST: Duration = Duration::from_millis(20);
 
 /// How long the end of a writer waits for a thread that a level keeps in a system call. Then it is
@@ -245,8 +245,9 @@ impl Shared {
 
     fn run(&self) {
         lower_own_priority();
+        let mut rest_until = Instant::now();
         while let Some(offers) = self.next_batch() {
-            self.end(offers, |tasks| self.copy(tasks));
+            self.end(offers, |tasks| self.copy(tasks, &mut rest_until));
         }
     }
 
@@ -299,7 +300,7 @@ impl Shared {
     }
 
     /// Writes and publishes what it can; the rest stays unpublished.
-    fn copy(&self, tasks: &mut [Task<'_>]) {
+    fn copy(&self, tasks: &mut [Task<'_>], rest_until: &mut Instant) {
         let wanted = self.wanted(tasks);
         if wanted.is_empty() {
             return;
@@ -324,12 +325,16 @@ impl Shared {
             if self.health.state(at.level) != LevelState::Open {
                 continue;
             }
-            match self.write(&tasks[number], at) {
+            match self.write(&tasks[number], at, rest_until) {
                 Ok(sums) => {
                     let chunk = tasks[number].chunk.chunk;
                     written.push((number, Copied { chunk, at, sums }));
                 }
-                Err(error) => self.health.failed(at.level, Action::Write, &error),
+                Err(error) => {
+                    if self.health.failed(at.level, Action::Write, &error) {
+                        self.publisher.level_failed(at.level);
+                    }
+                }
             }
             if since.elapsed() >= PUBLISH_AFTER {
                 self.publish(std::mem::take(&mut written), tasks);
@@ -367,7 +372,7 @@ impl Shared {
     }
 
     /// Writes the pieces of a chunk into its slot, and returns their checksums.
-    fn write(&self, task: &Task<'_>, at: SlotId) -> io::Result<Vec<PieceSum>> {
+    fn write(&self, task: &Task<'_>, at: SlotId, rest_until: &mut Instant) -> io::Result<Vec<PieceSum>> {
         let buffer = &*task.offer.buffer;
         let sums: Vec<_> = task
             .chunk
@@ -386,22 +391,26 @@ impl Shared {
         for run in task.chunk.pieces.chunk_by(follows) {
             let mut offset = u64::from(at.slot) * CHUNK_BYTES + u64::from(run[0].start);
             for block in buffer[run[0].at..run[run.len() - 1].end()].chunks(self.block_bytes) {
-                self.write_block(at, offset, block)?;
+                self.write_block(at, offset, block, rest_until)?;
                 offset += block.len() as u64;
             }
         }
         Ok(sums)
     }
 
-    fn write_block(&self, at: SlotId, offset: u64, block: &[u8]) -> io::Result<()> {
+    /// Makes one request. The rest comes before it, so that a copy that is written is published
+    /// without a rest.
+    fn write_block(&self, at: SlotId, offset: u64, block: &[u8], rest_until: &mut Instant) -> io::Result<()> {
         let level = &self.levels[usize::from(at.level)];
+        let is_read = || self.reads.load(Ordering::Relaxed) > 0 || self.health.is_reading(at.level);
+        if !level.storage.is_memory() && is_read() {
+            let rest = rest_until.saturating_duration_since(Instant::now());
+            drop(self.wait_while(self.lock(), rest, |queue| !queue.stopping));
+        }
         let begun = Instant::now();
         level.storage.write(at.slab, offset, block)?;
         level.dirty.written(&*level.storage, at.slab, offset, block.len() as u64)?;
-        if self.reads.load(Ordering::Relaxed) > 0 || self.health.is_reading(at.level) {
-            let rest = begun.elapsed().min(MAX_REST);
-            drop(self.wait_while(self.lock(), rest, |queue| !queue.stopping));
-        }
+        *rest_until = Instant::now() + begun.elapsed().min(MAX_REST);
         Ok(())
     }
 }
@@ -526,6 +535,7 @@ mod tests {
         gate: Mutex<()>,
         published: Mutex<Vec<Copied>>,
         given_up: Mutex<Vec<(ChunkId, Pieces)>>,
+        failed_levels: Mutex<Vec<u8>>,
     }
 
     impl Publisher for Daemon {
@@ -557,6 +567,10 @@ mod tests {
 
         fn give_up(&self, chunk: ChunkId, pieces: Pieces) {
             self.given_up.lock().unwrap().push((chunk, pieces));
+        }
+
+        fn level_failed(&self, level: u8) {
+            self.failed_levels.lock().unwrap().push(level);
         }
     }
 
@@ -615,6 +629,7 @@ mod tests {
                 gate: Mutex::default(),
                 published: Mutex::default(),
                 given_up: Mutex::default(),
+                failed_levels: Mutex::default(),
             });
             let health = Health::new(&["/memory".into(), "/device".into()]);
             let storages = levels.iter().map(|level| Arc::clone(level) as Arc<dyn LevelStorage>).collect();
@@ -742,6 +757,7 @@ mod tests {
         setup.offer(&[(3, 1, pieces())], true);
         assert!(setup.writer.finish(FOREVER));
         assert_eq!((setup.check(), setup.daemon.places.load(Ordering::Relaxed)), (3, 1));
+        assert_eq!(*setup.daemon.failed_levels.lock().unwrap(), [1]);
         assert_eq!(setup.health.take_warnings().len(), 1);
     }
 
