@@ -311,7 +311,15 @@ impl ShardFiles {
 
     /// Present size \[bytes\].
     pub(crate) fn present_bytes(&self, shard: ShardId) -> io::Result<u64> {
-        Ok(file_bytes(&rustix::fs::fstat(self.descriptor(shard, false)?)?))
+        Ok(file_bytes(&self.stat_now(shard)?))
+    }
+
+    /// What the system says of a file now. A file of one sample is opened for it, unless it is open.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn stat_now(&self, shard: ShardId) -> io::Result<rustix::fs::Stat> {
+        Ok(rustix::fs::fstat(self.descriptor(shard, false)?)?)
     }
 
     /// Opens the path again under the same descriptor numbers; it must lead to a file of the same

@@ -68,4 +68,4 @@ pub use reader::{Access, Reader, Refused};
 pub use retry::{CopyCounters, ReadCounters};
 pub use sample_files::{SampleFile, SampleFileTable};
 pub use span::{At, Descriptor, LevelId, LevelSet, MAX_COPY_LEVELS, Span};
-pub use syscalls::{Fault, FileIo, Transfer};
+pub use syscalls::{Fault, FileIo, Transfer, pread_span};

@@ -66,12 +66,7 @@ pub trait FileIo: Send + Sync {
     /// Reads the first bytes of a span: first into `head`, which may be empty, then into `into`;
     /// together these are no longer than the span. One preadv(2).
     fn pread(&self, span: &Span<'_>, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
-        let descriptor = span.descriptor.as_fd();
-        if head.is_empty() {
-            return Ok(rustix::io::pread(descriptor, into, span.offset)?);
-        }
-        let mut places = [IoSliceMut::new(head), IoSliceMut::new(into)];
-        Ok(rustix::io::preadv(descriptor, &mut places, span.offset)?)
+        pread_span(span, head, into)
     }
 
     /// What to pretend about a request of `length` bytes that another way than [`FileIo::pread`]
@@ -100,6 +95,19 @@ pub trait FileIo: Send + Sync {
     fn pause(&self, time: Duration) {
         std::thread::sleep(time);
     }
+}
+
+/// Reads the first bytes of a span, first into `head`, then into `into`, by one system call.
+///
+/// # Errors
+/// Those of the system.
+pub fn pread_span(span: &Span<'_>, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
+    let descriptor = span.descriptor.as_fd();
+    if head.is_empty() {
+        return Ok(rustix::io::pread(descriptor, into, span.offset)?);
+    }
+    let mut places = [IoSliceMut::new(head), IoSliceMut::new(into)];
+    Ok(rustix::io::preadv(descriptor, &mut places, span.offset)?)
 }
 
 impl FileIo for ShardFiles {

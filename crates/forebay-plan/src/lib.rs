@@ -11,6 +11,13 @@
 //! - `plan`: what a plan says ([`Plan`]) and what bounds it ([`IoLimits`]); `reads` makes it
 //!   ([`plan_into`]) from `runs` of neighbours, `decode_plan` does the same for units that have to
 //!   be decoded.
+//! - `placement`: which chunks of a data set the storage tiers keep, and in which level
+//!   ([`Placement`]).
+//! - `node_reads`: which runs of bytes one of several nodes reads, and whether it reads them again
+//!   ([`NodeReads`]).
+//! - `copies`: whether copying what is read into the tiers pays ([`Copies`]).
+//! - `tier_forecast`: how many bytes each epoch will read from the source and from each level
+//!   ([`TierForecast`]).
 //! - `strategy`: what a strategy that is plugged into a loader implements, and what it is given
 //!   ([`SampleLocator`], [`ReadArbiter`], [`IndexScanner`]).
 //!
@@ -20,10 +27,13 @@
 
 pub mod config;
 mod convergence;
+mod copies;
 mod decode_plan;
 mod group;
+mod node_reads;
 mod order;
 mod permutation;
+mod placement;
 mod plan;
 mod reads;
 mod runs;
@@ -32,9 +42,13 @@ mod shuffle_quality;
 mod staging;
 mod state;
 mod strategy;
+mod tier_forecast;
 
 pub use convergence::Convergence;
+pub use copies::{Copies, NoCopies};
+pub use node_reads::NodeReads;
 pub use order::{Kind, Last, Order, OrderError, OrderSpec, default_group};
+pub use placement::{Placement, PlacementError};
 pub use plan::{Block, Decode, IoLimits, Part, Plan, Read};
 pub use reads::plan_into;
 pub use schedule::{Demand, Next, Schedule, Segment};
@@ -45,3 +59,4 @@ pub use strategy::{
     ArbiterHost, BoxedLocator, IndexScanner, LocatorCounter, LocatorFactory, LocatorHost, LocatorTask,
     MappedShards, ReadArbiter, SampleLocator, ScanHost, SendError,
 };
+pub use tier_forecast::{EpochBytes, MeasuredEpoch, ReadRates, SavedByTiers, TierForecast, TierLevel};

@@ -58,6 +58,8 @@ pub(crate) enum Purpose {
     Groups = 2,
     /// The samples of one window of a lane.
     Window = 3,
+    /// The chunks that storage tiers keep.
+    Placement = 4,
 }
 
 /// Key of a permutation.

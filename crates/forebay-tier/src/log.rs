@@ -55,6 +55,13 @@ pub enum Record {
     },
     /// Pieces of a chunk in a slot.
     Copy(CopyRecord),
+    /// A slot holds nothing: what was in it was damaged.
+    SlotGone {
+        /// Number of the slab.
+        slab: u32,
+        /// Number of the slot.
+        slot: u16,
+    },
     /// A slab was deleted, and its copies with it.
     SlabGone {
         /// Its number.
@@ -344,6 +351,11 @@ fn encode(record: &Record, out: &mut Vec<u8>) {
             out.extend(number.to_le_bytes());
             out.extend(unix_s.to_le_bytes());
         }
+        Record::SlotGone { slab, slot } => {
+            out.push(6);
+            out.extend(slab.to_le_bytes());
+            out.extend(slot.to_le_bytes());
+        }
     }
     let body = &out[start + FRAME_BYTES..];
     let (length, crc) = (body.len() as u32, crc32c::crc32c(body));
@@ -399,6 +411,10 @@ fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
         5 => Record::Used {
             number: u32::from_le_bytes(fields.take()?),
             unix_s: u64::from_le_bytes(fields.take()?),
+        },
+        6 => Record::SlotGone {
+            slab: u32::from_le_bytes(fields.take()?),
+            slot: u16::from_le_bytes(fields.take()?),
         },
         _ => return None,
     };
@@ -456,6 +472,7 @@ mod tests {
             ),
             any::<u32>().prop_map(|slab| Record::SlabGone { slab }),
             (any::<u32>(), any::<u64>()).prop_map(|(number, unix_s)| Record::Used { number, unix_s }),
+            (any::<u32>(), any::<u16>()).prop_map(|(slab, slot)| Record::SlotGone { slab, slot }),
         ]
     }
 

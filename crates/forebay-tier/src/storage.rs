@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 /// A storage that holds slabs: files of slots, each slot for one chunk.
 ///
 /// Forebay's levels are directories ([`SlabFiles`](crate::SlabFiles)). Another kind of storage can
@@ -29,6 +31,21 @@ pub trait LevelStorage: Send + Sync {
 
     /// A descriptor to read from; `direct`: around the page cache.
     fn open(&self, slab: u32, direct: bool) -> io::Result<Arc<OwnedFd>>;
+
+    /// Reads all of `into` from `offset` on.
+    fn read(&self, slab: u32, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let file = self.open(slab, false)?;
+        let mut done = 0;
+        while done < into.len() {
+            match rustix::io::pread(&file, &mut into[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
 
     /// Writes all of `bytes` at `offset`.
     fn write(&self, slab: u32, offset: u64, bytes: &[u8]) -> io::Result<()>;

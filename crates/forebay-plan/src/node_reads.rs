@@ -1,0 +1,161 @@
+//! What one of several nodes reads of a data set in each epoch: in which runs of bytes, and whether
+//! later epochs read the same again. Storage tiers keep their copies per node, so this decides what
+//! copies are worth.
+//!
+//! W nodes share an epoch; each reads 1/W of the samples. A *run* is what stands together in the
+//! data set and goes to one node:
+//!
+//! | Order | Run | A node's later epochs |
+//! |---|---|---|
+//! | `contiguous` | its ranks' regions | the same |
+//! | `sequential` | its ranks' part of a step | the same; with `carry` others¹ |
+//! | `group` | a group | other groups |
+//! | `shuffle`, groups of one sample | a sample | other samples |
+//! | ids given by the user | unknown, taken as a sample | unknown, taken as other samples |
+//!
+//! ¹ The same where N is a multiple of the global batch.
+//!
+//! So `contiguous` gives a node whole chunks. `group` does where groups are whole chunks, and
+//! `sequential` where a node's part of a step is several chunks. `shuffle` does for samples of
+//! several chunks only. On one node each order reads everything in each epoch.
+//!
+//! Formulas. Runs of r bytes that start at multiples of a bytes tile the data set. A unit of
+//! storage (a chunk or a piece) of b bytes has on average x = (b − min(a, b))/r borders of runs
+//! inside. As borders are r apart, there are ⌊x⌋ or ⌊x⌋ + 1 of them, the latter with probability
+//! x − ⌊x⌋. One more run than borders touches the unit: m. Orders that shuffle give each run to
+//! this node with probability 1/W, so the node touches the unit with probability 1 − (1 − 1/W)^m.
+//! `sequential` and `contiguous` deal the runs to the nodes in turn, so it is min(m/W, 1). Which of
+//! a unit's runs comes first is chance and together they cover the unit once, so the first run to
+//! touch it covers 1/m of it.
+//!
+//! Left out: samples that `drop` leaves out or `wrap` repeats, groups that two lanes share, and
+//! differences between sample sizes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::order::{Kind, Last, Order};
+
+/// What one node reads in each epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeReads {
+    /// W, nodes that share an epoch.
+    pub nodes: u64,
+    /// r, bytes that stand together and go to one node.
+    pub run_bytes: f64,
+    /// a, runs start at multiples of so many bytes; 1 where nothing is known.
+    pub aligned_bytes: u64,
+    /// Whether a node reads the same bytes in each epoch.
+    pub repeats: bool,
+}
+
+impl NodeReads {
+    /// What each of `nodes` nodes with the same number of ranks reads in an order, at
+    /// `mean_sample_bytes` per sample. Runs are taken as not aligned.
+    #[must_use]
+    pub fn of(order: &Order, nodes: u64, mean_sample_bytes: f64) -> Self {
+        let spec = order.spec();
+        let nodes = nodes.max(1);
+        let (samples, repeats) = match order.kind() {
+            Kind::Contiguous => (spec.samples / nodes, true),
+            Kind::Sequential if nodes == 1 => (spec.samples, true),
+            Kind::Sequential => {
+                let fills = spec.samples.is_multiple_of(order.global_batch());
+                (order.global_batch() / nodes, spec.last != Last::Carry || fills)
+            }
+            Kind::Group { samples, .. } => (samples, false),
+            Kind::Shuffle | Kind::Given => (1, false),
+        };
+        Self {
+            nodes,
+            run_bytes: samples.clamp(1, spec.samples) as f64 * mean_sample_bytes.max(1.0),
+            aligned_bytes: 1,
+            repeats: repeats || nodes == 1,
+        }
+    }
+
+    /// The same, where runs start at multiples of `aligned_bytes`.
+    #[must_use]
+    pub fn aligned(self, aligned_bytes: u64) -> Self {
+        Self { aligned_bytes: aligned_bytes.max(1), ..self }
+    }
+
+    /// Probability that the node touches a unit of `unit_bytes` in an epoch; also the share of such
+    /// units that it touches.
+    #[must_use]
+    pub fn touched(&self, unit_bytes: u64) -> f64 {
+        self.units(unit_bytes).iter().map(|units| units.share * units.touched).sum()
+    }
+
+    /// The units of `unit_bytes`, by the number of runs that touch them.
+    pub(crate) fn units(&self, unit_bytes: u64) -> [Units; 2] {
+        let nodes = self.nodes as f64;
+        let borders = (unit_bytes - self.aligned_bytes.min(unit_bytes)) as f64 / self.run_bytes;
+        let units = |share: f64, runs: f64| {
+            let touched =
+                if self.repeats { (runs / nodes).min(1.0) } else { 1.0 - (1.0 - 1.0 / nodes).powf(runs) };
+            Units { share, touched, covered_at_first: touched / runs }
+        };
+        let more = borders.fract();
+        [units(1.0 - more, borders.floor() + 1.0), units(more, borders.floor() + 2.0)]
+    }
+}
+
+/// The units of storage that so many runs touch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Units {
+    /// Share of all units.
+    pub(crate) share: f64,
+    /// Probability that the node touches one in an epoch.
+    pub(crate) touched: f64,
+    /// Expected share of a unit that the first run to touch it in an epoch covers; 0 where no run
+    /// of this node does.
+    pub(crate) covered_at_first: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::OrderSpec;
+
+    fn order(kind: Kind, last: Last, samples: u64) -> Order {
+        Order::new(OrderSpec { kind, last, seed: 1, samples, batch: 16, ranks: 8, lanes: None }).unwrap()
+    }
+
+    #[test]
+    fn runs_follow_the_order() {
+        let group = Kind::Group { samples: 64, window: 4 };
+        for (kind, last, samples, run_samples, repeats) in [
+            (Kind::Contiguous, Last::Wrap, 1000, 250.0, true),
+            (Kind::Sequential, Last::Wrap, 1000, 32.0, true),
+            (Kind::Sequential, Last::Carry, 1000, 32.0, false),
+            (Kind::Sequential, Last::Carry, 1280, 32.0, true),
+            (group, Last::Wrap, 1000, 64.0, false),
+            (Kind::Shuffle, Last::Wrap, 1000, 1.0, false),
+            (Kind::Given, Last::Drop, 1000, 1.0, false),
+        ] {
+            let order = order(kind, last, samples);
+            let reads = NodeReads::of(&order, 4, 10.0);
+            assert_eq!((reads.run_bytes, reads.repeats), (run_samples * 10.0, repeats), "{kind}");
+            assert!(NodeReads::of(&order, 1, 10.0).repeats, "{kind} on one node");
+        }
+    }
+
+    #[test]
+    fn one_node_touches_everything() {
+        let reads = NodeReads::of(&order(Kind::Shuffle, Last::Wrap, 1000), 1, 300.0);
+        assert!((reads.touched(1 << 20) - 1.0).abs() < 1e-12);
+        assert!((reads.touched(1) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn aligned_runs_of_whole_units_are_not_shared() {
+        let reads = NodeReads { nodes: 4, run_bytes: 2048.0, aligned_bytes: 1024, repeats: false };
+        assert!((reads.touched(1024) - 0.25).abs() < 1e-12);
+        let unaligned = NodeReads { aligned_bytes: 1, ..reads };
+        // 1023 of 2048 units have a border inside, which two runs touch.
+        let expected = 0.25 + 1023.0 / 2048.0 * (1.0 - 0.75 * 0.75 - 0.25);
+        assert!((unaligned.touched(1024) - expected).abs() < 1e-12);
+        let samples = NodeReads { run_bytes: 256.0, aligned_bytes: 256, ..reads };
+        assert!((samples.touched(1024) - (1.0 - 0.75_f64.powi(4))).abs() < 1e-12);
+    }
+}

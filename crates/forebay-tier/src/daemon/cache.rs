@@ -1,0 +1,486 @@
+//! What the daemon knows: which chunks of which sources have copies where, and who uses them.
+//!
+//! Nothing here waits for a client. Clients are numbers; the server (`server.rs`) tells when one
+//! comes or goes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::chunk::{ChunkId, Pieces};
+use crate::daemon::level::{Found, FoundSource, Level, LevelParts};
+use crate::entry::{Entry, MAX_LEVELS, SlotId};
+use crate::error::TierError;
+use crate::log::PieceSum;
+use crate::offer::Copied;
+use crate::protocol::{LevelUsage, SourceUsage};
+use crate::source::{Source, SourceKey};
+use crate::table::{LevelState, TableWriter};
+
+/// Number of a data set that clients are attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DataSetId(pub u32);
+
+/// See the module header.
+pub struct Cache {
+    boot: u128,
+    levels: Vec<Level>,
+    sources: HashMap<SourceKey, SourceCopies>,
+    data_sets: BTreeMap<DataSetId, DataSet>,
+    next_data_set: u32,
+    /// Slots that clients write to, before they are published.
+    pending: HashMap<(SourceKey, u64), SlotId>,
+}
+
+struct SourceCopies {
+    about: FoundSource,
+    copies: HashMap<u64, CopyState>,
+    /// Data sets that it is in, of those that clients are attached to.
+    users: u32,
+}
+
+struct CopyState {
+    at: SlotId,
+    pieces: Pieces,
+    /// What must be compared before the pieces are used.
+    unverified: Option<Vec<PieceSum>>,
+}
+
+impl CopyState {
+    fn entry(&self) -> Entry {
+        let Self { at, pieces, .. } = *self;
+        if self.unverified.is_some() {
+            Entry::Unverified { at, pieces }
+        } else {
+            Entry::Present { at, pieces }
+        }
+    }
+}
+
+/// A data set that clients are attached to.
+pub(super) struct DataSet {
+    sources: Vec<Source>,
+    keys: HashSet<SourceKey>,
+    /// First chunk of each source, and at the end the number of chunks.
+    first_chunks: Vec<u64>,
+    levels: Vec<u8>,
+    pub(super) table: TableWriter,
+    /// Slots that it may fill, of each level.
+    slots: [u64; MAX_LEVELS],
+    clients: u32,
+}
+
+impl DataSet {
+    pub(super) fn chunks(&self) -> u64 {
+        self.first_chunks[self.first_chunks.len() - 1]
+    }
+
+    fn chunk_of(&self, chunk: ChunkId) -> Option<(SourceKey, u64)> {
+        if chunk.0 >= *self.first_chunks.last()? {
+            return None;
+        }
+        let number = self.first_chunks.partition_point(|first| *first <= chunk.0) - 1;
+        Some((self.sources[number].key, chunk.0 - self.first_chunks[number]))
+    }
+
+    /// The numbers that a chunk of a source has: one, unless the source is in it twice.
+    fn numbers_of(&self, key: SourceKey, chunk: u64) -> impl Iterator<Item = ChunkId> {
+        let within = move |source: &Source| source.key == key && chunk < source.chunks;
+        let starts = self.sources.iter().zip(&self.first_chunks);
+        starts.filter(move |(source, _)| within(source)).map(move |(_, first)| ChunkId(first + chunk))
+    }
+}
+
+/// What a client is told when it attaches.
+pub(super) struct Attached {
+    pub(super) data_set: DataSetId,
+    /// Slots that the data set may fill, of each level.
+    pub(super) slots: [u64; MAX_LEVELS],
+    /// Chunks that have a copy.
+    pub(super) copied_chunks: u64,
+}
+
+impl Cache {
+    /// A cache without levels; `boot` is the boot id of the machine.
+    #[must_use]
+    pub fn new(boot: u128) -> Self {
+        Self {
+            boot,
+            levels: Vec::new(),
+            sources: HashMap::new(),
+            data_sets: BTreeMap::new(),
+            next_data_set: 0,
+            pending: HashMap::new(),
+        }
+    }
+
+    /// Adds a level and what it holds; returns its number.
+    ///
+    /// # Errors
+    /// A log that cannot be read or written, or too many levels.
+    pub fn add_level(&mut self, parts: LevelParts) -> Result<u8, TierError> {
+        if self.levels.len() >= MAX_LEVELS {
+            return Err(TierError::Tier {
+                tier: parts.name,
+                problem: format!("expected at most {MAX_LEVELS} tiers of one user on a node"),
+                hint: String::new(),
+            });
+        }
+        let number = self.levels.len() as u8;
+        let (mut sources, mut copies) = (Vec::new(), Vec::new());
+        let level = Level::open(parts, self.boot, &mut sources, &mut copies)?;
+        self.levels.push(level);
+        for about in sources {
+            let known = self.source(&about);
+            known.about.used_unix_s = known.about.used_unix_s.max(about.used_unix_s);
+        }
+        for Found { key, chunk, slab, slot, sums, is_recent } in copies {
+            let Some(source) = self.sources.get_mut(&key) else { continue };
+            let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
+            let at = SlotId { level: number, slab, slot };
+            let unverified = (!is_recent).then_some(sums);
+            source.copies.entry(chunk).or_insert(CopyState { at, pieces, unverified });
+            self.publish_entry(key, chunk);
+        }
+        Ok(number)
+    }
+
+    /// Names of the levels, as users call them.
+    pub(super) fn level_name(&self, level: u8) -> &str {
+        &self.levels[usize::from(level)].parts.name
+    }
+
+    /// Sets what a level may take, as the client says that came last \[bytes\].
+    pub(super) fn set_quota(&mut self, level: u8, bytes: u64) {
+        self.levels[usize::from(level)].parts.quota_bytes = bytes;
+    }
+
+    /// A level's parts.
+    pub(super) fn level_parts(&self, level: u8) -> &LevelParts {
+        &self.levels[usize::from(level)].parts
+    }
+
+    fn source(&mut self, about: &FoundSource) -> &mut SourceCopies {
+        self.sources.entry(about.key).or_insert_with(|| SourceCopies {
+            about: about.clone(),
+            copies: HashMap::new(),
+            users: 0,
+        })
+    }
+
+    /// A data set's table and claims.
+    pub(super) fn data_set(&self, id: DataSetId) -> Option<&DataSet> {
+        self.data_sets.get(&id)
+    }
+
+    /// A client uses a data set, with copies on these levels, the nearest first.
+    pub(super) fn attach(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<Attached, TierError> {
+        let existing =
+            self.data_sets.iter_mut().find(|(_, known)| known.sources == sources && known.levels == levels);
+        let id = if let Some((id, known)) = existing {
+            known.clients += 1;
+            *id
+        } else {
+            self.new_data_set(sources, levels)?
+        };
+        let data_set = &self.data_sets[&id];
+        let copied = data_set.keys.iter().map(|key| self.sources[key].copies.len() as u64).sum();
+        Ok(Attached { data_set: id, slots: data_set.slots, copied_chunks: copied })
+    }
+
+    fn new_data_set(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<DataSetId, TierError> {
+        let mut first_chunks = vec![0];
+        for source in &sources {
+            let next: u64 = first_chunks[first_chunks.len() - 1];
+            first_chunks.push(next.saturating_add(source.chunks));
+        }
+        let chunks = *first_chunks.last().expect("it begins with 0");
+        let table = TableWriter::new(chunks)?;
+        let now = unix_s();
+        let keys: HashSet<SourceKey> = sources.iter().map(|source| source.key).collect();
+        for source in &sources {
+            let Source { key, path, bytes, .. } = source.clone();
+            self.source(&FoundSource { key, path, bytes, used_unix_s: now });
+        }
+        for key in &keys {
+            let known = self.sources.get_mut(key).expect("it was just made");
+            known.users += 1;
+            known.about.used_unix_s = now;
+            for level in &mut self.levels {
+                level.log_use(key, now);
+            }
+        }
+        let slots = self.slots_for(&keys, chunks, levels);
+        let id = DataSetId(self.next_data_set);
+        self.next_data_set += 1;
+        let data_set =
+            DataSet { sources, keys, first_chunks, levels: levels.to_vec(), table, slots, clients: 1 };
+        for key in &data_set.keys {
+            for (chunk, copy) in &self.sources[key].copies {
+                data_set.numbers_of(*key, *chunk).for_each(|number| data_set.table.set(number, copy.entry()));
+            }
+        }
+        for (number, level) in self.levels.iter().enumerate() {
+            data_set.table.set_level(number as u8, level.state);
+        }
+        self.data_sets.insert(id, data_set);
+        Ok(id)
+    }
+
+    /// Slots that a data set may fill: what the data sets that are in use leave, from the nearest
+    /// level on.
+    fn slots_for(&self, keys: &HashSet<SourceKey>, chunks: u64, levels: &[u8]) -> [u64; MAX_LEVELS] {
+        let mut left = chunks;
+        let mut slots = [0; MAX_LEVELS];
+        for number in levels {
+            let level = usize::from(*number);
+            let others: u64 = self
+                .data_sets
+                .values()
+                .filter(|other| other.keys.is_disjoint(keys))
+                .map(|other| other.slots[level])
+                .sum();
+            let free = self.levels[level].quota_slots().saturating_sub(others);
+            slots[level] = free.min(left);
+            left -= slots[level];
+        }
+        slots
+    }
+
+    /// A client no longer uses a data set. `died`: it may have left claims behind.
+    pub(super) fn detach(&mut self, id: DataSetId, died: bool) {
+        let Some(data_set) = self.data_sets.get_mut(&id) else { return };
+        if died {
+            data_set.table.claims().clear();
+        }
+        data_set.clients -= 1;
+        if data_set.clients > 0 {
+            return;
+        }
+        let data_set = self.data_sets.remove(&id).expect("it was just found");
+        for key in &data_set.keys {
+            let source = self.sources.get_mut(key).expect("sources of a data set are known");
+            source.users -= 1;
+            source.about.used_unix_s = unix_s();
+            for level in &mut self.levels {
+                level.log_use(key, source.about.used_unix_s);
+            }
+        }
+        let (sources, levels) = (&self.sources, &mut self.levels);
+        self.pending.retain(|(key, _), at| {
+            let is_used = sources[key].users > 0;
+            if !is_used {
+                levels[usize::from(at.level)].give_back(at.slab, at.slot);
+            }
+            is_used
+        });
+    }
+
+    /// Whether any client uses a data set.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        !self.data_sets.is_empty()
+    }
+
+    /// Finds a slot for each chunk in its level; `None` where there is no room.
+    pub(super) fn place(&mut self, id: DataSetId, wanted: &[(ChunkId, u8)]) -> Vec<Option<SlotId>> {
+        let place = |(chunk, level): &(ChunkId, u8)| self.place_one(id, *chunk, *level);
+        wanted.iter().map(place).collect()
+    }
+
+    fn place_one(&mut self, id: DataSetId, chunk: ChunkId, level: u8) -> Option<SlotId> {
+        let data_set = self.data_sets.get(&id)?;
+        let (key, chunk) = data_set.chunk_of(chunk)?;
+        if let Some(copy) = self.sources[&key].copies.get(&chunk) {
+            return (copy.unverified.is_none()).then_some(copy.at);
+        }
+        if let Some(at) = self.pending.get(&(key, chunk)) {
+            return Some(*at);
+        }
+        if !data_set.levels.contains(&level) {
+            return None;
+        }
+        let sources = &self.sources;
+        let last_used = |key: &SourceKey| {
+            let known = sources.get(key);
+            known.map_or(Some(0), |known| (known.users == 0).then_some(known.about.used_unix_s))
+        };
+        let mut gone = Vec::new();
+        let store = &mut self.levels[usize::from(level)];
+        let (before, placed) = (store.state, store.place(&data_set.keys, key, chunk, &last_used, &mut gone));
+        let is_changed = store.state != before;
+        self.forget(&gone);
+        if is_changed {
+            self.publish_state(level);
+        }
+        let (slab, slot) = placed?;
+        let at = SlotId { level, slab, slot };
+        self.pending.insert((key, chunk), at);
+        Some(at)
+    }
+
+    /// Forgets copies whose slabs were deleted.
+    fn forget(&mut self, gone: &[(SourceKey, u64)]) {
+        for (key, chunk) in gone {
+            if let Some(source) = self.sources.get_mut(key) {
+                source.copies.remove(chunk);
+                if source.copies.is_empty() && source.users == 0 {
+                    self.sources.remove(key);
+                }
+            }
+        }
+    }
+
+    /// Logs and publishes copies; those that are not what was placed are passed over.
+    pub(super) fn publish(&mut self, id: DataSetId, copied: &[Copied]) {
+        for copy in copied {
+            self.publish_one(id, copy);
+        }
+    }
+
+    fn publish_one(&mut self, id: DataSetId, copied: &Copied) -> Option<()> {
+        let (key, chunk) = self.data_sets.get(&id)?.chunk_of(copied.chunk)?;
+        let at = copied.at;
+        let source = self.sources.get_mut(&key)?;
+        let known = source.copies.get(&chunk);
+        let expected = known.map(|known| known.at).or_else(|| self.pending.get(&(key, chunk)).copied());
+        let level = self.levels.get_mut(usize::from(at.level))?;
+        let before = level.state;
+        let pieces = copied.numbers();
+        let fits = expected == Some(at)
+            && level.is_at((at.slab, at.slot), &key, chunk)
+            && !copied.sums.is_empty()
+            && copied.sums.iter().all(PieceSum::is_valid)
+            && copied.sums.is_sorted_by(|one, next| one.piece < next.piece)
+            && known.is_none_or(|known| known.unverified.is_none());
+        if fits && level.log_copy(&source.about, (at.slab, at.slot), chunk, &copied.sums) {
+            let copy = source.copies.entry(chunk).or_insert(CopyState { at, pieces, unverified: None });
+            copy.pieces = copy.pieces.union(pieces);
+            self.pending.remove(&(key, chunk));
+            self.publish_entry(key, chunk);
+        } else if level.state != before {
+            self.publish_state(at.level);
+        }
+        Some(())
+    }
+
+    /// What must be compared before the copy of a chunk is used.
+    pub(super) fn sums(&self, id: DataSetId, chunk: ChunkId) -> Option<(SlotId, Vec<PieceSum>)> {
+        let (key, chunk) = self.data_sets.get(&id)?.chunk_of(chunk)?;
+        let copy = self.sources.get(&key)?.copies.get(&chunk)?;
+        copy.unverified.clone().map(|sums| (copy.at, sums))
+    }
+
+    /// A client compared the pieces of an unverified chunk: these are right. Where none is, the
+    /// copy is forgotten.
+    pub(super) fn verified(&mut self, id: DataSetId, chunk: ChunkId, good: Pieces) -> Option<()> {
+        let (key, chunk) = self.data_sets.get(&id)?.chunk_of(chunk)?;
+        let source = self.sources.get_mut(&key)?;
+        let copy = source.copies.get_mut(&chunk)?;
+        let sums = copy.unverified.take()?;
+        let (at, good_sums): (_, Vec<PieceSum>) =
+            (copy.at, sums.into_iter().filter(|sum| good.contains(Pieces(1 << sum.piece))).collect());
+        copy.pieces = copy.pieces.intersection(good);
+        let level = &mut self.levels[usize::from(at.level)];
+        if good_sums.is_empty() {
+            source.copies.remove(&chunk);
+            level.drop_copy(at.slab, at.slot);
+        } else {
+            level.log_copy(&source.about, (at.slab, at.slot), chunk, &good_sums);
+        }
+        self.publish_entry(key, chunk);
+        Some(())
+    }
+
+    /// A client found that a level fails: nobody uses it any more.
+    pub(super) fn level_failed(&mut self, level: u8) {
+        if let Some(store) = self.levels.get_mut(usize::from(level)) {
+            store.state = LevelState::Out;
+            self.publish_state(level);
+        }
+    }
+
+    fn publish_entry(&self, key: SourceKey, chunk: u64) {
+        let entry = self.sources.get(&key).and_then(|source| source.copies.get(&chunk));
+        let entry = entry.map_or(Entry::Absent, CopyState::entry);
+        for data_set in self.data_sets.values().filter(|data_set| data_set.keys.contains(&key)) {
+            data_set.numbers_of(key, chunk).for_each(|number| data_set.table.set(number, entry));
+        }
+    }
+
+    fn publish_state(&self, level: u8) {
+        let state = self.levels[usize::from(level)].state;
+        for data_set in self.data_sets.values() {
+            data_set.table.set_level(level, state);
+        }
+    }
+
+    /// What the levels hold.
+    #[must_use]
+    pub fn usage(&self) -> Vec<LevelUsage> {
+        let of_level = |(number, level): (usize, &Level)| {
+            let mut sources: Vec<SourceUsage> = Vec::new();
+            for source in self.sources.values() {
+                let here = source.copies.values().filter(|copy| usize::from(copy.at.level) == number);
+                let (mut chunks, mut pieces) = (0, 0);
+                for copy in here {
+                    chunks += 1;
+                    pieces += u64::from(copy.pieces.count());
+                }
+                if chunks > 0 {
+                    sources.push(SourceUsage {
+                        path: source.about.path.clone(),
+                        key: source.about.key,
+                        bytes: source.about.bytes,
+                        chunks,
+                        pieces,
+                        used_unix_s: source.about.used_unix_s,
+                        is_used: source.users > 0,
+                    });
+                }
+            }
+            sources.sort_by(|one, other| (&one.path, one.key).cmp(&(&other.path, other.key)));
+            LevelUsage {
+                name: level.parts.name.clone(),
+                path: level.parts.path.display().to_string(),
+                quota_bytes: level.parts.quota_bytes,
+                taken_bytes: level.taken_bytes(),
+                slabs: level.slabs() as u64,
+                is_memory: level.parts.storage.is_memory(),
+                state: format!("{:?}", level.state).to_lowercase(),
+                sources,
+            }
+        };
+        self.levels.iter().enumerate().map(of_level).collect()
+    }
+
+    /// Deletes all slabs that nobody uses; returns the space that was given back \[bytes\].
+    pub fn clear(&mut self) -> u64 {
+        let before: u64 = self.levels.iter().map(Level::taken_bytes).sum();
+        let mut gone = Vec::new();
+        let sources = &self.sources;
+        let last_used = |key: &SourceKey| {
+            let known = sources.get(key);
+            known.map_or(Some(0), |known| (known.users == 0).then_some(known.about.used_unix_s))
+        };
+        for level in &mut self.levels {
+            while level.reclaim(&last_used, &mut gone) {}
+        }
+        self.forget(&gone);
+        before - self.levels.iter().map(Level::taken_bytes).sum::<u64>()
+    }
+
+    /// Ends: what is in memory goes, unless it is to be kept.
+    pub fn end(&mut self) {
+        for level in &mut self.levels {
+            if level.parts.storage.is_memory() && !level.parts.keep {
+                level.delete();
+            }
+        }
+    }
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs())
+}

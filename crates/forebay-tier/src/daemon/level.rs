@@ -1,0 +1,468 @@
+//! One level as the daemon keeps it: its quota, its slabs, its slots, and its log.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::chunk::{CHUNK_BYTES, Pieces};
+use crate::entry::{MAX_SLABS, MAX_SLOTS};
+use crate::error::TierError;
+use crate::log::{CopyRecord, Log, PieceSum, Record};
+use crate::source::SourceKey;
+use crate::storage::LevelStorage;
+use crate::table::LevelState;
+
+/// Parts of a quota that a slab takes, where it is smaller than the largest slabs: whole slabs are
+/// what is deleted.
+const SLABS_OF_QUOTA: u64 = 8;
+
+/// Slots that are reserved on the device at once.
+const RESERVED_SLOTS: u16 = 64;
+
+/// A log is written anew when it has so many records more than copies.
+const DEAD_RECORDS: u64 = 4096;
+
+/// What a level is made of.
+pub struct LevelParts {
+    /// As the user calls it.
+    pub name: String,
+    /// Its directory, for errors.
+    pub path: PathBuf,
+    /// Its directory, open.
+    pub directory: OwnedFd,
+    /// Its slabs.
+    pub storage: Arc<dyn LevelStorage>,
+    /// What it may take \[bytes\].
+    pub quota_bytes: u64,
+    /// Whether nothing can be written there.
+    pub is_read_only: bool,
+    /// Whether copies in memory stay when the daemon ends.
+    pub keep: bool,
+}
+
+/// Copies that a log tells of.
+pub(super) struct Found {
+    pub(super) key: SourceKey,
+    pub(super) chunk: u64,
+    pub(super) slab: u32,
+    pub(super) slot: u16,
+    pub(super) sums: Vec<PieceSum>,
+    /// Whether they were written since the machine was started.
+    pub(super) is_recent: bool,
+}
+
+/// A source that a log tells of.
+#[derive(Clone, Debug)]
+pub(super) struct FoundSource {
+    pub(super) key: SourceKey,
+    pub(super) path: String,
+    pub(super) bytes: u64,
+    pub(super) used_unix_s: u64,
+}
+
+pub(super) struct Level {
+    pub(super) parts: LevelParts,
+    pub(super) state: LevelState,
+    log: Option<Log>,
+    slabs: BTreeMap<u32, Slab>,
+    next_slab: u32,
+    /// Numbers of sources in the log.
+    numbers: HashMap<SourceKey, u32>,
+}
+
+#[derive(Default)]
+struct Slab {
+    slots: u16,
+    free: BTreeSet<u16>,
+    /// Slots that are reserved on the device, from the first on.
+    reserved: u16,
+    /// What its slots hold.
+    held: HashMap<u16, (SourceKey, u64)>,
+}
+
+impl Slab {
+    fn new(slots: u16) -> Self {
+        Self { slots, free: (0..slots).collect(), reserved: 0, held: HashMap::new() }
+    }
+
+    fn taken_slots(&self) -> u64 {
+        u64::from(self.reserved)
+    }
+}
+
+impl Level {
+    /// Opens a level and reads its log.
+    pub(super) fn open(
+        parts: LevelParts,
+        boot: u128,
+        sources: &mut Vec<FoundSource>,
+        copies: &mut Vec<Found>,
+    ) -> Result<Self, TierError> {
+        let mut replay = Replay { boot, ..Replay::default() };
+        let mut each = |record| replay.take(record);
+        let mut state = LevelState::Open;
+        let mut log = None;
+        if parts.is_read_only {
+            Log::read(parts.directory.as_fd(), &parts.path, &mut each)?;
+            state = LevelState::Full;
+        } else {
+            log = Some(Log::open(parts.directory.as_fd(), &parts.path, &mut each)?.0);
+        }
+        let failed = |action| TierError::io(&parts.path, action);
+        let files: HashSet<u32> = parts.storage.slabs().map_err(failed("list slabs"))?.into_iter().collect();
+        let Replay { sources: found_sources, numbers, mut slabs, next_slab, held, records, .. } = replay;
+        slabs.retain(|number, _| files.contains(number));
+        for (number, slab) in &mut slabs {
+            let taken = parts.storage.taken_bytes(*number).map_err(failed("inspect a slab"))?;
+            slab.reserved = taken.div_ceil(CHUNK_BYTES).min(u64::from(slab.slots)) as u16;
+        }
+        if !parts.is_read_only {
+            // Slabs that the log does not know hold nothing.
+            for number in files.iter().filter(|number| !slabs.contains_key(number)) {
+                let _ = parts.storage.remove(*number);
+            }
+        }
+        let mut level = Self { parts, state, log, slabs, next_slab, numbers };
+        let mut found: Vec<Found> = held
+            .into_iter()
+            .filter(|((slab, _), _)| level.slabs.contains_key(slab))
+            .map(|((slab, slot), Held { key, chunk, sums, is_recent })| Found {
+                key,
+                chunk,
+                slab,
+                slot,
+                sums: sums.into_values().collect(),
+                is_recent,
+            })
+            .collect();
+        found.sort_unstable_by_key(|found| (found.slab, found.slot));
+        if level.log.is_some() {
+            if records > found.len() as u64 + DEAD_RECORDS {
+                level
+                    .rewrite(boot, &found_sources, &found)
+                    .map_err(TierError::io(&level.parts.path, "write the log anew"))?;
+            } else {
+                level.append(&[Record::Boot { id: boot }]);
+            }
+        }
+        sources.extend(found_sources.into_values());
+        copies.append(&mut found);
+        Ok(level)
+    }
+
+    /// Slots of the whole quota.
+    pub(super) fn quota_slots(&self) -> u64 {
+        if self.state == LevelState::Open { self.parts.quota_bytes / CHUNK_BYTES } else { 0 }
+    }
+
+    /// Space that the slabs take \[bytes\].
+    pub(super) fn taken_bytes(&self) -> u64 {
+        self.slabs.values().map(Slab::taken_slots).sum::<u64>() * CHUNK_BYTES
+    }
+
+    /// Sources that have copies here.
+    pub(super) fn slabs(&self) -> usize {
+        self.slabs.len()
+    }
+
+    /// Notes that a slot of the log holds a chunk.
+    fn holds(slab: &mut Slab, slot: u16, key: SourceKey, chunk: u64) {
+        slab.free.remove(&slot);
+        slab.held.insert(slot, (key, chunk));
+    }
+
+    /// A slot for a chunk of a data set with these sources. Where there is no room, slabs go whose
+    /// sources nobody uses: `last_used` tells when [s since 1970], or `None` for a source in use.
+    /// What they held is added to `gone`.
+    pub(super) fn place(
+        &mut self,
+        group: &HashSet<SourceKey>,
+        key: SourceKey,
+        chunk: u64,
+        last_used: &dyn Fn(&SourceKey) -> Option<u64>,
+        gone: &mut Vec<(SourceKey, u64)>,
+    ) -> Option<(u32, u16)> {
+        if self.state != LevelState::Open {
+            return None;
+        }
+        let number = self.slab_of(group).or_else(|| self.new_slab(last_used, gone))?;
+        let slab = self.slabs.get_mut(&number).expect("the slab was just found");
+        let slot = slab.free.first().copied()?;
+        if slot >= slab.reserved {
+            let wanted = (slot / RESERVED_SLOTS + 1).saturating_mul(RESERVED_SLOTS).min(slab.slots);
+            if let Err(error) = self.parts.storage.allocate(number, u64::from(wanted) * CHUNK_BYTES) {
+                self.failed(&error);
+                return None;
+            }
+            slab.reserved = wanted;
+        }
+        Self::holds(slab, slot, key, chunk);
+        Some((number, slot))
+    }
+
+    /// Takes a slot back that was never published.
+    pub(super) fn give_back(&mut self, slab: u32, slot: u16) {
+        if let Some(slab) = self.slabs.get_mut(&slab) {
+            slab.held.remove(&slot);
+            slab.free.insert(slot);
+        }
+    }
+
+    /// A slab of this data set that has a free slot.
+    fn slab_of(&self, group: &HashSet<SourceKey>) -> Option<u32> {
+        let is_own = |slab: &Slab| {
+            !slab.free.is_empty()
+                && !slab.held.is_empty()
+                && slab.held.values().all(|(key, _)| group.contains(key))
+        };
+        self.slabs.iter().find(|(_, slab)| is_own(slab)).map(|(number, _)| *number)
+    }
+
+    fn new_slab(
+        &mut self,
+        last_used: &dyn Fn(&SourceKey) -> Option<u64>,
+        gone: &mut Vec<(SourceKey, u64)>,
+    ) -> Option<u32> {
+        let quota = self.parts.quota_bytes / CHUNK_BYTES;
+        let wanted = (quota / SLABS_OF_QUOTA).clamp(1, u64::from(MAX_SLOTS));
+        let planned = |level: &Self| level.slabs.values().map(|slab| u64::from(slab.slots)).sum::<u64>();
+        while planned(self) + wanted > quota {
+            if !self.reclaim(last_used, gone) {
+                break;
+            }
+        }
+        let slots = wanted.min(quota.saturating_sub(planned(self)));
+        if slots == 0 || self.next_slab >= MAX_SLABS {
+            return None;
+        }
+        let number = self.next_slab;
+        if let Err(error) = self.parts.storage.create(number) {
+            self.failed(&error);
+            return None;
+        }
+        self.next_slab += 1;
+        if !self.append(&[Record::Slab { slab: number, slots: slots as u16 }]) {
+            let _ = self.parts.storage.remove(number);
+            return None;
+        }
+        self.slabs.insert(number, Slab::new(slots as u16));
+        Some(number)
+    }
+
+    /// Deletes the slab that was used least recently, if there is one that nobody uses.
+    pub(super) fn reclaim(
+        &mut self,
+        last_used: &dyn Fn(&SourceKey) -> Option<u64>,
+        gone: &mut Vec<(SourceKey, u64)>,
+    ) -> bool {
+        let used = |slab: &Slab| {
+            slab.held.values().map(|(key, _)| last_used(key)).try_fold(0, |last, used| Some(last.max(used?)))
+        };
+        let oldest = self.slabs.iter().filter_map(|(number, slab)| Some((used(slab)?, *number))).min();
+        let Some((_, number)) = oldest else { return false };
+        // Logged first: a record without its slab does no harm, as the file is looked for.
+        if !self.append(&[Record::SlabGone { slab: number }]) {
+            return false;
+        }
+        if let Err(error) = self.parts.storage.remove(number)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            self.failed(&error);
+            return false;
+        }
+        let slab = self.slabs.remove(&number).expect("it was just found");
+        gone.extend(slab.held.into_values());
+        true
+    }
+
+    /// Logs pieces of a chunk in a slot; false if they cannot be logged.
+    pub(super) fn log_copy(
+        &mut self,
+        source: &FoundSource,
+        (slab, slot): (u32, u16),
+        chunk: u64,
+        sums: &[PieceSum],
+    ) -> bool {
+        let mut records = Vec::with_capacity(2);
+        let number = match self.numbers.get(&source.key) {
+            Some(number) => *number,
+            None => {
+                let number = self.numbers.len() as u32;
+                let FoundSource { key, path, bytes, used_unix_s } = source.clone();
+                records.push(Record::Source { number, key, bytes, path });
+                records.push(Record::Used { number, unix_s: used_unix_s });
+                number
+            }
+        };
+        records.push(Record::Copy(CopyRecord { slab, slot, source: number, chunk, sums: sums.to_vec() }));
+        let logged = self.append(&records);
+        if logged {
+            self.numbers.insert(source.key, number);
+        }
+        logged
+    }
+
+    /// Logs that a source is used.
+    pub(super) fn log_use(&mut self, key: &SourceKey, unix_s: u64) {
+        if let Some(number) = self.numbers.get(key) {
+            self.append(&[Record::Used { number: *number, unix_s }]);
+        }
+    }
+
+    /// Forgets what a slot holds, as it is damaged.
+    pub(super) fn drop_copy(&mut self, slab: u32, slot: u16) {
+        if self.append(&[Record::SlotGone { slab, slot }]) {
+            self.give_back(slab, slot);
+        }
+    }
+
+    /// Whether the slot holds this chunk.
+    pub(super) fn is_at(&self, (slab, slot): (u32, u16), key: &SourceKey, chunk: u64) -> bool {
+        self.slabs.get(&slab).and_then(|slab| slab.held.get(&slot)) == Some(&(*key, chunk))
+    }
+
+    fn append(&mut self, records: &[Record]) -> bool {
+        let Some(log) = &mut self.log else { return false };
+        match log.append(records) {
+            Ok(()) => true,
+            Err(error) => {
+                self.failed(&error);
+                false
+            }
+        }
+    }
+
+    /// Learns that the level refused to make room: it is full where that is all, else out.
+    fn failed(&mut self, error: &io::Error) {
+        let code = error.raw_os_error().map(Errno::from_raw_os_error);
+        let is_full = matches!(code, Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::FBIG));
+        self.state = if is_full { LevelState::Full } else { LevelState::Out };
+        tracing::info!(level = self.parts.name, %error, state = ?self.state, "a tier takes no more copies");
+    }
+
+    fn rewrite(
+        &mut self,
+        boot: u128,
+        sources: &BTreeMap<u32, FoundSource>,
+        found: &[Found],
+    ) -> io::Result<()> {
+        let live: HashSet<&SourceKey> = found.iter().map(|found| &found.key).collect();
+        let sources: Vec<&FoundSource> =
+            sources.values().filter(|source| live.contains(&source.key)).collect();
+        self.numbers =
+            sources.iter().enumerate().map(|(number, source)| (source.key, number as u32)).collect();
+        let numbers = &self.numbers;
+        let named = sources.iter().enumerate().flat_map(|(number, source)| {
+            let FoundSource { key, path, bytes, used_unix_s } = (*source).clone();
+            let number = number as u32;
+            [Record::Source { number, key, bytes, path }, Record::Used { number, unix_s: used_unix_s }]
+        });
+        let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots });
+        let copies = |recent: bool| {
+            found.iter().filter(move |found| found.is_recent == recent).map(|found| {
+                let Found { key, chunk, slab, slot, sums, .. } = found;
+                let (slab, slot, chunk) = (*slab, *slot, *chunk);
+                Record::Copy(CopyRecord { slab, slot, source: numbers[key], chunk, sums: sums.clone() })
+            })
+        };
+        let log = self.log.as_mut().expect("only a log that can be written is written anew");
+        let mut records =
+            named.chain(slabs).chain(copies(false)).chain([Record::Boot { id: boot }]).chain(copies(true));
+        log.rewrite(&mut records)
+    }
+
+    /// Deletes everything; for levels in memory, when the daemon ends.
+    pub(super) fn delete(&mut self) {
+        for slab in std::mem::take(&mut self.slabs).into_keys() {
+            let _ = self.parts.storage.remove(slab);
+        }
+        if let Some(log) = &mut self.log {
+            let _ = log.rewrite(&mut std::iter::empty());
+        }
+        self.numbers.clear();
+    }
+}
+
+/// What the records of a log come to.
+#[derive(Default)]
+struct Replay {
+    boot: u128,
+    is_this_boot: bool,
+    records: u64,
+    sources: BTreeMap<u32, FoundSource>,
+    numbers: HashMap<SourceKey, u32>,
+    slabs: BTreeMap<u32, Slab>,
+    next_slab: u32,
+    held: HashMap<(u32, u16), Held>,
+}
+
+struct Held {
+    key: SourceKey,
+    chunk: u64,
+    sums: BTreeMap<u8, PieceSum>,
+    is_recent: bool,
+}
+
+impl Replay {
+    fn take(&mut self, record: Record) {
+        self.records += 1;
+        match record {
+            Record::Boot { id } => self.is_this_boot = id == self.boot && id != 0,
+            Record::Source { number, key, bytes, path } => {
+                self.numbers.insert(key, number);
+                self.sources.insert(number, FoundSource { key, path, bytes, used_unix_s: 0 });
+            }
+            Record::Used { number, unix_s } => {
+                if let Some(source) = self.sources.get_mut(&number) {
+                    source.used_unix_s = unix_s;
+                }
+            }
+            Record::Slab { slab, slots } => {
+                self.next_slab = self.next_slab.max(slab + 1);
+                self.slabs.insert(slab, Slab::new(slots));
+            }
+            Record::SlotGone { slab, slot } => {
+                self.held.remove(&(slab, slot));
+                if let Some(slab) = self.slabs.get_mut(&slab)
+                    && slab.held.remove(&slot).is_some()
+                {
+                    slab.free.insert(slot);
+                }
+            }
+            Record::SlabGone { slab } => {
+                if let Some(gone) = self.slabs.remove(&slab) {
+                    for slot in gone.held.into_keys() {
+                        self.held.remove(&(slab, slot));
+                    }
+                }
+            }
+            Record::Copy(CopyRecord { slab, slot, source, chunk, sums }) => {
+                let Some(FoundSource { key, .. }) = self.sources.get(&source) else { return };
+                let Some(place) = self.slabs.get_mut(&slab).filter(|place| slot < place.slots) else {
+                    return;
+                };
+                let is_recent = self.is_this_boot;
+                let held = self.held.entry((slab, slot)).or_insert_with(|| Held {
+                    key: *key,
+                    chunk,
+                    sums: BTreeMap::new(),
+                    is_recent,
+                });
+                if (held.key, held.chunk) != (*key, chunk) {
+                    return;
+                }
+                Level::holds(place, slot, *key, chunk);
+                // Pieces of another boot make all of the chunk's doubtful, until all are logged
+                // again.
+                let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
+                let is_all = held.sums.keys().all(|piece| pieces.contains(Pieces(1 << piece)));
+                held.is_recent = is_recent && (held.is_recent || is_all);
+                held.sums.extend(sums.into_iter().map(|sum| (sum.piece, sum)));
+            }
+        }
+    }
+}

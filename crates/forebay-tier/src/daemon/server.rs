@@ -1,0 +1,318 @@
+//! The daemon's loop: clients that come, ask and go.
+//!
+//! One thread; each request is answered before the next. It ends when no client was there for the
+//! idle time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay_host::{
+    Map, PacketListener, PacketSocket, Received, Sent, SocketLock, SocketPath, runtime_directory,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::chunk::{ChunkId, Pieces};
+use crate::daemon::cache::{Cache, DataSetId};
+use crate::daemon::level::LevelParts;
+use crate::directory::TierDirectory;
+use crate::entry::SlotId;
+use crate::error::TierError;
+use crate::offer::Copied;
+use crate::protocol::{Answer, AttachedLevel, Attachment, Request, VERSION, sources_from};
+use crate::slab_files::SlabFiles;
+use crate::spec::TierSpec;
+
+/// Pending connections.
+const BACKLOG: i32 = 64;
+
+/// Longest wait between two looks at `stop` and the idle time.
+const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+
+/// The socket of this user's daemon on this node.
+///
+/// # Errors
+/// The runtime directory cannot be used.
+pub fn socket_path() -> Result<SocketPath, TierError> {
+    Ok(SocketPath::new(&runtime_directory()?, &["forebay tiers"])?)
+}
+
+/// A running daemon.
+pub struct Server {
+    listener: PacketListener,
+    _lock: SocketLock,
+    cache: Cache,
+    /// Levels by device and inode, with their locks.
+    levels: HashMap<(u64, u64), OpenLevel>,
+    clients: BTreeMap<u64, Client>,
+    next_client: u64,
+    idle: Duration,
+    is_stopped: bool,
+}
+
+struct OpenLevel {
+    number: u8,
+    slabs: OwnedFd,
+    _lock: OwnedFd,
+}
+
+struct Client {
+    socket: PacketSocket,
+    pidfd: Option<OwnedFd>,
+    data_sets: Vec<DataSetId>,
+}
+
+impl Server {
+    /// Listens; `None` if there is a daemon at this socket already.
+    ///
+    /// # Errors
+    /// The runtime directory cannot be used.
+    pub fn start(path: &SocketPath, idle: Duration) -> Result<Option<Self>, TierError> {
+        let Some(lock) = path.try_lock()? else { return Ok(None) };
+        let listener = lock.listen(BACKLOG)?;
+        Ok(Some(Self {
+            listener,
+            _lock: lock,
+            cache: Cache::new(boot_id()),
+            levels: HashMap::new(),
+            clients: BTreeMap::new(),
+            next_client: 0,
+            idle,
+            is_stopped: false,
+        }))
+    }
+
+    /// Serves until no client was there for the idle time, or `stop` is set.
+    pub fn run(mut self, stop: &AtomicBool) {
+        let mut idle_since = Instant::now();
+        loop {
+            let mut polled = vec![PollFd::new(&self.listener, PollFlags::IN)];
+            let mut owners = Vec::new();
+            for (number, client) in &self.clients {
+                polled.push(PollFd::new(&client.socket, PollFlags::IN));
+                owners.push((*number, false));
+                if let Some(pidfd) = &client.pidfd {
+                    polled.push(PollFd::new(pidfd, PollFlags::IN));
+                    owners.push((*number, true));
+                }
+            }
+            match poll(&mut polled, Some(&INTERVAL)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the tier daemon cannot wait for clients");
+                    break;
+                }
+            }
+            let is_ready: Vec<bool> = polled.iter().map(|one| !one.revents().is_empty()).collect();
+            drop(polled);
+            if is_ready[0] {
+                while let Ok(Some(socket)) = self.listener.accept() {
+                    self.clients
+                        .insert(self.next_client, Client { socket, pidfd: None, data_sets: Vec::new() });
+                    self.next_client += 1;
+                }
+            }
+            for ((number, is_pidfd), _) in owners.iter().zip(&is_ready[1..]).filter(|(_, ready)| **ready) {
+                if *is_pidfd {
+                    self.leave(*number, true);
+                } else if self.clients.contains_key(number) {
+                    self.serve(*number);
+                }
+            }
+            if !self.clients.is_empty() {
+                idle_since = Instant::now();
+            }
+            if stop.load(Ordering::Relaxed) || self.is_stopped || idle_since.elapsed() >= self.idle {
+                break;
+            }
+        }
+        self.cache.end();
+    }
+
+    fn leave(&mut self, number: u64, died: bool) {
+        let Some(client) = self.clients.remove(&number) else { return };
+        for data_set in client.data_sets {
+            self.cache.detach(data_set, died);
+        }
+    }
+
+    /// Answers what a client has sent.
+    fn serve(&mut self, number: u64) {
+        loop {
+            let received = self.clients[&number].socket.try_receive();
+            let packet = match received {
+                Ok(Received::Packet(packet)) => packet,
+                Ok(Received::Nothing) => return,
+                // A client that ends without its pidfd being readable may still hold claims.
+                Ok(Received::Closed) => return self.leave(number, true),
+                Err(error) => {
+                    tracing::info!(%error, "a client of the tier daemon is cut off");
+                    return self.leave(number, true);
+                }
+            };
+            let mut fds = Vec::new();
+            let answer = match serde_json::from_slice(&packet.bytes) {
+                Ok(request) => self.answer(number, request, packet.fds, &mut fds).unwrap_or_else(|error| {
+                    let (hint, text) = (error.hint().unwrap_or_default().to_owned(), error.to_string());
+                    match error {
+                        TierError::Tier { tier, problem, hint } => Answer::Refused { tier, problem, hint },
+                        _ => Answer::Refused { tier: String::new(), problem: text, hint },
+                    }
+                }),
+                Err(error) => Answer::Refused {
+                    tier: String::new(),
+                    problem: format!("expected a request, found {error}"),
+                    hint: String::new(),
+                },
+            };
+            let bytes = serde_json::to_vec(&answer).expect("answers can be written as JSON");
+            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match self.clients[&number].socket.try_send(&bytes, b"", &borrowed) {
+                Ok(Sent::Yes) => {}
+                // A client has one request under way: it cannot have left so many answers unread.
+                _ => return self.leave(number, true),
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        number: u64,
+        request: Request,
+        received: Vec<OwnedFd>,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<Answer, TierError> {
+        let slot = |at: SlotId| (at.level, at.slab, at.slot);
+        Ok(match request {
+            Request::Attach { version, tiers } => self.attach(number, version, &tiers, received, fds)?,
+            Request::Place { data_set, wanted } => {
+                let wanted: Vec<_> =
+                    wanted.into_iter().map(|(chunk, level)| (ChunkId(chunk), level)).collect();
+                let placed = self.cache.place(data_set, &wanted);
+                Answer::Placed { slots: placed.into_iter().map(|placed| placed.map(slot)).collect() }
+            }
+            Request::Publish { data_set, copied } => {
+                let copied: Vec<_> = copied.into_iter().map(Copied::from).collect();
+                self.cache.publish(data_set, &copied);
+                Answer::Done
+            }
+            Request::Sums { data_set, chunk } => match self.cache.sums(data_set, ChunkId(chunk)) {
+                Some((at, sums)) => Answer::Sums { at: Some(slot(at)), sums },
+                None => Answer::Sums { at: None, sums: Vec::new() },
+            },
+            Request::Verified { data_set, chunk, good } => {
+                self.cache.verified(data_set, ChunkId(chunk), Pieces(good));
+                Answer::Done
+            }
+            Request::LevelFailed { level } => {
+                self.cache.level_failed(level);
+                Answer::Done
+            }
+            Request::Usage => Answer::Usage {
+                levels: self.cache.usage(),
+                clients: self.clients.values().filter(|client| !client.data_sets.is_empty()).count() as u32,
+                pid: std::process::id(),
+            },
+            Request::Clear => Answer::Cleared { bytes: self.cache.clear() },
+            Request::Stop => {
+                self.is_stopped = !self.cache.is_used();
+                Answer::Done
+            }
+        })
+    }
+
+    fn attach(
+        &mut self,
+        number: u64,
+        version: u32,
+        tiers: &[TierSpec],
+        received: Vec<OwnedFd>,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<Answer, TierError> {
+        let wrong =
+            |expected: String, found: String| TierError::Protocol { attempt: "attach", expected, found };
+        if version != VERSION {
+            return Err(wrong(format!("version {VERSION}"), format!("version {version}")));
+        }
+        let [pidfd, sources]: [OwnedFd; 2] = received.try_into().map_err(|fds: Vec<_>| {
+            wrong("a pidfd and memory".into(), format!("{} descriptors", fds.len()))
+        })?;
+        let sources = sources_from(Map::read_only(&sources)?.bytes())
+            .map_err(|found| wrong("a list of sources".into(), found))?;
+        let mut numbers = Vec::new();
+        for spec in tiers {
+            numbers.push(self.level(spec)?);
+        }
+        let attached = self.cache.attach(sources, &numbers)?;
+        let client = self.clients.get_mut(&number).expect("it has just asked");
+        client.data_sets.push(attached.data_set);
+        client.pidfd = Some(pidfd);
+        let data_set = self.cache.data_set(attached.data_set).expect("it was just attached");
+        let duplicate = |fd: BorrowedFd<'_>| {
+            fd.try_clone_to_owned().map_err(TierError::io("", "duplicate a descriptor of the tier daemon"))
+        };
+        fds.push(duplicate(data_set.table.descriptor())?);
+        fds.push(duplicate(data_set.table.claims().descriptor())?);
+        let mut levels = Vec::new();
+        for level in &numbers {
+            let slabs = self.levels.values().find(|open| open.number == *level).expect("levels are open");
+            fds.push(duplicate(slabs.slabs.as_fd())?);
+            levels.push(AttachedLevel {
+                number: *level,
+                name: self.cache.level_name(*level).to_owned(),
+                slots: attached.slots[usize::from(*level)],
+                is_memory: self.cache.level_parts(*level).storage.is_memory(),
+            });
+        }
+        Ok(Answer::Attached(Attachment {
+            data_set: attached.data_set,
+            chunks: data_set.chunks(),
+            levels,
+            copied_chunks: attached.copied_chunks,
+            warnings: Vec::new(),
+        }))
+    }
+
+    /// The number of a level, which is opened where it is not open.
+    fn level(&mut self, spec: &TierSpec) -> Result<u8, TierError> {
+        let opened = TierDirectory::open(spec)?;
+        if let Some(known) = self.levels.get(&opened.identity) {
+            self.cache.set_quota(known.number, spec.bytes);
+            return Ok(known.number);
+        }
+        let name = spec.path.display().to_string();
+        let Some(lock) = opened.try_lock()? else {
+            return Err(TierError::Tier {
+                tier: name,
+                problem: "another daemon uses it".into(),
+                hint: "give each node a directory of its own".into(),
+            });
+        };
+        let failed = |action| TierError::io(&opened.path, action);
+        let slabs = opened.slabs.try_clone().map_err(failed("open the slabs"))?;
+        let storage = SlabFiles::new(opened.slabs).map_err(failed("inspect the file system"))?;
+        let parts = LevelParts {
+            name,
+            path: opened.path.clone(),
+            directory: opened.directory,
+            storage: Arc::new(storage),
+            quota_bytes: spec.bytes,
+            is_read_only: opened.is_read_only,
+            keep: spec.keep,
+        };
+        let number = self.cache.add_level(parts)?;
+        self.levels.insert(opened.identity, OpenLevel { number, slabs, _lock: lock });
+        Ok(number)
+    }
+}
+
+/// The boot id of the machine; 0 where it is not known: then no copy of an earlier daemon is used
+/// without a look.
+fn boot_id() -> u128 {
+    let text = std::fs::read_to_string(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or(0)
+}

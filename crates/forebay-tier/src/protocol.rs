@@ -1,0 +1,154 @@
+//! Messages between clients and the tier daemon: JSON in packets, with descriptors beside them.
+//!
+//! A client sends one request at a time and waits for its answer. The list of sources, which may be
+//! long, travels in sealed memory.
+
+use serde::{Deserialize, Serialize};
+
+use crate::chunk::ChunkId;
+use crate::daemon::DataSetId;
+use crate::entry::SlotId;
+use crate::log::PieceSum;
+use crate::offer::Copied;
+use crate::source::{Source, SourceKey};
+use crate::spec::TierSpec;
+
+/// Version of the messages.
+pub(crate) const VERSION: u32 = 1;
+
+/// What a client asks for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// Use a data set. Descriptors: the client's pidfd, and sealed memory with its sources as JSON
+    /// (`Vec<Source>`).
+    Attach { version: u32, tiers: Vec<TierSpec> },
+    /// Find slots for chunks, each on its level.
+    Place { data_set: DataSetId, wanted: Vec<(u64, u8)> },
+    /// Publish copies that stand in their slots.
+    Publish { data_set: DataSetId, copied: Vec<CopiedMessage> },
+    /// Tell what must be compared before the copy of a chunk is used.
+    Sums { data_set: DataSetId, chunk: u64 },
+    /// These pieces of an unverified chunk are right.
+    Verified { data_set: DataSetId, chunk: u64, good: u16 },
+    /// A level fails.
+    LevelFailed { level: u8 },
+    /// Tell what the levels hold.
+    Usage,
+    /// Delete what nobody uses.
+    Clear,
+    /// End, unless a client uses a data set.
+    Stop,
+}
+
+/// What the daemon answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// Descriptors: the table, the claims, and the slab directory of each level.
+    Attached(Attachment),
+    /// A slot for each chunk, where there is one.
+    Placed { slots: Vec<Option<(u8, u32, u16)>> },
+    /// Checksums of an unverified chunk; none if it is verified by now, or gone.
+    Sums { at: Option<(u8, u32, u16)>, sums: Vec<PieceSum> },
+    /// What the levels hold.
+    Usage { levels: Vec<LevelUsage>, clients: u32, pid: u32 },
+    /// Space that was given back \[bytes\].
+    Cleared { bytes: u64 },
+    /// It is done.
+    Done,
+    /// It cannot be done.
+    Refused { tier: String, problem: String, hint: String },
+}
+
+/// What a client needs to use a data set.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Attachment {
+    pub(crate) data_set: DataSetId,
+    pub(crate) chunks: u64,
+    /// The client's tiers, in its order.
+    pub(crate) levels: Vec<AttachedLevel>,
+    /// Chunks that have a copy already.
+    pub(crate) copied_chunks: u64,
+    /// What should be told to the user.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// One tier of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachedLevel {
+    /// Its number in entries of the table.
+    pub number: u8,
+    /// As the user calls it.
+    pub name: String,
+    /// Slots that the data set may fill.
+    pub slots: u64,
+    /// Whether it is memory.
+    pub is_memory: bool,
+}
+
+/// [`Copied`], as it travels.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct CopiedMessage {
+    chunk: u64,
+    at: (u8, u32, u16),
+    sums: Vec<PieceSum>,
+}
+
+impl From<&Copied> for CopiedMessage {
+    fn from(copied: &Copied) -> Self {
+        let SlotId { level, slab, slot } = copied.at;
+        Self { chunk: copied.chunk.0, at: (level, slab, slot), sums: copied.sums.clone() }
+    }
+}
+
+impl From<CopiedMessage> for Copied {
+    fn from(CopiedMessage { chunk, at: (level, slab, slot), sums }: CopiedMessage) -> Self {
+        Self { chunk: ChunkId(chunk), at: SlotId { level, slab, slot }, sums }
+    }
+}
+
+/// What a level holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LevelUsage {
+    /// As the user calls it.
+    pub name: String,
+    /// Its directory.
+    pub path: String,
+    /// What it may take \[bytes\].
+    pub quota_bytes: u64,
+    /// What its slabs take \[bytes\].
+    pub taken_bytes: u64,
+    /// Its slabs.
+    pub slabs: u64,
+    /// Whether it is memory.
+    pub is_memory: bool,
+    /// `open`, `full` or `out`.
+    pub state: String,
+    /// The sources that it has copies of.
+    pub sources: Vec<SourceUsage>,
+}
+
+/// What a level holds of a source.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SourceUsage {
+    /// Where the source was.
+    pub path: String,
+    /// Its key.
+    pub key: SourceKey,
+    /// Its size \[bytes\].
+    pub bytes: u64,
+    /// Chunks that have a copy here.
+    pub chunks: u64,
+    /// Their pieces.
+    pub pieces: u64,
+    /// When it was last used [s since 1970].
+    pub used_unix_s: u64,
+    /// Whether a client uses it now.
+    pub is_used: bool,
+}
+
+/// The sources of a data set, as they travel in sealed memory.
+pub(crate) fn sources_from(bytes: &[u8]) -> Result<Vec<Source>, String> {
+    serde_json::from_slice(bytes).map_err(|error| error.to_string())
+}

@@ -1,0 +1,263 @@
+//! The files of a data set, with copies in tiers in front of them.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay_io::{At, Descriptor, FileIo, LevelId, LevelSet, ShardFiles, Span, pread_span};
+
+use crate::chunk::{CHUNK_BYTES, ChunkId, Pieces};
+use crate::chunk_map::{ChunkMap, Geometry};
+use crate::client::{Attached, Client, DaemonAddress};
+use crate::copy_buffers::CopyBuffers;
+use crate::entry::{Entry, SlotId};
+use crate::error::TierError;
+use crate::health::{Action, Health};
+use crate::log::PieceSum;
+use crate::offer::{Copied, Publisher};
+use crate::source::{Source, SourceState};
+use crate::source_watch::SourceWatch;
+use crate::spec::TierOptions;
+use crate::table::LevelState;
+use crate::writer::Writer;
+
+/// Which tier a chunk is to be copied to: its place in the user's list.
+pub type Placement = Arc<dyn Fn(ChunkId) -> Option<u8> + Send + Sync>;
+
+/// How a process uses tiers.
+pub struct TierSetup {
+    /// The tiers and how copies are made.
+    pub options: TierOptions,
+    /// The sources, in the order of the files.
+    pub sources: Vec<Source>,
+    /// What the files were when the sources were named; empty for files of one sample each.
+    pub states: Vec<SourceState>,
+    /// The daemon.
+    pub daemon: DaemonAddress,
+    /// Memory for copies on their way \[bytes\]; 0: this process makes no copies.
+    pub buffer_bytes: usize,
+}
+
+/// See the module header.
+pub struct TieredFiles {
+    pub(crate) files: Arc<ShardFiles>,
+    pub(crate) client: Arc<Client>,
+    pub(crate) map: ChunkMap,
+    pub(crate) watch: Arc<SourceWatch>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) placement: Placement,
+    pub(crate) copies: Option<Copies>,
+    pub(crate) counters: TierCounters,
+}
+
+/// What a process needs to make copies.
+pub(crate) struct Copies {
+    pub(crate) buffers: Arc<CopyBuffers>,
+    pub(crate) writer: Writer,
+}
+
+/// What the copies of a process have come to.
+#[derive(Default)]
+pub(crate) struct TierCounters {
+    pub(crate) copied_bytes: Arc<AtomicU64>,
+    pub(crate) skipped_bytes: AtomicU64,
+}
+
+impl TieredFiles {
+    /// Attaches to the tier daemon.
+    ///
+    /// # Errors
+    /// A tier cannot be used, the daemon does not start, or the sizes of files are not known.
+    pub fn attach(
+        files: Arc<ShardFiles>,
+        map: ChunkMap,
+        setup: TierSetup,
+        placement: impl FnOnce(&Attached) -> Placement,
+    ) -> Result<Self, TierError> {
+        let TierSetup { options, sources, states, daemon, buffer_bytes } = setup;
+        let names: Vec<String> = options.tiers.iter().map(|tier| tier.path.display().to_string()).collect();
+        let client = Client::attach(options.tiers, sources, daemon)?;
+        let attached = client.attached();
+        if attached.table.chunks() != map.chunks() {
+            return Err(TierError::Protocol {
+                attempt: "attach",
+                expected: format!("{} chunks", map.chunks()),
+                found: format!("{} chunks", attached.table.chunks()),
+            });
+        }
+        let health = Health::new(&names);
+        let counters = TierCounters::default();
+        let copies = match buffer_bytes {
+            0 => None,
+            bytes => {
+                let publisher = DaemonPublisher {
+                    client: Arc::clone(&client),
+                    copied_bytes: Arc::clone(&counters.copied_bytes),
+                };
+                let writer = Writer::start(
+                    options.copy_threads as usize,
+                    options.copy_bytes as usize,
+                    attached.storages.clone(),
+                    Arc::new(publisher),
+                    Arc::clone(&health),
+                )?;
+                Some(Copies { buffers: CopyBuffers::new(bytes), writer })
+            }
+        };
+        let watch = Arc::new(SourceWatch::new(Arc::clone(&files), &states));
+        let placement = placement(&attached);
+        Ok(Self { files, client, map, watch, health, placement, copies, counters })
+    }
+
+    /// What is known since this process attached.
+    #[must_use]
+    pub fn attached(&self) -> Arc<Attached> {
+        self.client.attached()
+    }
+
+    /// Bytes of copies that this process has published \[bytes\].
+    #[must_use]
+    pub fn copied_bytes(&self) -> u64 {
+        self.counters.copied_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that this process should have copied and did not \[bytes\].
+    #[must_use]
+    pub fn skipped_bytes(&self) -> u64 {
+        self.counters.skipped_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes what should be told to the user.
+    pub fn take_warnings(&self) -> Vec<String> {
+        let mut warnings = self.health.take_warnings();
+        warnings.extend(self.watch.take_warnings());
+        warnings
+    }
+
+    /// Waits until all copies that were offered are published; false if that takes too long.
+    #[must_use]
+    pub fn finish_copies(&self, within: Duration) -> bool {
+        self.copies.as_ref().is_none_or(|copies| copies.writer.finish(within))
+    }
+
+    /// What a chunk's pieces are, and where: those that can be read now.
+    pub(crate) fn present(
+        &self,
+        attached: &Attached,
+        geometry: &Geometry,
+    ) -> Option<(usize, SlotId, Pieces)> {
+        let entry = match attached.table.get(geometry.chunk) {
+            Entry::Absent | Entry::Unverified { .. } => return None,
+            Entry::Present { at, pieces } => (at, pieces),
+        };
+        let place = attached.place_of(entry.0.level)?;
+        let is_used = attached.table.level(entry.0.level) != LevelState::Out
+            && self.health.state(place as u8) != LevelState::Out;
+        is_used.then_some((place, entry.0, entry.1))
+    }
+
+    /// Compares the checksums of a chunk that was copied before the machine was started.
+    pub(crate) fn verify(&self, attached: &Attached, chunk: ChunkId) {
+        let Ok(Some((at, sums))) = self.client.sums(chunk) else { return };
+        let storage = &attached.storages[usize::from(at.level)];
+        let slot = u64::from(at.slot) * CHUNK_BYTES;
+        let is_right = |sum: &PieceSum| {
+            let mut bytes = vec![0; sum.bytes as usize];
+            let read = storage.read(at.slab, slot + u64::from(sum.start), &mut bytes);
+            read.is_ok() && crc32c::crc32c(&bytes) == sum.crc
+        };
+        let good = sums
+            .iter()
+            .filter(|sum| sum.is_valid() && is_right(sum))
+            .fold(Pieces::NONE, |good, sum| good.union(Pieces(1 << sum.piece)));
+        let _ = self.client.verified(chunk, good);
+    }
+
+    /// The span of a copy that has the byte at `at`, if there is one.
+    fn copy_span(&self, at: At, length: usize, left_out: LevelSet) -> Option<Span<'_>> {
+        if !self.watch.is_usable(at.shard) {
+            return None;
+        }
+        let (geometry, start) = self.map.locate(at)?;
+        let attached = self.client.attached();
+        let (place, slot, pieces) = self.present(&attached, &geometry)?;
+        let level = LevelId::copy(place);
+        if left_out.contains(level) {
+            return None;
+        }
+        let piece = geometry.piece_at(start);
+        let run = pieces.runs().find(|run| run.contains(&piece))?;
+        let length = (geometry.bytes_of(&run).end - start).min(length as u64);
+        let storage = &attached.storages[place];
+        // A slab that is gone is no failure: its data set was not in use for a moment.
+        let descriptor =
+            storage.open(slot.slab, at.direct).or_else(|_| storage.open(slot.slab, false)).ok()?;
+        let offset = u64::from(slot.slot) * CHUNK_BYTES + start;
+        let descriptor = Descriptor::Shared(descriptor);
+        Some(Span { source: at, level, descriptor, offset, length: length as usize })
+    }
+}
+
+impl FileIo for TieredFiles {
+    fn files(&self) -> &ShardFiles {
+        &self.files
+    }
+
+    fn span(&self, at: At, length: usize, left_out: LevelSet) -> io::Result<Span<'_>> {
+        match self.copy_span(at, length, left_out) {
+            Some(span) => Ok(span),
+            None => self.files.source_span(at, length),
+        }
+    }
+
+    fn copy_failed(&self, level: LevelId, _: At, error: &io::Error) {
+        let Some(place) = level.copy_number() else { return };
+        if self.health.failed(place as u8, Action::Read, error) {
+            self.client.level_failed(place as u8);
+        }
+    }
+
+    fn pread(&self, span: &Span<'_>, head: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
+        let begun = Instant::now();
+        let mark = span.level.copy_number().map(|place| self.health.begin_read(place as u8));
+        let answer = pread_span(span, head, into);
+        let bytes = answer.as_ref().map_or(0, |bytes| *bytes as u64);
+        match mark {
+            Some(mark) => mark.end(bytes),
+            None => self.health.read(None, bytes, begun.elapsed()),
+        }
+        answer
+    }
+}
+
+/// Publishes the copies of this process through the daemon.
+struct DaemonPublisher {
+    client: Arc<Client>,
+    copied_bytes: Arc<AtomicU64>,
+}
+
+impl Publisher for DaemonPublisher {
+    fn place(&self, wanted: &[(ChunkId, u8)]) -> Result<Vec<Option<SlotId>>, TierError> {
+        self.client.place(wanted)
+    }
+
+    fn publish(&self, copied: &[Copied]) -> Result<(), TierError> {
+        self.client.publish(copied)?;
+        let attached = self.client.attached();
+        for copy in copied {
+            attached.claims.release(copy.chunk, copy.numbers());
+            let bytes = copy.sums.iter().map(|sum| u64::from(sum.bytes)).sum();
+            self.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn give_up(&self, chunk: ChunkId, pieces: Pieces) {
+        self.client.attached().claims.release(chunk, pieces);
+    }
+
+    fn level_failed(&self, level: u8) {
+        self.client.level_failed(level);
+    }
+}
