@@ -1,9 +1,9 @@
 //! Placement: which chunks of a data set the storage tiers keep, and in which level.
 //!
 //! How it works, in order:
-//! 1. A permutation π of the chunks, keyed by the data set, gives each chunk a rank.
-//! 2. Level 0 keeps the chunks whose rank is below its slots, level 1 those whose rank is below the
-//!    slots of both, and so on. Ranks beyond all slots stay at the source.
+//! 1. A permutation π of the chunks, keyed by the data set, gives each chunk a position.
+//! 2. Level 0 keeps the chunks whose position is below its slots, level 1 those whose position is
+//!    below the slots of both, and so on. The chunks beyond all slots stay at the source.
 //! 3. Several nodes that share a data set would all keep the same chunks. There each node applies
 //!    its placement only to chunks that it reads. A node that reads a share t of the chunks per
 //!    epoch divides the edges of its levels by t ([`Placement::for_reads`]). It then fills its
@@ -64,7 +64,7 @@ pub enum PlacementError {
 #[serde(try_from = "Numbers", into = "Numbers")]
 pub struct Placement {
     numbers: Numbers,
-    ranks: Permutation,
+    positions: Permutation,
 }
 
 /// What defines a placement, and all that travels between processes.
@@ -74,7 +74,7 @@ struct Numbers {
     chunks: u64,
     /// Key of the permutation.
     key: u64,
-    /// For each level the rank from which its chunks end; ascending, at most `chunks`.
+    /// For each level the position before which its chunks end; ascending, at most `chunks`.
     edges: Vec<u64>,
 }
 
@@ -110,9 +110,9 @@ impl Placement {
         if chunk >= *chunks || self.placed() == 0 {
             return None;
         }
-        // Where level 0 keeps all chunks, the rank does not matter.
-        let rank = if edges[0] == *chunks { 0 } else { self.ranks.at(chunk) };
-        let level = edges.partition_point(|edge| *edge <= rank);
+        // Where level 0 keeps all chunks, the position does not matter.
+        let position = if edges[0] == *chunks { 0 } else { self.positions.at(chunk) };
+        let level = edges.partition_point(|edge| *edge <= position);
         (level < edges.len()).then_some(level as u8)
     }
 
@@ -171,8 +171,8 @@ impl TryFrom<Numbers> for Placement {
             }
             least = *edge;
         }
-        let ranks = Permutation::new(Key::new(key, Purpose::Placement), chunks);
-        Ok(Self { numbers, ranks })
+        let positions = Permutation::new(Key::new(key, Purpose::Placement), chunks);
+        Ok(Self { numbers, positions })
     }
 }
 

@@ -119,10 +119,9 @@ struct Filling {
 
 impl TierForecast<'_> {
     /// What each epoch reads, from the first one on; without end.
-    pub fn epochs(&self) -> impl Iterator<Item = EpochBytes> {
+    pub fn epochs(self) -> impl Iterator<Item = EpochBytes> {
         let mut levels = self.filling();
-        let forecast = *self;
-        std::iter::repeat_with(move || forecast.epoch(&mut levels))
+        std::iter::repeat_with(move || self.epoch(&mut levels))
     }
 
     /// Share of the chunks that a node touches in an epoch, to be given to the placement.
@@ -180,20 +179,25 @@ impl TierForecast<'_> {
         EpochBytes { source: source.max(0.0) * bytes, levels: delivered }
     }
 
-    /// The fewest epochs over which copying reads fewer bytes from the source than reading each
-    /// epoch from there, by a hundredth of what the levels have room for at least; `None` where it
-    /// does not within `most` epochs.
+    /// The fewest epochs over which further copies save more source bytes than they cost, by a
+    /// hundredth of what they hold at least; `None` where they do not within `most` epochs. Where
+    /// there is no room for further ones, they cost nothing.
     #[must_use]
     pub fn pays_from(&self, most: u64) -> Option<u64> {
         /// Small samples in `shuffle` break even after W epochs; rounding must not decide there.
         const LEAST_GAIN: f64 = 0.01;
-        let data = self.data_bytes as f64;
+        /// Rounding errors of a gain, in data sets.
+        const ROUNDING: f64 = 1e-9;
+        let data = self.data_bytes.max(1) as f64;
         let slots = self.levels.iter().map(|level| level.slots as f64).sum::<f64>();
-        let room = slots / self.chunks.max(1) as f64;
+        let held = self.levels.iter().map(|level| level.held_bytes as f64).sum::<f64>();
+        let room = ((slots / self.chunks.max(1) as f64).min(1.0) - held / data).max(0.0);
+        let copying = Self { copies: true, ..*self }.epochs();
+        let resting = Self { copies: false, ..*self }.epochs();
         let mut gain = 0.0;
-        (1..=most).zip(Self { copies: true, ..*self }.epochs()).find_map(|(epochs, bytes)| {
-            gain += data - bytes.source;
-            (gain > LEAST_GAIN * data * room.min(1.0)).then_some(epochs)
+        (1..=most).zip(resting.zip(copying)).find_map(|(epochs, (resting, copying))| {
+            gain += (resting.source - copying.source) / data;
+            (gain + ROUNDING >= LEAST_GAIN * room).then_some(epochs)
         })
     }
 

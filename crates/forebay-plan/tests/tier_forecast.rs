@@ -393,3 +393,31 @@ fn a_tier_saves_no_more_time_than_a_run_has_waited() {
         assert!(first.source_bytes.abs() < 1e-3 && first.seconds < 1e-6, "{first:?}");
     }
 }
+
+#[test]
+fn groups_of_whole_chunks_are_read_once_in_the_first_epoch() {
+    let kind = Kind::Group { samples: 8, window: 4 };
+    let case = Case { kind, nodes: 4, samples: 16_000, sample_bytes: 128, batch: 32 };
+    let levels = case.levels(&[0.25]);
+    let data = case.data_bytes() as f64;
+    let first = case.forecast(&levels).epochs().next().unwrap();
+    assert!((first.source / data - 1.0).abs() < 1e-9, "{first:?}");
+    let (found, content) = simulate(&case, &levels, 0..4);
+    // Two lanes share a group at each of their borders.
+    assert!(found[0].source / data < 1.01, "{found:?}");
+    assert!(content[0].held_chunks as f64 > 0.97 * levels[0].slots as f64, "{content:?}");
+    assert_close(&case, &found, case.forecast(&levels).epochs(), 0.03);
+}
+
+#[test]
+fn what_is_cached_already_does_not_pay_for_further_copies() {
+    let case = Case { kind: Kind::Shuffle, nodes: 4, samples: 300_000, sample_bytes: 7, batch: 250 };
+    let mut levels = case.levels(&[0.5]);
+    let empty = case.forecast(&levels).pays_from(100);
+    levels[0].held_chunks = levels[0].slots / 2;
+    levels[0].held_bytes = levels[0].held_chunks * CHUNK;
+    assert_eq!(case.forecast(&levels).pays_from(100), empty);
+    levels[0].held_chunks = levels[0].slots;
+    levels[0].held_bytes = levels[0].held_chunks * CHUNK;
+    assert_eq!(case.forecast(&levels).pays_from(100), Some(1), "a full level");
+}
