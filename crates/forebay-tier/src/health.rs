@@ -248,8 +248,8 @@ fn effect(action: Action, error: &io::Error) -> Option<LevelState> {
     match (error.raw_os_error(), action) {
         // The process lacks memory, descriptors or time.
         (Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE), _) => None,
-        // EFBIG is RLIMIT_FSIZE of the process. Space is reserved before it is written, so ENOSPC of
-        // a write means that the level does not keep what it reserves.
+        // EFBIG is RLIMIT_FSIZE of the process. Space is reserved before it is written, so ENOSPC
+        // of a write means that the level does not keep what it reserves.
         (Some(libc::ENOSPC | libc::EDQUOT), Action::Allocate) | (Some(libc::EROFS | libc::EFBIG), _) => {
             Some(LevelState::Full)
         }
@@ -463,7 +463,32 @@ mod tests {
         assert!(!health.is_reading(1) && health.begin_read(9).place.is_none());
     }
 
+    /// Any request and its outcome.
+    fn any_event() -> impl Strategy<Value = (Option<u8>, u64, u64, Option<(Action, i32)>)> {
+        let action = prop::sample::select(vec![Action::Read, Action::Write, Action::Allocate]);
+        let number = prop::sample::select(vec![libc::ENOSPC, libc::EROFS, libc::EINTR, libc::EIO]);
+        let failure = prop::option::weighted(0.02, (action, number));
+        (prop::option::of(0..3_u8), any::<u64>(), any::<u64>(), failure)
+    }
+
     proptest! {
+        #[test]
+        fn states_only_get_worse_and_each_level_warns_once(events in prop::collection::vec(any_event(), 0..900)) {
+            let health = health();
+            let (mut before, mut warnings) = ([LevelState::Open; 2], Vec::new());
+            for (level, bytes, took_ns, failure) in events {
+                health.read(level, bytes, Duration::from_nanos(took_ns));
+                if let Some((action, number)) = failure {
+                    health.failed(level.unwrap_or(0), action, &error(number));
+                }
+                let now = [health.state(0), health.state(1)];
+                prop_assert!(now.iter().zip(before).all(|(now, before)| *now as u8 >= before as u8));
+                before = now;
+                warnings.extend(health.take_warnings());
+            }
+            prop_assert_eq!(warnings.len(), before.iter().filter(|state| **state == LevelState::Out).count());
+        }
+
         #[test]
         fn a_packed_time_keeps_its_value(took_ns in 0_u64..1 << 40, units in 1_u64..1 << 24) {
             let time = ReadTime { took_ns, bytes: units * PACKED_BYTES };

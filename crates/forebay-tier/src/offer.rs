@@ -85,8 +85,8 @@ impl Copied {
 
 /// Allocates slots and makes copies known: the daemon, as a client sees it.
 ///
-/// Each claim that was offered ends exactly once: [`Publisher::publish`] succeeds with it, or
-/// [`Publisher::give_up`] is called.
+/// Levels are numbered as in the writer's list, also in slots. Each claim that was offered ends
+/// exactly once: [`Publisher::publish`] succeeds with it, or [`Publisher::give_up`] is called.
 pub trait Publisher: Send + Sync {
     /// Slots for chunks in levels, in the order of `wanted`; `None` if a level has no room. A chunk
     /// that has a slot keeps it, also if it is wanted twice.

@@ -59,7 +59,7 @@ pub struct Writer {
 }
 
 struct Shared {
-    block_bytes: usize,
+    limits: Limits,
     levels: Vec<Level>,
     publisher: Arc<dyn Publisher>,
     health: Arc<Health>,
@@ -67,6 +67,17 @@ struct Shared {
     reads: AtomicUsize,
     queue: Mutex<Queue>,
     changed: Condvar,
+}
+
+/// Bounds that tests set lower.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Of one request \[bytes\].
+    block_bytes: usize,
+    /// Of dirty pages: `flush.rs` \[bytes\].
+    part_bytes: u64,
+    /// See [`STUCK`].
+    stuck: Duration,
 }
 
 struct Level {
@@ -106,20 +117,20 @@ impl Writer {
         publisher: Arc<dyn Publisher>,
         health: Arc<Health>,
     ) -> Result<Self, TierError> {
-        Self::start_flushing(threads, block_bytes, levels, publisher, health, PART_BYTES)
+        let limits = Limits { block_bytes: block_bytes.max(1), part_bytes: PART_BYTES, stuck: STUCK };
+        Self::start_within(limits, threads, levels, publisher, health)
     }
 
-    fn start_flushing(
+    fn start_within(
+        limits: Limits,
         threads: usize,
-        block_bytes: usize,
         levels: Vec<Arc<dyn LevelStorage>>,
         publisher: Arc<dyn Publisher>,
         health: Arc<Health>,
-        part_bytes: u64,
     ) -> Result<Self, TierError> {
-        let level = |storage| Level { storage, dirty: DirtyParts::new(part_bytes) };
+        let level = |storage| Level { storage, dirty: DirtyParts::new(limits.part_bytes) };
         let shared = Arc::new(Shared {
-            block_bytes: block_bytes.max(1),
+            limits,
             levels: levels.into_iter().map(level).collect(),
             publisher,
             health,
@@ -197,7 +208,10 @@ impl Drop for Writer {
         };
         self.shared.changed.notify_all();
         self.shared.end(rest.into(), |_| {});
-        let running = self.shared.wait_while(self.shared.lock(), STUCK, |queue| queue.running > 0).running;
+        let running = self
+            .shared
+            .wait_while(self.shared.lock(), self.shared.limits.stuck, |queue| queue.running > 0)
+            .running;
         if running > 0 {
             tracing::warn!(running, "threads that copy to tiers hang in a system call: left behind");
             return;
@@ -258,14 +272,14 @@ impl Shared {
             if queue.stopping {
                 return None;
             }
+            // The other threads get their share of what is queued.
+            let share = queue.offers.len().div_ceil(queue.running);
             let mut batch = Vec::new();
             let mut bytes = 0;
-            while let Some(offer) = queue.offers.pop_front() {
+            while batch.len() < share && bytes < BATCH_BYTES {
+                let Some(offer) = queue.offers.pop_front() else { break };
                 bytes += offer.buffer.len();
                 batch.push(offer);
-                if bytes >= BATCH_BYTES {
-                    break;
-                }
             }
             if !batch.is_empty() {
                 return Some(batch);
@@ -390,7 +404,7 @@ impl Shared {
         };
         for run in task.chunk.pieces.chunk_by(follows) {
             let mut offset = u64::from(at.slot) * CHUNK_BYTES + u64::from(run[0].start);
-            for block in buffer[run[0].at..run[run.len() - 1].end()].chunks(self.block_bytes) {
+            for block in buffer[run[0].at..run[run.len() - 1].end()].chunks(self.limits.block_bytes) {
                 self.write_block(at, offset, block, rest_until)?;
                 offset += block.len() as u64;
             }
@@ -475,6 +489,8 @@ mod tests {
         /// Whether it was the end of a flush, slab, offset, bytes.
         flushes: Mutex<Vec<(bool, u32, u64, u64)>>,
         longest_write: AtomicUsize,
+        /// While this is held, no write returns.
+        gate: Mutex<()>,
     }
 
     impl LevelStorage for Memory {
@@ -503,6 +519,7 @@ mod tests {
         fn write(&self, slab: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
             self.script.storage_call()?;
             self.longest_write.fetch_max(bytes.len(), Ordering::Relaxed);
+            drop(self.gate.lock());
             let mut slabs = self.slabs.lock().unwrap();
             let slab = slabs.entry(slab).or_insert_with(|| vec![0; (SLOTS_OF_SLAB * CHUNK_BYTES) as usize]);
             slab[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
@@ -618,6 +635,7 @@ mod tests {
                     slabs: Mutex::default(),
                     flushes: Mutex::default(),
                     longest_write: AtomicUsize::new(0),
+                    gate: Mutex::default(),
                 })
             };
             let levels = vec![level(true), level(false)];
@@ -634,8 +652,8 @@ mod tests {
             let health = Health::new(&["/memory".into(), "/device".into()]);
             let storages = levels.iter().map(|level| Arc::clone(level) as Arc<dyn LevelStorage>).collect();
             let publisher = Arc::clone(&daemon) as Arc<dyn Publisher>;
-            let writer =
-                Writer::start_flushing(threads, 5000, storages, publisher, Arc::clone(&health), 10_000);
+            let limits = Limits { block_bytes: 5000, part_bytes: 10_000, stuck: Duration::from_millis(10) };
+            let writer = Writer::start_within(limits, threads, storages, publisher, Arc::clone(&health));
             let (pool, offered) = (CopyBuffers::new(16 << 20), HashMap::new());
             Self { script, levels, daemon, health, pool, writer: writer.unwrap(), offered }
         }
@@ -826,6 +844,23 @@ mod tests {
         assert_eq!(daemon.given_up.lock().unwrap().len(), offered.len() / 3);
         assert!(daemon.published.lock().unwrap().is_empty());
         assert_eq!(pool.free_bytes(), 16 << 20);
+    }
+
+    #[test]
+    fn a_thread_that_hangs_is_left_behind_and_ends_its_claims_later() {
+        let mut setup = Setup::new(2, 100, 0, Fault::None);
+        let (level, daemon) = (Arc::clone(&setup.levels[1]), Arc::clone(&setup.daemon));
+        let gate = level.gate.lock().unwrap();
+        setup.offer(&[(0, 1, pieces()), (1, 1, pieces())], true);
+        until(|| level.longest_write.load(Ordering::Relaxed) > 0);
+        let Setup { writer, pool, .. } = setup;
+        drop(writer);
+        assert!(daemon.given_up.lock().unwrap().is_empty() && pool.free_bytes() < 16 << 20);
+        drop(gate);
+        until(|| pool.free_bytes() == 16 << 20);
+        // The chunk under way is finished, the other is not begun.
+        assert_eq!(daemon.published.lock().unwrap().len(), 1);
+        assert_eq!(*daemon.given_up.lock().unwrap(), [(ChunkId(1), Pieces(0x8003))]);
     }
 
     #[test]
