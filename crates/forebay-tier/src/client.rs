@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::chunk::{ChunkId, Pieces};
 use crate::claims::Claims;
 use crate::daemon::{DataSetId, socket_path};
-use crate::entry::{MAX_LEVELS, SlotId};
+use crate::entry::{Entry, MAX_LEVELS, SlotId};
 use crate::error::TierError;
 use crate::log::PieceSum;
 use crate::offer::Copied;
@@ -211,7 +211,32 @@ pub struct Attached {
     pub copied_chunks: u64,
 }
 
+/// What a tier holds of a data set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Chunks that have a slot.
+    pub chunks: u64,
+    /// Pieces of them that can be read.
+    pub pieces: u64,
+}
+
 impl Attached {
+    /// What each tier holds now.
+    #[must_use]
+    pub fn held(&self) -> Vec<Held> {
+        let mut held = vec![Held::default(); self.levels.len()];
+        for chunk in 0..self.table.chunks() {
+            if let Entry::Present { at, pieces } | Entry::Unverified { at, pieces } =
+                self.table.get(ChunkId(chunk))
+                && let Some(place) = self.place_of(at.level)
+            {
+                held[place].chunks += 1;
+                held[place].pieces += u64::from(pieces.count());
+            }
+        }
+        held
+    }
+
     /// Place of a level in the client's order, by its number in the table.
     #[must_use]
     pub fn place_of(&self, number: u8) -> Option<usize> {
@@ -225,11 +250,14 @@ pub struct Client {
     sources: Vec<Source>,
     daemon: DaemonAddress,
     connection: Mutex<Link>,
+    warnings: Mutex<Vec<String>>,
     attached: RwLock<Arc<Attached>>,
 }
 
 struct Link {
     connection: Option<Connection>,
+    /// The client no longer wants a daemon.
+    is_closed: bool,
     last_try: Instant,
 }
 
@@ -243,15 +271,21 @@ impl Client {
         sources: Vec<Source>,
         daemon: DaemonAddress,
     ) -> Result<Arc<Self>, TierError> {
-        let (connection, attached) = attach(&tiers, &sources, &daemon)?;
-        let link = Link { connection: Some(connection), last_try: Instant::now() };
+        let (connection, attached, warnings) = attach(&tiers, &sources, &daemon)?;
+        let link = Link { connection: Some(connection), is_closed: false, last_try: Instant::now() };
         Ok(Arc::new(Self {
             tiers,
             sources,
             daemon,
             connection: Mutex::new(link),
+            warnings: Mutex::new(warnings),
             attached: RwLock::new(Arc::new(attached)),
         }))
+    }
+
+    /// Takes what the daemon found worth telling the user.
+    pub fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What is known since the client attached.
@@ -268,12 +302,12 @@ impl Client {
     ) -> Result<Answer, TierError> {
         let mut link = self.link();
         if link.connection.is_none() {
-            if link.last_try.elapsed() < RESTART_EVERY {
+            if link.is_closed || link.last_try.elapsed() < RESTART_EVERY {
                 return Err(TierError::Daemon { attempt, problem: "it has ended".into() });
             }
             let again = attach(&self.tiers, &self.sources, &self.daemon);
             link.last_try = Instant::now();
-            let (connection, attached) = again?;
+            let (connection, attached, _) = again?;
             tracing::info!("attached to a new tier daemon");
             link.connection = Some(connection);
             *self.attached.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(attached);
@@ -287,6 +321,13 @@ impl Client {
             link.last_try = Instant::now();
         }
         answer.map(|(answer, _)| answer)
+    }
+
+    /// Leaves the daemon. Copies that are known can still be read.
+    pub fn close(&self) {
+        let mut link = self.link();
+        link.is_closed = true;
+        link.connection = None;
     }
 
     fn link(&self) -> MutexGuard<'_, Link> {
@@ -376,7 +417,7 @@ fn attach(
     tiers: &[TierSpec],
     sources: &[Source],
     daemon: &DaemonAddress,
-) -> Result<(Connection, Attached), TierError> {
+) -> Result<(Connection, Attached, Vec<String>), TierError> {
     let connection = Connection::start(daemon)?;
     let json = serde_json::to_vec(sources).expect("sources can be written as JSON");
     let (pidfd, sources) = (own_pidfd()?, sealed_copy("forebay-tier-sources", &json)?);
@@ -410,5 +451,6 @@ fn attach(
         });
     }
     let (id, levels, copied_chunks) = (told.data_set, told.levels, told.copied_chunks);
-    Ok((connection, Attached { id, table, claims, levels, storages, places, copied_chunks }))
+    let attached = Attached { id, table, claims, levels, storages, places, copied_chunks };
+    Ok((connection, attached, told.warnings))
 }

@@ -107,6 +107,29 @@ impl TieredFiles {
         if filled.is_ok() { filled } else { read(transfers) }
     }
 
+    /// Whether a tier lacks bytes that the placement wants there, so that [`TieredFiles::fill`] would
+    /// copy them.
+    #[must_use]
+    pub fn lacks(&self, shard: ShardId, offset: u64, length: u64) -> bool {
+        if self.copies.is_none() || !self.watch.is_copyable(shard) {
+            return false;
+        }
+        let attached = self.client.attached();
+        let end = (offset + length).min(self.files.bytes(shard));
+        let mut offset = offset;
+        while offset < end {
+            let at = At { shard, offset, direct: false };
+            let Some((geometry, start)) = self.map.locate(at) else { return false };
+            let range = start..geometry.bytes.min(start + (end - offset));
+            offset += range.end - range.start;
+            let have = self.present(&attached, &geometry).map_or(Pieces::NONE, |(_, _, pieces)| pieces);
+            if !have.contains(geometry.touching(&range)) && (self.placement)(geometry.chunk).is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn fill_copying(
         &self,

@@ -41,7 +41,7 @@ mod writer;
 pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};
 pub use chunk_map::{ChunkMap, Geometry};
 pub use claims::Claims;
-pub use client::{Attached, Client, Connection, DaemonAddress};
+pub use client::{Attached, Client, Connection, DaemonAddress, Held};
 pub use copy_buffers::{CopyBuffer, CopyBuffers};
 pub use directory::TierDirectory;
 pub use entry::{Entry, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};

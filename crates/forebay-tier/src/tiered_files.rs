@@ -9,14 +9,14 @@ use forebay_io::{At, Descriptor, FileIo, LevelId, LevelSet, ShardFiles, Span, pr
 
 use crate::chunk::{CHUNK_BYTES, ChunkId, Pieces};
 use crate::chunk_map::{ChunkMap, Geometry};
-use crate::client::{Attached, Client, DaemonAddress};
+use crate::client::{Attached, Client};
 use crate::copy_buffers::CopyBuffers;
 use crate::entry::{Entry, SlotId};
 use crate::error::TierError;
 use crate::health::{Action, Health};
 use crate::log::PieceSum;
 use crate::offer::{Copied, Publisher};
-use crate::source::{Source, SourceState};
+use crate::source::SourceState;
 use crate::source_watch::SourceWatch;
 use crate::spec::TierOptions;
 use crate::table::LevelState;
@@ -27,14 +27,18 @@ pub type Placement = Arc<dyn Fn(ChunkId) -> Option<u8> + Send + Sync>;
 
 /// How a process uses tiers.
 pub struct TierSetup {
-    /// The tiers and how copies are made.
-    pub options: TierOptions,
-    /// The sources, in the order of the files.
-    pub sources: Vec<Source>,
-    /// What the files were when the sources were named; empty for files of one sample each.
+    /// The files of the data set, or what holds their bytes.
+    pub files: Arc<ShardFiles>,
+    /// The files themselves, which are watched for changes.
+    pub watched: Arc<ShardFiles>,
+    /// What they were when the sources were named; empty for files of one sample each.
     pub states: Vec<SourceState>,
-    /// The daemon.
-    pub daemon: DaemonAddress,
+    /// How the files are cut.
+    pub map: ChunkMap,
+    /// Where copies go.
+    pub placement: Placement,
+    /// How copies are made.
+    pub options: TierOptions,
     /// Memory for copies on their way \[bytes\]; 0: this process makes no copies.
     pub buffer_bytes: usize,
 }
@@ -65,19 +69,12 @@ pub(crate) struct TierCounters {
 }
 
 impl TieredFiles {
-    /// Attaches to the tier daemon.
+    /// Reads through the copies that a client knows of.
     ///
     /// # Errors
-    /// A tier cannot be used, the daemon does not start, or the sizes of files are not known.
-    pub fn attach(
-        files: Arc<ShardFiles>,
-        map: ChunkMap,
-        setup: TierSetup,
-        placement: impl FnOnce(&Attached) -> Placement,
-    ) -> Result<Self, TierError> {
-        let TierSetup { options, sources, states, daemon, buffer_bytes } = setup;
-        let names: Vec<String> = options.tiers.iter().map(|tier| tier.path.display().to_string()).collect();
-        let client = Client::attach(options.tiers, sources, daemon)?;
+    /// The daemon knows another data set, or the system refuses threads.
+    pub fn new(client: Arc<Client>, setup: TierSetup) -> Result<Self, TierError> {
+        let TierSetup { files, watched, states, map, placement, options, buffer_bytes } = setup;
         let attached = client.attached();
         if attached.table.chunks() != map.chunks() {
             return Err(TierError::Protocol {
@@ -86,6 +83,7 @@ impl TieredFiles {
                 found: format!("{} chunks", attached.table.chunks()),
             });
         }
+        let names: Vec<String> = attached.levels.iter().map(|level| level.name.clone()).collect();
         let health = Health::new(&names);
         let counters = TierCounters::default();
         let copies = match buffer_bytes {
@@ -105,8 +103,7 @@ impl TieredFiles {
                 Some(Copies { buffers: CopyBuffers::new(bytes), writer })
             }
         };
-        let watch = Arc::new(SourceWatch::new(Arc::clone(&files), &states));
-        let placement = placement(&attached);
+        let watch = Arc::new(SourceWatch::new(watched, &states));
         Ok(Self { files, client, map, watch, health, placement, copies, counters })
     }
 
@@ -139,6 +136,12 @@ impl TieredFiles {
     #[must_use]
     pub fn finish_copies(&self, within: Duration) -> bool {
         self.copies.as_ref().is_none_or(|copies| copies.writer.finish(within))
+    }
+
+    /// Makes no more copies, and leaves the daemon after those under way, or after `within`.
+    pub fn close(&self, within: Duration) {
+        let _ = self.finish_copies(within);
+        self.client.close();
     }
 
     /// What a chunk's pieces are, and where: those that can be read now.

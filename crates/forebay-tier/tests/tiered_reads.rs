@@ -10,8 +10,8 @@ use forebay_host::SocketPath;
 use forebay_io::{Access, Reader, ShardFiles, Transfer};
 use forebay_tier::daemon::Server;
 use forebay_tier::{
-    ChunkMap, DaemonAddress, Placement, Source, SourceKey, SourceState, TierOptions, TierSetup, TierSpec,
-    TieredFiles,
+    ChunkMap, Client, DaemonAddress, Placement, Source, SourceKey, SourceState, TierOptions, TierSetup,
+    TierSpec, TieredFiles,
 };
 use forebay_types::ShardId;
 use proptest::prelude::*;
@@ -97,19 +97,21 @@ impl Bed {
             keep: false,
             force: false,
         };
+        let client = Client::attach(vec![spec], sources.collect(), daemon.address()).unwrap();
+        assert!(client.attached().levels[0].slots > 0);
+        let all: Placement = Arc::new(|_| Some(0));
+        let half: Placement = Arc::new(|chunk| chunk.0.is_multiple_of(2).then_some(0));
+        let placement = if slots_are_enough { all } else { half };
         let setup = TierSetup {
-            options: TierOptions { tiers: vec![spec], ..TierOptions::default() },
-            sources: sources.collect(),
+            watched: Arc::clone(&files),
+            files,
             states,
-            daemon: daemon.address(),
+            map,
+            placement,
+            options: TierOptions::default(),
             buffer_bytes: 16 << 20,
         };
-        let all: Placement = Arc::new(|_| Some(0));
-        TieredFiles::attach(files, map, setup, |attached| {
-            assert!(attached.levels[0].slots > 0);
-            if slots_are_enough { all } else { Arc::new(|chunk| (chunk.0 % 2 == 0).then_some(0)) }
-        })
-        .unwrap()
+        TieredFiles::new(client, setup).unwrap()
     }
 
     fn read(

@@ -28,6 +28,8 @@ pub enum Wanted {
     GatherThreads,
     /// Prefaulting the staging ring; else readers fault its pages.
     Prefault,
+    /// Storage tiers; else the source alone.
+    Tiers,
 }
 
 /// A request that could not be met.

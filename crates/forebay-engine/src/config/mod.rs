@@ -8,6 +8,7 @@ mod memory;
 pub(crate) mod options;
 pub(crate) mod rules;
 pub(crate) mod strategies;
+pub(crate) mod tiers;
 
 use forebay_format::Index;
 use forebay_host as host;

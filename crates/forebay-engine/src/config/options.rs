@@ -8,6 +8,8 @@ use forebay_plan::{Kind, Last};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use forebay_tier::TierOptions;
+
 use crate::config::rules;
 use crate::error::Error;
 use crate::mesh::LinksSpec;
@@ -155,6 +157,12 @@ pub struct Options {
     /// ([`NodeSpec::launcher`](crate::rendezvous::NodeSpec::launcher)).
     #[serde(default)]
     pub launcher: Option<String>,
+    /// Storage tiers of the node.
+    #[serde(default)]
+    pub tiers: TierOptions,
+    /// The command that starts the tier daemon; it ends when the daemon listens.
+    #[serde(default)]
+    pub tier_daemon: Vec<String>,
     /// The other nodes, for the leader of a node in a job of several.
     #[serde(default)]
     pub links: Option<LinksSpec>,
@@ -177,7 +185,7 @@ fn check_values(prefix: &str, values: &Value) -> Result<(), Error> {
 }
 
 /// Options of a single rank, which are not compared.
-const OWN: [&str; 4] = ["rank", "local_rank", "launcher", "links"];
+const OWN: [&str; 5] = ["rank", "local_rank", "launcher", "links", "tier_daemon"];
 
 impl Options {
     /// Parses the options from JSON and checks what needs no data set.
@@ -213,6 +221,7 @@ impl Options {
             );
         }
         self.strategy.check()?;
+        self.check_tiers()?;
         let kind = self.kind(1, 1)?;
         if self.strategy.locate == Locate::Handoff && kind != Kind::Sequential {
             return wrong(
@@ -232,6 +241,21 @@ impl Options {
         }
         self.last()?;
         Ok(())
+    }
+
+    fn check_tiers(&self) -> Result<(), Error> {
+        let StrategyChoice { locate, access, .. } = &self.strategy;
+        let is_comparison = matches!(locate, Locate::Cursor | Locate::Handoff | Locate::Scan);
+        let found = match (is_comparison, access) {
+            _ if self.tiers.tiers.is_empty() => return Ok(()),
+            (true, _) => format!("locate={}", quoted(locate)),
+            (false, AccessChoice::Mmap) => "access=\"mmap\"".into(),
+            (false, _) => return Ok(()),
+        };
+        Err(Error::Options {
+            message: format!("tiers= with Strategy({found}), which reads the files themselves"),
+            hint: "leave tiers= out, or take another strategy".into(),
+        })
     }
 
     /// Whose loaders share one budget on a node: those of the job, or those of this process where

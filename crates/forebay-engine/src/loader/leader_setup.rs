@@ -7,12 +7,16 @@ use std::time::{Duration, Instant};
 use forebay_format::Index;
 use forebay_host as host;
 use forebay_io::{Mappings, ShardFiles};
+use forebay_plan::Order;
+use forebay_plan::config::Mapping;
+use forebay_tier::Client;
 use serde::{Deserialize, Serialize};
 
 use crate::base::fallback::{Fallback, Wanted};
 use crate::base::memory_ledger;
 use crate::config::options::{AccessChoice, Locate, Options, Readers};
 use crate::config::strategies::Strategies;
+use crate::config::tiers::{self, TierPlan};
 use crate::config::{self, Decision, Findings, Settings};
 use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::ragged_size::expansion_ratio;
@@ -36,6 +40,9 @@ pub(crate) struct Reply {
     /// All nodes, if several are linked.
     #[serde(default)]
     pub(crate) nodes: Option<Nodes>,
+    /// How the node uses its storage tiers.
+    #[serde(default)]
+    pub(crate) tiers: Option<TierPlan>,
 }
 
 /// What the leader has created: what it sends to the others, and what it keeps itself.
@@ -49,6 +56,8 @@ pub(crate) struct LeaderState {
     pub(crate) files: Arc<ShardFiles>,
     /// Time to locate the samples.
     pub(crate) seek: Duration,
+    /// The leader's connection to the tier daemon.
+    pub(crate) tiers: Option<Arc<Client>>,
 }
 
 /// Prepares the index, the settings and the memory. `address_left` is the least address space that
@@ -90,6 +99,10 @@ pub(crate) fn lead(
     }
     let share_retained = || retained.as_ref().map(|retained| retained.share()).transpose();
     let files = open_files(source, &index, options.strategy.direct == Some(true), share_retained()?)?;
+    let buffer_bytes = tiers::buffer_bytes(options, budget.left_bytes());
+    let copies_bytes = buffer_bytes * options.local_ranks.len() as u64;
+    budget.held_bytes += copies_bytes;
+    budget.lendable_bytes = budget.lendable_bytes.saturating_sub(copies_bytes);
     let mappings = match map_within_address_space(options, &index, &files, address_left) {
         Ok(mappings) => mappings,
         // A locator needs a mapping.
@@ -104,6 +117,20 @@ pub(crate) fn lead(
     let decision = config::decide(options, &index, &files, mappings.as_ref(), expansion, &budget)?;
     let Decision { settings, data, storage, fallbacks: unmet } = decision;
     fallbacks.extend(unmet);
+    let mut tiers = None;
+    if !options.tiers.tiers.is_empty() {
+        let order = decided_order(options, &index, &settings)?;
+        let in_memory = retained.is_none() && files.is_local() && settings.mapping == Mapping::Resident;
+        let decided = tiers::decide(options, source, &index, &files, &order, in_memory, buffer_bytes, caller);
+        match decided {
+            Ok(decided) => tiers = Some(decided),
+            Err(error) => {
+                let reason = tiers::unusable(&error)?;
+                caller.warn(&format!("loader \"{}\": the tiers are not used: {reason}", options.name));
+                fallbacks.push(Fallback::new(Wanted::Tiers, reason));
+            }
+        }
+    }
     for fallback in &fallbacks {
         fallback.log(&options.name);
     }
@@ -121,11 +148,23 @@ pub(crate) fn lead(
     let region = host::sealed_memfd("forebay-region", total as usize)?;
     let index = host::sealed_copy("forebay-index", &bytes)?;
     let nodes = options.links.as_ref().map(|links| links.nodes.clone());
-    let reply = Reply { settings, findings, retained: retained.is_some(), nodes };
+    let (tiers, client) = tiers.unzip();
+    let reply = Reply { settings, findings, retained: retained.is_some(), nodes, tiers };
     let reply = serde_json::to_vec(&reply).expect("settings can be written as JSON");
     let mut fds = vec![region, index];
     fds.extend(share_retained()?.into_iter().flatten());
-    Ok(LeaderState { reply, fds, share, files, seek })
+    Ok(LeaderState { reply, fds, share, files, seek, tiers: client })
+}
+
+/// The order that the settings make.
+pub(crate) fn decided_order(options: &Options, index: &Index, settings: &Settings) -> Result<Order, Error> {
+    config::make_order(
+        options,
+        index.samples(),
+        settings.group_samples,
+        settings.group_window,
+        Some(settings.lanes).filter(|_| options.order.kind == "group"),
+    )
 }
 
 /// Like [`open_mappings`], if that leaves enough address space.

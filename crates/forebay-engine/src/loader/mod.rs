@@ -28,15 +28,16 @@ use std::time::{Duration, Instant};
 
 use forebay_format::Index;
 use forebay_host::{self as host, Map, failpoint, fork};
+use forebay_io::FileIo;
 use forebay_plan::OrderState;
 use forebay_plan::config::{Mapping, ReadAhead};
 use forebay_types::{Field, Rank};
 
 use crate::base::fallback::{Fallback, Wanted};
 use crate::batch::layout::{BatchLayout, Buffers};
-use crate::config;
 use crate::config::options::{AccessChoice, Options, compare_hellos, min_address_left};
 use crate::config::strategies::Strategies;
+use crate::config::tiers;
 use crate::dataset::IndexedDataset;
 use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::shuffle_quality::ShuffleQuality;
@@ -45,7 +46,7 @@ use crate::host::Host;
 use crate::host::offload::offload;
 use crate::loader::arbiter_threads::ArbiterThreads;
 use crate::loader::creation::{CancellableHost, Creation};
-use crate::loader::leader_setup::{Reply, lead};
+use crate::loader::leader_setup::{Reply, decided_order, lead};
 use crate::loader::liveness::FailureDetector;
 use crate::mesh::{FailureSink, Listener};
 use crate::pipeline::bad_samples::BadSamples;
@@ -163,7 +164,7 @@ impl Engine {
         let fingerprint = source.dataset().fingerprint();
         let (what, limit_s) = (format!("loader \"{}\" is made", options.name), options.timeout_s);
         let mut failure = None;
-        let (mut share, mut opened) = (None, None);
+        let (mut share, mut opened, mut client) = (None, None, None);
         let mut seek = Duration::ZERO;
         let lead = |hellos: &[Vec<u8>], dead: Dead<'_>| {
             let cancellable = CancellableHost::new(caller, creation, dead);
@@ -182,6 +183,7 @@ impl Engine {
                 .and_then(|state| creation.agree(&options, &cancellable).map(|()| state))
                 .map(|state| {
                     (share, opened, seek) = (Some(state.share), Some(state.files), state.seek);
+                    client = state.tiers;
                     (state.reply, state.fds)
                 })
                 .map_err(|error| {
@@ -212,16 +214,11 @@ impl Engine {
         count(&region.ranks()[options.local_rank as usize], Counter::LocateNs, seek.as_nanos() as u64);
         let index =
             Arc::new(Index::from_bytes(Arc::new(IndexBytes(Map::read_only(&index_fd)?)), fingerprint)?);
-        let order = config::make_order(
-            &options,
-            index.samples(),
-            settings.group_samples,
-            settings.group_window,
-            Some(settings.lanes).filter(|_| options.order.kind == "group"),
-        )?;
+        let order = decided_order(&options, &index, &settings)?;
         let retained = reply.retained.then(|| fds.collect());
         let open = {
-            let (source, index) = (Arc::clone(&source), Arc::clone(&index));
+            let (source, index, options) = (Arc::clone(&source), Arc::clone(&index), options.clone());
+            let (plan, is_retained) = (reply.tiers.clone(), reply.retained);
             let (direct, access) = (settings.direct, settings.access);
             let maps = settings.mapping != Mapping::None;
             let kernel_read_ahead = settings.read_ahead == ReadAhead::Kernel;
@@ -235,11 +232,31 @@ impl Engine {
                 // it is on, FUSE drops prefetch requests under load (fs/fuse/file.c,
                 // `fuse_readahead`).
                 files.read_ahead(kernel_read_ahead);
-                Ok((files, mappings))
+                let tiers = plan.map(|plan| {
+                    let watched = match is_retained {
+                        true => open_files(&source, &index, false, None)?,
+                        false => Arc::clone(&files),
+                    };
+                    Ok::<_, Error>(tiers::open(&plan, client, &options, &files, watched, &index))
+                });
+                Ok((files, mappings, tiers.transpose()?))
             }
         };
-        let (files, mappings) = offload(caller, &what, limit_s, open)?;
+        let (files, mappings, tiers) = offload(caller, &what, limit_s, open)?;
         let mut fallbacks = Vec::new();
+        let tiers = match tiers.transpose() {
+            Ok(tiers) => tiers,
+            Err(error) => {
+                let fallback = Fallback::new(Wanted::Tiers, tiers::unusable(&error)?);
+                fallback.log(&options.name);
+                fallbacks.push(fallback);
+                None
+            }
+        };
+        let io: Arc<dyn FileIo> = match &tiers {
+            Some(tiers) => Arc::clone(tiers) as _,
+            None => Arc::clone(&files) as _,
+        };
         let mappings = match mappings.transpose() {
             Ok(mappings) => mappings.flatten(),
             Err(error) if strategies.locators.is_some() => return Err(error),
@@ -289,6 +306,9 @@ impl Engine {
             index,
             strategies,
             files,
+            io,
+            tiers,
+            tier_plan: reply.tiers,
             mappings,
             failing: forebay_io::Failing::default(),
             region,
@@ -380,6 +400,10 @@ impl Engine {
         for warning in links.map(|links| links.take_warnings()).unwrap_or_default() {
             caller.warn(&format!("loader \"{}\": {warning}", self.context.options.name));
         }
+        let tiers = self.context.tiers.as_ref();
+        for warning in tiers.map(|tiers| tiers.take_warnings()).unwrap_or_default() {
+            caller.warn(&format!("loader \"{}\": {warning}", self.context.options.name));
+        }
         let Some(loss) = self.failure_detector.lost() else { return Ok(()) };
         if let Some(links) = links {
             links.report_loss(loss);
@@ -440,6 +464,9 @@ impl Engine {
         }
         if let Some(arbiter) = &self.arbiter {
             arbiter.end();
+        }
+        if let Some(tiers) = &self.context.tiers {
+            tiers::close(tiers);
         }
         if let Some(links) = &self.context.links {
             links.close();

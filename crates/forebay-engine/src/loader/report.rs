@@ -3,15 +3,17 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use forebay_plan::Kind;
-use forebay_plan::config::{AccessChoice, IoMode, Level, MemoryBound, Settings};
+use forebay_plan::config::{self as decisions, AccessChoice, IoMode, MemoryBound, Settings};
+use forebay_plan::{Copies, Kind};
 use serde_json::{Value, json};
 
 use crate::base::fallback::{Fallback, record};
 use crate::config::Findings;
+use crate::config::options::Options;
+use crate::config::tiers::TierPlan;
 use crate::loader::Engine;
 use crate::mesh::FailureSink;
-use crate::shm::counters::{self, COUNTER_NAMES, LEVEL_COLUMNS, LEVEL_NAMES};
+use crate::shm::counters::{self, COUNTER_NAMES, LEVEL_COLUMNS, LEVEL_NAMES, Level};
 use crate::shm::region::RankSlot;
 
 /// Values of [`LEVEL_COLUMNS`].
@@ -40,7 +42,11 @@ impl Engine {
 
     /// The columns of each storage level, by name: of this rank, and summed over the ranks of the
     /// node.
-    pub fn levels(&self) -> [Vec<(&'static str, LevelValues)>; 2] {
+    pub fn levels(&self) -> [Vec<(String, LevelValues)>; 2] {
+        let tiers = self.context.tier_plan.iter().flat_map(|plan| &plan.levels).enumerate();
+        let known = LEVEL_NAMES.iter().map(|(level, name)| (*level, (*name).to_owned()));
+        let names: Vec<(Level, String)> =
+            known.chain(tiers.map(|(place, tier)| (Level::Tier(place), tier.path.clone()))).collect();
         let sum = |slots: &[RankSlot]| {
             let columns = |level| {
                 let mut sums = LevelValues::default();
@@ -51,7 +57,7 @@ impl Engine {
                 }
                 sums
             };
-            LEVEL_NAMES.iter().map(|(level, name)| (*name, columns(*level))).collect()
+            names.iter().map(|(level, name)| (name.clone(), columns(*level))).collect()
         };
         let all = self.context.region.ranks();
         let own = self.context.local_rank();
@@ -85,7 +91,7 @@ impl Engine {
                 "file_bytes": data.file_bytes,
                 "unit_samples": data.unit_samples,
                 "file_system": files.file_system_name(),
-                "is_local": storage.source == Level::LocalDisk,
+                "is_local": storage.source == decisions::Level::LocalDisk,
             },
             "order": {
                 "kind": context.options.order.kind,
@@ -132,6 +138,7 @@ impl Engine {
                 "batch_buffers": settings.region.buffers,
                 "batch_buffer_bytes": settings.region.buffer_bytes,
             },
+            "tiers": context.tier_plan.as_ref().map(|plan| tiers(plan, &context.options)),
             "linked_nodes": self.failure_detector.nodes.as_ref().map(|nodes| nodes.0.len()),
             "fallbacks": self.fallbacks(),
             "now": self.now(),
@@ -159,6 +166,24 @@ impl Engine {
         }
         all
     }
+}
+
+/// How the node uses its tiers.
+fn tiers(plan: &TierPlan, options: &Options) -> Value {
+    let reason = match &plan.copies {
+        Copies::Pieces => None,
+        Copies::Off(reason) => Some(reason.to_string()),
+    };
+    json!({
+        "levels": plan.levels,
+        "chunks": plan.chunks,
+        "copies": reason.is_none(),
+        "no_copies_because": reason,
+        "copy_threads": options.tiers.copy_threads,
+        "copy_bytes": options.tiers.copy_bytes,
+        "buffer_bytes": plan.buffer_bytes,
+        "forecast": plan.forecast,
+    })
 }
 
 fn io_mode(mode: IoMode) -> &'static str {

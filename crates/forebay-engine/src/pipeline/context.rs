@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use forebay_format::Index;
-use forebay_io::{Failing, Mappings, ReadError, ShardFiles};
+use forebay_io::{Failing, FileIo, Mappings, ReadCounters, ReadError, ShardFiles, Transfer};
 use forebay_plan::{Kind, LocatorTask, Order};
+use forebay_tier::TieredFiles;
 use forebay_types::{Extent, Rank, ShardId};
 
 use crate::base::fallback::{Fallback, Wanted, record};
@@ -15,6 +16,7 @@ use crate::batch::buffer_pool::Claim;
 use crate::batch::layout::{BatchLayout, Buffers};
 use crate::config::options::Options;
 use crate::config::strategies::{Locator, Strategies};
+use crate::config::tiers::TierPlan;
 use crate::config::{Findings, Settings};
 use crate::dataset::IndexedDataset;
 use crate::mesh::Links;
@@ -38,6 +40,11 @@ pub(crate) struct Context {
     pub(crate) index: Arc<Index>,
     pub(crate) strategies: Strategies,
     pub(crate) files: Arc<ShardFiles>,
+    /// The files, with the copies in tiers in front of them where there are tiers.
+    pub(crate) io: Arc<dyn FileIo>,
+    pub(crate) tiers: Option<Arc<TieredFiles>>,
+    /// How the node uses its tiers, as the leader decided.
+    pub(crate) tier_plan: Option<TierPlan>,
     pub(crate) mappings: Option<Mappings>,
     /// Ranges in which reads in place have failed.
     pub(crate) failing: Failing,
@@ -151,18 +158,66 @@ impl Context {
         into: &mut [u8],
     ) -> Result<(), ReadError> {
         let place = (extent.shard, extent.offset + skip);
-        let counters = self.failing.read(&self.files, failed, place, head, into)?;
+        let length = (head.len() + into.len()) as u64;
+        let tiers = self.tiers.as_ref().filter(|tiers| !failed && tiers.lacks(place.0, place.1, length));
+        let Some(tiers) = tiers else { return self.read_file(place, failed, head, into) };
+        let epoch = self.reached_epoch();
+        let fill = |into: &mut [u8]| {
+            let transfer = Transfer { shard: place.0, offset: place.1, into };
+            tiers.fill(&mut [transfer], epoch, false, &mut |transfers| {
+                transfers.iter_mut().try_for_each(|transfer| {
+                    self.read_file((transfer.shard, transfer.offset), false, &mut [], transfer.into)
+                })
+            })
+        };
+        if head.is_empty() {
+            return fill(into);
+        }
+        let mut both = vec![0; head.len() + into.len()];
+        fill(&mut both)?;
+        let (first, rest) = both.split_at(head.len());
+        head.copy_from_slice(first);
+        into.copy_from_slice(rest);
+        Ok(())
+    }
+
+    /// Reads bytes of a file, or their copies, and counts the requests.
+    fn read_file(
+        &self,
+        place: (ShardId, u64),
+        failed: bool,
+        head: &mut [u8],
+        into: &mut [u8],
+    ) -> Result<(), ReadError> {
+        let counters = self.failing.read(&*self.io, failed, place, head, into)?;
         if counters.retries > 0 {
             count(self.slot(), Counter::Retries, counters.retries);
         }
-        let counts = LevelCounts {
-            hits: 1,
-            bytes: counters.read_bytes,
-            operations: counters.reads,
-            ..LevelCounts::default()
-        };
-        count_level(self.slot(), Level::Source, counts);
+        self.count_levels(&counters);
         Ok(())
+    }
+
+    /// Counts requests to the source and to the tiers.
+    fn count_levels(&self, counters: &ReadCounters) {
+        let of = |bytes, operations: u64, skipped| LevelCounts {
+            hits: operations.min(1),
+            bytes,
+            operations,
+            skipped,
+        };
+        count_level(self.slot(), Level::Source, of(counters.read_bytes, counters.reads, 0));
+        if self.tiers.is_some() {
+            for (place, copies) in counters.copies.iter().enumerate() {
+                let counts = of(copies.read_bytes, copies.reads, copies.failures);
+                count_level(self.slot(), Level::Tier(place), counts);
+            }
+        }
+    }
+
+    /// The epoch in which this rank is.
+    fn reached_epoch(&self) -> u64 {
+        let position = Position::from_word(self.slot().position.load(Ordering::Acquire));
+        position.step() / self.order.steps_per_epoch().max(1)
     }
 
     /// Records a fallback.

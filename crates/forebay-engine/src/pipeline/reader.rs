@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use forebay_io::{Mappings, ReadCounters, Reader, Refused, Transfer, guard};
+use forebay_io::{Mappings, ReadCounters, ReadError, Reader, Refused, Transfer, guard};
 use forebay_plan::{Block, Read};
 
 use crate::base::fallback::Wanted;
@@ -27,7 +27,7 @@ use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::in_storage;
 use crate::pipeline::unit_decoder::{Fetched, decode_block};
 use crate::shm::block_state::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
-use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since, monotonic_ns};
+use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since, monotonic_ns, set};
 use crate::shm::position::{BlockSeq, Position};
 use crate::shm::stall::Doing;
 
@@ -62,8 +62,8 @@ fn read_blocks(session: &Session, number: usize) {
         AccessChoice::IoUring => forebay_io::Access::IoUring,
         AccessChoice::Auto | AccessChoice::Pread | AccessChoice::Mmap => forebay_io::Access::Pread,
     };
-    let mut reader = Reader::new(
-        Arc::clone(&context.files),
+    let mut reader = Reader::with_io(
+        Arc::clone(&context.io),
         choice,
         context.settings.direct,
         context.settings.depth as usize,
@@ -138,6 +138,7 @@ fn read_blocks(session: &Session, number: usize) {
         count(context.slot(), Counter::Reads, now.reads - counted.reads);
         count(context.slot(), Counter::Retries, now.retries - counted.retries);
         count_source(context, now.reads - counted.reads, read_bytes, filled);
+        count_copies(context, &now, &counted);
         count(context.slot(), Counter::ReadNs, now.io_ns - counted.io_ns);
         counted = now;
         publish_block(
@@ -157,6 +158,20 @@ fn count_source(context: &Context, operations: u64, bytes: u64, filled: Filled) 
     let hits = if failed { 0 } else { operations };
     let counts = LevelCounts { hits, bytes, operations, skipped: u64::from(failed) };
     count_level(context.slot(), Level::Source, counts);
+}
+
+/// Counts what the tiers answered since `before`.
+fn count_copies(context: &Context, now: &ReadCounters, before: &ReadCounters) {
+    let Some(tiers) = &context.tiers else { return };
+    for (place, (now, before)) in now.copies.iter().zip(&before.copies).enumerate() {
+        let operations = now.reads - before.reads;
+        let bytes = now.read_bytes - before.read_bytes;
+        let counts =
+            LevelCounts { hits: operations, bytes, operations, skipped: now.failures - before.failures };
+        count_level(context.slot(), Level::Tier(place), counts);
+    }
+    set(context.slot(), Counter::CopiedBytes, tiers.copied_bytes());
+    set(context.slot(), Counter::UncopiedBytes, tiers.skipped_bytes());
 }
 
 /// Records an access method that the reader cannot use.
@@ -232,6 +247,7 @@ fn fill(
     block: &Block,
 ) -> Filled {
     let context = &session.context;
+    let epoch = planned.segment.first_step / context.order.steps_per_epoch();
     let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
     if block.decodes == 0 && reading(session, number, || is_mapped(session, reads)) {
         count(context.slot(), Counter::MmapBytes, block.length);
@@ -246,18 +262,18 @@ fn fill(
     // reattaches does not read them (`block_state.rs`, rules 2 and 4).
     let memory = unsafe { context.region.staging_mut(block.ring_offset, block.length) };
     if block.decodes == 0 {
-        return reading(session, number, || fetch(session, reader, reads, memory));
+        return reading(session, number, || fetch(session, reader, epoch, reads, memory));
     }
     let bytes = reads.iter().map(|read| read.block_offset + read.length).max().unwrap_or(0);
     let encoded = fetched.bytes(bytes as usize);
-    match reading(session, number, || fetch(session, reader, reads, encoded)) {
+    match reading(session, number, || fetch(session, reader, epoch, reads, encoded)) {
         Filled::Staged if !decode_block(context, planned, block, encoded, memory) => Filled::Left,
         filled => filled,
     }
 }
 
 /// Reads into `memory`, each read at its own offset.
-fn fetch(session: &Session, reader: &mut Reader, reads: &[Read], memory: &mut [u8]) -> Filled {
+fn fetch(session: &Session, reader: &mut Reader, epoch: u64, reads: &[Read], memory: &mut [u8]) -> Filled {
     let context = &session.context;
     let mut transfers = Vec::with_capacity(reads.len());
     let mut rest = memory;
@@ -281,7 +297,7 @@ fn fetch(session: &Session, reader: &mut Reader, reads: &[Read], memory: &mut [u
             count_since(context.slot(), Counter::ReadNs, begun);
             if copied { Filled::Staged } else { Filled::Left }
         }
-        _ => match reader.fill(&mut transfers) {
+        _ => match fill_transfers(context, reader, epoch, &mut transfers) {
             Ok(()) => Filled::Staged,
             Err(error) => {
                 tracing::info!(loader = context.options.name, %error, "a block cannot be read");
@@ -289,6 +305,18 @@ fn fetch(session: &Session, reader: &mut Reader, reads: &[Read], memory: &mut [u
             }
         },
     }
+}
+
+/// Completes transfers, from the tiers where there are any.
+fn fill_transfers(
+    context: &Context,
+    reader: &mut Reader,
+    epoch: u64,
+    transfers: &mut [Transfer<'_>],
+) -> Result<(), ReadError> {
+    let Some(tiers) = &context.tiers else { return reader.fill(transfers) };
+    let direct = context.settings.direct;
+    tiers.fill(transfers, epoch, direct, &mut |transfers| reader.fill(transfers))
 }
 
 /// Copies from the mappings, so that only this thread takes the page faults; false if the file has

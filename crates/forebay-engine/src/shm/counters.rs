@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use forebay_tier::MAX_LEVELS;
+
 use crate::shm::block_state::{Presence, presence};
 use crate::shm::region::{COUNTER_WORDS, DELIVERY_TIMES, RankSlot};
 
@@ -79,6 +81,10 @@ counters! {
     GuessHits = "guess_hits",
     /// Pages of samples that had not been guessed.
     GuessMisses = "guess_misses",
+    /// Bytes that this process copied into tiers.
+    CopiedBytes = "copied_bytes",
+    /// Bytes that were to be copied into a tier and were not, for want of a copy buffer.
+    UncopiedBytes = "uncopied_bytes",
 }
 
 /// Storage level that bytes of samples come from.
@@ -88,17 +94,19 @@ pub enum Level {
     PageCache,
     /// The data set's own files, read with system calls.
     Source,
+    /// A storage tier, by its place in the user's list.
+    Tier(usize),
 }
 
-/// The levels and the names they have in `stats()`.
+/// The levels that every loader has, and the names they have in `stats()`.
 pub const LEVEL_NAMES: [(Level, &str); 2] = [(Level::PageCache, "page_cache"), (Level::Source, "source")];
 
 /// The columns of a level in `stats()`: requests that it answered, their bytes, system calls for
 /// them, and requests that it could not answer, which went to the next level or failed.
 pub const LEVEL_COLUMNS: [&str; 4] = ["hits", "bytes", "operations", "skipped"];
 
-/// First word of the columns: two more levels fit.
-const FIRST_LEVEL_WORD: usize = COUNTER_WORDS - 4 * LEVEL_COLUMNS.len();
+/// First word of the columns.
+const FIRST_LEVEL_WORD: usize = COUNTER_WORDS - (LEVEL_NAMES.len() + MAX_LEVELS) * LEVEL_COLUMNS.len();
 
 const _: () = assert!(COUNTER_NAMES.len() <= FIRST_LEVEL_WORD);
 
@@ -127,7 +135,12 @@ pub(crate) fn read_level(slot: &RankSlot, level: Level) -> [u64; LEVEL_COLUMNS.l
 }
 
 fn level_word(level: Level) -> usize {
-    FIRST_LEVEL_WORD + level as usize * LEVEL_COLUMNS.len()
+    let number = match level {
+        Level::PageCache => 0,
+        Level::Source => 1,
+        Level::Tier(place) => LEVEL_NAMES.len() + place,
+    };
+    FIRST_LEVEL_WORD + number * LEVEL_COLUMNS.len()
 }
 
 /// Adds to a counter of a rank.

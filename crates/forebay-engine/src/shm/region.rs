@@ -26,7 +26,7 @@ use crate::shm::readahead_cursor::ReadaheadCursor;
 /// needs.
 pub const ALIGN: u64 = 4096;
 /// Words for counters per rank; `counters.rs` names them.
-pub const COUNTER_WORDS: usize = 64;
+pub const COUNTER_WORDS: usize = 96;
 /// Delivery times stored per rank, to measure the skew.
 pub const DELIVERY_TIMES: usize = 64;
 

@@ -1,0 +1,203 @@
+//! Storage tiers of a loader: what the leader decides about them, and how each process uses them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_format::Index;
+use forebay_io::ShardFiles;
+use forebay_plan::{Copies, NodeReads, Order, Placement, TierForecast, TierLevel};
+use forebay_tier::{
+    CHUNK_BYTES, Client, DaemonAddress, PIECE_BYTES, Source, SourceState, TierError, TierSetup, TieredFiles,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::config::options::Options;
+use crate::dataset::IndexedDataset;
+use crate::dataset::tier_sources::{chunk_map, sources};
+use crate::error::Error;
+use crate::host::Host;
+
+/// Memory for copies on their way, of each process \[bytes\].
+const BUFFER_BYTES: u64 = 16 << 20;
+
+/// Part of the memory of a node that copies may take.
+const BUFFER_SHARE: u64 = 8;
+
+/// How long the end of a loader waits for copies under way.
+const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// Epochs that are forecast.
+const FORECAST_EPOCHS: usize = 3;
+
+/// What the leader found and decided about tiers; the other ranks of the node get it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TierPlan {
+    sources: Vec<Source>,
+    states: Vec<SourceState>,
+    placement: Placement,
+    /// Whether copies are made.
+    pub(crate) copies: Copies,
+    pub(crate) levels: Vec<TierFacts>,
+    /// What each of the first epochs reads, of all nodes.
+    pub(crate) forecast: Vec<forebay_plan::EpochBytes>,
+    /// Memory for copies on their way, of each process \[bytes\].
+    pub(crate) buffer_bytes: u64,
+    pub(crate) chunks: u64,
+}
+
+/// A tier, as the leader found it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TierFacts {
+    /// As the user calls it.
+    pub(crate) path: String,
+    /// What the user gave it \[bytes\].
+    pub(crate) bytes: u64,
+    /// Chunks of this data set that it may hold.
+    pub(crate) slots: u64,
+    /// Bytes of this data set that it holds already \[bytes\].
+    pub(crate) held_bytes: u64,
+    /// Whether it is memory.
+    pub(crate) is_memory: bool,
+}
+
+/// Memory for copies on their way, of each process, out of what a node has \[bytes\].
+pub(crate) fn buffer_bytes(options: &Options, left_bytes: u64) -> u64 {
+    if options.tiers.tiers.is_empty() {
+        return 0;
+    }
+    (left_bytes / BUFFER_SHARE / options.local_ranks.len().max(1) as u64).min(BUFFER_BYTES)
+}
+
+/// Attaches the leader to the tier daemon, and decides what is copied where.
+pub(crate) fn decide(
+    options: &Options,
+    source: &IndexedDataset,
+    index: &Arc<Index>,
+    files: &ShardFiles,
+    order: &Order,
+    source_in_memory: bool,
+    buffer_bytes: u64,
+    caller: &dyn Host,
+) -> Result<(TierPlan, Arc<Client>), TierError> {
+    let map = chunk_map(files, index).map_err(TierError::io("", "cut the data set into chunks"))?;
+    let (sources, states) = sources(source.dataset(), files, index, &map, caller)?;
+    let daemon = DaemonAddress::of_this_node(options.tier_daemon.clone())?;
+    let client = Client::attach(options.tiers.tiers.clone(), sources.clone(), daemon)?;
+    for warning in client.take_warnings() {
+        caller.warn(&format!("loader \"{}\": {warning}", options.name));
+    }
+    let attached = client.attached();
+    let held = attached.held();
+    let tier_levels: Vec<TierLevel> = attached
+        .levels
+        .iter()
+        .zip(&held)
+        .map(|(level, held)| TierLevel {
+            slots: level.slots.max(held.chunks),
+            held_chunks: held.chunks,
+            held_bytes: held.pieces * PIECE_BYTES,
+        })
+        .collect();
+    let nodes = (u64::from(options.size) / options.local_ranks.len().max(1) as u64).max(1);
+    let data_bytes: u64 = sources.iter().map(|source| source.bytes).sum();
+    let samples = index.samples().max(1);
+    let reads = NodeReads::of(order, nodes, data_bytes as f64 / samples as f64);
+    let forecast = |copies| TierForecast {
+        reads,
+        data_bytes,
+        chunks: map.chunks().max(1),
+        chunk_bytes: CHUNK_BYTES,
+        piece_bytes: PIECE_BYTES,
+        levels: &tier_levels,
+        copies,
+    };
+    let copies = Copies::decide(&forecast(true), order.kind(), options.epochs, source_in_memory);
+    let makes_copies = copies == Copies::Pieces;
+    let epochs = forecast(makes_copies).epochs().take(FORECAST_EPOCHS).collect();
+    let slots: Vec<u64> = tier_levels.iter().map(|level| level.slots).collect();
+    let placement = Placement::for_reads(map.chunks(), key(&sources), &slots, forecast(true).read_share())
+        .map_err(|error| TierError::Protocol {
+            attempt: "place chunks",
+            expected: "a placement".into(),
+            found: error.to_string(),
+        })?;
+    let levels = attached
+        .levels
+        .iter()
+        .zip(&options.tiers.tiers)
+        .zip(&tier_levels)
+        .map(|((level, spec), facts)| TierFacts {
+            path: level.name.clone(),
+            bytes: spec.bytes,
+            slots: facts.slots,
+            held_bytes: facts.held_bytes.min(data_bytes),
+            is_memory: level.is_memory,
+        })
+        .collect();
+    let plan = TierPlan {
+        sources,
+        states,
+        placement,
+        copies,
+        levels,
+        forecast: epochs,
+        buffer_bytes: if makes_copies { buffer_bytes } else { 0 },
+        chunks: map.chunks(),
+    };
+    Ok((plan, client))
+}
+
+/// Key of a placement: the same for the same sources.
+fn key(sources: &[Source]) -> u64 {
+    let keys: Vec<u8> = sources.iter().flat_map(|source| source.key.0).collect();
+    xxhash_rust::xxh3::xxh3_64(&keys)
+}
+
+/// Uses the tiers in one process. `watched` are the files themselves, where `files` are memory.
+pub(crate) fn open(
+    plan: &TierPlan,
+    client: Option<Arc<Client>>,
+    options: &Options,
+    files: &Arc<ShardFiles>,
+    watched: Arc<ShardFiles>,
+    index: &Arc<Index>,
+) -> Result<Arc<TieredFiles>, TierError> {
+    let client = match client {
+        Some(client) => client,
+        None => {
+            let daemon = DaemonAddress::of_this_node(options.tier_daemon.clone())?;
+            Client::attach(options.tiers.tiers.clone(), plan.sources.clone(), daemon)?
+        }
+    };
+    let placement = plan.placement.clone();
+    let setup = TierSetup {
+        files: Arc::clone(files),
+        watched,
+        states: plan.states.clone(),
+        map: chunk_map(files, index).map_err(TierError::io("", "cut the data set into chunks"))?,
+        placement: Arc::new(move |chunk| placement.level(chunk.0)),
+        options: options.tiers.clone(),
+        buffer_bytes: plan.buffer_bytes as usize,
+    };
+    TieredFiles::new(client, setup).map(Arc::new)
+}
+
+/// What is done about tiers that cannot be used: a tier that the user must mend is an error; without
+/// the daemon, the loader reads the source.
+pub(crate) fn unusable(error: &TierError) -> Result<String, Error> {
+    match error {
+        TierError::Tier { hint, .. } => {
+            Err(Error::Options { message: error.to_string(), hint: hint.clone() })
+        }
+        TierError::Format { .. } => {
+            let hint = "this version cannot use what is there: give another directory".into();
+            Err(Error::Options { message: error.to_string(), hint })
+        }
+        _ => Ok(error.to_string()),
+    }
+}
+
+/// Ends the use of tiers: waits a moment for copies under way.
+pub(crate) fn close(tiers: &TieredFiles) {
+    tiers.close(FINISH_WITHIN);
+}

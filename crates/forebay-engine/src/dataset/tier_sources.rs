@@ -1,0 +1,121 @@
+//! A data set as storage tiers know it: its sources, and how their bytes are cut into chunks.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use forebay_format::{Dataset, Index};
+use forebay_io::{SampleFileTable, ShardFiles};
+use forebay_tier::{ChunkMap, Source, SourceKey, SourceState, TierError};
+use forebay_types::ShardId;
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::host::Host;
+
+/// Concurrent requests for the times of files, each a trip to a server on a network file system.
+const THREADS: usize = 16;
+
+/// Files between two reports of progress.
+const FILES_AT_ONCE: u64 = 256;
+
+/// How the bytes of a data set are cut.
+pub(crate) fn chunk_map(files: &ShardFiles, index: &Arc<Index>) -> io::Result<ChunkMap> {
+    if files.are_of_samples() {
+        return ChunkMap::of_sample_files(Arc::clone(index) as _);
+    }
+    let sizes: Vec<u64> = (0..files.len() as u32).map(|shard| files.bytes(ShardId(shard))).collect();
+    Ok(ChunkMap::of_files(&sizes))
+}
+
+/// The sources of a data set and what each file is now. Where each sample has a file of its own,
+/// all are one source, and each is looked at once; `caller` sees how far that is.
+pub(crate) fn sources(
+    dataset: &Dataset,
+    files: &ShardFiles,
+    index: &Arc<Index>,
+    map: &ChunkMap,
+    caller: &dyn Host,
+) -> Result<(Vec<Source>, Vec<SourceState>), TierError> {
+    let chunks = map.chunks_of_sources();
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if files.are_of_samples() {
+        let (times, bytes) = folder_times(dataset, index, caller)?;
+        let paths: Vec<String> =
+            dataset.shards().iter().map(|shard| canonical(&shard.path).display().to_string()).collect();
+        let state = SourceState { bytes, ..SourceState::default() };
+        let path = paths.join(", ");
+        let key = SourceKey::new(Path::new(&path), &state, 0, &times.to_le_bytes());
+        return Ok((vec![Source { key, path, chunks: map.chunks(), bytes }], Vec::new()));
+    }
+    let mut states = Vec::with_capacity(files.len());
+    let mut sources = Vec::with_capacity(files.len());
+    for (number, (shard, chunks)) in dataset.shards().iter().zip(chunks).enumerate() {
+        let path = canonical(&shard.path);
+        let stat = files.stat_now(ShardId(number as u32)).map_err(TierError::io(&path, "inspect"))?;
+        let state = SourceState::of(&stat);
+        let key = SourceKey::new(&path, &state, stat.st_ino, &shard.fingerprint.to_le_bytes());
+        sources.push(Source { key, path: path.display().to_string(), chunks, bytes: state.bytes });
+        states.push(state);
+    }
+    Ok((sources, states))
+}
+
+/// Digest of the times of all files of samples, and their bytes together.
+fn folder_times(dataset: &Dataset, index: &Arc<Index>, caller: &dyn Host) -> Result<(u128, u64), TierError> {
+    let mut folders = Vec::new();
+    for shard in dataset.shards() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(&shard.path, flags, Mode::empty())
+            .map_err(TierError::io(&shard.path, "open the folder"))?;
+        folders.push(folder);
+    }
+    let table: &dyn SampleFileTable = &**index;
+    let count = table.len() as u64;
+    let next = AtomicU64::new(0);
+    // Files are numbered, so a sum of digests does not depend on which thread meets one first.
+    let look = || -> io::Result<(u128, u64)> {
+        let (mut digest, mut bytes) = (0_u128, 0);
+        loop {
+            let first = next.fetch_add(FILES_AT_ONCE, Ordering::Relaxed);
+            if first >= count || caller.interrupted() {
+                return Ok((digest, bytes));
+            }
+            for number in first..count.min(first + FILES_AT_ONCE) {
+                let file = table.file(ShardId(number as u32))?;
+                let wanted = StatxFlags::MTIME | StatxFlags::CTIME | StatxFlags::INO | StatxFlags::SIZE;
+                let found =
+                    rustix::fs::statx(&folders[file.shard], &file.name, AtFlags::SYMLINK_NOFOLLOW, wanted)?;
+                let mut words = Vec::with_capacity(56);
+                for word in [number, found.stx_ino, found.stx_size] {
+                    words.extend(word.to_le_bytes());
+                }
+                for time in [found.stx_mtime, found.stx_ctime] {
+                    words.extend(time.tv_sec.to_le_bytes());
+                    words.extend(time.tv_nsec.to_le_bytes());
+                }
+                digest = digest.wrapping_add(xxh3_128(&words));
+                bytes += file.bytes;
+            }
+        }
+    };
+    let answers: Vec<io::Result<(u128, u64)>> = thread::scope(|scope| {
+        let threads: Vec<_> = (1..THREADS)
+            .take_while(|number| *number as u64 * FILES_AT_ONCE < count)
+            .map_while(|_| thread::Builder::new().spawn_scoped(scope, look).ok())
+            .collect();
+        let own = look();
+        let others = threads.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that inspects files panicked")))
+        });
+        std::iter::once(own).chain(others).collect()
+    });
+    let mut all = (0_u128, 0);
+    for answer in answers {
+        let (digest, bytes) = answer.map_err(TierError::io(&dataset.shards()[0].path, "inspect files"))?;
+        all = (all.0.wrapping_add(digest), all.1 + bytes);
+    }
+    Ok(all)
+}
