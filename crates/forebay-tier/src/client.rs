@@ -348,11 +348,14 @@ impl Client {
                 Request::Place { data_set, wanted }
             })?;
             match answer {
-                Answer::Placed { slots } if slots.len() == wanted.len() => placed.extend(
-                    slots
-                        .into_iter()
-                        .map(|slot| slot.map(|(level, slab, slot)| SlotId { level, slab, slot })),
-                ),
+                Answer::Placed { slots } if slots.len() == wanted.len() => {
+                    let attached = self.attached();
+                    // A chunk may have a slot on a tier that is not of this client.
+                    placed.extend(slots.into_iter().map(|slot| {
+                        let (number, slab, slot) = slot?;
+                        Some(SlotId { level: attached.place_of(number)? as u8, slab, slot })
+                    }));
+                }
                 other => return Err(unexpected("place", &other)),
             }
         }

@@ -134,8 +134,11 @@ impl Health {
         ReadMark { health: self, level, begun, place }
     }
 
-    /// Records a read that succeeded, of a level or (`None`) of the source.
+    /// Records a read that brought bytes, of a level or (`None`) of the source.
     pub fn read(&self, level: Option<u8>, bytes: u64, took: Duration) {
+        if bytes == 0 {
+            return;
+        }
         let Some(number) = level else {
             self.source.record(bytes, took);
             return;
@@ -155,9 +158,9 @@ impl Health {
         }
     }
 
-    /// Records that a level failed.
-    pub fn failed(&self, level: u8, action: Action, error: &io::Error) {
-        let Some(level) = self.levels.get(usize::from(level)) else { return };
+    /// Records that a level failed; returns whether it is left out, now or since before.
+    pub fn failed(&self, level: u8, action: Action, error: &io::Error) -> bool {
+        let Some(level) = self.levels.get(usize::from(level)) else { return true };
         match effect(action, error) {
             None => {}
             Some(LevelState::Out) => {
@@ -167,6 +170,7 @@ impl Health {
                 level.state.fetch_max(state as u8, Ordering::Relaxed);
             }
         }
+        level.state() == LevelState::Out
     }
 
     /// The warnings since the last call, at most one for each level in all.
@@ -225,7 +229,7 @@ pub struct ReadMark<'a> {
 }
 
 impl ReadMark<'_> {
-    /// The read brought so many bytes.
+    /// The read brought so many bytes; none: it failed.
     pub fn end(self, bytes: u64) {
         self.health.read(Some(self.level), bytes, self.begun.elapsed());
     }
@@ -244,9 +248,9 @@ fn effect(action: Action, error: &io::Error) -> Option<LevelState> {
     match (error.raw_os_error(), action) {
         // The process lacks memory, descriptors or time.
         (Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE), _) => None,
-        // Space was reserved before it is written, so ENOSPC of a write means that the level does
-        // not keep what it reserves.
-        (Some(libc::ENOSPC | libc::EDQUOT), Action::Allocate) | (Some(libc::EROFS), _) => {
+        // EFBIG is RLIMIT_FSIZE of the process. Space is reserved before it is written, so ENOSPC
+        // of a write means that the level does not keep what it reserves.
+        (Some(libc::ENOSPC | libc::EDQUOT), Action::Allocate) | (Some(libc::EROFS | libc::EFBIG), _) => {
             Some(LevelState::Full)
         }
         _ => Some(LevelState::Out),
@@ -359,6 +363,7 @@ mod tests {
             (Allocate, libc::EDQUOT, LevelState::Full),
             (Allocate, libc::EROFS, LevelState::Full),
             (Write, libc::EROFS, LevelState::Full),
+            (Write, libc::EFBIG, LevelState::Full),
             (Write, libc::ENOSPC, LevelState::Out),
             (Write, libc::EIO, LevelState::Out),
             (Allocate, libc::EIO, LevelState::Out),
@@ -371,8 +376,8 @@ mod tests {
         for (action, number, state) in table {
             let health = health();
             for _ in 0..3 {
-                health.failed(1, action, &error(number));
-                health.failed(7, action, &error(number));
+                assert_eq!(health.failed(1, action, &error(number)), state == LevelState::Out);
+                assert!(health.failed(7, action, &error(number)));
             }
             assert_eq!((health.state(1), health.state(0)), (state, LevelState::Open), "{action:?} {number}");
             let warnings = health.take_warnings();
@@ -421,6 +426,7 @@ mod tests {
         record(&health, Some(0), 10 * WINDOW, 1 << 16, 100);
         assert_eq!(health.state(0), LevelState::Open, "nothing is known of the source");
         record(&health, None, WINDOW, 1 << 16, 1);
+        record(&health, Some(0), WINDOW, 0, 100);
         for _ in 0..2 * SLOW_WINDOWS {
             // A stall holds up less than half of a window, or all of a few windows.
             record(&health, Some(0), WINDOW / 2 - 1, 1 << 16, 4000);
@@ -457,7 +463,32 @@ mod tests {
         assert!(!health.is_reading(1) && health.begin_read(9).place.is_none());
     }
 
+    /// Any request and its outcome.
+    fn any_event() -> impl Strategy<Value = (Option<u8>, u64, u64, Option<(Action, i32)>)> {
+        let action = prop::sample::select(vec![Action::Read, Action::Write, Action::Allocate]);
+        let number = prop::sample::select(vec![libc::ENOSPC, libc::EROFS, libc::EINTR, libc::EIO]);
+        let failure = prop::option::weighted(0.02, (action, number));
+        (prop::option::of(0..3_u8), any::<u64>(), any::<u64>(), failure)
+    }
+
     proptest! {
+        #[test]
+        fn states_only_get_worse_and_each_level_warns_once(events in prop::collection::vec(any_event(), 0..900)) {
+            let health = health();
+            let (mut before, mut warnings) = ([LevelState::Open; 2], Vec::new());
+            for (level, bytes, took_ns, failure) in events {
+                health.read(level, bytes, Duration::from_nanos(took_ns));
+                if let Some((action, number)) = failure {
+                    health.failed(level.unwrap_or(0), action, &error(number));
+                }
+                let now = [health.state(0), health.state(1)];
+                prop_assert!(now.iter().zip(before).all(|(now, before)| *now as u8 >= before as u8));
+                before = now;
+                warnings.extend(health.take_warnings());
+            }
+            prop_assert_eq!(warnings.len(), before.iter().filter(|state| **state == LevelState::Out).count());
+        }
+
         #[test]
         fn a_packed_time_keeps_its_value(took_ns in 0_u64..1 << 40, units in 1_u64..1 << 24) {
             let time = ReadTime { took_ns, bytes: units * PACKED_BYTES };

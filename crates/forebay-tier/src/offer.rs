@@ -85,8 +85,8 @@ impl Copied {
 
 /// Allocates slots and makes copies known: the daemon, as a client sees it.
 ///
-/// Each claim that was offered ends exactly once: [`Publisher::publish`] succeeds with it, or
-/// [`Publisher::give_up`] is called.
+/// Levels are numbered as in the writer's list, also in slots. Each claim that was offered ends
+/// exactly once: [`Publisher::publish`] succeeds with it, or [`Publisher::give_up`] is called.
 pub trait Publisher: Send + Sync {
     /// Slots for chunks in levels, in the order of `wanted`; `None` if a level has no room. A chunk
     /// that has a slot keeps it, also if it is wanted twice.
@@ -97,4 +97,10 @@ pub trait Publisher: Send + Sync {
 
     /// Releases claims of pieces that are not copied.
     fn give_up(&self, chunk: ChunkId, pieces: Pieces);
+
+    /// Learns that a write or a flush of a level failed, so that it is left out. What was written
+    /// to it lately may be lost.
+    fn level_failed(&self, level: u8) {
+        let _ = level;
+    }
 }

@@ -216,8 +216,7 @@ impl FileIo for TieredFiles {
 
     fn copy_failed(&self, level: LevelId, _: At, error: &io::Error) {
         let Some(place) = level.copy_number() else { return };
-        self.health.failed(place as u8, Action::Read, error);
-        if self.health.state(place as u8) == LevelState::Out {
+        if self.health.failed(place as u8, Action::Read, error) {
             self.client.level_failed(place as u8);
         }
     }
@@ -259,5 +258,9 @@ impl Publisher for DaemonPublisher {
 
     fn give_up(&self, chunk: ChunkId, pieces: Pieces) {
         self.client.attached().claims.release(chunk, pieces);
+    }
+
+    fn level_failed(&self, level: u8) {
+        self.client.level_failed(level);
     }
 }

@@ -1,0 +1,55 @@
+//! What clients and the daemon say to each other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use forebay_host::SocketPath;
+use forebay_tier::daemon::Server;
+use forebay_tier::{
+    ChunkId, Client, Copied, DaemonAddress, Entry, PieceSum, Pieces, SlotId, Source, SourceKey, TierSpec,
+};
+
+#[test]
+fn clients_that_order_tiers_differently_use_the_same_slots() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = |name: &str| {
+        let path = directory.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        TierSpec { path, bytes: 8 << 20, keep: false, force: false }
+    };
+    let socket = SocketPath::new(directory.path(), &["tiers"]).unwrap();
+    let server = Server::start(&socket, Duration::from_secs(60)).unwrap().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let daemon = std::thread::Builder::new().spawn(move || server.run(&stopped)).unwrap();
+    let source = || Source { key: SourceKey([7; 16]), path: "/data/a".into(), chunks: 4, bytes: 4 << 20 };
+    let client = |tiers| {
+        let address = DaemonAddress { socket: socket.socket().to_owned(), command: vec!["false".into()] };
+        Client::attach(tiers, vec![source()], address).unwrap()
+    };
+    let clients = [client(vec![tier("a"), tier("b")]), client(vec![tier("b"), tier("a")])];
+    for (number, client) in clients.iter().enumerate() {
+        let chunk = ChunkId(number as u64);
+        let at = client.place(&[(chunk, 0)]).unwrap()[0].unwrap();
+        assert_eq!(at.level, 0);
+        client.attached().storages[0].write(at.slab, u64::from(at.slot) << 20, &[number as u8; 10]).unwrap();
+        let sums = vec![PieceSum { piece: 0, start: 0, bytes: 10, crc: 5 }];
+        client.publish(&[Copied { chunk, at, sums }]).unwrap();
+        // The other client has this tier at its second place, and finds the bytes there.
+        let other = &clients[1 - number];
+        assert_eq!(other.place(&[(chunk, 0)]).unwrap(), [Some(SlotId { level: 1, ..at })]);
+        let attached = other.attached();
+        let Entry::Present { at, pieces } = attached.table.get(chunk) else { panic!("it was published") };
+        assert_eq!((attached.place_of(at.level), pieces), (Some(1), Pieces(1)));
+        let mut found = [0; 10];
+        attached.storages[1].read(at.slab, u64::from(at.slot) << 20, &mut found).unwrap();
+        assert_eq!(found, [number as u8; 10]);
+    }
+    // A client that does not have the tier gets no slot.
+    let one = client(vec![tier("b")]);
+    assert_eq!(one.place(&[(ChunkId(0), 0)]).unwrap(), [None]);
+    drop((clients, one));
+    stop.store(true, Ordering::Relaxed);
+    daemon.join().unwrap();
+}
