@@ -69,7 +69,8 @@ SYSTEM_CONFIG_FILE = "/etc/forebay.toml"
 
 # Variables that are not options.
 _OTHER_VARIABLES = (
-    CONFIG_VARIABLE, SYSTEM_CONFIG_VARIABLE, "FOREBAY_CACHE_DIR", "FOREBAY_RUNTIME_DIR", "FOREBAY_NODE", "FOREBAY_JOB", "FOREBAY_INTERFACE",
+    CONFIG_VARIABLE, SYSTEM_CONFIG_VARIABLE, "FOREBAY_TIERS_IDLE", "FOREBAY_CACHE_DIR",
+    "FOREBAY_RUNTIME_DIR", "FOREBAY_NODE", "FOREBAY_JOB", "FOREBAY_INTERFACE",
     "FOREBAY_FAILPOINT", "FOREBAY_JOB_ADDRESS", "FOREBAY_LOG", "FOREBAY_MPI_INIT_TIMEOUT",
 )  # fmt: skip
 # Variables that this process has warned of.
@@ -462,7 +463,7 @@ def _tier(origin: str, value: object) -> Tier:
         details = dict(value)
     elif isinstance(value, str):
         path, *words = value.strip().split(":")
-        flags = {word: True for word in words[1:]}
+        flags = dict.fromkeys(words[1:], True)
         for word in flags:
             _choice(f"{origin}: {value}", word, ("keep", "force"))
         details = {"path": path, **({"size": words[0]} if words else {}), **flags}
@@ -564,9 +565,7 @@ class Resolved:
         return self.values[name]
 
 
-def _configuration(
-    environment: Mapping[str, str], variable: str, default: str
-) -> tuple[dict[str, Any], str]:
+def _configuration(environment: Mapping[str, str], variable: str, default: str) -> tuple[dict[str, Any], str]:
     """Read a configuration file; one that a variable names must exist."""
     asked = environment.get(variable)
     path = Path(asked or default)

@@ -1,1 +1,1 @@
-"""The tier daemon of this user on this node, which loaders start: ``python -m forebay.tools.tiers``."""
+"""The tier daemon of a user on a node, which loaders start."""
