@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         StorageTimeout,
     )
     from forebay.loader import Loader
-    from forebay.options import Group, Strategy
+    from forebay.options import Group, Strategy, Tier
 
     __version__: str
 
@@ -49,6 +49,7 @@ __all__ = [
     "StorageError",
     "StorageTimeout",
     "Strategy",
+    "Tier",
     "World",
     "__version__",
     "open",
@@ -70,6 +71,7 @@ _HOMES = {
     "StorageError": "errors",
     "StorageTimeout": "errors",
     "Strategy": "options",
+    "Tier": "options",
     "World": "_job.world",
     "__version__": "_core",
     "open": "dataset",

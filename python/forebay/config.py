@@ -16,6 +16,7 @@ from forebay.options import Resolved, Strategy
 __all__ = [
     "Config",
     "Data",
+    "EpochForecast",
     "Fallback",
     "Given",
     "GroupSize",
@@ -25,6 +26,8 @@ __all__ = [
     "Order",
     "Reading",
     "ShuffleQuality",
+    "TierLevel",
+    "Tiers",
 ]
 
 
@@ -199,6 +202,54 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierLevel:
+    """A storage tier of the node, when the loader was made."""
+
+    path: str
+    """Its directory."""
+    bytes: int
+    """What the copies of this user may take there."""
+    slots: int
+    """Chunks of 1 MiB of this data set that it may hold."""
+    held_bytes: int
+    """Bytes of this data set that it held already."""
+    is_memory: bool
+    """Whether it is memory (``tmpfs``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochForecast:
+    """What an epoch is expected to read, of all nodes [bytes]."""
+
+    source: float
+    """From the data set's own files."""
+    levels: tuple[float, ...]
+    """From each tier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiers:
+    """How the node uses its storage tiers."""
+
+    levels: tuple[TierLevel, ...]
+    """The tiers, the nearest first."""
+    chunks: int
+    """Chunks of the data set."""
+    copies: bool
+    """Whether what is read is copied into the tiers."""
+    no_copies_because: str | None
+    """Why not."""
+    copy_threads: int
+    """Threads of each process that write copies."""
+    copy_bytes: int
+    """Length of a write."""
+    buffer_bytes: int
+    """Memory of each process for copies on their way."""
+    forecast: tuple[EpochForecast, ...]
+    """The first epochs of this loader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
     """Something that the loader does in another way than requested."""
 
@@ -258,6 +309,8 @@ class Config:
     """How samples are found and read."""
     memory: Memory
     """Memory and sizes."""
+    tiers: Tiers | None
+    """Storage tiers; None without any."""
     linked_nodes: int | None
     """Nodes whose leaders are linked; None without links."""
     fallbacks: tuple[Fallback, ...]
@@ -284,7 +337,16 @@ def from_engine(found: Mapping[str, Any], options: Resolved) -> Config:
         index=Index(**found["index"]),
         reading=Reading(**found["reading"]),
         memory=Memory(**found["memory"]),
+        tiers=_tiers(found["tiers"]) if found["tiers"] is not None else None,
         linked_nodes=found["linked_nodes"],
         fallbacks=tuple(Fallback(**fallback) for fallback in found["fallbacks"]),
         now=Now(**found["now"]),
     )
+
+
+def _tiers(found: Mapping[str, Any]) -> Tiers:
+    levels = tuple(TierLevel(**level) for level in found["levels"])
+    forecast = tuple(
+        EpochForecast(source=epoch["source"], levels=tuple(epoch["levels"])) for epoch in found["forecast"]
+    )
+    return Tiers(**dict(found) | {"levels": levels, "forecast": forecast})

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from forebay.options import (
     AUTO,
     Group,
     Strategy,
+    Tier,
     check_stagger,
     per_rank_batch,
     resolve,
@@ -118,8 +120,14 @@ class Loader:
         Memory budget of the node [bytes], or a string such as ``"2GiB"``: staging blocks, batch
         buffers and retained values. The loaders of a job share it, or those of a process that is
         alone. Default: 2.5 GiB, or less where memory is limited (docs/options.md).
-    tiers
-        Not in this version.
+    tiers : list of str or Tier
+        Directories on storage of the node that keep copies of what was read, the nearest first:
+        ``["/dev/shm:8GiB", "/scratch/me:200GiB"]`` (docs/tiers.md). From the second epoch on, and
+        in later jobs, reads find what is there. Default: none.
+    copy_threads : int
+        Threads of each process that write copies. Default 1.
+    copy_bytes : int or str
+        Length of a write of copies [bytes], 64 KiB to 1 MiB. Default 1 MiB.
     epochs : int
         Number of epochs that the script will iterate, counted from the first; the loader prefetches
         nothing beyond them. The script may iterate more, each of which is then read on demand. By
@@ -175,7 +183,9 @@ class Loader:
         world: str | World | None = None,
         strategy: str | Strategy | None = None,
         memory: int | str | None = None,
-        tiers: Sequence[str] | None = None,
+        tiers: Sequence[str | Tier] | None = None,
+        copy_threads: int | None = None,
+        copy_bytes: int | str | None = None,
         epochs: int | None = None,
         last: str | None = None,
         bad_samples: str | None = None,
@@ -200,6 +210,8 @@ class Loader:
                 "strategy": strategy,
                 "memory": memory,
                 "tiers": tiers,
+                "copy_threads": copy_threads,
+                "copy_bytes": copy_bytes,
                 "epochs": epochs,
                 "last": last,
                 "bad_samples": bad_samples,
@@ -251,6 +263,11 @@ class Loader:
             "skips_bad_samples": self._options["bad_samples"] == "skip",
             "checksums": self._options["checksums"],
             "timeout_s": math.ceil(self._options["timeout"]),
+            "tiers": {
+                "tiers": [tier.facts() for tier in self._options["tiers"]],
+                "copy_threads": self._options["copy_threads"],
+                "copy_bytes": self._options["copy_bytes"],
+            },
         }
         links, listener = None, None
         if channel is not None:
@@ -268,6 +285,7 @@ class Loader:
             "local_rank": rank_info.local_rank,
             "local_ranks": list(rank_info.local_ranks),
             "launcher": rank_info.launcher,
+            "tier_daemon": [sys.executable, "-m", "forebay.tools.tiers"],
             "links": links,
         }
         engine = _native.Engine(self._dataset.native, json.dumps(shared | own), listener=listener)

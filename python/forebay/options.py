@@ -6,7 +6,8 @@ it:
 1. the argument of :class:`forebay.Loader` or :func:`forebay.open`,
 2. the environment variable ``FOREBAY_`` + its name in capitals,
 3. the configuration file: ``$FOREBAY_CONFIG``, else ``forebay.toml`` in the working directory,
-4. the default.
+4. the configuration file of the system: ``$FOREBAY_SYSTEM_CONFIG``, else ``/etc/forebay.toml``,
+5. the default.
 
 Forebay checks a value where it reads it, so that an error names the source. The ranks of a job must
 agree: when they make a loader, the engine compares the options on a node, and the channel of the
@@ -29,7 +30,7 @@ from typing import Any, TypeVar
 from forebay import _native
 from forebay._core import OptionError, option_error
 
-__all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "parse_bytes", "resolve"]
+__all__ = ["OPTIONS", "Group", "Option", "Resolved", "Strategy", "Tier", "parse_bytes", "resolve"]
 
 ORDERS, LASTS, BAD_SAMPLES = (tuple(_native.option_words(name)) for name in ("order", "last", "bad_samples"))
 PER_NODE = "per_node"
@@ -63,10 +64,12 @@ FORMATS, SCHEMAS = _native.FORMATS, _native.SCHEMAS
 
 CONFIG_VARIABLE = "FOREBAY_CONFIG"
 CONFIG_FILE = "forebay.toml"
+SYSTEM_CONFIG_VARIABLE = "FOREBAY_SYSTEM_CONFIG"
+SYSTEM_CONFIG_FILE = "/etc/forebay.toml"
 
 # Variables that are not options.
 _OTHER_VARIABLES = (
-    CONFIG_VARIABLE, "FOREBAY_CACHE_DIR", "FOREBAY_RUNTIME_DIR", "FOREBAY_NODE", "FOREBAY_JOB", "FOREBAY_INTERFACE",
+    CONFIG_VARIABLE, SYSTEM_CONFIG_VARIABLE, "FOREBAY_CACHE_DIR", "FOREBAY_RUNTIME_DIR", "FOREBAY_NODE", "FOREBAY_JOB", "FOREBAY_INTERFACE",
     "FOREBAY_FAILPOINT", "FOREBAY_JOB_ADDRESS", "FOREBAY_LOG", "FOREBAY_MPI_INIT_TIMEOUT",
 )  # fmt: skip
 # Variables that this process has warned of.
@@ -248,6 +251,57 @@ def _check_fields(one: Group | Strategy, prefix: str) -> None:
             object.__setattr__(one, field.name, value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """A storage tier: a directory of the node in which Forebay keeps copies of what it read.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        An existing directory on storage of this node, such as ``/dev/shm`` or ``/scratch/me``.
+    size : int or str
+        What the copies of this user may take there, in bytes or as ``"200GiB"``.
+    keep : bool
+        Whether copies in memory (``tmpfs``) stay when no loader uses them. Copies on disks always
+        do.
+    force : bool
+        Whether a network file system may be a tier.
+
+    Raises
+    ------
+    OptionError
+        If a value is not valid.
+    """
+
+    path: str | os.PathLike[str]
+    size: int | str
+    keep: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | os.PathLike) or not os.fspath(self.path):
+            raise option_error(f"Tier(path=): expected a directory, found {self.path!r}")
+        object.__setattr__(self, "path", os.fspath(self.path))
+        object.__setattr__(self, "size", parse_bytes("Tier(size=)", self.size))
+        for name in ("keep", "force"):
+            flag = _flag(getattr(self, name))
+            object.__setattr__(self, name, _check(f"Tier({name}=)", "checksums", flag))
+
+    def __str__(self) -> str:
+        """Return the tier as ``PATH:SIZE``."""
+        flags = "".join(f":{name}" for name in ("keep", "force") if getattr(self, name))
+        return f"{self.path}:{self.size}{flags}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return the tier as the engine takes it."""
+        return {
+            "path": os.path.abspath(self.path),  # noqa: PTH100 - links stay as the user wrote them
+            "bytes": self.size,
+            "keep": self.keep,
+            "force": self.force,
+        }
+
+
 _Kind = TypeVar("_Kind", Group, Strategy)
 
 
@@ -271,6 +325,11 @@ def parse_bytes(name: str, value: object) -> int:
         )
     checked: int = _check(name, "memory", size, repr(value))
     return checked
+
+
+def _copy_bytes(origin: str, value: object) -> int:
+    found: int = _check(origin, "copy_bytes", parse_bytes(origin, value), repr(value))
+    return found
 
 
 def _checked(name: str, convert: Callable[[object], object]) -> Callable[[str, object], Any]:
@@ -379,8 +438,43 @@ def unknown_option(name: str) -> OptionError:
     return option_error(f"forebay.Loader: there is no option {name}=", hint)
 
 
-def _tiers(name: str, value: object) -> None:
-    raise option_error(f"{name}: storage tiers are not in this version, found {value!r}", "leave tiers= out")
+def _tiers(origin: str, value: object) -> tuple[Tier, ...]:
+    """Accept a list of tiers, or a text with commas between them."""
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part.strip()]
+    elif isinstance(value, Tier | Mapping):
+        value = [value]
+    if not isinstance(value, Iterable):
+        raise option_error(f"{origin}: expected a list of tiers, found {value!r}", _TIER_HINT)
+    return tuple(_tier(origin, one) for one in value)
+
+
+_TIER_HINT = 'write for example tiers=["/dev/shm:8GiB", "/scratch/me:200GiB"]'
+
+
+def _tier(origin: str, value: object) -> Tier:
+    """Accept a `Tier`, ``PATH:SIZE[:keep][:force]``, or a TOML table."""
+    if isinstance(value, Tier):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            _choice(origin, key, tuple(field.name for field in fields(Tier)))
+        details = dict(value)
+    elif isinstance(value, str):
+        path, *words = value.strip().split(":")
+        flags = {word: True for word in words[1:]}
+        for word in flags:
+            _choice(f"{origin}: {value}", word, ("keep", "force"))
+        details = {"path": path, **({"size": words[0]} if words else {}), **flags}
+    else:
+        raise option_error(f"{origin}: expected PATH:SIZE, found {value!r}", _TIER_HINT)
+    for name in ("path", "size"):
+        if name not in details:
+            raise option_error(f"{origin}: expected PATH:SIZE, found {value!r}", _TIER_HINT)
+    try:
+        return Tier(**details)
+    except OptionError as error:
+        raise option_error(f"{origin}: {value}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +506,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("world", "auto", _choose(WORLDS), "who is in the job: " + ", ".join(WORLDS)),
     Option("strategy", Strategy(), _strategy, "how samples are fetched: " + ", ".join(STRATEGIES)),
     Option("memory", None, parse_bytes, "staging blocks and batch buffers of a node, in bytes or as 2GiB"),
-    Option("tiers", None, _tiers, "not in this version"),
+    Option("tiers", (), _tiers, "directories of the node that keep copies: PATH:SIZE, the nearest first"),
+    Option(
+        "copy_threads",
+        1,
+        _checked("copy_threads", _number),
+        "threads of each process that write copies into tiers",
+    ),
+    Option("copy_bytes", 1 << 20, _copy_bytes, "length of a write into a tier, in bytes or as 512KiB"),
     Option(
         "epochs",
         None,
@@ -463,15 +564,17 @@ class Resolved:
         return self.values[name]
 
 
-def _configuration(environment: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    """Read the configuration file; one that a variable names must exist."""
-    asked = environment.get(CONFIG_VARIABLE)
-    path = Path(asked or CONFIG_FILE)
+def _configuration(
+    environment: Mapping[str, str], variable: str, default: str
+) -> tuple[dict[str, Any], str]:
+    """Read a configuration file; one that a variable names must exist."""
+    asked = environment.get(variable)
+    path = Path(asked or default)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         if asked:
-            raise option_error(f"{CONFIG_VARIABLE}: there is no configuration file {path}") from None
+            raise option_error(f"{variable}: there is no configuration file {path}") from None
         return {}, str(path)
     except (OSError, UnicodeDecodeError) as error:
         raise option_error(f"configuration file {path}: cannot be read: {error}") from error
@@ -493,7 +596,10 @@ def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None 
         If a value is not valid; the message begins with the source of the value.
     """
     environment = os.environ if environment is None else environment
-    configuration, path = _configuration(environment)
+    files = (
+        _configuration(environment, CONFIG_VARIABLE, CONFIG_FILE),
+        _configuration(environment, SYSTEM_CONFIG_VARIABLE, SYSTEM_CONFIG_FILE),
+    )
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     strengths: dict[str, int] = {}
@@ -502,7 +608,7 @@ def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None 
         places = (
             (f"{name}=", argument),
             (option.variable, environment.get(option.variable) or None),
-            (f"{path}: {name}", configuration.get(name)),
+            *((f"{path}: {name}", configuration.get(name)) for configuration, path in files),
         )
         values[name] = option.default
         for strength, (origin, value) in enumerate(places):

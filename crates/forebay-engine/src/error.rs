@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use forebay_host::{HostError, MemoryRefusal, ThreadError};
 use forebay_io::ReadError;
+use forebay_tier::TierError;
 
 use crate::mesh::{LinkError, PeerFailure};
 use crate::rendezvous::{Class, Peer, RendezvousError};
@@ -385,6 +386,28 @@ impl From<ReadError> for Error {
         }
         let hint = error.hint().map(Into::into);
         Self::Storage(ErrorDetails::of(error, hint, path))
+    }
+}
+
+impl From<TierError> for Error {
+    fn from(error: TierError) -> Self {
+        let hint = error.hint().map(str::to_owned);
+        match error {
+            TierError::Threads(error) => error.into(),
+            TierError::Host(error) => error.into(),
+            TierError::Tier { .. } => {
+                Self::Options { message: error.to_string(), hint: hint.unwrap_or_default() }
+            }
+            TierError::Format { .. } => Self::Options {
+                message: error.to_string(),
+                hint: "this version cannot use what is there; give the tier another directory".into(),
+            },
+            TierError::Io { ref path, .. } => {
+                let path = path.clone();
+                Self::Storage(ErrorDetails::of(error, hint, Some(path)))
+            }
+            TierError::Daemon { .. } | TierError::Protocol { .. } => Self::local(error.to_string()),
+        }
     }
 }
 

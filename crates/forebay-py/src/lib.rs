@@ -17,6 +17,7 @@ mod recipe;
 mod runtime_directory;
 mod siblings;
 mod state;
+mod tiers;
 mod watchdog;
 
 use forebay_format::{Format, SchemaChoice};
@@ -44,6 +45,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::words_of_option, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_strategy, module)?)?;
     module.add_function(wrap_pyfunction!(runtime_directory::runtime_directory, module)?)?;
+    module.add_function(wrap_pyfunction!(tiers::serve_tiers, module)?)?;
+    module.add_function(wrap_pyfunction!(tiers::tiers_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(tiers::clear_tiers, module)?)?;
+    module.add_function(wrap_pyfunction!(tiers::stop_tiers, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_spec, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_presets, module)?)?;

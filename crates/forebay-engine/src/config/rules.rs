@@ -10,6 +10,11 @@ const MAX_COUNT: u64 = u32::MAX as u64;
 const MAX_BYTES: u64 = i64::MAX as u64;
 /// Thirty years, which clocks can still add \[s\].
 const MAX_SECONDS: f64 = 1e9;
+/// Threads of a process that write copies.
+const MAX_COPY_THREADS: u64 = 64;
+/// Length of a write of copies \[bytes\]: a piece to a chunk.
+const MIN_COPY_BYTES: u64 = 64 << 10;
+const MAX_COPY_BYTES: u64 = 1 << 20;
 /// Batch buffers per rank.
 const MAX_BUFFERS: u64 = 64;
 
@@ -35,6 +40,8 @@ const RULES: &[(&str, Rule)] = &[
     ("name", Rule::Text),
     ("seed", Rule::Seed),
     ("memory", Rule::Bytes),
+    ("copy_threads", Rule::Integer(1, MAX_COPY_THREADS, &[])),
+    ("copy_bytes", Rule::Integer(MIN_COPY_BYTES, MAX_COPY_BYTES, &[])),
     ("epochs", COUNT),
     ("last", Rule::OneOf(&["wrap", "drop", "short", "carry"])),
     ("bad_samples", Rule::OneOf(&["raise", "skip"])),

@@ -184,15 +184,9 @@ pub(crate) fn open(
 
 /// What is done about tiers that cannot be used: a tier that the user must mend is an error; without
 /// the daemon, the loader reads the source.
-pub(crate) fn unusable(error: &TierError) -> Result<String, Error> {
+pub(crate) fn unusable(error: TierError) -> Result<String, Error> {
     match error {
-        TierError::Tier { hint, .. } => {
-            Err(Error::Options { message: error.to_string(), hint: hint.clone() })
-        }
-        TierError::Format { .. } => {
-            let hint = "this version cannot use what is there: give another directory".into();
-            Err(Error::Options { message: error.to_string(), hint })
-        }
+        TierError::Tier { .. } | TierError::Format { .. } => Err(error.into()),
         _ => Ok(error.to_string()),
     }
 }

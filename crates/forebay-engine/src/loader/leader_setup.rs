@@ -125,7 +125,7 @@ pub(crate) fn lead(
         match decided {
             Ok(decided) => tiers = Some(decided),
             Err(error) => {
-                let reason = tiers::unusable(&error)?;
+                let reason = tiers::unusable(error)?;
                 caller.warn(&format!("loader \"{}\": the tiers are not used: {reason}", options.name));
                 fallbacks.push(Fallback::new(Wanted::Tiers, reason));
             }

@@ -288,16 +288,13 @@ impl Level {
         sums: &[PieceSum],
     ) -> bool {
         let mut records = Vec::with_capacity(2);
-        let number = match self.numbers.get(&source.key) {
-            Some(number) => *number,
-            None => {
-                let number = self.numbers.len() as u32;
-                let FoundSource { key, path, bytes, used_unix_s } = source.clone();
-                records.push(Record::Source { number, key, bytes, path });
-                records.push(Record::Used { number, unix_s: used_unix_s });
-                number
-            }
-        };
+        let known = self.numbers.get(&source.key).copied();
+        let number = known.unwrap_or(self.numbers.len() as u32);
+        if known.is_none() {
+            let FoundSource { key, path, bytes, used_unix_s } = source.clone();
+            records.push(Record::Source { number, key, bytes, path });
+            records.push(Record::Used { number, unix_s: used_unix_s });
+        }
         records.push(Record::Copy(CopyRecord { slab, slot, source: number, chunk, sums: sums.to_vec() }));
         let logged = self.append(&records);
         if logged {

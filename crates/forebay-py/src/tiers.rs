@@ -1,0 +1,78 @@
+//! `forebay._native.*_tiers`: the tier daemon, and what it knows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
+use std::time::Duration;
+
+use forebay_engine::Error;
+use forebay_tier::daemon::{Server, socket_path};
+use forebay_tier::{Connection, TierError};
+use pyo3::prelude::*;
+
+use crate::errors::raise;
+
+/// Interval between two looks for signals.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+fn failed(py: Python<'_>, error: TierError) -> PyErr {
+    raise(py, &Error::from(error))
+}
+
+/// Serves until no loader was there for `idle_s`; calls `listening` when loaders can come. Returns
+/// at once if this user has a daemon on this node.
+#[pyfunction]
+pub(crate) fn serve_tiers(py: Python<'_>, idle_s: f64, listening: &Bound<'_, PyAny>) -> PyResult<()> {
+    let started = socket_path().and_then(|path| Server::start(&path, Duration::from_secs_f64(idle_s)));
+    let server = started.map_err(|error| failed(py, error))?;
+    listening.call0()?;
+    let Some(server) = server else { return Ok(()) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let thread = Builder::new().name("forebay-tiers".into()).spawn(move || server.run(&stopped))?;
+    // Signals are Python's: its handlers run in this thread.
+    let signal = loop {
+        if thread.is_finished() {
+            break Ok(());
+        }
+        py.detach(|| std::thread::sleep(INTERVAL));
+        if let Err(signal) = py.check_signals() {
+            break Err(signal);
+        }
+    };
+    stop.store(true, Ordering::Relaxed);
+    py.detach(|| thread.join()).ok();
+    signal
+}
+
+/// What the running daemon knows, as JSON; none without a daemon.
+#[pyfunction]
+pub(crate) fn tiers_usage(py: Python<'_>) -> PyResult<Option<String>> {
+    let usage = || -> Result<Option<String>, TierError> {
+        let Some(daemon) = Connection::existing(socket_path()?.socket())? else { return Ok(None) };
+        let (levels, clients, pid) = daemon.usage()?;
+        let known = serde_json::json!({"levels": levels, "clients": clients, "pid": pid});
+        Ok(Some(known.to_string()))
+    };
+    py.detach(usage).map_err(|error| failed(py, error))
+}
+
+/// Deletes what no loader uses; returns the space given back, or none without a daemon.
+#[pyfunction]
+pub(crate) fn clear_tiers(py: Python<'_>) -> PyResult<Option<u64>> {
+    let clear = || -> Result<Option<u64>, TierError> {
+        let Some(daemon) = Connection::existing(socket_path()?.socket())? else { return Ok(None) };
+        daemon.clear().map(Some)
+    };
+    py.detach(clear).map_err(|error| failed(py, error))
+}
+
+/// Ends the daemon, unless a loader uses it; whether there was one.
+#[pyfunction]
+pub(crate) fn stop_tiers(py: Python<'_>) -> PyResult<bool> {
+    let stop = || -> Result<bool, TierError> {
+        let Some(daemon) = Connection::existing(socket_path()?.socket())? else { return Ok(false) };
+        daemon.stop().map(|()| true)
+    };
+    py.detach(stop).map_err(|error| failed(py, error))
+}
