@@ -189,8 +189,7 @@ impl Writer {
     /// Marks a read of the source by this process, until the guard is dropped: copies give way.
     #[must_use]
     pub fn reading(&self) -> ReadingGuard<'_> {
-        self.shared.reads.fetch_add(1, Ordering::Relaxed);
-        ReadingGuard(&self.shared.reads)
+        ReadingGuard::new(&self.shared.reads)
     }
 }
 
@@ -225,6 +224,13 @@ impl Drop for Writer {
 
 /// A read of the source that is under way.
 pub struct ReadingGuard<'a>(&'a AtomicUsize);
+
+impl<'a> ReadingGuard<'a> {
+    fn new(reads: &'a AtomicUsize) -> Self {
+        reads.fetch_add(1, Ordering::Relaxed);
+        Self(reads)
+    }
+}
 
 impl Drop for ReadingGuard<'_> {
     fn drop(&mut self) {
@@ -491,6 +497,7 @@ mod tests {
         longest_write: AtomicUsize,
         /// While this is held, no write returns.
         gate: Mutex<()>,
+        write_takes: Mutex<Duration>,
     }
 
     impl LevelStorage for Memory {
@@ -520,6 +527,7 @@ mod tests {
             self.script.storage_call()?;
             self.longest_write.fetch_max(bytes.len(), Ordering::Relaxed);
             drop(self.gate.lock());
+            std::thread::sleep(*self.write_takes.lock().unwrap());
             let mut slabs = self.slabs.lock().unwrap();
             let slab = slabs.entry(slab).or_insert_with(|| vec![0; (SLOTS_OF_SLAB * CHUNK_BYTES) as usize]);
             slab[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
@@ -636,6 +644,7 @@ mod tests {
                     flushes: Mutex::default(),
                     longest_write: AtomicUsize::new(0),
                     gate: Mutex::default(),
+                    write_takes: Mutex::default(),
                 })
             };
             let levels = vec![level(true), level(false)];
@@ -728,16 +737,23 @@ mod tests {
     }
 
     #[test]
-    fn reads_slow_copies_down_but_do_not_stop_them() {
+    fn a_thread_rests_between_writes_while_the_program_reads() {
+        const WRITE: Duration = Duration::from_millis(10);
         let mut setup = Setup::new(1, 100, 0, Fault::None);
+        *setup.levels[1].write_takes.lock().unwrap() = WRITE;
+        let shared = Arc::clone(&setup.writer.shared);
         let health = Arc::clone(&setup.health);
-        let (level, shared) = (health.begin_read(0), Arc::clone(&setup.writer.shared));
-        shared.reads.fetch_add(1, Ordering::Relaxed);
-        setup.offer(&[(0, 0, pieces()), (1, 1, pieces())], true);
-        assert!(setup.writer.finish(FOREVER));
-        assert_eq!(setup.check(), 6);
-        drop(level);
-        shared.reads.fetch_sub(1, Ordering::Relaxed);
+        for level_is_read in [false, true] {
+            let mark = level_is_read.then(|| health.begin_read(1));
+            let guard = (!level_is_read).then(|| ReadingGuard::new(&shared.reads));
+            let begun = Instant::now();
+            // Three requests on each level, and a rest before the second and the third.
+            setup.offer(&[(0, 0, pieces()), (1, 1, pieces())], true);
+            assert!(setup.writer.finish(FOREVER));
+            assert!(begun.elapsed() >= 5 * WRITE);
+            drop((mark, guard));
+        }
+        assert_eq!(setup.check(), 2 * 6);
         drop(setup.writer.reading());
         assert_eq!(shared.reads.load(Ordering::Relaxed), 0);
     }
