@@ -82,6 +82,7 @@ WITHOUT_CIRCLES = [
     "forebay-io",
     "forebay-lmdbio",
     "forebay-pfs",
+    "forebay-tier",
     "forebay-plan",
     "forebay-py",
     "forebay-recipe",

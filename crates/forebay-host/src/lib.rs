@@ -1,7 +1,7 @@
 //! What the processes of one node share: memory, wake-ups, sockets and limits.
 //!
-//! - [`sealed_memfd`], [`sealed_copy`], [`published_memfd`] and [`Draft`] create anonymous shared memory; [`Map`] maps
-//!   it.
+//! - [`sealed_memfd`], [`sealed_copy`], [`published_memfd`] and [`Draft`] create anonymous shared
+//!   memory; [`Map`] maps it.
 //! - [`EventCount`] wakes processes that wait for a word in shared memory. [`sync`] holds the
 //!   atomics and locks that loom replaces.
 //! - [`runtime_directory`] is the user's private directory on the node. [`SocketPath`] is a socket

@@ -147,8 +147,8 @@ impl Map {
         Self::new(fd, length as usize, ProtFlags::READ, true)
     }
 
-    /// Maps all of `fd` read-only, after checking that its size is sealed and that no process can map
-    /// it writable from now on; its maker may still change it.
+    /// Maps all of `fd` read-only, after checking that its size is sealed and that no process can
+    /// map it writable from now on; its maker may still change it.
     pub fn watched(fd: impl AsFd) -> Result<Self, HostError> {
         let (length, seals) = examine(&fd)?;
         if !seals.contains(fixed_size() | SealFlags::FUTURE_WRITE) {

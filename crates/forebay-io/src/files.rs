@@ -314,7 +314,8 @@ impl ShardFiles {
         Ok(file_bytes(&self.stat_now(shard)?))
     }
 
-    /// What the system says of a file now. A file of one sample is opened for it, unless it is open.
+    /// What the system says of a file now. A file of one sample is opened for it, unless it is
+    /// open.
     ///
     /// # Errors
     /// Those of the system.

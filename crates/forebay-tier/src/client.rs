@@ -16,12 +16,12 @@ use rustix::io::Errno;
 
 use crate::chunk::{ChunkId, Pieces};
 use crate::claims::Claims;
-use crate::daemon::{DataSetId, socket_path};
+use crate::daemon::socket_path;
 use crate::entry::{Entry, MAX_LEVELS, SlotId};
 use crate::error::TierError;
 use crate::log::PieceSum;
 use crate::offer::Copied;
-use crate::protocol::{Answer, AttachedLevel, CopiedMessage, LevelUsage, Request, VERSION};
+use crate::protocol::{Answer, AttachedLevel, CopiedMessage, DataSetId, LevelUsage, Request, VERSION};
 use crate::slab_files::SlabFiles;
 use crate::source::Source;
 use crate::spec::TierSpec;

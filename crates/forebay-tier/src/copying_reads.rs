@@ -107,8 +107,8 @@ impl TieredFiles {
         if filled.is_ok() { filled } else { read(transfers) }
     }
 
-    /// Whether a tier lacks bytes that the placement wants there, so that [`TieredFiles::fill`] would
-    /// copy them.
+    /// Whether a tier lacks bytes that the placement wants there, so that [`TieredFiles::fill`]
+    /// would copy them.
     #[must_use]
     pub fn lacks(&self, shard: ShardId, offset: u64, length: u64) -> bool {
         if self.copies.is_none() || !self.watch.is_copyable(shard) {

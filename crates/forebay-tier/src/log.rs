@@ -55,6 +55,14 @@ pub enum Record {
     },
     /// Pieces of a chunk in a slot.
     Copy(CopyRecord),
+    /// A client was given a slot, and may write to it: it is not given to another, even if nothing
+    /// is ever published there.
+    SlotTaken {
+        /// Number of the slab.
+        slab: u32,
+        /// Number of the slot.
+        slot: u16,
+    },
     /// A slot holds nothing: what was in it was damaged.
     SlotGone {
         /// Number of the slab.
@@ -351,6 +359,11 @@ fn encode(record: &Record, out: &mut Vec<u8>) {
             out.extend(number.to_le_bytes());
             out.extend(unix_s.to_le_bytes());
         }
+        Record::SlotTaken { slab, slot } => {
+            out.push(7);
+            out.extend(slab.to_le_bytes());
+            out.extend(slot.to_le_bytes());
+        }
         Record::SlotGone { slab, slot } => {
             out.push(6);
             out.extend(slab.to_le_bytes());
@@ -411,6 +424,10 @@ fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
         5 => Record::Used {
             number: u32::from_le_bytes(fields.take()?),
             unix_s: u64::from_le_bytes(fields.take()?),
+        },
+        7 => Record::SlotTaken {
+            slab: u32::from_le_bytes(fields.take()?),
+            slot: u16::from_le_bytes(fields.take()?),
         },
         6 => Record::SlotGone {
             slab: u32::from_le_bytes(fields.take()?),
@@ -473,6 +490,7 @@ mod tests {
             any::<u32>().prop_map(|slab| Record::SlabGone { slab }),
             (any::<u32>(), any::<u64>()).prop_map(|(number, unix_s)| Record::Used { number, unix_s }),
             (any::<u32>(), any::<u16>()).prop_map(|(slab, slot)| Record::SlotGone { slab, slot }),
+            (any::<u32>(), any::<u16>()).prop_map(|(slab, slot)| Record::SlotTaken { slab, slot }),
         ]
     }
 

@@ -6,7 +6,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::ChunkId;
-use crate::daemon::DataSetId;
 use crate::entry::SlotId;
 use crate::log::PieceSum;
 use crate::offer::Copied;
@@ -15,6 +14,10 @@ use crate::spec::TierSpec;
 
 /// Version of the messages.
 pub(crate) const VERSION: u32 = 1;
+
+/// Number of a data set that clients are attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DataSetId(pub u32);
 
 /// What a client asks for.
 #[derive(Debug, Serialize, Deserialize)]

@@ -15,6 +15,8 @@ use forebay_tier::{
 };
 use forebay_types::ShardId;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 /// A daemon in a thread.
 struct Daemon {
@@ -41,6 +43,8 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        // It looks at `stop` when something happens, too.
+        drop(forebay_tier::Connection::existing(self.socket.socket()));
         self.thread.take().unwrap().join().unwrap();
     }
 }
@@ -199,27 +203,43 @@ fn what_was_read_once_comes_from_the_tier() {
     assert!(again.take_warnings()[0].contains("it was changed"));
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+/// Reads of random bytes of random files, with room for some or all of their chunks.
+#[derive(Clone, Debug)]
+struct Case {
+    sizes: Vec<usize>,
+    reads: Vec<(prop::sample::Index, prop::sample::Index, usize)>,
+    all: bool,
+    slots: u64,
+}
 
-    #[test]
-    fn reads_of_any_bytes_are_those_of_the_source(
-        sizes in prop::collection::vec(1_usize..3_000_000, 1..4),
-        at in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1_usize..400_000), 1..40),
-        all: bool, slots in 1_u64..8,
-    ) {
-        let bed = Bed::new(&sizes);
+fn cases() -> impl Strategy<Value = Case> {
+    let sizes = prop::collection::vec(1_usize..3_000_000, 1..4);
+    let read = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1_usize..400_000);
+    (sizes, prop::collection::vec(read, 1..40), any::<bool>(), 1_u64..8)
+        .prop_map(|(sizes, reads, all, slots)| Case { sizes, reads, all, slots })
+}
+
+#[test]
+fn reads_of_any_bytes_are_those_of_the_source() {
+    let mut runner = TestRunner::default();
+    let mut case = || cases().new_tree(&mut runner).unwrap().current();
+    // All files are made first, so that they are old enough together.
+    let beds: Vec<(Case, Bed)> = std::iter::repeat_with(&mut case)
+        .take(24)
+        .map(|case| (case.clone(), Bed::new(&case.sizes)))
+        .collect();
+    settle();
+    for (case, bed) in beds {
         let daemon = Daemon::start(bed.directory.path());
-        settle();
-        let tiers = Arc::new(bed.tiers(&daemon, slots << 20, all));
+        let tiers = Arc::new(bed.tiers(&daemon, case.slots << 20, case.all));
         let mut reader = Reader::with_io(tiers.clone(), Access::Pread, false, 8);
-        let reads = cut(&sizes, &at);
+        let reads = cut(&case.sizes, &case.reads);
         for epoch in 0..3 {
             for some in reads.chunks(5) {
                 bed.read(&tiers, &mut reader, some, epoch);
             }
-            prop_assert!(tiers.finish_copies(Duration::from_secs(30)));
+            assert!(tiers.finish_copies(Duration::from_secs(30)), "{case:?}");
         }
-        prop_assert_eq!(tiers.take_warnings(), Vec::<String>::new());
+        assert_eq!(tiers.take_warnings(), Vec::<String>::new(), "{case:?}");
     }
 }

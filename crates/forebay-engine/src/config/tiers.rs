@@ -68,17 +68,25 @@ pub(crate) fn buffer_bytes(options: &Options, left_bytes: u64) -> u64 {
     (left_bytes / BUFFER_SHARE / options.local_ranks.len().max(1) as u64).min(BUFFER_BYTES)
 }
 
+/// What a decision about tiers rests on.
+pub(crate) struct TierQuestion<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) source: &'a IndexedDataset,
+    pub(crate) index: &'a Arc<Index>,
+    pub(crate) files: &'a ShardFiles,
+    pub(crate) order: &'a Order,
+    /// The files are local and in the page cache.
+    pub(crate) source_in_memory: bool,
+    /// [`buffer_bytes`].
+    pub(crate) buffer_bytes: u64,
+}
+
 /// Attaches the leader to the tier daemon, and decides what is copied where.
 pub(crate) fn decide(
-    options: &Options,
-    source: &IndexedDataset,
-    index: &Arc<Index>,
-    files: &ShardFiles,
-    order: &Order,
-    source_in_memory: bool,
-    buffer_bytes: u64,
+    question: &TierQuestion<'_>,
     caller: &dyn Host,
 ) -> Result<(TierPlan, Arc<Client>), TierError> {
+    let &TierQuestion { options, source, index, files, order, source_in_memory, buffer_bytes } = question;
     let map = chunk_map(files, index).map_err(TierError::io("", "cut the data set into chunks"))?;
     let (sources, states) = sources(source.dataset(), files, index, &map, caller)?;
     let daemon = DaemonAddress::of_this_node(options.tier_daemon.clone())?;
@@ -162,12 +170,11 @@ pub(crate) fn open(
     watched: Arc<ShardFiles>,
     index: &Arc<Index>,
 ) -> Result<Arc<TieredFiles>, TierError> {
-    let client = match client {
-        Some(client) => client,
-        None => {
-            let daemon = DaemonAddress::of_this_node(options.tier_daemon.clone())?;
-            Client::attach(options.tiers.tiers.clone(), plan.sources.clone(), daemon)?
-        }
+    let client = if let Some(client) = client {
+        client
+    } else {
+        let daemon = DaemonAddress::of_this_node(options.tier_daemon.clone())?;
+        Client::attach(options.tiers.tiers.clone(), plan.sources.clone(), daemon)?
     };
     let placement = plan.placement.clone();
     let setup = TierSetup {
@@ -182,8 +189,8 @@ pub(crate) fn open(
     TieredFiles::new(client, setup).map(Arc::new)
 }
 
-/// What is done about tiers that cannot be used: a tier that the user must mend is an error; without
-/// the daemon, the loader reads the source.
+/// What is done about tiers that cannot be used: a tier that the user must mend is an error;
+/// without the daemon, the loader reads the source.
 pub(crate) fn unusable(error: TierError) -> Result<String, Error> {
     match error {
         TierError::Tier { .. } | TierError::Format { .. } => Err(error.into()),

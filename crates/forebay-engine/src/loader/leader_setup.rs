@@ -16,7 +16,7 @@ use crate::base::fallback::{Fallback, Wanted};
 use crate::base::memory_ledger;
 use crate::config::options::{AccessChoice, Locate, Options, Readers};
 use crate::config::strategies::Strategies;
-use crate::config::tiers::{self, TierPlan};
+use crate::config::tiers::{self, TierPlan, TierQuestion};
 use crate::config::{self, Decision, Findings, Settings};
 use crate::dataset::open::{open_files, open_mappings};
 use crate::dataset::ragged_size::expansion_ratio;
@@ -120,9 +120,11 @@ pub(crate) fn lead(
     let mut tiers = None;
     if !options.tiers.tiers.is_empty() {
         let order = decided_order(options, &index, &settings)?;
-        let in_memory = retained.is_none() && files.is_local() && settings.mapping == Mapping::Resident;
-        let decided = tiers::decide(options, source, &index, &files, &order, in_memory, buffer_bytes, caller);
-        match decided {
+        let source_in_memory =
+            retained.is_none() && files.is_local() && settings.mapping == Mapping::Resident;
+        let (index, files, order) = (&index, &*files, &order);
+        let question = TierQuestion { options, source, index, files, order, source_in_memory, buffer_bytes };
+        match tiers::decide(&question, caller) {
             Ok(decided) => tiers = Some(decided),
             Err(error) => {
                 let reason = tiers::unusable(error)?;

@@ -233,9 +233,10 @@ impl Engine {
                 // `fuse_readahead`).
                 files.read_ahead(kernel_read_ahead);
                 let tiers = plan.map(|plan| {
-                    let watched = match is_retained {
-                        true => open_files(&source, &index, false, None)?,
-                        false => Arc::clone(&files),
+                    let watched = if is_retained {
+                        open_files(&source, &index, false, None)?
+                    } else {
+                        Arc::clone(&files)
                     };
                     Ok::<_, Error>(tiers::open(&plan, client, &options, &files, watched, &index))
                 });

@@ -4,9 +4,8 @@
 //! comes or goes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-use serde::{Deserialize, Serialize};
 
 use crate::chunk::{ChunkId, Pieces};
 use crate::daemon::level::{Found, FoundSource, Level, LevelParts};
@@ -14,13 +13,9 @@ use crate::entry::{Entry, MAX_LEVELS, SlotId};
 use crate::error::TierError;
 use crate::log::PieceSum;
 use crate::offer::Copied;
-use crate::protocol::{LevelUsage, SourceUsage};
+use crate::protocol::{DataSetId, LevelUsage, SourceUsage};
 use crate::source::{Source, SourceKey};
 use crate::table::{LevelState, TableWriter};
-
-/// Number of a data set that clients are attached to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct DataSetId(pub u32);
 
 /// See the module header.
 pub struct Cache {
@@ -61,7 +56,7 @@ impl CopyState {
 /// A data set that clients are attached to.
 pub(super) struct DataSet {
     sources: Vec<Source>,
-    keys: HashSet<SourceKey>,
+    keys: Arc<HashSet<SourceKey>>,
     /// First chunk of each source, and at the end the number of chunks.
     first_chunks: Vec<u64>,
     levels: Vec<u8>,
@@ -198,12 +193,12 @@ impl Cache {
         let chunks = *first_chunks.last().expect("it begins with 0");
         let table = TableWriter::new(chunks)?;
         let now = unix_s();
-        let keys: HashSet<SourceKey> = sources.iter().map(|source| source.key).collect();
+        let keys: Arc<HashSet<SourceKey>> = Arc::new(sources.iter().map(|source| source.key).collect());
         for source in &sources {
             let Source { key, path, bytes, .. } = source.clone();
             self.source(&FoundSource { key, path, bytes, used_unix_s: now });
         }
-        for key in &keys {
+        for key in &*keys {
             let known = self.sources.get_mut(key).expect("it was just made");
             known.users += 1;
             known.about.used_unix_s = now;
@@ -216,7 +211,7 @@ impl Cache {
         self.next_data_set += 1;
         let data_set =
             DataSet { sources, keys, first_chunks, levels: levels.to_vec(), table, slots, clients: 1 };
-        for key in &data_set.keys {
+        for key in &*data_set.keys {
             for (chunk, copy) in &self.sources[key].copies {
                 data_set.numbers_of(*key, *chunk).for_each(|number| data_set.table.set(number, copy.entry()));
             }
@@ -259,7 +254,7 @@ impl Cache {
             return;
         }
         let data_set = self.data_sets.remove(&id).expect("it was just found");
-        for key in &data_set.keys {
+        for key in &*data_set.keys {
             let source = self.sources.get_mut(key).expect("sources of a data set are known");
             source.users -= 1;
             source.about.used_unix_s = unix_s();
@@ -271,7 +266,7 @@ impl Cache {
         self.pending.retain(|(key, _), at| {
             let is_used = sources[key].users > 0;
             if !is_used {
-                levels[usize::from(at.level)].give_back(at.slab, at.slot);
+                levels[usize::from(at.level)].give_up(at.slab, at.slot);
             }
             is_used
         });
@@ -298,9 +293,23 @@ impl Cache {
         if let Some(at) = self.pending.get(&(key, chunk)) {
             return Some(*at);
         }
-        if !data_set.levels.contains(&level) {
-            return None;
-        }
+        // A level may fill by chance before the others do.
+        let others = data_set.levels.iter().filter(|other| **other != level);
+        let levels: Vec<u8> =
+            data_set.levels.iter().filter(|own| **own == level).chain(others).copied().collect();
+        let keys = Arc::clone(&data_set.keys);
+        let at = levels.into_iter().find_map(|level| self.place_on(level, &keys, key, chunk))?;
+        self.pending.insert((key, chunk), at);
+        Some(at)
+    }
+
+    fn place_on(
+        &mut self,
+        level: u8,
+        keys: &HashSet<SourceKey>,
+        key: SourceKey,
+        chunk: u64,
+    ) -> Option<SlotId> {
         let sources = &self.sources;
         let last_used = |key: &SourceKey| {
             let known = sources.get(key);
@@ -308,16 +317,13 @@ impl Cache {
         };
         let mut gone = Vec::new();
         let store = &mut self.levels[usize::from(level)];
-        let (before, placed) = (store.state, store.place(&data_set.keys, key, chunk, &last_used, &mut gone));
+        let (before, placed) = (store.state, store.place(keys, key, chunk, &last_used, &mut gone));
         let is_changed = store.state != before;
         self.forget(&gone);
         if is_changed {
             self.publish_state(level);
         }
-        let (slab, slot) = placed?;
-        let at = SlotId { level, slab, slot };
-        self.pending.insert((key, chunk), at);
-        Some(at)
+        placed.map(|(slab, slot)| SlotId { level, slab, slot })
     }
 
     /// Forgets copies whose slabs were deleted.

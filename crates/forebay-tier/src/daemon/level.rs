@@ -201,14 +201,14 @@ impl Level {
             slab.reserved = wanted;
         }
         Self::holds(slab, slot, key, chunk);
-        Some((number, slot))
+        // Before the client can write: another daemon must not give the slot away again.
+        self.append(&[Record::SlotTaken { slab: number, slot }]).then_some((number, slot))
     }
 
-    /// Takes a slot back that was never published.
-    pub(super) fn give_back(&mut self, slab: u32, slot: u16) {
+    /// Gives a slot up that was never published. It is not used again: its client may still write.
+    pub(super) fn give_up(&mut self, slab: u32, slot: u16) {
         if let Some(slab) = self.slabs.get_mut(&slab) {
             slab.held.remove(&slot);
-            slab.free.insert(slot);
         }
     }
 
@@ -312,8 +312,11 @@ impl Level {
 
     /// Forgets what a slot holds, as it is damaged.
     pub(super) fn drop_copy(&mut self, slab: u32, slot: u16) {
-        if self.append(&[Record::SlotGone { slab, slot }]) {
-            self.give_back(slab, slot);
+        if self.append(&[Record::SlotGone { slab, slot }])
+            && let Some(slab) = self.slabs.get_mut(&slab)
+        {
+            slab.held.remove(&slot);
+            slab.free.insert(slot);
         }
     }
 
@@ -359,6 +362,10 @@ impl Level {
             [Record::Source { number, key, bytes, path }, Record::Used { number, unix_s: used_unix_s }]
         });
         let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots });
+        let taken = self.slabs.iter().flat_map(|(slab, known)| {
+            let is_taken = |slot: &u16| !known.free.contains(slot) && !known.held.contains_key(slot);
+            (0..known.slots).filter(is_taken).map(|slot| Record::SlotTaken { slab: *slab, slot })
+        });
         let copies = |recent: bool| {
             found.iter().filter(move |found| found.is_recent == recent).map(|found| {
                 let Found { key, chunk, slab, slot, sums, .. } = found;
@@ -367,8 +374,12 @@ impl Level {
             })
         };
         let log = self.log.as_mut().expect("only a log that can be written is written anew");
-        let mut records =
-            named.chain(slabs).chain(copies(false)).chain([Record::Boot { id: boot }]).chain(copies(true));
+        let mut records = named
+            .chain(slabs)
+            .chain(taken)
+            .chain(copies(false))
+            .chain([Record::Boot { id: boot }])
+            .chain(copies(true));
         log.rewrite(&mut records)
     }
 
@@ -422,11 +433,15 @@ impl Replay {
                 self.next_slab = self.next_slab.max(slab + 1);
                 self.slabs.insert(slab, Slab::new(slots));
             }
+            Record::SlotTaken { slab, slot } => {
+                if let Some(slab) = self.slabs.get_mut(&slab) {
+                    slab.free.remove(&slot);
+                }
+            }
             Record::SlotGone { slab, slot } => {
                 self.held.remove(&(slab, slot));
-                if let Some(slab) = self.slabs.get_mut(&slab)
-                    && slab.held.remove(&slot).is_some()
-                {
+                if let Some(slab) = self.slabs.get_mut(&slab).filter(|slab| slot < slab.slots) {
+                    slab.held.remove(&slot);
                     slab.free.insert(slot);
                 }
             }

@@ -8,6 +8,6 @@ mod cache;
 mod level;
 mod server;
 
-pub use cache::{Cache, DataSetId};
+pub use cache::Cache;
 pub use level::LevelParts;
 pub use server::{Server, socket_path};

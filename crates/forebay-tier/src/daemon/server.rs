@@ -17,13 +17,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::chunk::{ChunkId, Pieces};
-use crate::daemon::cache::{Cache, DataSetId};
+use crate::daemon::cache::Cache;
 use crate::daemon::level::LevelParts;
 use crate::directory::TierDirectory;
 use crate::entry::SlotId;
 use crate::error::TierError;
 use crate::offer::Copied;
-use crate::protocol::{Answer, AttachedLevel, Attachment, Request, VERSION, sources_from};
+use crate::protocol::{Answer, AttachedLevel, Attachment, DataSetId, Request, VERSION, sources_from};
 use crate::slab_files::SlabFiles;
 use crate::spec::TierSpec;
 
