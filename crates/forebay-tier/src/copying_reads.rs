@@ -27,7 +27,7 @@ use crate::entry::Entry;
 use crate::offer::{Offer, OfferedChunk, OfferedPiece, SourceCheck};
 use crate::source_watch::{SourceWatch, now_ns};
 use crate::table::LevelState;
-use crate::tiered_files::{Copies, TieredFiles};
+use crate::tiered_files::{ALIGN_BYTES, Copies, TieredFiles};
 
 /// Longest wait for pieces that another process is copying.
 const WAIT_FOR_OTHERS: Duration = Duration::from_millis(200);
@@ -368,9 +368,6 @@ impl TieredFiles {
         Some((Copying { buffer, parts, chunks, claims }, places))
     }
 }
-
-/// Alignment of reads around the page cache \[bytes\].
-const ALIGN_BYTES: usize = 4096;
 
 /// Looks at the files of a request after it was read.
 struct ReadCheck {

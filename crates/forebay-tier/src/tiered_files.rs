@@ -22,6 +22,9 @@ use crate::spec::TierOptions;
 use crate::table::LevelState;
 use crate::writer::Writer;
 
+/// Alignment of reads around the page cache \[bytes\].
+pub(crate) const ALIGN_BYTES: usize = 4096;
+
 /// Which tier a chunk is to be copied to: its place in the user's list.
 pub type Placement = Arc<dyn Fn(ChunkId) -> Option<u8> + Send + Sync>;
 
@@ -193,10 +196,11 @@ impl TieredFiles {
         let run = pieces.runs().find(|run| run.contains(&piece))?;
         let length = (geometry.bytes_of(&run).end - start).min(length as u64);
         let storage = &attached.storages[place];
-        // A slab that is gone is no failure: its data set was not in use for a moment.
-        let descriptor =
-            storage.open(slot.slab, at.direct).or_else(|_| storage.open(slot.slab, false)).ok()?;
         let offset = u64::from(slot.slot) * CHUNK_BYTES + start;
+        // The last piece of a file may have any length.
+        let direct = at.direct && (offset | length).is_multiple_of(ALIGN_BYTES as u64);
+        // A slab that is gone is no failure: its data set was not in use for a moment.
+        let descriptor = storage.open(slot.slab, direct).or_else(|_| storage.open(slot.slab, false)).ok()?;
         let descriptor = Descriptor::Shared(descriptor);
         Some(Span { source: at, level, descriptor, offset, length: length as usize })
     }
