@@ -25,6 +25,7 @@ impl Engine {
         if let Some(links) = &self.context.links {
             self.failure_detector.count(links.messages(), links.received());
         }
+        self.context.count_copied();
         let values = counters::read(self.context.slot());
         COUNTER_NAMES.iter().map(|(_, name)| *name).zip(values).collect()
     }

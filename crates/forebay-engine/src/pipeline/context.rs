@@ -22,7 +22,7 @@ use crate::dataset::IndexedDataset;
 use crate::mesh::Links;
 use crate::pipeline::bad_samples::BadSamples;
 use crate::shm::block_state::{Presence, presence};
-use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count, count_level, monotonic_ns};
+use crate::shm::counters::{Counter, EpochReads, Level, LevelCounts, count, count_level, monotonic_ns, set};
 use crate::shm::position::{Position, SessionId};
 use crate::shm::read_gate::ReadGate;
 use crate::shm::region::{RankSlot, ReaderSlot, Region};
@@ -195,6 +195,13 @@ impl Context {
         }
         self.count_levels(&counters);
         Ok(())
+    }
+
+    /// Counts what this rank has copied to the tiers until now.
+    pub(crate) fn count_copied(&self) {
+        let Some(tiers) = &self.tiers else { return };
+        set(self.slot(), Counter::CopiedBytes, tiers.copied_bytes());
+        set(self.slot(), Counter::UncopiedBytes, tiers.skipped_bytes());
     }
 
     /// Counts requests to the source and to the tiers.

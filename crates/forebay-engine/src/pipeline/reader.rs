@@ -27,7 +27,7 @@ use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::in_storage;
 use crate::pipeline::unit_decoder::{Fetched, decode_block};
 use crate::shm::block_state::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
-use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since, monotonic_ns, set};
+use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since, monotonic_ns};
 use crate::shm::position::{BlockSeq, Position};
 use crate::shm::stall::Doing;
 
@@ -162,7 +162,9 @@ fn count_source(context: &Context, operations: u64, bytes: u64, filled: Filled) 
 
 /// Counts what the tiers answered since `before`.
 fn count_copies(context: &Context, now: &ReadCounters, before: &ReadCounters) {
-    let Some(tiers) = &context.tiers else { return };
+    if context.tiers.is_none() {
+        return;
+    }
     for (place, (now, before)) in now.copies.iter().zip(&before.copies).enumerate() {
         let operations = now.reads - before.reads;
         let bytes = now.read_bytes - before.read_bytes;
@@ -170,8 +172,7 @@ fn count_copies(context: &Context, now: &ReadCounters, before: &ReadCounters) {
             LevelCounts { hits: operations, bytes, operations, skipped: now.failures - before.failures };
         count_level(context.slot(), Level::Tier(place), counts);
     }
-    set(context.slot(), Counter::CopiedBytes, tiers.copied_bytes());
-    set(context.slot(), Counter::UncopiedBytes, tiers.skipped_bytes());
+    context.count_copied();
 }
 
 /// Records an access method that the reader cannot use.
