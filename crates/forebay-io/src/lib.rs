@@ -15,6 +15,7 @@
 //! - [`Mappings`] map the files, and answer whether touching bytes would wait for storage
 //!   ([`Mappings::resident`]). [`guard`] makes a lost page an error that a reader can handle, where
 //!   it would end the process.
+//!   [`GuardedMap`] is one such mapping, of any file.
 //! - [`Probe`] reports what works at a path, [`measure`] how fast, and [`FileSystem`] what kind of
 //!   file system it is.
 //!
@@ -35,6 +36,7 @@ mod fault_injection;
 mod file_system;
 mod files;
 pub mod guard;
+mod guarded_map;
 mod mappings;
 mod one_file;
 mod open;
@@ -58,6 +60,7 @@ pub use failing::Failing;
 pub use fault_injection::FaultyIo;
 pub use file_system::FileSystem;
 pub use files::ShardFiles;
+pub use guarded_map::GuardedMap;
 pub use mappings::{Mappings, copy_in_order};
 pub use one_file::read_most;
 pub use open::{DIRECT_ALIGN_BYTES, file_system_at};

@@ -26,6 +26,7 @@ mod error;
 mod flush;
 mod health;
 pub mod log;
+mod memory_level;
 mod offer;
 mod protocol;
 mod slab_files;

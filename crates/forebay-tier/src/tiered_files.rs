@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_io::{At, Descriptor, FileIo, LevelId, LevelSet, ShardFiles, Span, pread_span};
+use forebay_types::ShardId;
 
 use crate::chunk::{CHUNK_BYTES, ChunkId, Pieces};
 use crate::chunk_map::{ChunkMap, Geometry};
@@ -15,6 +16,7 @@ use crate::entry::{Entry, SlotId};
 use crate::error::TierError;
 use crate::health::{Action, Health};
 use crate::log::PieceSum;
+use crate::memory_level::SlabMaps;
 use crate::offer::{Copied, Publisher};
 use crate::source::SourceState;
 use crate::source_watch::SourceWatch;
@@ -56,6 +58,8 @@ pub struct TieredFiles {
     pub(crate) placement: Placement,
     pub(crate) copies: Option<Copies>,
     pub(crate) counters: TierCounters,
+    /// Mappings of the slabs of each tier that is memory.
+    maps: Vec<SlabMaps>,
 }
 
 /// What a process needs to make copies.
@@ -107,7 +111,8 @@ impl TieredFiles {
             }
         };
         let watch = Arc::new(SourceWatch::new(watched, &states));
-        Ok(Self { files, client, map, watch, health, placement, copies, counters })
+        let maps = attached.levels.iter().map(|_| SlabMaps::default()).collect();
+        Ok(Self { files, client, map, watch, health, placement, copies, counters, maps })
     }
 
     /// What is known since this process attached.
@@ -133,6 +138,66 @@ impl TieredFiles {
         let mut warnings = self.health.take_warnings();
         warnings.extend(self.watch.take_warnings());
         warnings
+    }
+
+    /// The bytes of a range of a file, if a copy in memory has them, and the tier's place in the
+    /// user's list. They count only where `guard::faults` is afterwards what it was before.
+    #[must_use]
+    pub fn in_memory(&self, shard: ShardId, offset: u64, length: u64) -> Option<(usize, &[u8])> {
+        let attached = self.client.attached();
+        let (place, slot, start) = self.memory_place(&attached, shard, offset, length)?;
+        let first = u64::from(slot.slot) * CHUNK_BYTES + start;
+        let range = first as usize..(first + length) as usize;
+        let bytes = self.maps[place].bytes(&*attached.storages[place], slot.slab, range)?;
+        Some((place, bytes))
+    }
+
+    /// The tier in memory that has all bytes of a range of a file, which may be in several chunks.
+    #[must_use]
+    pub fn memory_level(&self, shard: ShardId, offset: u64, length: u64) -> Option<usize> {
+        let attached = self.client.attached();
+        let (mut at, end) = (offset, offset + length);
+        let mut first = None;
+        while at < end {
+            let (geometry, start) = self.map.locate(At { shard, offset: at, direct: false })?;
+            let here = (geometry.bytes - start).min(end - at);
+            let (place, ..) = self.memory_place(&attached, shard, at, here)?;
+            first.get_or_insert(place);
+            at += here;
+        }
+        first
+    }
+
+    /// The tier in memory, and the slot, of bytes in one chunk; their start in it.
+    fn memory_place(
+        &self,
+        attached: &Attached,
+        shard: ShardId,
+        offset: u64,
+        length: u64,
+    ) -> Option<(usize, SlotId, u64)> {
+        if !attached.levels.iter().any(|level| level.is_memory) || !self.watch.is_usable(shard) {
+            return None;
+        }
+        let (geometry, start) = self.map.locate(At { shard, offset, direct: false })?;
+        let (place, slot, pieces) = self.present(attached, &geometry)?;
+        let is_whole = start + length <= geometry.bytes
+            && attached.levels[place].is_memory
+            && pieces.contains(geometry.touching(&(start..start + length)));
+        is_whole.then_some((place, slot, start))
+    }
+
+    /// Gives up tiers in memory of which a page was lost; whether there are any.
+    pub fn notice_lost(&self) -> bool {
+        let lost = self.maps.iter().enumerate().filter(|(_, maps)| maps.is_any_lost());
+        let mut is_any = false;
+        for (place, _) in lost {
+            is_any = true;
+            if self.health.failed(place as u8, Action::Read, &io::Error::from_raw_os_error(libc::EIO)) {
+                self.client.level_failed(place as u8);
+            }
+        }
+        is_any
     }
 
     /// Waits until all copies that were offered are published; false if that takes too long.

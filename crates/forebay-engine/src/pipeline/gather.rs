@@ -101,11 +101,13 @@ fn fill(
         guard::keep();
         let faults = guard::faults();
         let gathered = gather(&step, &segments, &stand_ins, buffer, scratch);
-        if context.mappings.is_some() && guard::faults() != faults {
+        if (context.mappings.is_some() || context.tiers.is_some()) && guard::faults() != faults {
             // Lost pages read as zeros. From now on read their file, which raises the error.
             drop(gathered);
             step.mapped.set(LevelCounts::default());
-            context.falls_back(Wanted::Mapping, "a file lost pages while it was mapped");
+            if !context.tiers.as_ref().is_some_and(|tiers| tiers.notice_lost()) {
+                context.falls_back(Wanted::Mapping, "a file lost pages while it was mapped");
+            }
             continue;
         }
         match gathered {

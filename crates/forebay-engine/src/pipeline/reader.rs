@@ -250,6 +250,14 @@ fn fill(
     let context = &session.context;
     let epoch = planned.segment.first_step / context.order.steps_per_epoch();
     let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
+    if block.decodes == 0
+        && let Some(place) = in_memory_tier(context, reads)
+    {
+        let counts =
+            LevelCounts { hits: u64::from(block.reads), bytes: block.length, ..LevelCounts::default() };
+        count_level(context.slot(), Level::Tier(place), counts);
+        return Filled::Mapped;
+    }
     if block.decodes == 0 && reading(session, number, || is_mapped(session, reads)) {
         count(context.slot(), Counter::MmapBytes, block.length);
         let counts =
@@ -330,6 +338,19 @@ fn copy(mappings: &Mappings, transfers: &mut [Transfer<'_>]) -> bool {
         bytes.map(|bytes| forebay_io::copy_in_order(bytes, transfer.into)).is_some()
     });
     copied && guard::faults() == faults
+}
+
+/// The tier in memory that has all bytes of a block; the ranks copy from there.
+fn in_memory_tier(context: &Context, reads: &[Read]) -> Option<usize> {
+    let tiers = context.tiers.as_ref()?;
+    let mut first = None;
+    for read in reads {
+        // Around the page cache a read may go on behind the end of the file.
+        let length = read.length.min(context.files.bytes(read.shard).saturating_sub(read.file_offset));
+        let place = tiers.memory_level(read.shard, read.file_offset, length)?;
+        first.get_or_insert(place);
+    }
+    first
 }
 
 fn is_mapped(session: &Session, reads: &[Read]) -> bool {

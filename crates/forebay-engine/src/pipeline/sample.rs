@@ -25,7 +25,7 @@ use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::{in_storage, out_of_storage};
 use crate::pipeline::unit_decoder::LastUnit;
 use crate::shm::block_state::{Filled, block_state};
-use crate::shm::counters::{Counter, LevelCounts, count, monotonic_ns};
+use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, monotonic_ns};
 use crate::shm::position::BlockSeq;
 use crate::shm::stall::GatherWait;
 
@@ -537,11 +537,13 @@ impl<'a> Step<'a> {
                 // only after this step.
                 Bytes::There(unsafe { context.region.staging(offset, part.length) })
             }
-            Some(Filled::Mapped) => context
-                .mappings
-                .as_ref()
-                .and_then(|mappings| mappings.bytes(extent.shard, extent.offset, part.length))
-                .map_or(Bytes::InFile { failed: false }, Bytes::There),
+            Some(Filled::Mapped) => {
+                let (shard, offset, length) = (extent.shard, extent.offset, part.length);
+                let in_tier = context.tiers.as_ref().and_then(|tiers| tiers.in_memory(shard, offset, length));
+                let mapped = || context.mappings.as_ref()?.bytes(shard, offset, length);
+                let found = in_tier.map(|(_, bytes)| bytes).or_else(mapped);
+                found.map_or(Bytes::InFile { failed: false }, Bytes::There)
+            }
             Some(Filled::Failed) => Bytes::InFile { failed: true },
             Some(Filled::Left) | None => Bytes::InFile { failed: false },
         })
@@ -558,6 +560,10 @@ impl<'a> Step<'a> {
     /// Whether a mapping may be used for an extent now.
     pub(crate) fn is_mappable(&self, extent: Extent) -> bool {
         let context = self.shared();
+        let Extent { shard, offset, length } = extent;
+        if context.tiers.as_ref().is_some_and(|tiers| tiers.in_memory(shard, offset, length).is_some()) {
+            return true;
+        }
         match (&context.mappings, context.settings.access) {
             (Some(_), AccessChoice::Mmap) => true,
             (Some(mappings), AccessChoice::Auto) => {
@@ -569,6 +575,13 @@ impl<'a> Step<'a> {
 
     /// The bytes of an extent, if a mapping may be used for them now.
     fn resident(&self, extent: Extent) -> Option<&'a [u8]> {
+        if let Some(tiers) = &self.shared().tiers
+            && let Some((place, bytes)) = tiers.in_memory(extent.shard, extent.offset, extent.length)
+        {
+            let counts = LevelCounts { hits: 1, bytes: extent.length, ..LevelCounts::default() };
+            count_level(self.shared().slot(), Level::Tier(place), counts);
+            return Some(bytes);
+        }
         let mappings = self.shared().mappings.as_ref()?;
         let bytes = self
             .is_mappable(extent)
