@@ -168,6 +168,13 @@ def daemon(plain_environment: None) -> Iterator[Daemon]:
     assert descriptors() == before
 
 
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """Return a directory in memory."""
+    with tempfile.TemporaryDirectory(prefix="forebay-test-", dir="/dev/shm") as path:
+        yield Path(path)
+
+
 @pytest.fixture(scope="session")
 def tier_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Data sets of all formats, old enough to be copied; tests leave them as they are."""
