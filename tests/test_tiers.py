@@ -21,7 +21,7 @@ def plain_steps(pool, tier_data):
         key = (kind, order, ranks, epochs)
         if key not in known:
             options = {"batch_size": 12 // ranks, "order": order, "memory": MEMORY}
-            arguments = {"path": str(tier_data[kind]), "opening": opening(kind), "options": options}
+            arguments = {"path": str(tier_data.formats[kind]), "opening": opening(kind), "options": options}
             found = pool.run(ranks, tiers.deliver, epochs=epochs, **arguments)
             known[key] = [one["steps"] for one in found]
         return known[key]
@@ -39,7 +39,7 @@ def run(pool, data, kind, tier, *, order="shuffle", ranks=1, access="pread", dir
         **more.pop("options", {}),
     }
     return pool.run(
-        ranks, tiers.deliver, path=str(data[kind]), opening=opening(kind), options=options, **more
+        ranks, tiers.deliver, path=str(data.formats[kind]), opening=opening(kind), options=options, **more
     )
 
 

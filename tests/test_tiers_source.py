@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import forebay
@@ -10,31 +9,19 @@ import support
 from emulator import needs_fuse
 from forebay.tools import pfs
 from ranks import tiers
-from tier_support import settle, tier
+from tier_support import WHOLE_CHUNKS, tier
 
 pytestmark = needs_fuse
 
-MIB = 1 << 20
-CHUNKS = 16
-DATA_BYTES = CHUNKS * MIB
+DATA_BYTES = WHOLE_CHUNKS << 20
 SAMPLE_BYTES = 16 << 10
 OPENING = {"format": "raw", "record_bytes": SAMPLE_BYTES}
 
 
-@pytest.fixture(scope="module")
-def backing(tmp_path_factory):
-    """A directory with a file of whole chunks, old enough to be copied."""
-    directory = tmp_path_factory.mktemp("source")
-    values = np.random.default_rng(1).integers(0, 256, DATA_BYTES, "uint8")
-    (directory / "x.raw").write_bytes(values.tobytes())
-    settle([directory])
-    return directory
-
-
 @pytest.fixture
-def server(backing, points):
-    """An emulated file system without delays; both mounts have the data."""
-    server = pfs.Server.start(backing, points[:1], preset="none")
+def server(tier_data, points):
+    """An emulated file system without delays; a mount has the data."""
+    server = pfs.Server.start(tier_data.whole, points[:1], preset="none")
     len(forebay.open(points[0] / "x.raw", **OPENING))
     server.drop_caches(points[0])
     server.reset()
