@@ -324,7 +324,7 @@ mod tests {
                 prop_assert_eq!(geometry.touching(&(start..start + 1)), Pieces(1 << piece));
                 let mut files = Vec::new();
                 geometry.files_of(&(start..start + 1), |shard, offset, length| {
-                    files.push((shard, offset, length))
+                    files.push((shard, offset, length));
                 });
                 prop_assert_eq!(files, vec![(ShardId(shard as u32), offset, 1)]);
                 let mut whole = 0;
