@@ -11,6 +11,7 @@ from forebay._explain import lines
 from forebay.config import (
     Config,
     Data,
+    EpochForecast,
     Fallback,
     Given,
     GroupSize,
@@ -20,6 +21,8 @@ from forebay.config import (
     Order,
     Reading,
     ShuffleQuality,
+    TierLevel,
+    Tiers,
 )
 
 KIB = 1 << 10
@@ -94,6 +97,7 @@ PLAIN = Config(
         batch_buffers=4,
         batch_buffer_bytes=5 * MIB,
     ),
+    tiers=None,
     linked_nodes=None,
     fallbacks=(),
     now=Now(
@@ -115,8 +119,35 @@ SEQUENTIAL = replace(
 )
 FAILS = replace(QUALITY, epochs=90, within_bound=False)
 
+TIERS = Tiers(
+    levels=(
+        TierLevel(path="/dev/shm", bytes=GIB, slots=1024, held_bytes=0, is_memory=True),
+        TierLevel(path="/scratch", bytes=4 * GIB, slots=4096, held_bytes=300 * MIB, is_memory=False),
+    ),
+    chunks=9216,
+    copies=True,
+    no_copies_because=None,
+    copy_threads=1,
+    copy_bytes=MIB,
+    buffer_bytes=16 * MIB,
+    forecast=(
+        EpochForecast(source=8.7 * GIB, levels=(0.0, 300.0 * MIB)),
+        EpochForecast(source=4.0 * GIB, levels=(1.0 * GIB, 4.0 * GIB)),
+    ),
+)
+
 CASES = {
     "default": PLAIN,
+    "tiers": replace(PLAIN, tiers=TIERS),
+    "tiers-without-copies": replace(
+        PLAIN,
+        tiers=replace(
+            TIERS,
+            copies=False,
+            no_copies_because="no copies: a single epoch reads nothing again",
+            forecast=TIERS.forecast[:1],
+        ),
+    ),
     "mapped": replace(
         PLAIN,
         data=replace(PLAIN.data, file_system="ext4", is_local=True),

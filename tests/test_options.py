@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import forebay
-from forebay.options import OPTIONS, parse_bytes, per_rank_batch, resolve
+from forebay.options import OPTIONS, Tier, parse_bytes, per_rank_batch, resolve
 
 
 def test_the_argument_counts_before_the_environment_before_the_file_before_the_default():
@@ -60,11 +60,17 @@ def test_every_option_can_stand_in_the_environment():
         "database": ("train", "train"),
         "schema": ("raw", "raw"),
         "format": ("raw", "raw"),
+        "tiers": (
+            "/dev/shm:8GiB:keep,/scratch:200GB",
+            (Tier(path="/dev/shm", size=8 * 2**30, keep=True), Tier(path="/scratch", size=200 * 10**9)),
+        ),
+        "copy_threads": ("3", 3),
+        "copy_bytes": ("512KiB", 2**19),
     }
     environment = {f"FOREBAY_{name.upper()}": text for name, (text, _) in texts.items()}
     found = resolve(dict.fromkeys(texts), environment)
     assert {name: found[name] for name in texts} == {name: value for name, (_, value) in texts.items()}
-    assert {option.name for option in OPTIONS} - texts.keys() == {"global_batch", "tiers"}
+    assert {option.name for option in OPTIONS} - texts.keys() == {"global_batch"}
 
 
 def test_orders_and_strategies_with_parameters_have_a_text_form():
@@ -153,7 +159,13 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can(says):
         ("timeout", float("nan"), ("timeout=",)),
         ("name", "", ("name=",)),
         ("bad_samples", "drop", ("bad_samples=", "drop")),
-        ("tiers", ["/scratch:1GiB"], ("tiers=",)),
+        ("tiers", 5, ("tiers=", 5, "8GiB", "200GiB")),
+        ("tiers", ["/scratch"], ("tiers=", "/scratch", "8GiB", "200GiB")),
+        ("tiers", ["/scratch:0"], ("tiers=", "/scratch:0", 0, "2GiB")),
+        ("tiers", ["/scratch:1GiB:forever"], ("tiers=", "forever", "keep")),
+        ("tiers", [{"path": "/scratch", "size": "1GiB", "kept": True}], ("tiers=", "kept")),
+        ("copy_threads", 65, ("copy_threads=", 64, 65)),
+        ("copy_bytes", "2MiB", ("copy_bytes=", 2**20, "2MiB")),
     ],
 )
 def test_a_wrong_value_is_told_with_what_is_valid(name, value, values, says):
@@ -234,3 +246,14 @@ def test_every_option_stands_in_the_page_with_its_variable():
     page = (Path(__file__).parent.parent / "docs/options.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| `(FOREBAY_\w+)` \|", page, flags=re.MULTILINE)
     assert rows == [(option.name, option.variable) for option in OPTIONS]
+
+
+def test_the_file_of_the_system_comes_last_and_may_define_tiers(says):
+    Path("system.toml").write_text('seed = 5\nlast = "short"\ntiers = [{path = "/scratch", size = "1GiB"}]\n')
+    Path("forebay.toml").write_text("seed = 6\n")
+    found = resolve({"seed": None, "tiers": None, "last": "drop"}, {"FOREBAY_SYSTEM_CONFIG": "system.toml"})
+    assert (found["seed"], found["last"]) == (6, "drop")
+    assert found["tiers"] == (Tier(path="/scratch", size=2**30),)
+    assert found.origins["tiers"] == "system.toml: tiers"
+    with says(forebay.OptionError, "FOREBAY_SYSTEM_CONFIG", "gone.toml"):
+        resolve({}, {"FOREBAY_SYSTEM_CONFIG": "gone.toml"})

@@ -22,6 +22,7 @@ _INSTEAD = {
     "checksums": "no checksums of records are computed",
     "gather_threads": "fewer threads gather",
     "prefault": "memory is not touched ahead of the readers",
+    "tiers": "reads go to the source",
 }
 
 _LOCATED = {
@@ -46,7 +47,7 @@ def _size(size_bytes: int) -> str:
 
 def lines(config: Config) -> list[str]:
     """Return what was decided and why, a line each."""
-    parts = (_given, _order, _index, _access, _reading, _memory, _fallbacks, _now)
+    parts = (_given, _order, _index, _access, _reading, _tiers, _memory, _fallbacks, _now)
     return [line for part in parts for line in part(config)]
 
 
@@ -177,6 +178,27 @@ def _reading(config: Config) -> Iterator[str]:
         yield "checksums: that of each record is computed, as asked"
     if config.linked_nodes is not None:
         yield f"nodes: {config.linked_nodes}, linked by their leaders"
+
+
+def _tiers(config: Config) -> Iterator[str]:
+    tiers = config.tiers
+    if tiers is None:
+        return
+    left = tiers.chunks
+    for level in tiers.levels:
+        fits = f"{min(level.slots, left)} of {tiers.chunks} chunks fit"
+        holds = f"it holds {_size(level.held_bytes)} of them" if level.held_bytes else "it holds none of them"
+        kind = "memory" if level.is_memory else "disk"
+        yield f"tier {level.path} ({kind}, {_size(level.bytes)}): {fits}, {holds}"
+        left -= min(level.slots, left)
+    if tiers.no_copies_because is not None:
+        yield f"tiers: {tiers.no_copies_because}"
+    for number, epoch in enumerate(tiers.forecast):
+        from_tiers = ", ".join(
+            f"{_size(int(size))} from {level.path}"
+            for level, size in zip(tiers.levels, epoch.levels, strict=True)
+        )
+        yield f"tiers: epoch {number} reads {_size(int(epoch.source))} from the source, {from_tiers}"
 
 
 def _memory(config: Config) -> Iterator[str]:

@@ -80,7 +80,7 @@ fn asked_too_much(facts: &MemoryFacts, bound: MemoryBound) -> Error {
 pub(super) fn too_small(options: &Options, budget: &Budget, kind: Kind, least: BudgetTooSmall) -> Error {
     let held = match budget.held_bytes {
         0 => String::new(),
-        held => format!(", of which other loaders and retained data hold {held},"),
+        held => format!(", of which other loaders, retained data and copy buffers hold {held},"),
     };
     let memory = if budget.is_default { "the default memory of " } else { "memory=" };
     let message = format!(
