@@ -361,6 +361,7 @@ impl Level {
             let number = number as u32;
             [Record::Source { number, key, bytes, path }, Record::Used { number, unix_s: used_unix_s }]
         });
+        let last_slab = self.last_slab();
         let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots });
         let taken = self.slabs.iter().flat_map(|(slab, known)| {
             let is_taken = |slot: &u16| !known.free.contains(slot) && !known.held.contains_key(slot);
@@ -375,6 +376,7 @@ impl Level {
         };
         let log = self.log.as_mut().expect("only a log that can be written is written anew");
         let mut records = named
+            .chain(last_slab)
             .chain(slabs)
             .chain(taken)
             .chain(copies(false))
@@ -383,13 +385,21 @@ impl Level {
         log.rewrite(&mut records)
     }
 
+    /// Says in a log that is written anew which numbers were used: a client that missed the end of
+    /// another daemon still looks slabs up by number, and must not find one of other data.
+    fn last_slab(&self) -> Option<Record> {
+        let last = self.next_slab.checked_sub(1)?;
+        (!self.slabs.contains_key(&last)).then_some(Record::SlabGone { slab: last })
+    }
+
     /// Deletes everything; for levels in memory, when the daemon ends.
     pub(super) fn delete(&mut self) {
         for slab in std::mem::take(&mut self.slabs).into_keys() {
             let _ = self.parts.storage.remove(slab);
         }
+        let last_slab = self.last_slab();
         if let Some(log) = &mut self.log {
-            let _ = log.rewrite(&mut std::iter::empty());
+            let _ = log.rewrite(&mut last_slab.into_iter());
         }
         self.numbers.clear();
     }
@@ -431,7 +441,7 @@ impl Replay {
             }
             Record::Slab { slab, slots } => {
                 self.next_slab = self.next_slab.max(slab + 1);
-                self.slabs.insert(slab, Slab::new(slots));
+                self.slabs.entry(slab).or_insert_with(|| Slab::new(slots));
             }
             Record::SlotTaken { slab, slot } => {
                 if let Some(slab) = self.slabs.get_mut(&slab) {
@@ -446,6 +456,7 @@ impl Replay {
                 }
             }
             Record::SlabGone { slab } => {
+                self.next_slab = self.next_slab.max(slab + 1);
                 if let Some(gone) = self.slabs.remove(&slab) {
                     for slot in gone.held.into_keys() {
                         self.held.remove(&(slab, slot));
@@ -476,5 +487,61 @@ impl Replay {
                 held.sums.extend(sums.into_iter().map(|sum| (sum.piece, sum)));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+
+    use super::*;
+    use crate::slab_files::SlabFiles;
+
+    fn level(directory: &Path) -> Level {
+        let slabs = directory.join("slabs");
+        std::fs::create_dir_all(&slabs).unwrap();
+        let parts = LevelParts {
+            name: "tier".into(),
+            path: directory.to_owned(),
+            directory: File::open(directory).unwrap().into(),
+            storage: Arc::new(SlabFiles::new(File::open(slabs).unwrap().into()).unwrap()),
+            quota_bytes: 16 << 20,
+            is_read_only: false,
+            keep: false,
+        };
+        Level::open(parts, 1, &mut Vec::new(), &mut Vec::new()).unwrap()
+    }
+
+    /// The slab of a new chunk.
+    fn place(level: &mut Level, chunk: u64) -> u32 {
+        let key = SourceKey([1; 16]);
+        level.place(&HashSet::from([key]), key, chunk, &|_| None, &mut Vec::new()).unwrap().0
+    }
+
+    #[test]
+    fn the_number_of_a_deleted_slab_is_not_used_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        assert_eq!((place(&mut open, 0), place(&mut open, 1), place(&mut open, 2)), (0, 0, 1));
+        assert!(open.reclaim(&|_| Some(0), &mut Vec::new()) && open.reclaim(&|_| Some(0), &mut Vec::new()));
+        open.rewrite(1, &BTreeMap::new(), &[]).unwrap();
+        drop(open);
+        let mut open = level(directory.path());
+        assert_eq!(place(&mut open, 3), 2);
+        open.delete();
+        drop(open);
+        assert_eq!(place(&mut level(directory.path()), 4), 3);
+    }
+
+    #[test]
+    fn a_slab_that_is_logged_twice_keeps_its_slots() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        let slab = place(&mut open, 0);
+        open.append(&[Record::Slab { slab, slots: 2 }]);
+        drop(open);
+        let open = level(directory.path());
+        assert_eq!(open.slabs[&slab].free, BTreeSet::from([1]));
     }
 }
