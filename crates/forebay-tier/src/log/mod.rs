@@ -257,6 +257,7 @@ fn fill(contents: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
     use std::os::fd::AsFd;
 
     use proptest::prelude::*;
@@ -322,6 +323,33 @@ mod tests {
 
     fn slabs(numbers: std::ops::Range<u32>) -> Vec<Record> {
         numbers.map(|slab| Record::Slab { slab, slots: 5 }).collect()
+    }
+
+    #[test]
+    fn the_example_of_the_page_is_what_is_written() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/tier.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let sum = |piece, start, bytes, crc| PieceSum { piece, start, bytes, crc };
+        let sums = vec![sum(0, 0, 65_536, 0x1111_1111), sum(1, 65_536, 34_464, 0x2222_2222)];
+        let key = crate::SourceKey(std::array::from_fn(|byte| 0xa0 + byte as u8));
+        let records = [
+            Record::Boot { id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff },
+            Record::Slab { slab: 17, slots: 1024 },
+            Record::SlotTaken { slab: 17, slot: 3 },
+            Record::Source { number: 0, key, bytes: 100_000, path: "/data/a".into() },
+            Record::Used { number: 0, unix_s: 1_767_225_600 },
+            Record::Copy(CopyRecord { slab: 17, slot: 3, source: 0, chunk: 0, sums }),
+            Record::SlotGone { slab: 17, slot: 3 },
+            Record::SlabGone { slab: 17 },
+        ];
+        let bytes = contents(&records);
+        let mut expected = String::new();
+        for (line, part) in bytes.chunks(16).enumerate() {
+            let digits: Vec<String> = part.iter().map(|byte| format!("{byte:02x}")).collect();
+            writeln!(expected, "    {:04x}  {}", line * 16, digits.join(" ")).unwrap();
+        }
+        assert!(page.contains(&expected), "docs/formats/tier.md needs this example:\n{expected}");
+        assert_eq!(replayed(&bytes), records);
     }
 
     #[test]
