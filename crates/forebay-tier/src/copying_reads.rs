@@ -35,6 +35,24 @@ const WAIT_FOR_OTHERS: Duration = Duration::from_millis(200);
 /// Interval between two looks at them.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
+/// Interval between two looks for a free copy buffer.
+const LOOK_FOR_BUFFER_EVERY: Duration = Duration::from_millis(1);
+
+/// Longest wait for one.
+const WAIT_FOR_BUFFER: Duration = Duration::from_secs(1);
+
+/// How transfers are completed.
+#[derive(Clone, Copy)]
+pub struct Fill<'a> {
+    /// The epoch: sources are looked at once in each.
+    pub epoch: u64,
+    /// Offsets and memory are aligned for `O_DIRECT`.
+    pub direct: bool,
+    /// Whether nobody waits for the bytes yet, so that the read may wait for a copy buffer: then a
+    /// burst of reads ahead is copied, too.
+    pub has_time: &'a dyn Fn() -> bool,
+}
+
 /// Bytes of a transfer in pieces of one chunk that are treated alike.
 struct Segment {
     geometry: Geometry,
@@ -80,20 +98,19 @@ impl Drop for Claimed {
 
 impl TieredFiles {
     /// Completes all transfers by `read`, which reads through this [`forebay_io::FileIo`]; copies
-    /// what the tiers lack. With `direct`, offsets and memory are aligned for `O_DIRECT`.
+    /// what the tiers lack.
     ///
     /// # Errors
     /// Those of `read`.
     pub fn fill(
         &self,
         transfers: &mut [Transfer<'_>],
-        epoch: u64,
-        direct: bool,
+        how: Fill<'_>,
         read: &mut dyn FnMut(&mut [Transfer<'_>]) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         let attached = self.client.attached();
         for transfer in transfers.iter() {
-            self.watch.begin_epoch(transfer.shard, epoch);
+            self.watch.begin_epoch(transfer.shard, how.epoch);
         }
         let planned: Vec<Vec<Segment>> =
             transfers.iter().map(|transfer| self.segments(&attached, transfer)).collect();
@@ -102,8 +119,7 @@ impl TieredFiles {
         let Some(copies) = copies.filter(|_| planned.iter().flatten().any(is_copying)) else {
             return read(transfers);
         };
-        let begun_ns = now_ns();
-        let filled = self.fill_copying(copies, &attached, transfers, planned, direct, begun_ns, read);
+        let filled = self.fill_copying(copies, &attached, transfers, planned, how, read);
         if filled.is_ok() { filled } else { read(transfers) }
     }
 
@@ -135,17 +151,16 @@ impl TieredFiles {
         self.copies.is_some() && self.watch.is_copyable(shard) && (self.placement)(chunk).is_some()
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn fill_copying(
         &self,
         copies: &Copies,
         attached: &Arc<Attached>,
         transfers: &mut [Transfer<'_>],
         planned: Vec<Vec<Segment>>,
-        direct: bool,
-        begun_ns: i64,
+        how: Fill<'_>,
         read: &mut dyn FnMut(&mut [Transfer<'_>]) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
+        let begun_ns = now_ns();
         let mut plain: Vec<Transfer<'_>> = Vec::new();
         let mut copying: Vec<Copying> = Vec::new();
         // Number of the request, its bytes, and where they go.
@@ -159,7 +174,7 @@ impl TieredFiles {
             let mut runs = segments.chunk_by(alike).peekable();
             while let Some(run) = runs.next() {
                 let length: u64 = run.iter().map(|segment| segment.bytes.end - segment.bytes.start).sum();
-                let request = self.copying(copies, attached, shard, run, direct);
+                let request = self.copying(copies, attached, shard, run, how);
                 // Around the page cache, a request may go on behind the end of the file.
                 let is_rest = request.is_none() && runs.peek().is_none();
                 let taken = if is_rest { rest.len() } else { length as usize };
@@ -301,7 +316,7 @@ impl TieredFiles {
         attached: &Arc<Attached>,
         shard: ShardId,
         run: &[Segment],
-        direct: bool,
+        how: Fill<'_>,
     ) -> Option<(Copying, Vec<Range<usize>>)> {
         let mut claims = Claimed { attached: Arc::clone(attached), chunks: Vec::new() };
         let mut parts: Vec<(ShardId, u64, usize)> = Vec::new();
@@ -350,7 +365,9 @@ impl TieredFiles {
             return None;
         }
         let mut bytes = filled;
-        if direct && let Some((last, offset, length)) = parts.last_mut() {
+        if how.direct
+            && let Some((last, offset, length)) = parts.last_mut()
+        {
             // Around the page cache a file is read up to the next aligned byte behind its end.
             if *last == shard && *offset + *length as u64 == self.files.bytes(shard) {
                 let more = length.next_multiple_of(ALIGN_BYTES) - *length;
@@ -358,11 +375,24 @@ impl TieredFiles {
                 bytes += more;
             }
         }
-        let Some(buffer) = copies.buffers.take(bytes) else {
+        let Some(buffer) = take_buffer(copies, bytes, how) else {
             self.counters.skipped_bytes.fetch_add(wanted, Ordering::Relaxed);
             return None;
         };
         Some((Copying { buffer, parts, chunks, claims }, places))
+    }
+}
+
+/// A copy buffer; waits for one while there is time.
+fn take_buffer(copies: &Copies, bytes: usize, how: Fill<'_>) -> Option<CopyBuffer> {
+    let begun = Instant::now();
+    loop {
+        let taken = copies.buffers.take(bytes);
+        let gives_up = bytes > copies.buffers.limit_bytes() || begun.elapsed() > WAIT_FOR_BUFFER;
+        if taken.is_some() || gives_up || !(how.has_time)() {
+            return taken;
+        }
+        std::thread::sleep(LOOK_FOR_BUFFER_EVERY);
     }
 }
 

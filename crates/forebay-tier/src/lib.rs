@@ -48,6 +48,7 @@ pub use chunk_map::{ChunkMap, Geometry};
 pub use claims::Claims;
 pub use client::{Attached, Client, Connection, DaemonAddress, Held};
 pub use copy_buffers::{CopyBuffer, CopyBuffers};
+pub use copying_reads::Fill;
 pub use directory::TierDirectory;
 pub use directory_checks::check_sources;
 pub use entry::{Entry, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};

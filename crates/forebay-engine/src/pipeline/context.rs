@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use forebay_format::Index;
 use forebay_io::{Failing, FileIo, Mappings, ReadCounters, ReadError, ShardFiles, Transfer};
 use forebay_plan::{Kind, LocatorTask, Order};
-use forebay_tier::TieredFiles;
+use forebay_tier::{Fill, TieredFiles};
 use forebay_types::{Extent, Rank, ShardId};
 
 use crate::base::fallback::{Fallback, Wanted, record};
@@ -164,7 +164,8 @@ impl Context {
         let epoch = self.reached_epoch();
         let fill = |into: &mut [u8]| {
             let transfer = Transfer { shard: place.0, offset: place.1, into };
-            tiers.fill(&mut [transfer], epoch, false, &mut |transfers| {
+            let how = Fill { epoch, direct: false, has_time: &|| false };
+            tiers.fill(&mut [transfer], how, &mut |transfers| {
                 transfers.iter_mut().try_for_each(|transfer| {
                     self.read_file((transfer.shard, transfer.offset), false, &mut [], transfer.into)
                 })
