@@ -61,8 +61,8 @@ impl TierDirectory {
         Ok(Self { path, directory, slabs, identity: (stat.st_dev, stat.st_ino), is_read_only })
     }
 
-    /// Takes the lock of the level for a daemon. It ends with the process, or when the descriptor is
-    /// closed.
+    /// Takes the lock of the level for a daemon. It ends with the process, or when the descriptor
+    /// is closed.
     ///
     /// # Errors
     /// Another process has the lock, or the file cannot be opened or locked.
