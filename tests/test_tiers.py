@@ -17,13 +17,12 @@ def plain_steps(pool, tier_data):
     """Give the steps of each rank without tiers."""
     known = {}
 
-    def steps(kind, order, ranks, **options):
-        key = (kind, order, ranks, *sorted(options.items()))
+    def steps(kind, order, ranks, epochs=2):
+        key = (kind, order, ranks, epochs)
         if key not in known:
-            options = {"batch_size": 12 // ranks, "order": order, "memory": MEMORY, **options}
-            found = pool.run(
-                ranks, tiers.deliver, path=str(tier_data[kind]), opening=opening(kind), options=options
-            )
+            options = {"batch_size": 12 // ranks, "order": order, "memory": MEMORY}
+            arguments = {"path": str(tier_data.formats[kind]), "opening": opening(kind), "options": options}
+            found = pool.run(ranks, tiers.deliver, epochs=epochs, **arguments)
             known[key] = [one["steps"] for one in found]
         return known[key]
 
@@ -40,7 +39,7 @@ def run(pool, data, kind, tier, *, order="shuffle", ranks=1, access="pread", dir
         **more.pop("options", {}),
     }
     return pool.run(
-        ranks, tiers.deliver, path=str(data[kind]), opening=opening(kind), options=options, **more
+        ranks, tiers.deliver, path=str(data.formats[kind]), opening=opening(kind), options=options, **more
     )
 
 
@@ -50,21 +49,60 @@ def run(pool, data, kind, tier, *, order="shuffle", ranks=1, access="pread", dir
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("level", ["disk", "memory"])
 def test_batches_are_those_without_tiers_while_they_fill_and_when_they_serve(
-    pool, daemon, tmp_path, tier_data, plain_steps, kind, order, ranks, access, direct
+    pool, daemon, tmp_path, in_memory, tier_data, plain_steps, level, kind, order, ranks, access, direct
 ):
+    where = in_memory if level == "memory" else tmp_path / "tier"
     how = {"order": order, "ranks": ranks, "access": access, "direct": direct}
-    found = run(pool, tier_data, kind, tier(tmp_path / "tier"), **how)
+    found = run(pool, tier_data, kind, tier(where), **how)
     assert [one["steps"] for one in found] == plain_steps(kind, order, ranks)
     assert all(one["copies"] for one in found)
-    assert sum(one["copied"] for one in found) > 0
     assert [one["warnings"] for one in found] == [[]] * ranks
     # What one job has copied serves the next one; on a busy machine not all at once.
     for _ in range(support.TRIES):
-        found = run(pool, tier_data, kind, tier(tmp_path / "tier"), **how)
+        found = run(pool, tier_data, kind, tier(where), **how)
         assert [one["steps"] for one in found] == plain_steps(kind, order, ranks)
         assert [one["warnings"] for one in found] == [[]] * ranks
         if sum(one["levels"][-1]["source"]["bytes"] for one in found) == 0:
             break
     assert sum(one["levels"][-1]["source"]["bytes"] for one in found) == 0
-    assert sum(one["levels"][-1][str(tmp_path / "tier")]["bytes"] for one in found) > 0
+    assert sum(one["levels"][-1][str(where)]["bytes"] for one in found) > 0
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "hdf5", "folder"])
+@pytest.mark.parametrize("order", ["sequential", "shuffle"])
+def test_a_tier_with_room_for_half_serves_half_in_any_number_of_epochs(
+    pool, daemon, tmp_path, in_memory, tier_data, plain_steps, kind, order
+):
+    tiers = [tier(in_memory, "1MiB"), tier(tmp_path / "tier", "1MiB")]
+    found = run(pool, tier_data, kind, tiers, order=order, ranks=2, epochs=4)
+    assert [one["steps"][: len(one["steps"]) // 2] for one in found] == plain_steps(kind, order, 2)
+    assert [one["steps"] for one in found] == plain_steps(kind, order, 2, epochs=4)
+    assert [one["warnings"] for one in found] == [[], []]
+    for path in (in_memory, tmp_path / "tier"):
+        assert sum(one["levels"][-1][str(path)]["bytes"] for one in found) > 0
+    assert [level["taken_bytes"] for level in daemon.usage()["levels"]] == [1 << 20, 1 << 20]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_loader_that_goes_on_from_a_state_gets_what_an_uninterrupted_one_gets(
+    pool, daemon, tmp_path, tier_data, plain_steps, order
+):
+    whole = plain_steps("tfrecord", order, 2)
+    described = tier(tmp_path / "tier", "2MiB")
+    for stop in (5, 20):
+        first = run(pool, tier_data, "tfrecord", described, order=order, ranks=2, stop=stop)
+        assert [one["steps"] for one in first] == [steps[:stop] for steps in whole]
+        epochs = 2 if stop < len(whole[0]) // 2 else 1
+        rest = run(
+            pool,
+            tier_data,
+            "tfrecord",
+            described,
+            order=order,
+            ranks=2,
+            state=first[0]["state"],
+            epochs=epochs,
+        )
+        assert [one["steps"] for one in rest] == [steps[stop:] for steps in whole]

@@ -8,7 +8,8 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ DATA_BYTES = SAMPLES * SAMPLE_BYTES
 # The data of a file that holds nothing else.
 CHUNKS = -(-DATA_BYTES // (1 << 20))
 PIECES = -(-DATA_BYTES // (64 << 10))
+WHOLE_CHUNKS = 16
 # How old the last change of data must be before they are copied [s].
 SETTLED_S = 2.0
 MEMORY = "128MiB"
@@ -84,6 +86,18 @@ def tier(path: Path, size: str | int = "64MiB") -> str:
     """Make the directory of a tier, and describe it."""
     path.mkdir(exist_ok=True)
     return f"{path}:{size}"
+
+
+@dataclass(frozen=True)
+class Data:
+    """Data sets that are old enough to be copied."""
+
+    formats: dict[str, Path]
+    """One of each format, which tests leave as they are."""
+    whole: Path
+    """A directory with a file of whole chunks."""
+    copies: dict[tuple[str, int], Path]
+    """Data sets that a test may change, by format and number."""
 
 
 class Daemon:
@@ -168,17 +182,28 @@ def daemon(plain_environment: None) -> Iterator[Daemon]:
     assert descriptors() == before
 
 
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """Return a directory in memory."""
+    with tempfile.TemporaryDirectory(prefix="forebay-test-", dir="/dev/shm") as path:
+        yield Path(path)
+
+
 @pytest.fixture(scope="session")
-def tier_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Data sets of all formats, old enough to be copied; tests leave them as they are."""
+def tier_data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """Make all data that tests of tiers use, and wait once until they are old enough."""
     directory = tmp_path_factory.mktemp("tiers")
     values = rows()
-    found = {kind: write(directory / kind, kind, values) for kind in FORMATS}
+    data = Data(
+        formats={kind: write(directory / kind, kind, values) for kind in FORMATS},
+        whole=directory / "whole",
+        copies={
+            (kind, number): write(directory / f"{kind}-{number}", kind, values)
+            for kind in ("raw", "folder")
+            for number in range(4)
+        },
+    )
+    data.whole.mkdir()
+    (data.whole / "x.raw").write_bytes(np.random.default_rng(1).bytes(WHOLE_CHUNKS << 20))
     settle([directory])
-    return found
-
-
-def held(levels: Sequence[dict[str, Any]], path: Path, column: str = "bytes") -> list[int]:
-    """Return what a tier answered in each epoch, from the counters after each."""
-    found = [one[str(path)][column] for one in levels]
-    return [after - before for before, after in zip([0, *found], found, strict=False)]
+    return data

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_io::{At, SampleFileTable};
 use forebay_types::ShardId;
 
-use crate::chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};
+use crate::chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces, run_bytes};
 
 /// Where the bytes of a data set are in chunks.
 pub struct ChunkMap {
@@ -28,29 +28,40 @@ enum Kind {
         /// First file of each chunk, and at the end the number of files.
         first_files: Vec<u32>,
         /// The chunk that was asked for last.
-        last: Mutex<Option<Arc<Geometry>>>,
+        last: Mutex<Option<Geometry>>,
     },
 }
 
-/// How one chunk is made.
+/// How one chunk is made. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// The chunk.
     pub chunk: ChunkId,
     /// Its length \[bytes\].
     pub bytes: u64,
+    shape: Shape,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Bytes of one file, from `offset` on, in pieces of the same length.
+    OneFile { shard: ShardId, offset: u64 },
+    /// Whole files.
+    Files(Arc<Files>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Files {
     /// The end of each piece [bytes from the start of the chunk].
     ends: Vec<u32>,
-    /// Parts of files, in order.
+    /// The files that have bytes, in order.
     parts: Vec<Part>,
 }
 
-/// Bytes of a file in a chunk.
+/// A file in a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     shard: ShardId,
-    /// First byte in the file.
-    offset: u64,
     /// First byte in the chunk.
     start: u64,
     bytes: u64,
@@ -60,38 +71,95 @@ impl Geometry {
     /// The pieces that have a byte of `range` [bytes from the start of the chunk].
     #[must_use]
     pub fn touching(&self, range: &Range<u64>) -> Pieces {
+        let Shape::Files(files) = &self.shape else { return Pieces::touching(range.clone()) };
         if range.is_empty() {
             return Pieces::NONE;
         }
-        let first = self.ends.partition_point(|end| u64::from(*end) <= range.start);
-        let behind = self.ends.partition_point(|end| u64::from(*end) < range.end) + 1;
+        let first = files.ends.partition_point(|end| u64::from(*end) <= range.start);
+        let behind = files.ends.partition_point(|end| u64::from(*end) < range.end) + 1;
         let below = |end: usize| ((1_u32 << end.min(PIECES as usize)) - 1) as u16;
-        Pieces(below(behind.min(self.ends.len())) & !below(first))
+        Pieces(below(behind.min(files.ends.len())) & !below(first))
     }
 
     /// The bytes of pieces that follow each other [bytes from the start of the chunk].
     #[must_use]
     pub fn bytes_of(&self, run: &Range<u32>) -> Range<u64> {
-        let end_of = |number: u32| match number {
-            0 => 0,
-            number => u64::from(self.ends[number as usize - 1]),
-        };
-        end_of(run.start)..end_of(run.end)
+        match &self.shape {
+            Shape::OneFile { .. } => run_bytes(run, self.bytes),
+            Shape::Files(files) => {
+                let end_of = |number: u32| match number {
+                    0 => 0,
+                    number => u64::from(files.ends[number as usize - 1]),
+                };
+                end_of(run.start)..end_of(run.end)
+            }
+        }
     }
 
-    /// The piece of a byte, and where it ends [bytes from the start of the chunk].
+    /// The piece of a byte [bytes from the start of the chunk].
     #[must_use]
     pub fn piece_at(&self, offset: u64) -> u32 {
-        self.ends.partition_point(|end| u64::from(*end) <= offset) as u32
+        match &self.shape {
+            Shape::OneFile { .. } => (offset / PIECE_BYTES) as u32,
+            Shape::Files(files) => files.ends.partition_point(|end| u64::from(*end) <= offset) as u32,
+        }
     }
 
-    /// The parts of files that make up `range` [bytes from the start of the chunk]: file, first
-    /// byte there, length.
-    pub fn files_of(&self, range: Range<u64>) -> impl Iterator<Item = (ShardId, u64, u64)> {
-        self.parts.iter().filter_map(move |part| {
-            let (start, end) = (part.start.max(range.start), (part.start + part.bytes).min(range.end));
-            (start < end).then(|| (part.shard, part.offset + (start - part.start), end - start))
-        })
+    /// Calls `found` with the parts of files that make up `range` [bytes from the start of the
+    /// chunk]: file, first byte there, length.
+    pub fn files_of(&self, range: &Range<u64>, mut found: impl FnMut(ShardId, u64, u64)) {
+        match &self.shape {
+            Shape::OneFile { shard, offset } => {
+                let end = range.end.min(self.bytes);
+                if range.start < end {
+                    found(*shard, offset + range.start, end - range.start);
+                }
+            }
+            Shape::Files(files) => {
+                for part in &files.parts {
+                    let (start, end) =
+                        (part.start.max(range.start), (part.start + part.bytes).min(range.end));
+                    if start < end {
+                        found(part.shard, start - part.start, end - start);
+                    }
+                }
+            }
+        }
+    }
+
+    fn of_file(chunk: ChunkId, shard: ShardId, offset: u64, bytes: u64) -> Self {
+        Self { chunk, bytes, shape: Shape::OneFile { shard, offset } }
+    }
+
+    fn of_sample_files(table: &dyn SampleFileTable, first_files: &[u32], chunk: usize) -> Option<Self> {
+        let first = first_files[chunk];
+        let alone = |other: Option<&u32>| other == Some(&first);
+        let chunk_id = ChunkId(chunk as u64);
+        if alone(first_files.get(chunk + 1)) || (chunk > 0 && alone(first_files.get(chunk - 1))) {
+            let start = first_files.partition_point(|other| *other < first);
+            let offset = (chunk - start) as u64 * CHUNK_BYTES;
+            let bytes = table.file_bytes(ShardId(first)).ok()?.checked_sub(offset)?.min(CHUNK_BYTES);
+            return Some(Self::of_file(chunk_id, ShardId(first), offset, bytes));
+        }
+        let mut parts = Vec::new();
+        let mut start = 0;
+        for file in first..first_files[chunk + 1] {
+            let bytes = table.file_bytes(ShardId(file)).ok()?;
+            if bytes > 0 {
+                parts.push(Part { shard: ShardId(file), start, bytes });
+                start += bytes;
+            }
+        }
+        if start > CHUNK_BYTES {
+            return None;
+        }
+        let pieces = parts.len().min(PIECES as usize);
+        let ends = (1..=pieces).map(|number| {
+            let last = &parts[number * parts.len() / pieces - 1];
+            (last.start + last.bytes) as u32
+        });
+        let files = Files { ends: ends.collect(), parts };
+        Some(Self { chunk: chunk_id, bytes: start, shape: Shape::Files(Arc::new(files)) })
     }
 }
 
@@ -152,7 +220,7 @@ impl ChunkMap {
     /// The chunk of a byte of a file, and the byte's offset in it \[bytes\]; `None` behind the end
     /// of the file, or where the table cannot say.
     #[must_use]
-    pub fn locate(&self, at: At) -> Option<(Arc<Geometry>, u64)> {
+    pub fn locate(&self, at: At) -> Option<(Geometry, u64)> {
         match &self.kind {
             Kind::Files(files) => {
                 let (first, bytes) = *files.get(at.shard.0 as usize)?;
@@ -167,7 +235,7 @@ impl ChunkMap {
                     start,
                     CHUNK_BYTES.min(bytes - start),
                 );
-                Some((Arc::new(geometry), at.offset - start))
+                Some((geometry, at.offset - start))
             }
             Kind::SampleFiles { table, first_files, last } => {
                 let of_file = first_files.partition_point(|first| *first <= at.shard.0).checked_sub(1)?;
@@ -184,55 +252,23 @@ impl ChunkMap {
                 let held = lock().clone().filter(|held| held.chunk.0 == chunk as u64);
                 let geometry = match held {
                     Some(held) => held,
-                    None => Arc::new(Geometry::of_sample_files(&**table, first_files, chunk)?),
+                    None => Geometry::of_sample_files(&**table, first_files, chunk)?,
                 };
-                *lock() = Some(Arc::clone(&geometry));
-                let place = geometry.parts.partition_point(|part| part.shard < at.shard);
-                let part = geometry.parts.get(place).filter(|part| part.shard == at.shard)?;
-                let within = at.offset.checked_sub(part.offset).filter(|within| *within < part.bytes)?;
-                let start = part.start + within;
+                *lock() = Some(geometry.clone());
+                let start = match &geometry.shape {
+                    Shape::OneFile { offset, .. } => at.offset.checked_sub(*offset)?,
+                    Shape::Files(files) => {
+                        let place = files.parts.partition_point(|part| part.shard < at.shard);
+                        let part = files.parts.get(place).filter(|part| part.shard == at.shard)?;
+                        part.start + Some(at.offset).filter(|offset| *offset < part.bytes)?
+                    }
+                };
+                if start >= geometry.bytes {
+                    return None;
+                }
                 Some((geometry, start))
             }
         }
-    }
-}
-
-impl Geometry {
-    fn of_file(chunk: ChunkId, shard: ShardId, offset: u64, bytes: u64) -> Self {
-        let pieces = bytes.div_ceil(PIECE_BYTES);
-        let ends = (1..=pieces).map(|number| (number * PIECE_BYTES).min(bytes) as u32).collect();
-        Self { chunk, bytes, ends, parts: vec![Part { shard, offset, start: 0, bytes }] }
-    }
-
-    fn of_sample_files(table: &dyn SampleFileTable, first_files: &[u32], chunk: usize) -> Option<Self> {
-        let first = first_files[chunk];
-        let alone = |other: Option<&u32>| other == Some(&first);
-        let chunk_id = ChunkId(chunk as u64);
-        if alone(first_files.get(chunk + 1)) || (chunk > 0 && alone(first_files.get(chunk - 1))) {
-            let start = first_files.partition_point(|other| *other < first);
-            let offset = (chunk - start) as u64 * CHUNK_BYTES;
-            let bytes = table.file_bytes(ShardId(first)).ok()?.checked_sub(offset)?.min(CHUNK_BYTES);
-            return Some(Self::of_file(chunk_id, ShardId(first), offset, bytes));
-        }
-        let mut parts = Vec::new();
-        let mut start = 0;
-        for file in first..first_files[chunk + 1] {
-            let bytes = table.file_bytes(ShardId(file)).ok()?;
-            if bytes > 0 {
-                parts.push(Part { shard: ShardId(file), offset: 0, start, bytes });
-                start += bytes;
-            }
-        }
-        if start > CHUNK_BYTES {
-            return None;
-        }
-        let pieces = parts.len().min(PIECES as usize);
-        let ends = (1..=pieces).map(|number| {
-            let last = &parts[number * parts.len() / pieces - 1];
-            (last.start + last.bytes) as u32
-        });
-        let ends = ends.collect();
-        Some(Self { chunk: chunk_id, bytes: start, ends, parts })
     }
 }
 
@@ -278,14 +314,21 @@ mod tests {
             while offset < *bytes {
                 let (geometry, start) = map.locate(at(shard, offset)).unwrap();
                 prop_assert!(geometry.chunk.0 < map.chunks() && start < geometry.bytes);
-                prop_assert!(geometry.bytes <= CHUNK_BYTES && geometry.ends.len() <= PIECES as usize);
+                prop_assert!(
+                    geometry.bytes <= CHUNK_BYTES
+                        && geometry.touching(&(0..geometry.bytes)).count() <= PIECES
+                );
                 let piece = geometry.piece_at(start);
                 let run = geometry.bytes_of(&(piece..piece + 1));
                 prop_assert!(run.contains(&start));
                 prop_assert_eq!(geometry.touching(&(start..start + 1)), Pieces(1 << piece));
-                let files: Vec<_> = geometry.files_of(start..start + 1).collect();
+                let mut files = Vec::new();
+                geometry.files_of(&(start..start + 1), |shard, offset, length| {
+                    files.push((shard, offset, length));
+                });
                 prop_assert_eq!(files, vec![(ShardId(shard as u32), offset, 1)]);
-                let whole: u64 = geometry.files_of(run.clone()).map(|(_, _, length)| length).sum();
+                let mut whole = 0;
+                geometry.files_of(&run, |_, _, length| whole += length);
                 prop_assert_eq!(whole, run.end - run.start);
                 let before = seen.insert((geometry.chunk, start), (shard, offset));
                 prop_assert!(before.is_none(), "{before:?} and {shard} {offset} are one place");

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use forebay_host::{PacketSocket, Received, Sent, own_pidfd, sealed_copy};
+use forebay_host::{PacketSocket, Received, Sent, own_pidfd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -21,7 +21,9 @@ use crate::entry::{Entry, MAX_LEVELS, SlotId};
 use crate::error::TierError;
 use crate::log::PieceSum;
 use crate::offer::Copied;
-use crate::protocol::{Answer, AttachedLevel, CopiedMessage, DataSetId, LevelUsage, Request, VERSION};
+use crate::protocol::{
+    Answer, AttachedLevel, CopiedMessage, DataSetId, LevelUsage, Request, VERSION, from_memory, to_memory,
+};
 use crate::slab_files::SlabFiles;
 use crate::source::Source;
 use crate::spec::TierSpec;
@@ -163,9 +165,11 @@ impl Connection {
     /// # Errors
     /// The daemon is gone.
     pub fn usage(&self) -> Result<(Vec<LevelUsage>, u32, u32), TierError> {
-        match self.ask("usage", &Request::Usage, &[])?.0 {
-            Answer::Usage { levels, clients, pid } => Ok((levels, clients, pid)),
-            other => Err(unexpected("usage", &other)),
+        match self.ask("usage", &Request::Usage, &[])? {
+            (Answer::Usage { clients, pid }, fds) if fds.len() == 1 => {
+                Ok((from_memory("usage", &fds[0])?, clients, pid))
+            }
+            (other, _) => Err(unexpected("usage", &other)),
         }
     }
 
@@ -419,8 +423,7 @@ fn attach(
     daemon: &DaemonAddress,
 ) -> Result<(Connection, Attached, Vec<String>), TierError> {
     let connection = Connection::start(daemon)?;
-    let json = serde_json::to_vec(sources).expect("sources can be written as JSON");
-    let (pidfd, sources) = (own_pidfd()?, sealed_copy("forebay-tier-sources", &json)?);
+    let (pidfd, sources) = (own_pidfd()?, to_memory(sources)?);
     let request = Request::Attach { version: VERSION, tiers: tiers.to_vec() };
     let (answer, fds) = connection.ask("attach", &request, &[pidfd.as_fd(), sources.as_fd()])?;
     let Answer::Attached(told) = answer else { return Err(unexpected("attach", &answer)) };

@@ -37,7 +37,7 @@ const LOOK_EVERY: Duration = Duration::from_micros(500);
 
 /// Bytes of a transfer in pieces of one chunk that are treated alike.
 struct Segment {
-    geometry: Arc<Geometry>,
+    geometry: Geometry,
     /// The pieces.
     pieces: Range<u32>,
     /// The bytes that are asked for [bytes from the start of the chunk].
@@ -234,12 +234,7 @@ impl TieredFiles {
                 }
                 let whole = geometry.bytes_of(&(first..behind));
                 let bytes = whole.start.max(range.start)..whole.end.min(range.end);
-                segments.push(Segment {
-                    geometry: Arc::clone(&geometry),
-                    pieces: first..behind,
-                    bytes,
-                    kind,
-                });
+                segments.push(Segment { geometry: geometry.clone(), pieces: first..behind, bytes, kind });
             }
         }
         segments
@@ -318,7 +313,7 @@ impl TieredFiles {
                 _ => bytes.clone(),
             };
             let start = filled;
-            for (file, offset, length) in geometry.files_of(read.clone()) {
+            geometry.files_of(&read, |file, offset, length| {
                 match parts.last_mut() {
                     Some((last, from, known)) if *last == file && *from + *known as u64 == offset => {
                         *known += length as usize;
@@ -326,7 +321,7 @@ impl TieredFiles {
                     _ => parts.push((file, offset, length as usize)),
                 }
                 filled += length as usize;
-            }
+            });
             let place = start + (bytes.start - read.start) as usize;
             places.push(place..place + (bytes.end - bytes.start) as usize);
             if let Kind::Copying(level) = kind {

@@ -3,13 +3,18 @@
 //! A client sends one request at a time and waits for its answer. The list of sources, which may be
 //! long, travels in sealed memory.
 
+use std::os::fd::OwnedFd;
+
+use forebay_host::{Map, sealed_copy};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::ChunkId;
 use crate::entry::SlotId;
+use crate::error::TierError;
 use crate::log::PieceSum;
 use crate::offer::Copied;
-use crate::source::{Source, SourceKey};
+use crate::source::SourceKey;
 use crate::spec::TierSpec;
 
 /// Version of the messages.
@@ -54,8 +59,8 @@ pub(crate) enum Answer {
     Placed { slots: Vec<Option<(u8, u32, u16)>> },
     /// Checksums of an unverified chunk; none if it is verified by now, or gone.
     Sums { at: Option<(u8, u32, u16)>, sums: Vec<PieceSum> },
-    /// What the levels hold.
-    Usage { levels: Vec<LevelUsage>, clients: u32, pid: u32 },
+    /// Descriptor: sealed memory with what the levels hold, as JSON (`Vec<LevelUsage>`).
+    Usage { clients: u32, pid: u32 },
     /// Space that was given back \[bytes\].
     Cleared { bytes: u64 },
     /// It is done.
@@ -151,7 +156,20 @@ pub struct SourceUsage {
     pub is_used: bool,
 }
 
-/// The sources of a data set, as they travel in sealed memory.
-pub(crate) fn sources_from(bytes: &[u8]) -> Result<Vec<Source>, String> {
-    serde_json::from_slice(bytes).map_err(|error| error.to_string())
+/// Sealed memory with a list that may be too long for a packet.
+pub(crate) fn to_memory<T: Serialize>(list: &[T]) -> Result<OwnedFd, TierError> {
+    let json = serde_json::to_vec(list).expect("lists of messages can be written as JSON");
+    Ok(sealed_copy("forebay-tier-message", &json)?)
+}
+
+/// A list from sealed memory.
+pub(crate) fn from_memory<T: DeserializeOwned>(
+    attempt: &'static str,
+    memory: &OwnedFd,
+) -> Result<Vec<T>, TierError> {
+    serde_json::from_slice(Map::read_only(memory)?.bytes()).map_err(|error| TierError::Protocol {
+        attempt,
+        expected: "a list in memory".into(),
+        found: error.to_string(),
+    })
 }

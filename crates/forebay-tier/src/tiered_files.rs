@@ -269,6 +269,30 @@ impl TieredFiles {
         let descriptor = Descriptor::Shared(descriptor);
         Some(Span { source: at, level, descriptor, offset, length: length as usize })
     }
+
+    /// How many bytes from `at` on, which has no copy that can be read, come before one that has.
+    fn uncopied_length(&self, at: At, length: usize, left_out: LevelSet) -> usize {
+        if !self.watch.is_usable(at.shard) {
+            return length;
+        }
+        let attached = self.client.attached();
+        let mut ahead = 0;
+        while ahead < length as u64 {
+            let next = At { offset: at.offset + ahead, ..at };
+            let Some((geometry, start)) = self.map.locate(next) else { break };
+            let copied = match self.present(&attached, &geometry) {
+                Some((place, _, pieces)) if !left_out.contains(LevelId::copy(place)) => pieces,
+                _ => Pieces::NONE,
+            };
+            let own = geometry.piece_at(start);
+            if let Some(piece) = copied.iter().find(|piece| *piece > own || *piece == own && ahead > 0) {
+                let begin = geometry.bytes_of(&(piece..piece + 1)).start;
+                return (ahead + begin.saturating_sub(start)).min(length as u64) as usize;
+            }
+            ahead += geometry.bytes - start;
+        }
+        length
+    }
 }
 
 impl FileIo for TieredFiles {
@@ -279,7 +303,7 @@ impl FileIo for TieredFiles {
     fn span(&self, at: At, length: usize, left_out: LevelSet) -> io::Result<Span<'_>> {
         match self.copy_span(at, length, left_out) {
             Some(span) => Ok(span),
-            None => self.files.source_span(at, length),
+            None => self.files.source_span(at, self.uncopied_length(at, length, left_out)),
         }
     }
 

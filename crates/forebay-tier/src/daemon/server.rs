@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_host::{
-    Map, PacketListener, PacketSocket, Received, Sent, SocketLock, SocketPath, runtime_directory,
-};
+use forebay_host::{PacketListener, PacketSocket, Received, Sent, SocketLock, SocketPath, runtime_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -24,7 +22,9 @@ use crate::directory_checks::size_warning;
 use crate::entry::SlotId;
 use crate::error::TierError;
 use crate::offer::Copied;
-use crate::protocol::{Answer, AttachedLevel, Attachment, DataSetId, Request, VERSION, sources_from};
+use crate::protocol::{
+    Answer, AttachedLevel, Attachment, DataSetId, Request, VERSION, from_memory, to_memory,
+};
 use crate::slab_files::SlabFiles;
 use crate::spec::TierSpec;
 
@@ -213,11 +213,12 @@ impl Server {
                 self.cache.level_failed(level);
                 Answer::Done
             }
-            Request::Usage => Answer::Usage {
-                levels: self.cache.usage(),
-                clients: self.clients.values().filter(|client| !client.data_sets.is_empty()).count() as u32,
-                pid: std::process::id(),
-            },
+            Request::Usage => {
+                fds.push(to_memory(&self.cache.usage())?);
+                let is_user = |client: &&Client| !client.data_sets.is_empty();
+                let clients = self.clients.values().filter(is_user).count() as u32;
+                Answer::Usage { clients, pid: std::process::id() }
+            }
             Request::Clear => Answer::Cleared { bytes: self.cache.clear() },
             Request::Stop => {
                 self.is_stopped = !self.cache.is_used();
@@ -242,8 +243,7 @@ impl Server {
         let [pidfd, sources]: [OwnedFd; 2] = received.try_into().map_err(|fds: Vec<_>| {
             wrong("a pidfd and memory".into(), format!("{} descriptors", fds.len()))
         })?;
-        let sources = sources_from(Map::read_only(&sources)?.bytes())
-            .map_err(|found| wrong("a list of sources".into(), found))?;
+        let sources = from_memory("attach", &sources)?;
         let mut numbers = Vec::new();
         let mut warnings = Vec::new();
         for spec in tiers {
