@@ -16,7 +16,7 @@ PID = {rf"\b{os.getpid()}\b": "PID"}
 
 def loader(path, *tiers, **options):
     dataset = forebay.open(path)
-    return forebay.Loader(dataset, batch_size=7, memory="64MiB", tiers=list(tiers), **options)
+    return forebay.Loader(dataset, batch_size=7, memory="64MiB", tiers=list(tiers) or None, **options)
 
 
 def own_directory(path):
@@ -34,34 +34,34 @@ def test_a_directory_that_cannot_be_a_tier_is_refused_with_a_hint(daemon, tmp_pa
     own_directory(open_to_others).chmod(0o755)
     for path in (tmp_path / "missing", file, link, open_to_others):
         with says(forebay.OptionError, path, replace={rf"(?<=forebay-){os.geteuid()}\b": "UID"}):
-            loader(tier_data["npy"], f"{path}:8MiB")
-    with says(forebay.OptionError, tmp_path, 2**20, 2**20 - 1):
-        loader(tier_data["npy"], f"{tmp_path}:{2**20 - 1}")
+            loader(tier_data.formats["npy"], f"{path}:8MiB")
 
 
 def test_two_tiers_on_one_directory_are_refused(daemon, tmp_path, tier_data, says):
     one = tier(tmp_path / "tier")
     (tmp_path / "link").symlink_to(tmp_path / "tier")
     with says(forebay.OptionError, tmp_path / "tier", tmp_path / "link"):
-        loader(tier_data["npy"], one, f"{tmp_path}/link:8MiB")
-    with loader(tier_data["npy"], one):
+        loader(tier_data.formats["npy"], one, f"{tmp_path}/link:8MiB")
+    with loader(tier_data.formats["npy"], one):
         pass
 
 
 def test_more_than_seven_tiers_are_refused(plain_environment, tmp_path, tier_data, says):
     with says(forebay.OptionError, 7, 8):
-        loader(tier_data["npy"], *(f"{tmp_path}/{number}:8MiB" for number in range(8)))
+        loader(tier_data.formats["npy"], *(f"{tmp_path}/{number}:8MiB" for number in range(8)))
 
 
 def test_tiers_and_data_lie_apart(daemon, tmp_path, tier_data, says):
-    (tmp_path / "link").symlink_to(tier_data["folder"])
-    replace = {str(tier_data["folder"].parents[1]): "DATA"}
-    with says(forebay.OptionError, tmp_path / "link/class-0", tier_data["folder"], replace=replace):
-        loader(tier_data["folder"], f"{tmp_path}/link/class-0:8MiB")
-    assert {path.name for path in tier_data["folder"].iterdir()} == {"class-0", "class-1", "class-2"}
-    assert not list(tier_data["folder"].rglob("forebay-*"))
-    with says(forebay.OptionError, tier_data["npy"].parents[1], tier_data["npy"], replace=replace):
-        loader(tier_data["npy"], f"{tier_data['npy'].parents[1]}:8MiB")
+    (tmp_path / "link").symlink_to(tier_data.formats["folder"])
+    replace = {str(tier_data.formats["folder"].parents[1]): "DATA"}
+    with says(forebay.OptionError, tmp_path / "link/class-0", tier_data.formats["folder"], replace=replace):
+        loader(tier_data.formats["folder"], f"{tmp_path}/link/class-0:8MiB")
+    assert {path.name for path in tier_data.formats["folder"].iterdir()} == {"class-0", "class-1", "class-2"}
+    assert not list(tier_data.formats["folder"].rglob("forebay-*"))
+    with says(
+        forebay.OptionError, tier_data.formats["npy"].parents[1], tier_data.formats["npy"], replace=replace
+    ):
+        loader(tier_data.formats["npy"], f"{tier_data.formats['npy'].parents[1]}:8MiB")
 
 
 def test_a_tier_of_another_daemon_names_its_process(daemon, tmp_path, tier_data, says):
@@ -70,8 +70,8 @@ def test_a_tier_of_another_daemon_names_its_process(daemon, tmp_path, tier_data,
     with (directory / "lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         with says(forebay.OptionError, tmp_path / "tier", os.getpid(), replace=PID):
-            loader(tier_data["npy"], f"{tmp_path}/tier:8MiB")
-    with loader(tier_data["npy"], f"{tmp_path}/tier:8MiB"):
+            loader(tier_data.formats["npy"], f"{tmp_path}/tier:8MiB")
+    with loader(tier_data.formats["npy"], f"{tmp_path}/tier:8MiB"):
         assert daemon.pids()
 
 
@@ -81,15 +81,30 @@ def test_strategies_that_read_the_files_themselves_are_refused(
 ):
     strategy = forebay.Strategy(**{"access": "mmap" if "cursor" in options.values() else "auto", **options})
     with says(forebay.OptionError, "tiers=", next(iter(options.values()))):
-        loader(tier_data["lmdb"], tier(tmp_path / "tier"), order="sequential", strategy=strategy)
+        loader(tier_data.formats["lmdb"], tier(tmp_path / "tier"), order="sequential", strategy=strategy)
 
 
 def test_a_size_that_the_disk_has_not_is_a_warning(daemon, tmp_path, tier_data):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        with loader(tier_data["npy"], tier(tmp_path / "small", "8MiB")):
+        with loader(tier_data.formats["npy"], tier(tmp_path / "small", "8MiB")):
             pass
         assert found == []
-        with loader(tier_data["npy"], tier(tmp_path / "large", "1000TiB")) as large:
+        with loader(tier_data.formats["npy"], tier(tmp_path / "large", "1000TiB")) as large:
             assert large.config.tiers.levels[0].bytes == 1000 << 40
     assert [str(tmp_path / "large") in str(warning.message) for warning in found] == [True]
+
+
+def test_tiers_of_the_system_that_cannot_be_used_are_left_out(daemon, monkeypatch, tmp_path, tier_data):
+    (tmp_path / "system.toml").write_text(f'tiers = ["{tmp_path}/missing:8MiB"]\n')
+    monkeypatch.setenv("FOREBAY_SYSTEM_CONFIG", str(tmp_path / "system.toml"))
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path}/missing"):
+        without = loader(tier_data.formats["npy"])
+    with without:
+        assert without.config.tiers is None
+        assert [fallback.wanted for fallback in without.config.fallbacks] == ["tiers"]
+    with loader(tier_data.formats["npy"], strategy="mmap") as mapped:
+        assert mapped.config.tiers is None
+        assert mapped.config.fallbacks == ()
+    with pytest.raises(forebay.OptionError):
+        loader(tier_data.formats["npy"], f"{tmp_path}/missing:8MiB")

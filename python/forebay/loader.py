@@ -265,6 +265,7 @@ class Loader:
             "timeout_s": math.ceil(self._options["timeout"]),
             "tiers": {
                 "tiers": [tier.facts() for tier in self._options["tiers"]],
+                "of_system": "tiers" in self._options.of_system,
                 "copy_threads": self._options["copy_threads"],
                 "copy_bytes": self._options["copy_bytes"],
             },

@@ -11,7 +11,7 @@ use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockType};
 
-use crate::directory_checks::{check_file_system, check_private, check_size, unmade, unopened};
+use crate::directory_checks::{check_file_system, check_private, unmade, unopened};
 use crate::error::TierError;
 use crate::spec::TierSpec;
 
@@ -45,7 +45,6 @@ impl TierDirectory {
     /// A tier that is no directory, is on a network file system, or whose directory is not this
     /// user's alone.
     pub fn open(spec: &TierSpec) -> Result<Self, TierError> {
-        check_size(spec)?;
         let tier =
             rustix::fs::open(&spec.path, DIRECTORY, Mode::empty()).map_err(|errno| unopened(spec, errno))?;
         let kind = file_system(&tier).map_err(TierError::io(&spec.path, "inspect the file system"))?;
@@ -183,9 +182,6 @@ mod tests {
             assert_refused(open(&path(name)), &path(name));
         }
         assert!(!path("missing").exists());
-        let none = TierSpec { bytes: 0, ..tier(place.path()) };
-        assert_refused(TierDirectory::open(&none), place.path());
-        assert!(!path(&own_name()).exists());
     }
 
     #[test]
