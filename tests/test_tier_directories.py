@@ -9,14 +9,15 @@ import warnings
 import pytest
 
 import forebay
+from ranks import tiers
 from tier_support import tier
 
 PID = {rf"\b{os.getpid()}\b": "PID"}
 
 
-def loader(path, *tiers, **options):
+def loader(path, *given, **options):
     dataset = forebay.open(path)
-    return forebay.Loader(dataset, batch_size=7, memory="64MiB", tiers=list(tiers) or None, **options)
+    return forebay.Loader(dataset, batch_size=7, memory="64MiB", tiers=list(given) or None, **options)
 
 
 def own_directory(path):
@@ -108,3 +109,18 @@ def test_tiers_of_the_system_that_cannot_be_used_are_left_out(daemon, monkeypatc
         assert mapped.config.fallbacks == ()
     with pytest.raises(forebay.OptionError):
         loader(tier_data.formats["npy"], f"{tmp_path}/missing:8MiB")
+
+
+def test_nodes_may_have_other_tiers_of_the_system(daemon, pool, tmp_path, tier_data):
+    with_tier, without = tmp_path / "with.toml", tmp_path / "without.toml"
+    with_tier.write_text(f'tiers = ["{tier(tmp_path / "tier")}"]\n')
+    without.touch()
+    files = [str(with_tier), str(with_tier), str(without)]
+    found = pool.run(
+        3,
+        tiers.of_system,
+        lambda rank: {"system_file": files[rank]},
+        nodes=(0, 0, 1),
+        path=str(tier_data.formats["npy"]),
+    )
+    assert found == [[str(tmp_path / "tier")]] * 2 + [[]]
