@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use forebay_io::{At, ReadError, Transfer};
 use forebay_types::ShardId;
 
-use crate::chunk::{PIECE_BYTES, Pieces};
+use crate::chunk::{ChunkId, PIECE_BYTES, Pieces};
 use crate::chunk_map::Geometry;
 use crate::client::Attached;
 use crate::copy_buffers::CopyBuffer;
@@ -67,7 +67,7 @@ struct Copying {
 /// Claims that are given up, unless the writer takes them.
 struct Claimed {
     attached: Arc<Attached>,
-    chunks: Vec<(crate::chunk::ChunkId, Pieces)>,
+    chunks: Vec<(ChunkId, Pieces)>,
 }
 
 impl Drop for Claimed {
@@ -130,6 +130,11 @@ impl TieredFiles {
         false
     }
 
+    /// Whether this process copies what it reads of a chunk, as far as is known before the read.
+    pub(crate) fn will_copy(&self, shard: ShardId, chunk: ChunkId) -> bool {
+        self.copies.is_some() && self.watch.is_copyable(shard) && (self.placement)(chunk).is_some()
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn fill_copying(
         &self,
@@ -183,10 +188,7 @@ impl TieredFiles {
                 memory = behind;
             }
         }
-        {
-            let _reading = copies.writer.reading();
-            read(&mut requests)?;
-        }
+        read(&mut requests)?;
         drop(requests);
         for (number, place, into) in landing {
             into.copy_from_slice(&copying[number].buffer[place]);

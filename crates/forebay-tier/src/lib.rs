@@ -13,6 +13,7 @@
 // A test may panic where there are no threads.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod cache_advice;
 pub mod chunk;
 mod chunk_map;
 mod claims;
@@ -61,4 +62,4 @@ pub use spec::{TierOptions, TierSpec};
 pub use storage::LevelStorage;
 pub use table::{LevelState, Table, TableWriter};
 pub use tiered_files::{Placement, TierSetup, TieredFiles};
-pub use writer::{ReadingGuard, Writer};
+pub use writer::Writer;

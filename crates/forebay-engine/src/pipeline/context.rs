@@ -227,6 +227,22 @@ impl Context {
         position.step() / self.order.steps_per_epoch().max(1)
     }
 
+    /// Asks the kernel to fetch a range, or its copies, into the page cache. May do nothing.
+    pub(crate) fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
+        match &self.tiers {
+            Some(tiers) => tiers.will_need(shard, offset, length),
+            None => self.files.will_need(shard, offset, length),
+        }
+    }
+
+    /// Allows the kernel to drop a range, and its copies, from the page cache. May do nothing.
+    pub(crate) fn wont_need(&self, shard: ShardId, offset: u64, length: u64) {
+        match &self.tiers {
+            Some(tiers) => tiers.wont_need(shard, offset, length),
+            None => self.files.wont_need(shard, offset, length),
+        }
+    }
+
     /// Records a fallback.
     pub(crate) fn falls_back(&self, wanted: Wanted, reason: impl Into<String>) {
         let fallback = Fallback::new(wanted, reason);

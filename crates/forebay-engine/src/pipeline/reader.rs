@@ -235,7 +235,7 @@ fn wait_for_filled(
 fn wont_need(session: &Session, planned: &PlannedSegment, block: &Block) {
     let first = block.first_read as usize;
     for read in &planned.plan.reads[first..first + block.reads as usize] {
-        session.context.files.wont_need(read.shard, read.file_offset, read.length);
+        session.context.wont_need(read.shard, read.file_offset, read.length);
     }
 }
 

@@ -407,6 +407,27 @@ impl Cache {
         }
     }
 
+    /// The directory of a level was deleted: nothing of it is left.
+    pub(super) fn level_removed(&mut self, level: u8) {
+        self.level_failed(level);
+        self.pending.retain(|_, at| at.level != level);
+        let is_there = |copy: &CopyState| copy.at.level == level;
+        let gone: Vec<(SourceKey, u64)> = self
+            .sources
+            .iter()
+            .flat_map(|(key, source)| {
+                let here = source.copies.iter().filter(|(_, copy)| is_there(copy));
+                here.map(move |(chunk, _)| (*key, *chunk))
+            })
+            .collect();
+        for (key, chunk) in gone {
+            if let Some(source) = self.sources.get_mut(&key) {
+                source.copies.remove(&chunk);
+            }
+            self.publish_entry(key, chunk);
+        }
+    }
+
     fn publish_entry(&self, key: SourceKey, chunk: u64) {
         let entry = self.sources.get(&key).and_then(|source| source.copies.get(&chunk));
         let entry = entry.map_or(Entry::Absent, CopyState::entry);

@@ -296,8 +296,14 @@ impl Server {
     fn level(&mut self, spec: &TierSpec) -> Result<u8, TierError> {
         let opened = TierDirectory::open(spec)?;
         if let Some(known) = self.levels.get(&opened.identity) {
-            self.cache.set_quota(known.number, spec.bytes);
-            return Ok(known.number);
+            let number = known.number;
+            if !is_removed(&known.slabs) {
+                self.cache.set_quota(number, spec.bytes);
+                return Ok(number);
+            }
+            // Another directory has its inode number now.
+            self.cache.level_removed(number);
+            self.levels.remove(&opened.identity);
         }
         let lock = opened.lock(spec)?;
         let failed = |action| TierError::io(&opened.path, action);
@@ -316,6 +322,11 @@ impl Server {
         self.levels.insert(opened.identity, OpenLevel { number, slabs, _lock: lock });
         Ok(number)
     }
+}
+
+/// Whether an open directory was deleted.
+fn is_removed(directory: &OwnedFd) -> bool {
+    rustix::fs::fstat(directory).map_or(true, |stat| stat.st_nlink == 0)
 }
 
 /// The boot id of the machine; 0 where it is not known: then no copy of an earlier daemon is used
