@@ -218,6 +218,25 @@ mod tests {
     }
 
     #[test]
+    fn a_tier_that_the_user_may_not_write_to_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("closed");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let as_nobody = move || {
+            let user: libc::uid_t = 65_534;
+            // SAFETY: it changes the user of this thread alone.
+            if unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) } != 0 {
+                eprintln!("skipped: only root can act as another user");
+                return;
+            }
+            assert_refused(open(&path), &path);
+            assert!(fs::read_dir(&path).unwrap().next().is_none());
+        };
+        std::thread::spawn(as_nobody).join().unwrap();
+    }
+
+    #[test]
     fn a_read_only_tier_serves_what_it_has() {
         with_own_mounts(|| {
             let place = tempfile::tempdir().unwrap();
