@@ -261,7 +261,7 @@ class Tier:
     path : str or os.PathLike
         An existing directory on storage of this node, such as ``/dev/shm`` or ``/scratch/me``.
     size : int or str
-        What the copies of this user may take there, in bytes or as ``"200GiB"``.
+        What the copies of this user may take there, in bytes or as ``"200GiB"``; at least 1 MiB.
     keep : bool
         Whether copies in memory (``tmpfs``) stay when no loader uses them. Copies on disks always
         do.
