@@ -72,6 +72,12 @@ impl FileSystem {
             |(_, name, local)| Self { magic, name: Cow::Borrowed(name), local: *local },
         )
     }
+
+    /// Whether its data are known to lie elsewhere. FUSE and unknown kinds may be local.
+    #[must_use]
+    pub fn is_network(&self) -> bool {
+        !self.local && self.magic != FUSE && KINDS.iter().any(|(known, _, _)| *known == self.magic)
+    }
 }
 
 #[cfg(test)]
@@ -85,6 +91,9 @@ mod tests {
         assert!(FileSystem::from_magic(0xEF53).local);
         let unknown = FileSystem::from_magic(0x1234);
         assert_eq!((unknown.name.as_ref(), unknown.local), ("unknown (0x00001234)", false));
+        let is_network = |magic| FileSystem::from_magic(magic).is_network();
+        assert!(is_network(0x6969) && is_network(0x0BD0_0BD0));
+        assert!(!is_network(0xEF53) && !is_network(FUSE) && !is_network(0x1234));
     }
 
     #[test]

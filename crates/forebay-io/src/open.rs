@@ -48,7 +48,10 @@ pub(crate) fn open_direct(path: &Path, file_system: &FileSystem) -> Result<Owned
 }
 
 /// Kind of the file system that a descriptor's file lies on.
-pub(crate) fn file_system(descriptor: impl AsFd) -> rustix::io::Result<FileSystem> {
+///
+/// # Errors
+/// The system cannot tell.
+pub fn file_system(descriptor: impl AsFd) -> rustix::io::Result<FileSystem> {
     // The type of f_type differs between architectures; the numbers have 32 bits.
     let magic = u64::from(rustix::fs::fstatfs(descriptor)?.f_type as u32);
     Ok(FileSystem::from_magic(magic))

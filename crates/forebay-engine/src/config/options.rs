@@ -8,7 +8,7 @@ use forebay_plan::{Kind, Last};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use forebay_tier::TierOptions;
+use forebay_tier::{MAX_LEVELS, TierOptions};
 
 use crate::config::rules;
 use crate::error::Error;
@@ -244,6 +244,13 @@ impl Options {
     }
 
     fn check_tiers(&self) -> Result<(), Error> {
+        let count = self.tiers.tiers.len();
+        if count > MAX_LEVELS {
+            return Err(Error::Options {
+                message: format!("tiers=: expected at most {MAX_LEVELS} tiers, found {count}"),
+                hint: String::new(),
+            });
+        }
         let StrategyChoice { locate, access, .. } = &self.strategy;
         let is_comparison = matches!(locate, Locate::Cursor | Locate::Handoff | Locate::Scan);
         let found = match (is_comparison, access) {
@@ -405,6 +412,30 @@ mod tests {
                 .starts_with("strategy.batch_buffers: expected an integer of at least 2, found 1")
         );
         assert!(message(|v| v["strategy"]["locate"] = "cursor".into()).contains("through a mapping"));
+    }
+
+    #[test]
+    fn tiers_are_refused_beyond_seven_and_where_ranks_read_the_files_themselves() {
+        let with_tiers = |count: usize, locate: &str, access: &str| {
+            options(|v| {
+                v["tiers"]["tiers"] = vec![serde_json::json!({"path": "/scratch", "bytes": 1}); count].into();
+                v["strategy"] = serde_json::json!({"locate": locate, "access": access});
+                v["order"]["kind"] = "sequential".into();
+            })
+        };
+        assert_eq!(with_tiers(MAX_LEVELS, "index", "auto").unwrap().tiers.tiers.len(), 7);
+        assert!(with_tiers(MAX_LEVELS + 1, "index", "auto").is_err());
+        for (locate, access, is_fine) in [
+            ("provenance", "pread", true),
+            ("index", "io_uring", true),
+            ("index", "mmap", false),
+            ("scan", "pread", false),
+            ("cursor", "mmap", false),
+            ("handoff", "mmap", false),
+        ] {
+            assert!(with_tiers(0, locate, access).is_ok(), "{locate} {access}");
+            assert_eq!(with_tiers(1, locate, access).is_ok(), is_fine, "{locate} {access}");
+        }
     }
 
     #[test]

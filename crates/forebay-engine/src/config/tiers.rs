@@ -8,6 +8,7 @@ use forebay_io::ShardFiles;
 use forebay_plan::{Copies, NodeReads, Order, Placement, TierForecast, TierLevel};
 use forebay_tier::{
     CHUNK_BYTES, Client, DaemonAddress, PIECE_BYTES, Source, SourceState, TierError, TierSetup, TieredFiles,
+    check_sources,
 };
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +90,8 @@ pub(crate) fn decide(
     let &TierQuestion { options, source, index, files, order, source_in_memory, buffer_bytes } = question;
     let map = chunk_map(files, index).map_err(TierError::io("", "cut the data set into chunks"))?;
     let (sources, states) = sources(source.dataset(), files, index, &map, caller)?;
+    let paths = source.dataset().shards().iter().map(|shard| shard.path.as_path());
+    check_sources(&options.tiers.tiers, paths)?;
     let daemon = DaemonAddress::of_this_node(options.tier_daemon.clone())?;
     let client = Client::attach(options.tiers.tiers.clone(), sources.clone(), daemon)?;
     for warning in client.take_warnings() {

@@ -18,6 +18,7 @@ use crate::chunk::{ChunkId, Pieces};
 use crate::daemon::cache::Cache;
 use crate::daemon::level::LevelParts;
 use crate::directory::TierDirectory;
+use crate::directory_checks::size_warning;
 use crate::entry::SlotId;
 use crate::error::TierError;
 use crate::offer::Copied;
@@ -244,8 +245,22 @@ impl Server {
         })?;
         let sources = from_memory("attach", &sources)?;
         let mut numbers = Vec::new();
+        let mut warnings = Vec::new();
         for spec in tiers {
-            numbers.push(self.level(spec)?);
+            let level = self.level(spec)?;
+            if let Some(place) = numbers.iter().position(|known| *known == level) {
+                return Err(spec.refuse(
+                    format!(
+                        "expected a directory of its own, found that of tier {}",
+                        tiers[place].path.display()
+                    ),
+                    "name each directory once",
+                ));
+            }
+            numbers.push(level);
+            let storage = &self.cache.level_parts(level).storage;
+            // What cannot be inspected fails, with a warning, when it is used.
+            warnings.extend(size_warning(spec, &**storage).ok().flatten());
         }
         let attached = self.cache.attach(sources, &numbers)?;
         let client = self.clients.get_mut(&number).expect("it has just asked");
@@ -273,7 +288,7 @@ impl Server {
             chunks: data_set.chunks(),
             levels,
             copied_chunks: attached.copied_chunks,
-            warnings: Vec::new(),
+            warnings,
         }))
     }
 
@@ -284,19 +299,12 @@ impl Server {
             self.cache.set_quota(known.number, spec.bytes);
             return Ok(known.number);
         }
-        let name = spec.path.display().to_string();
-        let Some(lock) = opened.try_lock()? else {
-            return Err(TierError::Tier {
-                tier: name,
-                problem: "another daemon uses it".into(),
-                hint: "give each node a directory of its own".into(),
-            });
-        };
+        let lock = opened.lock(spec)?;
         let failed = |action| TierError::io(&opened.path, action);
         let slabs = opened.slabs.try_clone().map_err(failed("open the slabs"))?;
         let storage = SlabFiles::new(opened.slabs).map_err(failed("inspect the file system"))?;
         let parts = LevelParts {
-            name,
+            name: spec.path.display().to_string(),
             path: opened.path.clone(),
             directory: opened.directory,
             storage: Arc::new(storage),
