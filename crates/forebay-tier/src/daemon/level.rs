@@ -402,8 +402,15 @@ impl Level {
         log.rewrite(&mut records)
     }
 
+    /// No longer uses the level: what is in memory goes, unless it is to be kept.
+    pub(super) fn end(&mut self) {
+        if self.parts.storage.is_memory() && !self.parts.keep {
+            self.delete();
+        }
+    }
+
     /// Deletes everything; for levels in memory, when the daemon ends.
-    pub(super) fn delete(&mut self) {
+    fn delete(&mut self) {
         for slab in std::mem::take(&mut self.slabs).into_keys() {
             let _ = self.parts.storage.remove(slab);
         }
