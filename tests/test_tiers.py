@@ -51,7 +51,18 @@ def run(pool, data, kind, tier, *, order="shuffle", ranks=1, access="pread", dir
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("level", ["disk", "memory"])
 def test_batches_are_those_without_tiers_while_they_fill_and_when_they_serve(
-    pool, daemon, tmp_path, in_memory, tier_data, plain_steps, level, kind, order, ranks, access, direct
+    pool,
+    shared_daemon,
+    tmp_path,
+    in_memory,
+    tier_data,
+    plain_steps,
+    level,
+    kind,
+    order,
+    ranks,
+    access,
+    direct,
 ):
     where = in_memory if level == "memory" else tmp_path / "tier"
     how = {"order": order, "ranks": ranks, "access": access, "direct": direct}

@@ -182,6 +182,25 @@ def daemon(plain_environment: None) -> Iterator[Daemon]:
     assert descriptors() == before
 
 
+@pytest.fixture(scope="module")
+def daemon_of_module() -> Iterator[Daemon]:
+    """Give the tests of a module one daemon."""
+    with running() as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def shared_daemon(
+    plain_environment: None, daemon_of_module: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Daemon]:
+    """Return a daemon that other tests of the module use as well."""
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(daemon_of_module.runtime))
+    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "0.5")
+    before = descriptors()
+    yield daemon_of_module
+    assert descriptors() == before
+
+
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
     """Return a directory in memory."""
