@@ -455,18 +455,17 @@ impl Cache {
     pub(super) fn level_removed(&mut self, level: u8) {
         self.level_failed(level);
         self.pending.retain(|_, at| at.level != level);
-        let is_there = |copy: &CopyState| copy.at.level == level;
         let gone: Vec<(SourceKey, u64)> = self
             .sources
             .iter()
             .flat_map(|(key, source)| {
-                let here = source.copies.iter().filter(|(_, copy)| is_there(copy));
+                let here = source.copies.keys().filter(|(_, on)| *on == level);
                 here.map(move |(chunk, _)| (*key, *chunk))
             })
             .collect();
         for (key, chunk) in gone {
             if let Some(source) = self.sources.get_mut(&key) {
-                source.copies.remove(&chunk);
+                source.copies.remove(&(chunk, level));
             }
             self.publish_entry(key, chunk);
         }
