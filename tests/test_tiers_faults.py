@@ -127,11 +127,9 @@ def test_a_tier_that_is_damaged_between_jobs_costs_no_batch(daemon, tier_data, e
         assert len(caught) <= 1
 
 
-def test_a_quota_below_one_chunk_holds_nothing(daemon, tier_data, expected, place):
-    with made(tier_data, tier(place, "1000KiB")) as loader:
-        assert [epoch(loader, number) for number in (0, 1)] == expected
-        assert loader.stats()["levels"][str(place)]["bytes"] == 0
-    assert slabs(place) == []
+def test_a_tier_below_one_chunk_is_refused(daemon, tier_data, tmp_path):
+    with pytest.raises(forebay.OptionError, match=str(1 << 20)):
+        made(tier_data, tier(tmp_path / "tier", (1 << 20) - 1))
 
 
 @pytest.mark.parametrize("program", ["/bin/false", "/no/such/program"])
@@ -163,7 +161,8 @@ def test_a_daemon_that_cannot_be_started_again_costs_no_batch(
     assert len(caught) <= 1
 
 
-def test_a_daemon_that_is_stopped_costs_no_batch(daemon, tier_data, expected, place):
+def test_a_daemon_that_is_stopped_costs_no_batch(daemon, tier_data, expected, tmp_path):
+    place = tmp_path / "tier"
     with made(tier_data, tier(place)) as loader:
         (pid,) = daemon.pids()
         os.kill(pid, signal.SIGSTOP)
@@ -180,37 +179,44 @@ sys.path[:0] = json.loads(sys.argv[1])
 import forebay, test_tiers_faults as tests, tier_support
 from ranks import tiers
 
-data, place, size, read_only, expected = json.loads(sys.argv[2])
+data, place, harm, expected = json.loads(sys.argv[2])
 class Data:
     formats = {"raw": pathlib.Path(data)}
 place = pathlib.Path(place)
-level = tier_support.tier(place, size)
+level = tier_support.tier(place, "16MiB:keep")
+daemon = tier_support.Daemon(pathlib.Path(os.environ["FOREBAY_RUNTIME_DIR"]))
 warnings.simplefilter("error")
-def check():
+def check(fills=False):
     with tests.made(Data, level) as loader:
+        if fills:
+            with open(place / "other", "wb") as other:
+                free = os.statvfs(place)
+                os.posix_fallocate(other.fileno(), 0, free.f_bavail * free.f_bsize - (5 << 19))
         found = [tests.epoch(loader, number) for number in (0, 1, 0, 1)]
         assert [[[list(ids), bytes] for ids, bytes in steps] for steps in found[-2:]] == expected
         assert found[:2] == found[2:]
         return loader.stats()["levels"]
-levels = [check(), check()]
-if read_only:
-    tier_support.Daemon(pathlib.Path(os.environ["FOREBAY_RUNTIME_DIR"])).end()
+levels = [check(True)] if harm == "full" else [check(), check()]
+daemon.end()
+if harm == "read-only":
     assert os.system(f"mount -o remount,ro {place}") == 0
     levels.append(check())
-tier_support.Daemon(pathlib.Path(os.environ["FOREBAY_RUNTIME_DIR"])).end()
+    daemon.end()
 print(json.dumps([[one[str(place)], one["source"]] for one in levels]))
 """
 
 
-def on_a_small_disk(tmp_path, data, expected, size, *, read_only=False):
-    """Train with a tier of 64 MiB on a disk of this size; return the counters of each job."""
+def on_a_small_disk(tmp_path, data, expected, harm):
+    """Train with a tier on a disk of 32 MiB; return the counters of each job."""
     place = tmp_path / "small"
     place.mkdir()
     if subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no user namespaces here")
-    facts = [os.fspath(data.formats["raw"]), os.fspath(place), "64MiB:keep", read_only, expected]
-    told = [json.dumps(sys.path), json.dumps(facts)]
-    script = f'mount -t tmpfs -o size={size} none {place} && exec "$@"'
+    told = [
+        json.dumps(sys.path),
+        json.dumps([os.fspath(data.formats["raw"]), os.fspath(place), harm, expected]),
+    ]
+    script = f'mount -t tmpfs -o size=32m none {place} && exec "$@"'
     done = subprocess.run(
         ["unshare", "-Urm", "sh", "-c", script, "sh", sys.executable, "-c", SMALL, *told],
         capture_output=True,
@@ -222,14 +228,14 @@ def on_a_small_disk(tmp_path, data, expected, size, *, read_only=False):
     return json.loads(done.stdout)
 
 
-def test_a_full_tier_takes_what_it_has_room_for(daemon, tmp_path, tier_data, expected):
-    levels = on_a_small_disk(tmp_path, tier_data, expected, "2500k")
+def test_a_tier_on_a_disk_that_others_fill_takes_what_it_has_room_for(daemon, tmp_path, tier_data, expected):
+    levels = on_a_small_disk(tmp_path, tier_data, expected, "full")
     assert levels[-1][0]["skipped"] == 0
     assert levels[-1][1]["bytes"] > 0
 
 
 def test_a_tier_that_becomes_read_only_still_serves(daemon, tmp_path, tier_data, expected):
-    levels = on_a_small_disk(tmp_path, tier_data, expected, "80m", read_only=True)
+    levels = on_a_small_disk(tmp_path, tier_data, expected, "read-only")
     assert levels[-1][0]["bytes"] > 0
     assert levels[-1][1]["bytes"] == 0
 
@@ -253,11 +259,11 @@ with tests.made(Data, sys.argv[3]) as loader:
 """
 
 
-@pytest.mark.sweep(together=1)
 @pytest.mark.parametrize("seed", range(40 if support.LONG else 1))
-def test_what_crashes_leave_behind_serves_right_bytes(daemon, tier_data, expected, place, seed):
+def test_what_crashes_leave_behind_serves_right_bytes(daemon, tier_data, expected, tmp_path, in_memory, seed):
     rng = random.Random(seed)
     for victim in ("daemon", "loader", "daemon", "loader", "both"):
+        place = rng.choice([tmp_path, in_memory]) / "tier"
         # A tier is empty, or as an earlier crash left it.
         if rng.random() < 0.5 and place.exists():
             daemon.kill()

@@ -31,6 +31,7 @@ DATA_BYTES = SAMPLES * SAMPLE_BYTES
 CHUNKS = -(-DATA_BYTES // (1 << 20))
 PIECES = -(-DATA_BYTES // (64 << 10))
 WHOLE_CHUNKS = 16
+BAD = {0, 1, 17, 18, 19, 40, 202}
 # How old the last change of data must be before they are copied [s].
 SETTLED_S = 2.0
 MEMORY = "128MiB"
@@ -96,6 +97,8 @@ class Data:
     """One of each format, which tests leave as they are."""
     whole: Path
     """A directory with a file of whole chunks."""
+    damaged: Path
+    """Samples of which those in `BAD` are cut off."""
     copies: dict[tuple[str, int], Path]
     """Data sets that a test may change, by format and number."""
 
@@ -216,12 +219,15 @@ def tier_data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     data = Data(
         formats={kind: write(directory / kind, kind, values) for kind in FORMATS},
         whole=directory / "whole",
+        damaged=directory / "damaged.lmdb",
         copies={
             (kind, number): write(directory / f"{kind}-{number}", kind, values)
             for kind in ("raw", "folder")
             for number in range(4)
         },
     )
+    datums = [support.datum(number) for number in range(SAMPLES)]
+    support.write_lmdb(data.damaged, [one[:20] if n in BAD else one for n, one in enumerate(datums)])
     data.whole.mkdir()
     (data.whole / "x.raw").write_bytes(np.random.default_rng(1).bytes(WHOLE_CHUNKS << 20))
     settle([directory])
