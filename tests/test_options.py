@@ -166,6 +166,10 @@ def test_a_global_batch_that_cannot_be_shared_names_those_that_can(says):
         ("tiers", [{"path": "/scratch", "size": "1GiB", "kept": True}], ("tiers=", "kept")),
         ("copy_threads", 65, ("copy_threads=", 64, 65)),
         ("copy_bytes", "2MiB", ("copy_bytes=", 2**20, "2MiB")),
+        ("tiers", ["/scratch:1023KiB"], ("tiers=", "/scratch:1023KiB", 2**20)),
+        ("tiers", [":1GiB"], ("tiers=", ":1GiB")),
+        ("tiers", [{"path": "/\udcff", "size": "1GiB"}], ("tiers=",)),
+        ("tiers", [{"path": "/scratch", "size": "1GiB", "keep": 1}], ("tiers=", "Tier(keep=)", 1)),
     ],
 )
 def test_a_wrong_value_is_told_with_what_is_valid(name, value, values, says):
@@ -255,5 +259,12 @@ def test_the_file_of_the_system_comes_last_and_may_define_tiers(says):
     assert (found["seed"], found["last"]) == (6, "drop")
     assert found["tiers"] == (Tier(path="/scratch", size=2**30),)
     assert found.origins["tiers"] == "system.toml: tiers"
+    assert found.of_system == {"tiers"}
+    for given, variable in (([], None), (None, "none")):
+        environment = {"FOREBAY_SYSTEM_CONFIG": "system.toml"} | (
+            {"FOREBAY_TIERS": variable} if variable else {}
+        )
+        found = resolve({"tiers": given}, environment)
+        assert (found["tiers"], found.of_system) == ((), set())
     with says(forebay.OptionError, "FOREBAY_SYSTEM_CONFIG", "gone.toml"):
         resolve({}, {"FOREBAY_SYSTEM_CONFIG": "gone.toml"})

@@ -6,6 +6,7 @@ import pytest
 
 import forebay
 import support
+import tier_support
 from ranks import tiers
 from tier_support import FORMATS, MEMORY, opening, tier
 
@@ -51,7 +52,18 @@ def run(pool, data, kind, tier, *, order="shuffle", ranks=1, access="pread", dir
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("level", ["disk", "memory"])
 def test_batches_are_those_without_tiers_while_they_fill_and_when_they_serve(
-    pool, daemon, tmp_path, in_memory, tier_data, plain_steps, level, kind, order, ranks, access, direct
+    pool,
+    shared_daemon,
+    tmp_path,
+    in_memory,
+    tier_data,
+    plain_steps,
+    level,
+    kind,
+    order,
+    ranks,
+    access,
+    direct,
 ):
     where = in_memory if level == "memory" else tmp_path / "tier"
     how = {"order": order, "ranks": ranks, "access": access, "direct": direct}
@@ -73,21 +85,27 @@ def test_batches_are_those_without_tiers_while_they_fill_and_when_they_serve(
 @pytest.mark.parametrize("kind", ["lmdb", "hdf5", "folder"])
 @pytest.mark.parametrize("order", ["sequential", "shuffle"])
 def test_a_tier_with_room_for_half_serves_half_in_any_number_of_epochs(
-    pool, daemon, tmp_path, in_memory, tier_data, plain_steps, kind, order
+    pool, shared_daemon, tmp_path, in_memory, tier_data, plain_steps, kind, order
 ):
-    tiers = [tier(in_memory, "1MiB"), tier(tmp_path / "tier", "1MiB")]
-    found = run(pool, tier_data, kind, tiers, order=order, ranks=2, epochs=4)
-    assert [one["steps"][: len(one["steps"]) // 2] for one in found] == plain_steps(kind, order, 2)
-    assert [one["steps"] for one in found] == plain_steps(kind, order, 2, epochs=4)
-    assert [one["warnings"] for one in found] == [[], []]
-    for path in (in_memory, tmp_path / "tier"):
-        assert sum(one["levels"][-1][str(path)]["bytes"] for one in found) > 0
-    assert [level["taken_bytes"] for level in daemon.usage()["levels"]] == [1 << 20, 1 << 20]
+    places = [in_memory, tmp_path / "tier"]
+    for _ in range(support.TRIES):
+        found = run(
+            pool, tier_data, kind, [tier(place, "1MiB") for place in places], order=order, ranks=2, epochs=4
+        )
+        assert [one["steps"] for one in found] == plain_steps(kind, order, 2, epochs=4)
+        assert [one["warnings"] for one in found] == [[], []]
+        served = [sum(one["levels"][-1][str(place)]["bytes"] for one in found) for place in places]
+        if min(served) > 0:
+            break
+    # On a busy machine all epochs are read before anything is copied.
+    assert min(served) > 0
+    taken = {level["name"]: level["taken_bytes"] for level in shared_daemon.usage()["levels"]}
+    assert [taken[str(place)] for place in places] == [1 << 20, 1 << 20]
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_loader_that_goes_on_from_a_state_gets_what_an_uninterrupted_one_gets(
-    pool, daemon, tmp_path, tier_data, plain_steps, order
+    pool, shared_daemon, tmp_path, tier_data, plain_steps, order
 ):
     whole = plain_steps("tfrecord", order, 2)
     described = tier(tmp_path / "tier", "2MiB")
@@ -106,3 +124,18 @@ def test_a_loader_that_goes_on_from_a_state_gets_what_an_uninterrupted_one_gets(
             epochs=epochs,
         )
         assert [one["steps"] for one in rest] == [steps[stop:] for steps in whole]
+
+
+@pytest.mark.parametrize("level", ["disk", "memory"])
+def test_bad_samples_are_those_without_tiers(pool, shared_daemon, tmp_path, in_memory, tier_data, level):
+    where = in_memory if level == "memory" else tmp_path / "tier"
+    options = {"batch_size": 12, "memory": MEMORY, "bad_samples": "skip", "strategy": "pread"}
+    arguments = {"path": str(tier_data.damaged), "opening": {"schema": "caffe-datum"}, "options": options}
+    (plain,) = pool.run(1, tiers.deliver, **arguments)
+    assert len(plain["bad"]) == len(tier_support.BAD)
+    options["tiers"] = [tier(where)]
+    for _ in range(2):
+        (found,) = pool.run(1, tiers.deliver, **arguments)
+        assert (found["steps"], found["bad"]) == (plain["steps"], plain["bad"])
+        assert found["warnings"] == plain["warnings"]
+    assert found["levels"][-1][str(where)]["bytes"] > 0

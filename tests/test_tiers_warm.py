@@ -98,6 +98,25 @@ def test_a_loader_starts_a_daemon_that_died_when_it_copies(pool, daemon, tmp_pat
     assert (later["levels"][-1]["source"]["bytes"], later["warnings"]) == (0, [])
 
 
+def test_jobs_with_other_tiers_fill_their_own(pool, daemon, tmp_path, tier_data):
+    path = tier_data.formats["raw"]
+    # More than a node may have at a time; a loader holds one of them.
+    with forebay.Loader(
+        forebay.open(path, **opening("raw")), world="single", **options(tier(tmp_path / "held"))
+    ) as loader:
+        steps = [tiers.step(batch) for batch in loader]
+        for number in range(12):
+            found = run(pool, path, "raw", tier(tmp_path / f"{number}"), epochs=1)
+            assert (found["steps"], found["warnings"]) == (steps, [])
+        loader.set_epoch(0)
+        assert [tiers.step(batch) for batch in loader] == steps
+    whole = filled(pool, path, "raw", tier(tmp_path / "held"))
+    # All of them still hold what they held.
+    for number in range(12):
+        assert filled(pool, path, "raw", tier(tmp_path / f"{number}")) == whole
+    assert len(daemon.pids()) == 1
+
+
 def in_place(path):
     with path.open("r+b") as file:
         file.seek(100_000)

@@ -31,6 +31,7 @@ DATA_BYTES = SAMPLES * SAMPLE_BYTES
 CHUNKS = -(-DATA_BYTES // (1 << 20))
 PIECES = -(-DATA_BYTES // (64 << 10))
 WHOLE_CHUNKS = 16
+BAD = {0, 1, 17, 18, 19, 40, 202}
 # How old the last change of data must be before they are copied [s].
 SETTLED_S = 2.0
 MEMORY = "128MiB"
@@ -96,6 +97,8 @@ class Data:
     """One of each format, which tests leave as they are."""
     whole: Path
     """A directory with a file of whole chunks."""
+    damaged: Path
+    """Samples of which those in `BAD` are cut off."""
     copies: dict[tuple[str, int], Path]
     """Data sets that a test may change, by format and number."""
 
@@ -182,6 +185,25 @@ def daemon(plain_environment: None) -> Iterator[Daemon]:
     assert descriptors() == before
 
 
+@pytest.fixture(scope="module")
+def daemon_of_module() -> Iterator[Daemon]:
+    """Give the tests of a module one daemon."""
+    with running() as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def shared_daemon(
+    plain_environment: None, daemon_of_module: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Daemon]:
+    """Return a daemon that other tests of the module use as well."""
+    monkeypatch.setenv("FOREBAY_RUNTIME_DIR", str(daemon_of_module.runtime))
+    monkeypatch.setenv("FOREBAY_TIERS_IDLE", "0.5")
+    before = descriptors()
+    yield daemon_of_module
+    assert descriptors() == before
+
+
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
     """Return a directory in memory."""
@@ -197,12 +219,15 @@ def tier_data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     data = Data(
         formats={kind: write(directory / kind, kind, values) for kind in FORMATS},
         whole=directory / "whole",
+        damaged=directory / "damaged.lmdb",
         copies={
             (kind, number): write(directory / f"{kind}-{number}", kind, values)
             for kind in ("raw", "folder")
             for number in range(4)
         },
     )
+    datums = [support.datum(number) for number in range(SAMPLES)]
+    support.write_lmdb(data.damaged, [one[:20] if n in BAD else one for n, one in enumerate(datums)])
     data.whole.mkdir()
     (data.whole / "x.raw").write_bytes(np.random.default_rng(1).bytes(WHOLE_CHUNKS << 20))
     settle([directory])

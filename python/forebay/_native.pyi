@@ -22,6 +22,7 @@ __all__ = [
     "Siblings",
     "Watchdog",
     "check_strategy",
+    "clear_tiers",
     "limit",
     "option_expected",
     "option_words",
@@ -32,6 +33,9 @@ __all__ = [
     "pfs_spec",
     "pfs_suggested_time_scale",
     "runtime_directory",
+    "serve_tiers",
+    "stop_tiers",
+    "tiers_usage",
 ]
 
 VERSION: str

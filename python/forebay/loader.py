@@ -122,8 +122,8 @@ class Loader:
         alone. Default: 2.5 GiB, or less where memory is limited (docs/options.md).
     tiers : list of str or Tier
         Directories on storage of the node that keep copies of what was read, the nearest first:
-        ``["/dev/shm:8GiB", "/scratch/me:200GiB"]`` (docs/tiers.md). From the second epoch on, and
-        in later jobs, reads find what is there. Default: none.
+        ``["/dev/shm:8GiB", "/scratch/me:200GiB"]`` (docs/options.md). From the second epoch on,
+        and in later jobs, reads find what is there. Default: none.
     copy_threads : int
         Threads of each process that write copies. Default 1.
     copy_bytes : int or str
@@ -265,6 +265,7 @@ class Loader:
             "timeout_s": math.ceil(self._options["timeout"]),
             "tiers": {
                 "tiers": [tier.facts() for tier in self._options["tiers"]],
+                "of_system": "tiers" in self._options.of_system,
                 "copy_threads": self._options["copy_threads"],
                 "copy_bytes": self._options["copy_bytes"],
             },
@@ -272,6 +273,9 @@ class Loader:
         links, listener = None, None
         if channel is not None:
             facts = {**shared, "data set": self._dataset.fingerprint}
+            if "tiers" in self._options.of_system or "tiers" not in self._options.origins:
+                # Administrators may name other storage on each node.
+                del facts["tiers"]
             try:
                 compare(channel, facts, self._options["timeout"])
                 links, listener = endpoints.meet(rank_info, channel, self._options["timeout"])

@@ -261,7 +261,7 @@ class Tier:
     path : str or os.PathLike
         An existing directory on storage of this node, such as ``/dev/shm`` or ``/scratch/me``.
     size : int or str
-        What the copies of this user may take there, in bytes or as ``"200GiB"``.
+        What the copies of this user may take there, in bytes or as ``"200GiB"``; at least 1 MiB.
     keep : bool
         Whether copies in memory (``tmpfs``) stay when no loader uses them. Copies on disks always
         do.
@@ -280,13 +280,12 @@ class Tier:
     force: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str | os.PathLike) or not os.fspath(self.path):
-            raise option_error(f"Tier(path=): expected a directory, found {self.path!r}")
-        object.__setattr__(self, "path", os.fspath(self.path))
-        object.__setattr__(self, "size", parse_bytes("Tier(size=)", self.size))
-        for name in ("keep", "force"):
-            flag = _flag(getattr(self, name))
-            object.__setattr__(self, name, _check(f"Tier({name}=)", "checksums", flag))
+        path = os.fspath(self.path) if isinstance(self.path, os.PathLike) else self.path
+        size = parse_bytes("Tier(size=)", self.size)
+        given = {"path": path, "size": size, "keep": _flag(self.keep), "force": _flag(self.force)}
+        for name, value in given.items():
+            _check(f"Tier({name}=)", f"tiers.{name}", value, repr(getattr(self, name)))
+            object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         """Return the tier as ``PATH:SIZE``."""
@@ -440,8 +439,10 @@ def unknown_option(name: str) -> OptionError:
 
 
 def _tiers(origin: str, value: object) -> tuple[Tier, ...]:
-    """Accept a list of tiers, or a text with commas between them."""
-    if isinstance(value, str):
+    """Accept a list of tiers, a text with commas between them, or ``none``."""
+    if value == "none":
+        value = []
+    elif isinstance(value, str):
         value = [part for part in value.split(",") if part.strip()]
     elif isinstance(value, Tier | Mapping):
         value = [value]
@@ -560,6 +561,8 @@ class Resolved:
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
+    of_system: frozenset[str] = frozenset()
+    """Options whose values are from the configuration file of the system."""
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -602,6 +605,7 @@ def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None 
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     strengths: dict[str, int] = {}
+    of_system: set[str] = set()
     for name, argument in arguments.items():
         option = _BY_NAME[name]
         places = (
@@ -615,10 +619,12 @@ def resolve(arguments: Mapping[str, Any], environment: Mapping[str, str] | None 
                 values[name] = option.read(origin, value)
                 origins[name] = origin
                 strengths[name] = strength
+                if strength == len(places) - 1:
+                    of_system.add(name)
                 break
     _one_batch_size(values, origins, strengths)
     _warn_of_misspelt(environment)
-    return Resolved(values, origins)
+    return Resolved(values, origins, frozenset(of_system))
 
 
 def _warn_of_misspelt(environment: Mapping[str, str]) -> None:

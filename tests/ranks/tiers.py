@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -89,3 +90,11 @@ def deliver(
                 "fallbacks": [fallback.wanted for fallback in loader.config.fallbacks],
                 "warnings": [str(warning.message) for warning in caught],
             }
+
+
+def of_system(path: str, system_file: str, world: Mapping[str, Any], pipe: Any) -> list[str]:
+    """Make a loader on a node with this system file; return the paths of its tiers."""
+    os.environ["FOREBAY_SYSTEM_CONFIG"] = system_file
+    with forebay.Loader(path, batch_size=7, world=forebay.World(**nodes.with_comm(dict(world)))) as loader:
+        tiers = loader.config.tiers
+        return [level.path for level in tiers.levels] if tiers is not None else []

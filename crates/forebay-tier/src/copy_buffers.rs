@@ -76,6 +76,12 @@ impl CopyBuffers {
         Some(CopyBuffer { pool: Arc::clone(self), mapping: Some(mapping?), bytes })
     }
 
+    /// Most memory that all buffers together map \[bytes\].
+    #[must_use]
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
     /// Memory that is not in use \[bytes\].
     #[must_use]
     pub fn free_bytes(&self) -> usize {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use forebay_io::{At, ReadError, Transfer};
 use forebay_types::ShardId;
 
-use crate::chunk::{PIECE_BYTES, Pieces};
+use crate::chunk::{ChunkId, PIECE_BYTES, Pieces};
 use crate::chunk_map::Geometry;
 use crate::client::Attached;
 use crate::copy_buffers::CopyBuffer;
@@ -34,6 +34,24 @@ const WAIT_FOR_OTHERS: Duration = Duration::from_millis(200);
 
 /// Interval between two looks at them.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
+
+/// Interval between two looks for a free copy buffer.
+const LOOK_FOR_BUFFER_EVERY: Duration = Duration::from_millis(1);
+
+/// Longest wait for one.
+const WAIT_FOR_BUFFER: Duration = Duration::from_secs(1);
+
+/// How transfers are completed.
+#[derive(Clone, Copy)]
+pub struct Fill<'a> {
+    /// The epoch: sources are looked at once in each.
+    pub epoch: u64,
+    /// Offsets and memory are aligned for `O_DIRECT`.
+    pub direct: bool,
+    /// Whether nobody waits for the bytes yet, so that the read may wait for a copy buffer: then a
+    /// burst of reads ahead is copied, too.
+    pub has_time: &'a dyn Fn() -> bool,
+}
 
 /// Bytes of a transfer in pieces of one chunk that are treated alike.
 struct Segment {
@@ -67,7 +85,7 @@ struct Copying {
 /// Claims that are given up, unless the writer takes them.
 struct Claimed {
     attached: Arc<Attached>,
-    chunks: Vec<(crate::chunk::ChunkId, Pieces)>,
+    chunks: Vec<(ChunkId, Pieces)>,
 }
 
 impl Drop for Claimed {
@@ -80,20 +98,19 @@ impl Drop for Claimed {
 
 impl TieredFiles {
     /// Completes all transfers by `read`, which reads through this [`forebay_io::FileIo`]; copies
-    /// what the tiers lack. With `direct`, offsets and memory are aligned for `O_DIRECT`.
+    /// what the tiers lack.
     ///
     /// # Errors
     /// Those of `read`.
     pub fn fill(
         &self,
         transfers: &mut [Transfer<'_>],
-        epoch: u64,
-        direct: bool,
+        how: Fill<'_>,
         read: &mut dyn FnMut(&mut [Transfer<'_>]) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         let attached = self.client.attached();
         for transfer in transfers.iter() {
-            self.watch.begin_epoch(transfer.shard, epoch);
+            self.watch.begin_epoch(transfer.shard, how.epoch);
         }
         let planned: Vec<Vec<Segment>> =
             transfers.iter().map(|transfer| self.segments(&attached, transfer)).collect();
@@ -102,8 +119,7 @@ impl TieredFiles {
         let Some(copies) = copies.filter(|_| planned.iter().flatten().any(is_copying)) else {
             return read(transfers);
         };
-        let begun_ns = now_ns();
-        let filled = self.fill_copying(copies, &attached, transfers, planned, direct, begun_ns, read);
+        let filled = self.fill_copying(copies, &attached, transfers, planned, how, read);
         if filled.is_ok() { filled } else { read(transfers) }
     }
 
@@ -130,17 +146,21 @@ impl TieredFiles {
         false
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// Whether this process copies what it reads of a chunk, as far as is known before the read.
+    pub(crate) fn will_copy(&self, shard: ShardId, chunk: ChunkId) -> bool {
+        self.copies.is_some() && self.watch.is_copyable(shard) && (self.placement)(chunk).is_some()
+    }
+
     fn fill_copying(
         &self,
         copies: &Copies,
         attached: &Arc<Attached>,
         transfers: &mut [Transfer<'_>],
         planned: Vec<Vec<Segment>>,
-        direct: bool,
-        begun_ns: i64,
+        how: Fill<'_>,
         read: &mut dyn FnMut(&mut [Transfer<'_>]) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
+        let begun_ns = now_ns();
         let mut plain: Vec<Transfer<'_>> = Vec::new();
         let mut copying: Vec<Copying> = Vec::new();
         // Number of the request, its bytes, and where they go.
@@ -154,7 +174,7 @@ impl TieredFiles {
             let mut runs = segments.chunk_by(alike).peekable();
             while let Some(run) = runs.next() {
                 let length: u64 = run.iter().map(|segment| segment.bytes.end - segment.bytes.start).sum();
-                let request = self.copying(copies, attached, shard, run, direct);
+                let request = self.copying(copies, attached, shard, run, how);
                 // Around the page cache, a request may go on behind the end of the file.
                 let is_rest = request.is_none() && runs.peek().is_none();
                 let taken = if is_rest { rest.len() } else { length as usize };
@@ -183,10 +203,7 @@ impl TieredFiles {
                 memory = behind;
             }
         }
-        {
-            let _reading = copies.writer.reading();
-            read(&mut requests)?;
-        }
+        read(&mut requests)?;
         drop(requests);
         for (number, place, into) in landing {
             into.copy_from_slice(&copying[number].buffer[place]);
@@ -299,7 +316,7 @@ impl TieredFiles {
         attached: &Arc<Attached>,
         shard: ShardId,
         run: &[Segment],
-        direct: bool,
+        how: Fill<'_>,
     ) -> Option<(Copying, Vec<Range<usize>>)> {
         let mut claims = Claimed { attached: Arc::clone(attached), chunks: Vec::new() };
         let mut parts: Vec<(ShardId, u64, usize)> = Vec::new();
@@ -348,7 +365,9 @@ impl TieredFiles {
             return None;
         }
         let mut bytes = filled;
-        if direct && let Some((last, offset, length)) = parts.last_mut() {
+        if how.direct
+            && let Some((last, offset, length)) = parts.last_mut()
+        {
             // Around the page cache a file is read up to the next aligned byte behind its end.
             if *last == shard && *offset + *length as u64 == self.files.bytes(shard) {
                 let more = length.next_multiple_of(ALIGN_BYTES) - *length;
@@ -356,11 +375,24 @@ impl TieredFiles {
                 bytes += more;
             }
         }
-        let Some(buffer) = copies.buffers.take(bytes) else {
+        let Some(buffer) = take_buffer(copies, bytes, how) else {
             self.counters.skipped_bytes.fetch_add(wanted, Ordering::Relaxed);
             return None;
         };
         Some((Copying { buffer, parts, chunks, claims }, places))
+    }
+}
+
+/// A copy buffer; waits for one while there is time.
+fn take_buffer(copies: &Copies, bytes: usize, how: Fill<'_>) -> Option<CopyBuffer> {
+    let begun = Instant::now();
+    loop {
+        let taken = copies.buffers.take(bytes);
+        let gives_up = bytes > copies.buffers.limit_bytes() || begun.elapsed() > WAIT_FOR_BUFFER;
+        if taken.is_some() || gives_up || !(how.has_time)() {
+            return taken;
+        }
+        std::thread::sleep(LOOK_FOR_BUFFER_EVERY);
     }
 }
 

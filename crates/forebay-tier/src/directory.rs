@@ -11,7 +11,7 @@ use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockType};
 
-use crate::directory_checks::{check_file_system, check_private, check_size, unmade, unopened};
+use crate::directory_checks::{check_file_system, check_private, unmade, unopened};
 use crate::error::TierError;
 use crate::spec::TierSpec;
 
@@ -45,7 +45,6 @@ impl TierDirectory {
     /// A tier that is no directory, is on a network file system, or whose directory is not this
     /// user's alone.
     pub fn open(spec: &TierSpec) -> Result<Self, TierError> {
-        check_size(spec)?;
         let tier =
             rustix::fs::open(&spec.path, DIRECTORY, Mode::empty()).map_err(|errno| unopened(spec, errno))?;
         let kind = file_system(&tier).map_err(TierError::io(&spec.path, "inspect the file system"))?;
@@ -61,8 +60,8 @@ impl TierDirectory {
         Ok(Self { path, directory, slabs, identity: (stat.st_dev, stat.st_ino), is_read_only })
     }
 
-    /// Takes the lock of the level for a daemon. It ends with the process, or when the descriptor is
-    /// closed.
+    /// Takes the lock of the level for a daemon. It ends with the process, or when the descriptor
+    /// is closed.
     ///
     /// # Errors
     /// Another process has the lock, or the file cannot be opened or locked.
@@ -183,9 +182,6 @@ mod tests {
             assert_refused(open(&path(name)), &path(name));
         }
         assert!(!path("missing").exists());
-        let none = TierSpec { bytes: 0, ..tier(place.path()) };
-        assert_refused(TierDirectory::open(&none), place.path());
-        assert!(!path(&own_name()).exists());
     }
 
     #[test]
@@ -219,6 +215,25 @@ mod tests {
             return;
         }
         assert_refused(open(place.path()), place.path());
+    }
+
+    #[test]
+    fn a_tier_that_the_user_may_not_write_to_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("closed");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let as_nobody = move || {
+            let user: libc::uid_t = 65_534;
+            // SAFETY: it changes the user of this thread alone.
+            if unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) } != 0 {
+                eprintln!("skipped: only root can act as another user");
+                return;
+            }
+            assert_refused(open(&path), &path);
+            assert!(fs::read_dir(&path).unwrap().next().is_none());
+        };
+        std::thread::spawn(as_nobody).join().unwrap();
     }
 
     #[test]

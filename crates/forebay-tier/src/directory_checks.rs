@@ -11,19 +11,9 @@ use forebay_io::FileSystem;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-use crate::chunk::CHUNK_BYTES;
 use crate::error::TierError;
 use crate::spec::TierSpec;
 use crate::storage::LevelStorage;
-
-/// A tier holds whole chunks.
-pub(crate) fn check_size(spec: &TierSpec) -> Result<(), TierError> {
-    if spec.bytes >= CHUNK_BYTES {
-        return Ok(());
-    }
-    let problem = format!("expected a size of at least {CHUNK_BYTES} bytes, found {}", spec.bytes);
-    Err(spec.refuse(problem, "write for example \"200GiB\""))
-}
 
 /// A copy on a network file system is no nearer than the source. FUSE and unknown kinds may be
 /// local.
@@ -159,6 +149,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::chunk::CHUNK_BYTES;
     use crate::own_mounts::{bind, with_own_mounts};
     use crate::slab_files::SlabFiles;
 
@@ -191,12 +182,6 @@ mod tests {
             assert_eq!(check_file_system(&spec, &found).is_ok(), is_fine, "{}", found.name);
             check_file_system(&TierSpec { force: true, ..spec.clone() }, &found).unwrap();
         }
-    }
-
-    #[test]
-    fn a_tier_has_room_for_a_chunk() {
-        assert!(check_size(&tier(Path::new("/scratch"), CHUNK_BYTES)).is_ok());
-        assert!(check_size(&tier(Path::new("/scratch"), CHUNK_BYTES - 1)).is_err());
     }
 
     #[test]

@@ -173,6 +173,13 @@ impl Health {
         level.state() == LevelState::Out
     }
 
+    /// Records that the daemon no longer uses a level.
+    pub fn given_up(&self, level: u8) {
+        if let Some(level) = self.levels.get(usize::from(level)) {
+            self.leave_out(level, format_args!("the tier daemon cannot use it"));
+        }
+    }
+
     /// The warnings since the last call, at most one for each level in all.
     #[must_use]
     pub fn take_warnings(&self) -> Vec<String> {

@@ -13,6 +13,7 @@
 // A test may panic where there are no threads.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod cache_advice;
 pub mod chunk;
 mod chunk_map;
 mod claims;
@@ -47,6 +48,7 @@ pub use chunk_map::{ChunkMap, Geometry};
 pub use claims::Claims;
 pub use client::{Attached, Client, Connection, DaemonAddress, Held};
 pub use copy_buffers::{CopyBuffer, CopyBuffers};
+pub use copying_reads::Fill;
 pub use directory::TierDirectory;
 pub use directory_checks::check_sources;
 pub use entry::{Entry, MAX_LEVELS, MAX_SLABS, MAX_SLOTS, SlotId};
@@ -61,4 +63,4 @@ pub use spec::{TierOptions, TierSpec};
 pub use storage::LevelStorage;
 pub use table::{LevelState, Table, TableWriter};
 pub use tiered_files::{Placement, TierSetup, TieredFiles};
-pub use writer::{ReadingGuard, Writer};
+pub use writer::Writer;

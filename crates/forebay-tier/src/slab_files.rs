@@ -118,6 +118,9 @@ impl LevelStorage for SlabFiles {
 
     fn write(&self, slab: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let file = self.descriptor(slab, Use::Write)?;
+        if (rustix::fs::fstat(&file)?.st_size as u64) < offset + bytes.len() as u64 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the slab was truncated"));
+        }
         let mut done = 0;
         while done < bytes.len() {
             match rustix::io::pwrite(&file, &bytes[done..], offset + done as u64) {

@@ -34,6 +34,9 @@ pub struct TierOptions {
     /// The tiers, the nearest first.
     #[serde(default)]
     pub tiers: Vec<TierSpec>,
+    /// Whether an administrator named them: where they cannot be used, the loader reads the source.
+    #[serde(default)]
+    pub of_system: bool,
     /// Threads of each process that write copies.
     #[serde(default = "copy_threads")]
     pub copy_threads: u32,
@@ -52,6 +55,6 @@ fn copy_bytes() -> u64 {
 
 impl Default for TierOptions {
     fn default() -> Self {
-        Self { tiers: Vec::new(), copy_threads: copy_threads(), copy_bytes: copy_bytes() }
+        Self { tiers: Vec::new(), of_system: false, copy_threads: copy_threads(), copy_bytes: copy_bytes() }
     }
 }

@@ -26,6 +26,11 @@ pub trait LevelStorage: Send + Sync {
     /// Space that a slab takes \[bytes\].
     fn taken_bytes(&self, slab: u32) -> io::Result<u64>;
 
+    /// Length of a slab: what is reserved of it, unless it was truncated \[bytes\].
+    fn length(&self, slab: u32) -> io::Result<u64> {
+        Ok(rustix::fs::fstat(self.open(slab, false)?)?.st_size as u64)
+    }
+
     /// Deletes a slab. Descriptors that are open go on working.
     fn remove(&self, slab: u32) -> io::Result<()>;
 
@@ -47,7 +52,8 @@ pub trait LevelStorage: Send + Sync {
         Ok(())
     }
 
-    /// Writes all of `bytes` at `offset`.
+    /// Writes all of `bytes` at `offset`, which is reserved: a slab that is shorter is an error, as
+    /// a write would bring back what was truncated, as zeros.
     fn write(&self, slab: u32, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Begins to bring written bytes to the device, without waiting.

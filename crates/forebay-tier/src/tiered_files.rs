@@ -135,6 +135,13 @@ impl TieredFiles {
 
     /// Takes what should be told to the user.
     pub fn take_warnings(&self) -> Vec<String> {
+        // What the daemon found: it allocates and logs.
+        let attached = self.client.attached();
+        for (place, level) in attached.levels.iter().enumerate() {
+            if attached.table.level(level.number) == LevelState::Out {
+                self.health.given_up(place as u8);
+            }
+        }
         let mut warnings = self.health.take_warnings();
         warnings.extend(self.watch.take_warnings());
         warnings

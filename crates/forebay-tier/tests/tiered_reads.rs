@@ -10,7 +10,7 @@ use forebay_host::SocketPath;
 use forebay_io::{Access, Reader, ShardFiles, Transfer};
 use forebay_tier::daemon::Server;
 use forebay_tier::{
-    ChunkMap, Client, DaemonAddress, Placement, Source, SourceKey, SourceState, TierOptions, TierSetup,
+    ChunkMap, Client, DaemonAddress, Fill, Placement, Source, SourceKey, SourceState, TierOptions, TierSetup,
     TierSpec, TieredFiles,
 };
 use forebay_types::ShardId;
@@ -135,7 +135,8 @@ impl Bed {
                 into,
             })
             .collect();
-        tiers.fill(&mut transfers, epoch, false, &mut |transfers| reader.fill(transfers)).unwrap();
+        let how = Fill { epoch, direct: false, has_time: &|| true };
+        tiers.fill(&mut transfers, how, &mut |transfers| reader.fill(transfers)).unwrap();
         drop(transfers);
         for ((shard, offset, length), found) in reads.iter().zip(&memory) {
             assert!(

@@ -63,6 +63,14 @@ impl StrategyChoice {
         })
     }
 
+    /// The parameter by which it reads the files themselves, past any tiers.
+    fn bypasses_tiers(&self) -> Option<String> {
+        if matches!(self.locate, Locate::Cursor | Locate::Handoff | Locate::Scan) {
+            return Some(format!("locate={}", quoted(&self.locate)));
+        }
+        (self.access == AccessChoice::Mmap).then(|| format!("access={}", quoted(&self.access)))
+    }
+
     /// Checks which values go together.
     ///
     /// # Errors
@@ -198,7 +206,10 @@ impl Options {
         check_values("", &values)?;
         check_values("order.", &values["order"])?;
         check_values("strategy.", &values["strategy"])?;
-        let options: Self = serde_json::from_value(values).map_err(unreadable)?;
+        let mut options: Self = serde_json::from_value(values).map_err(unreadable)?;
+        if options.tiers.of_system && options.strategy.bypasses_tiers().is_some() {
+            options.tiers.tiers.clear();
+        }
         options.check()?;
         Ok(options)
     }
@@ -251,18 +262,13 @@ impl Options {
                 hint: String::new(),
             });
         }
-        let StrategyChoice { locate, access, .. } = &self.strategy;
-        let is_comparison = matches!(locate, Locate::Cursor | Locate::Handoff | Locate::Scan);
-        let found = match (is_comparison, access) {
-            _ if self.tiers.tiers.is_empty() => return Ok(()),
-            (true, _) => format!("locate={}", quoted(locate)),
-            (false, AccessChoice::Mmap) => "access=\"mmap\"".into(),
-            (false, _) => return Ok(()),
-        };
-        Err(Error::Options {
-            message: format!("tiers= with Strategy({found}), which reads the files themselves"),
-            hint: "leave tiers= out, or take another strategy".into(),
-        })
+        match self.strategy.bypasses_tiers() {
+            Some(found) if count > 0 => Err(Error::Options {
+                message: format!("tiers= with Strategy({found}), which reads the files themselves"),
+                hint: "leave tiers= out, or take another strategy".into(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Whose loaders share one budget on a node: those of the job, or those of this process where
@@ -416,15 +422,16 @@ mod tests {
 
     #[test]
     fn tiers_are_refused_beyond_seven_and_where_ranks_read_the_files_themselves() {
-        let with_tiers = |count: usize, locate: &str, access: &str| {
+        let with_tiers = |count: usize, of_system: bool, locate: &str, access: &str| {
             options(|v| {
+                v["tiers"]["of_system"] = of_system.into();
                 v["tiers"]["tiers"] = vec![serde_json::json!({"path": "/scratch", "bytes": 1}); count].into();
                 v["strategy"] = serde_json::json!({"locate": locate, "access": access});
                 v["order"]["kind"] = "sequential".into();
             })
         };
-        assert_eq!(with_tiers(MAX_LEVELS, "index", "auto").unwrap().tiers.tiers.len(), 7);
-        assert!(with_tiers(MAX_LEVELS + 1, "index", "auto").is_err());
+        assert_eq!(with_tiers(MAX_LEVELS, false, "index", "auto").unwrap().tiers.tiers.len(), 7);
+        assert!(with_tiers(MAX_LEVELS + 1, false, "index", "auto").is_err());
         for (locate, access, is_fine) in [
             ("provenance", "pread", true),
             ("index", "io_uring", true),
@@ -433,8 +440,10 @@ mod tests {
             ("cursor", "mmap", false),
             ("handoff", "mmap", false),
         ] {
-            assert!(with_tiers(0, locate, access).is_ok(), "{locate} {access}");
-            assert_eq!(with_tiers(1, locate, access).is_ok(), is_fine, "{locate} {access}");
+            assert!(with_tiers(0, false, locate, access).is_ok(), "{locate} {access}");
+            assert_eq!(with_tiers(1, false, locate, access).is_ok(), is_fine, "{locate} {access}");
+            let of_system = with_tiers(1, true, locate, access).unwrap();
+            assert_eq!(of_system.tiers.tiers.len(), usize::from(is_fine), "{locate} {access}");
         }
     }
 

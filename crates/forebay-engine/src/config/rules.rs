@@ -2,6 +2,7 @@
 //! checks a single value.
 
 use forebay_plan::config::MAX_READERS;
+use forebay_tier::{CHUNK_BYTES, PIECE_BYTES};
 use serde_json::Value;
 
 /// Most samples per step, groups, windows and the like: more than any machine holds.
@@ -12,9 +13,6 @@ const MAX_BYTES: u64 = i64::MAX as u64;
 const MAX_SECONDS: f64 = 1e9;
 /// Threads of a process that write copies.
 const MAX_COPY_THREADS: u64 = 64;
-/// Length of a write of copies \[bytes\]: a piece to a chunk.
-const MIN_COPY_BYTES: u64 = 64 << 10;
-const MAX_COPY_BYTES: u64 = 1 << 20;
 /// Batch buffers per rank.
 const MAX_BUFFERS: u64 = 64;
 
@@ -33,15 +31,19 @@ enum Rule {
 
 const COUNT: Rule = Rule::Integer(1, MAX_COUNT, &[]);
 
-/// The options; those of a strategy and of the group order with their parameters.
+/// The options; those of a strategy, of the group order and of a tier with their parameters.
 const RULES: &[(&str, Rule)] = &[
     ("batch_size", COUNT),
     ("global_batch", COUNT),
     ("name", Rule::Text),
     ("seed", Rule::Seed),
     ("memory", Rule::Bytes),
+    ("tiers.path", Rule::Text),
+    ("tiers.size", Rule::Integer(CHUNK_BYTES, MAX_BYTES, &[])),
+    ("tiers.keep", Rule::Flag),
+    ("tiers.force", Rule::Flag),
     ("copy_threads", Rule::Integer(1, MAX_COPY_THREADS, &[])),
-    ("copy_bytes", Rule::Integer(MIN_COPY_BYTES, MAX_COPY_BYTES, &[])),
+    ("copy_bytes", Rule::Integer(PIECE_BYTES, CHUNK_BYTES, &[])),
     ("epochs", COUNT),
     ("last", Rule::OneOf(&["wrap", "drop", "short", "carry"])),
     ("bad_samples", Rule::OneOf(&["raise", "skip"])),
@@ -147,6 +149,9 @@ mod tests {
             ("strategy.batch_buffers", vec!["2", "64"], vec!["1", "65"]),
             ("strategy.stagger", vec!["1", "\"auto\""], vec!["0", "\"per_node\""]),
             ("strategy.direct", vec!["true"], vec!["1", "\"true\""]),
+            ("tiers.size", vec!["1048576", "9223372036854775807"], vec!["1048575", "9223372036854775808"]),
+            ("copy_bytes", vec!["65536", "1048576"], vec!["65535", "1048577"]),
+            ("copy_threads", vec!["1", "64"], vec!["0", "65"]),
             ("last", vec!["\"carry\""], vec!["\"pad\"", "1"]),
             ("name", vec!["\"x\""], vec!["\"\"", "1"]),
         ] {

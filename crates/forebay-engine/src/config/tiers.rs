@@ -193,10 +193,10 @@ pub(crate) fn open(
 }
 
 /// What is done about tiers that cannot be used: a tier that the user must mend is an error;
-/// without the daemon, the loader reads the source.
-pub(crate) fn unusable(error: TierError) -> Result<String, Error> {
+/// without the daemon, or without the system's tiers, the loader reads the source.
+pub(crate) fn unusable(error: TierError, options: &Options) -> Result<String, Error> {
     match error {
-        TierError::Tier { .. } | TierError::Format { .. } => Err(error.into()),
+        TierError::Tier { .. } | TierError::Format { .. } if !options.tiers.of_system => Err(error.into()),
         _ => Ok(error.to_string()),
     }
 }

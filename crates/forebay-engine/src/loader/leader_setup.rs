@@ -127,7 +127,7 @@ pub(crate) fn lead(
         match tiers::decide(&question, caller) {
             Ok(decided) => tiers = Some(decided),
             Err(error) => {
-                let reason = tiers::unusable(error)?;
+                let reason = tiers::unusable(error, options)?;
                 caller.warn(&format!("loader \"{}\": the tiers are not used: {reason}", options.name));
                 fallbacks.push(Fallback::new(Wanted::Tiers, reason));
             }

@@ -248,7 +248,7 @@ impl Engine {
         let tiers = match tiers.transpose() {
             Ok(tiers) => tiers,
             Err(error) => {
-                let fallback = Fallback::new(Wanted::Tiers, tiers::unusable(error)?);
+                let fallback = Fallback::new(Wanted::Tiers, tiers::unusable(error, &options)?);
                 fallback.log(&options.name);
                 fallbacks.push(fallback);
                 None

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use forebay_format::Index;
 use forebay_io::{Failing, FileIo, Mappings, ReadCounters, ReadError, ShardFiles, Transfer};
 use forebay_plan::{Kind, LocatorTask, Order};
-use forebay_tier::TieredFiles;
+use forebay_tier::{Fill, TieredFiles};
 use forebay_types::{Extent, Rank, ShardId};
 
 use crate::base::fallback::{Fallback, Wanted, record};
@@ -164,7 +164,8 @@ impl Context {
         let epoch = self.reached_epoch();
         let fill = |into: &mut [u8]| {
             let transfer = Transfer { shard: place.0, offset: place.1, into };
-            tiers.fill(&mut [transfer], epoch, false, &mut |transfers| {
+            let how = Fill { epoch, direct: false, has_time: &|| false };
+            tiers.fill(&mut [transfer], how, &mut |transfers| {
                 transfers.iter_mut().try_for_each(|transfer| {
                     self.read_file((transfer.shard, transfer.offset), false, &mut [], transfer.into)
                 })
@@ -225,6 +226,22 @@ impl Context {
     fn reached_epoch(&self) -> u64 {
         let position = Position::from_word(self.slot().position.load(Ordering::Acquire));
         position.step() / self.order.steps_per_epoch().max(1)
+    }
+
+    /// Asks the kernel to fetch a range, or its copies, into the page cache. May do nothing.
+    pub(crate) fn will_need(&self, shard: ShardId, offset: u64, length: u64) {
+        match &self.tiers {
+            Some(tiers) => tiers.will_need(shard, offset, length),
+            None => self.files.will_need(shard, offset, length),
+        }
+    }
+
+    /// Allows the kernel to drop a range, and its copies, from the page cache. May do nothing.
+    pub(crate) fn wont_need(&self, shard: ShardId, offset: u64, length: u64) {
+        match &self.tiers {
+            Some(tiers) => tiers.wont_need(shard, offset, length),
+            None => self.files.wont_need(shard, offset, length),
+        }
     }
 
     /// Records a fallback.

@@ -139,7 +139,7 @@ impl<'a> Step<'a> {
             let ahead = &extents[begun.max(number + 1).min(announced)..announced];
             let announce = || {
                 for extent in ahead.iter().filter(|_| !context.settings.direct) {
-                    context.files.will_need(extent.shard, extent.offset, extent.length);
+                    context.will_need(extent.shard, extent.offset, extent.length);
                 }
             };
             match request {

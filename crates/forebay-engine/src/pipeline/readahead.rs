@@ -74,7 +74,7 @@ fn announce_reads(session: &Session, planned: &PlannedSegment, place: usize) {
     let block = &planned.plan.blocks[place];
     let first = block.first_read as usize;
     for read in &planned.plan.reads[first..first + block.reads as usize] {
-        session.context.files.will_need(read.shard, read.file_offset, read.length);
+        session.context.will_need(read.shard, read.file_offset, read.length);
     }
 }
 

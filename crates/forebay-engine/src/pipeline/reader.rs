@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use forebay_io::{Mappings, ReadCounters, ReadError, Reader, Refused, Transfer, guard};
 use forebay_plan::{Block, Read};
+use forebay_tier::Fill;
 
 use crate::base::fallback::Wanted;
 use crate::config::options::AccessChoice;
@@ -28,7 +29,8 @@ use crate::pipeline::thread_group::in_storage;
 use crate::pipeline::unit_decoder::{Fetched, decode_block};
 use crate::shm::block_state::{Filled, block_passed, is_behind, publish_block, publish_overwritten};
 use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, count_since, monotonic_ns};
-use crate::shm::position::{BlockSeq, Position};
+use crate::shm::position::{BlockSeq, Position, SessionId};
+use crate::shm::region::RankSlot;
 use crate::shm::stall::Doing;
 
 /// How long a reader waits for an order that only other ranks were given, before it moves to
@@ -235,7 +237,7 @@ fn wait_for_filled(
 fn wont_need(session: &Session, planned: &PlannedSegment, block: &Block) {
     let first = block.first_read as usize;
     for read in &planned.plan.reads[first..first + block.reads as usize] {
-        session.context.files.wont_need(read.shard, read.file_offset, read.length);
+        session.context.wont_need(read.shard, read.file_offset, read.length);
     }
 }
 
@@ -248,7 +250,7 @@ fn fill(
     block: &Block,
 ) -> Filled {
     let context = &session.context;
-    let epoch = planned.segment.first_step / context.order.steps_per_epoch();
+    let first_step = planned.segment.first_step;
     let reads = &planned.plan.reads[block.first_read as usize..(block.first_read + block.reads) as usize];
     if block.decodes == 0
         && let Some(place) = in_memory_tier(context, reads)
@@ -271,18 +273,24 @@ fn fill(
     // reattaches does not read them (`block_state.rs`, rules 2 and 4).
     let memory = unsafe { context.region.staging_mut(block.ring_offset, block.length) };
     if block.decodes == 0 {
-        return reading(session, number, || fetch(session, reader, epoch, reads, memory));
+        return reading(session, number, || fetch(session, reader, first_step, reads, memory));
     }
     let bytes = reads.iter().map(|read| read.block_offset + read.length).max().unwrap_or(0);
     let encoded = fetched.bytes(bytes as usize);
-    match reading(session, number, || fetch(session, reader, epoch, reads, encoded)) {
+    match reading(session, number, || fetch(session, reader, first_step, reads, encoded)) {
         Filled::Staged if !decode_block(context, planned, block, encoded, memory) => Filled::Left,
         filled => filled,
     }
 }
 
 /// Reads into `memory`, each read at its own offset.
-fn fetch(session: &Session, reader: &mut Reader, epoch: u64, reads: &[Read], memory: &mut [u8]) -> Filled {
+fn fetch(
+    session: &Session,
+    reader: &mut Reader,
+    first_step: u64,
+    reads: &[Read],
+    memory: &mut [u8],
+) -> Filled {
     let context = &session.context;
     let mut transfers = Vec::with_capacity(reads.len());
     let mut rest = memory;
@@ -306,7 +314,7 @@ fn fetch(session: &Session, reader: &mut Reader, epoch: u64, reads: &[Read], mem
             count_since(context.slot(), Counter::ReadNs, begun);
             if copied { Filled::Staged } else { Filled::Left }
         }
-        _ => match fill_transfers(context, reader, epoch, &mut transfers) {
+        _ => match fill_transfers(session, reader, first_step, &mut transfers) {
             Ok(()) => Filled::Staged,
             Err(error) => {
                 tracing::info!(loader = context.options.name, %error, "a block cannot be read");
@@ -316,16 +324,26 @@ fn fetch(session: &Session, reader: &mut Reader, epoch: u64, reads: &[Read], mem
     }
 }
 
+/// Whether a rank has not gathered the step before this one yet.
+fn is_behind_step(slot: &RankSlot, session: SessionId, step: u64) -> bool {
+    Position::from_word(slot.position.load(Ordering::Acquire)).step_in(session) < step
+}
+
 /// Completes transfers, from the tiers where there are any.
 fn fill_transfers(
-    context: &Context,
+    session: &Session,
     reader: &mut Reader,
-    epoch: u64,
+    first_step: u64,
     transfers: &mut [Transfer<'_>],
 ) -> Result<(), ReadError> {
+    let context = &session.context;
     let Some(tiers) = &context.tiers else { return reader.fill(transfers) };
-    let direct = context.settings.direct;
-    tiers.fill(transfers, epoch, direct, &mut |transfers| reader.fill(transfers))
+    let steps = context.order.steps_per_epoch();
+    // All ranks are before the segment: what they gather now is in earlier ones.
+    let is_before = |slot: &RankSlot| is_behind_step(slot, session.number, first_step);
+    let has_time = || !session.is_stopped() && context.active().all(|(_, slot)| is_before(slot));
+    let how = Fill { epoch: first_step / steps, direct: context.settings.direct, has_time: &has_time };
+    tiers.fill(transfers, how, &mut |transfers| reader.fill(transfers))
 }
 
 /// Copies from the mappings, so that only this thread takes the page faults; false if the file has

@@ -24,15 +24,23 @@ pub struct Cache {
     sources: HashMap<SourceKey, SourceCopies>,
     data_sets: BTreeMap<DataSetId, DataSet>,
     next_data_set: u32,
-    /// Slots that clients write to, before they are published.
-    pending: HashMap<(SourceKey, u64), SlotId>,
+    /// Slots that clients write to, before they are published: of each chunk, by level.
+    pending: HashMap<(SourceKey, u64, u8), SlotId>,
 }
 
 struct SourceCopies {
     about: FoundSource,
-    copies: HashMap<u64, CopyState>,
+    /// By chunk and level: data sets of other levels do not see a copy.
+    copies: HashMap<(u64, u8), CopyState>,
     /// Data sets that it is in, of those that clients are attached to.
     users: u32,
+}
+
+impl SourceCopies {
+    /// The copy of a chunk on the nearest of these levels that has one.
+    fn copy(&self, chunk: u64, levels: &[u8]) -> Option<&CopyState> {
+        levels.iter().find_map(|level| self.copies.get(&(chunk, *level)))
+    }
 }
 
 struct CopyState {
@@ -110,22 +118,21 @@ impl Cache {
         }
     }
 
-    /// Adds a level and what it holds; returns its number.
+    /// Adds a level and what it holds; returns its number. Where there are as many as there can be,
+    /// it takes the place of one that nobody uses, and that is not `wanted`.
     ///
     /// # Errors
     /// A log that cannot be read or written, or too many levels.
-    pub fn add_level(&mut self, parts: LevelParts) -> Result<u8, TierError> {
-        if self.levels.len() >= MAX_LEVELS {
-            return Err(TierError::Tier {
-                tier: parts.name,
-                problem: format!("expected at most {MAX_LEVELS} tiers of one user on a node"),
-                hint: String::new(),
-            });
-        }
-        let number = self.levels.len() as u8;
+    pub fn add_level(&mut self, parts: LevelParts, wanted: &[u8]) -> Result<u8, TierError> {
         let (mut sources, mut copies) = (Vec::new(), Vec::new());
+        let number = self.free_number(&parts.name, wanted)?;
         let level = Level::open(parts, self.boot, &mut sources, &mut copies)?;
-        self.levels.push(level);
+        if usize::from(number) < self.levels.len() {
+            self.retire(number);
+            self.levels[usize::from(number)] = level;
+        } else {
+            self.levels.push(level);
+        }
         for about in sources {
             let known = self.source(&about);
             known.about.used_unix_s = known.about.used_unix_s.max(about.used_unix_s);
@@ -135,10 +142,35 @@ impl Cache {
             let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
             let at = SlotId { level: number, slab, slot };
             let unverified = (!is_recent).then_some(sums);
-            source.copies.entry(chunk).or_insert(CopyState { at, pieces, unverified });
-            self.publish_entry(key, chunk);
+            source.copies.entry((chunk, number)).or_insert(CopyState { at, pieces, unverified });
         }
         Ok(number)
+    }
+
+    /// A number for another level: a new one, or that of a level that nobody uses.
+    fn free_number(&self, name: &str, wanted: &[u8]) -> Result<u8, TierError> {
+        if self.levels.len() < MAX_LEVELS {
+            return Ok(self.levels.len() as u8);
+        }
+        let is_used = |number: &u8| {
+            wanted.contains(number)
+                || self.data_sets.values().any(|data_set| data_set.levels.contains(number))
+        };
+        (0..MAX_LEVELS as u8).find(|number| !is_used(number)).ok_or_else(|| TierError::Tier {
+            tier: name.to_owned(),
+            problem: format!("expected at most {MAX_LEVELS} tiers in use by one user on a node"),
+            hint: String::new(),
+        })
+    }
+
+    /// Forgets what is on a level that nobody uses, as when the daemon ends.
+    fn retire(&mut self, number: u8) {
+        self.levels[usize::from(number)].end();
+        self.pending.retain(|(.., level), _| *level != number);
+        for source in self.sources.values_mut() {
+            source.copies.retain(|(_, level), _| *level != number);
+        }
+        self.sources.retain(|_, source| source.users > 0 || !source.copies.is_empty());
     }
 
     /// Names of the levels, as users call them.
@@ -180,7 +212,10 @@ impl Cache {
             self.new_data_set(sources, levels)?
         };
         let data_set = &self.data_sets[&id];
-        let copied = data_set.keys.iter().map(|key| self.sources[key].copies.len() as u64).sum();
+        let has_copy = |key: &SourceKey, chunk: u64| self.sources[key].copy(chunk, levels).is_some();
+        let chunks =
+            |source: &Source| (0..source.chunks).filter(|chunk| has_copy(&source.key, *chunk)).count();
+        let copied = data_set.sources.iter().map(|source| chunks(source) as u64).sum();
         Ok(Attached { data_set: id, slots: data_set.slots, copied_chunks: copied })
     }
 
@@ -212,7 +247,9 @@ impl Cache {
         let data_set =
             DataSet { sources, keys, first_chunks, levels: levels.to_vec(), table, slots, clients: 1 };
         for key in &*data_set.keys {
-            for (chunk, copy) in &self.sources[key].copies {
+            let source = &self.sources[key];
+            for (chunk, _) in source.copies.keys() {
+                let Some(copy) = source.copy(*chunk, levels) else { continue };
                 data_set.numbers_of(*key, *chunk).for_each(|number| data_set.table.set(number, copy.entry()));
             }
         }
@@ -262,9 +299,10 @@ impl Cache {
                 level.log_use(key, source.about.used_unix_s);
             }
         }
-        let (sources, levels) = (&self.sources, &mut self.levels);
-        self.pending.retain(|(key, _), at| {
-            let is_used = sources[key].users > 0;
+        let (data_sets, levels) = (&self.data_sets, &mut self.levels);
+        self.pending.retain(|(key, _, level), at| {
+            let mut others = data_sets.values();
+            let is_used = others.any(|other| other.keys.contains(key) && other.levels.contains(level));
             if !is_used {
                 levels[usize::from(at.level)].give_up(at.slab, at.slot);
             }
@@ -287,10 +325,11 @@ impl Cache {
     fn place_one(&mut self, id: DataSetId, chunk: ChunkId, level: u8) -> Option<SlotId> {
         let data_set = self.data_sets.get(&id)?;
         let (key, chunk) = data_set.chunk_of(chunk)?;
-        if let Some(copy) = self.sources[&key].copies.get(&chunk) {
+        if let Some(copy) = self.sources[&key].copy(chunk, &data_set.levels) {
             return (copy.unverified.is_none()).then_some(copy.at);
         }
-        if let Some(at) = self.pending.get(&(key, chunk)) {
+        let is_pending = |level: &u8| self.pending.get(&(key, chunk, *level));
+        if let Some(at) = data_set.levels.iter().find_map(is_pending) {
             return Some(*at);
         }
         // A level may fill by chance before the others do.
@@ -299,7 +338,7 @@ impl Cache {
             data_set.levels.iter().filter(|own| **own == level).chain(others).copied().collect();
         let keys = Arc::clone(&data_set.keys);
         let at = levels.into_iter().find_map(|level| self.place_on(level, &keys, key, chunk))?;
-        self.pending.insert((key, chunk), at);
+        self.pending.insert((key, chunk, at.level), at);
         Some(at)
     }
 
@@ -319,7 +358,7 @@ impl Cache {
         let store = &mut self.levels[usize::from(level)];
         let (before, placed) = (store.state, store.place(keys, key, chunk, &last_used, &mut gone));
         let is_changed = store.state != before;
-        self.forget(&gone);
+        self.forget(level, &gone);
         if is_changed {
             self.publish_state(level);
         }
@@ -327,10 +366,10 @@ impl Cache {
     }
 
     /// Forgets copies whose slabs were deleted.
-    fn forget(&mut self, gone: &[(SourceKey, u64)]) {
+    fn forget(&mut self, level: u8, gone: &[(SourceKey, u64)]) {
         for (key, chunk) in gone {
             if let Some(source) = self.sources.get_mut(key) {
-                source.copies.remove(chunk);
+                source.copies.remove(&(*chunk, level));
                 if source.copies.is_empty() && source.users == 0 {
                     self.sources.remove(key);
                 }
@@ -349,8 +388,9 @@ impl Cache {
         let (key, chunk) = self.data_sets.get(&id)?.chunk_of(copied.chunk)?;
         let at = copied.at;
         let source = self.sources.get_mut(&key)?;
-        let known = source.copies.get(&chunk);
-        let expected = known.map(|known| known.at).or_else(|| self.pending.get(&(key, chunk)).copied());
+        let known = source.copies.get(&(chunk, at.level));
+        let expected =
+            known.map(|known| known.at).or_else(|| self.pending.get(&(key, chunk, at.level)).copied());
         let level = self.levels.get_mut(usize::from(at.level))?;
         let before = level.state;
         let pieces = copied.numbers();
@@ -361,9 +401,10 @@ impl Cache {
             && copied.sums.is_sorted_by(|one, next| one.piece < next.piece)
             && known.is_none_or(|known| known.unverified.is_none());
         if fits && level.log_copy(&source.about, (at.slab, at.slot), chunk, &copied.sums) {
-            let copy = source.copies.entry(chunk).or_insert(CopyState { at, pieces, unverified: None });
+            let copy = source.copies.entry((chunk, at.level));
+            let copy = copy.or_insert(CopyState { at, pieces, unverified: None });
             copy.pieces = copy.pieces.union(pieces);
-            self.pending.remove(&(key, chunk));
+            self.pending.remove(&(key, chunk, at.level));
             self.publish_entry(key, chunk);
         } else if level.state != before {
             self.publish_state(at.level);
@@ -373,24 +414,27 @@ impl Cache {
 
     /// What must be compared before the copy of a chunk is used.
     pub(super) fn sums(&self, id: DataSetId, chunk: ChunkId) -> Option<(SlotId, Vec<PieceSum>)> {
-        let (key, chunk) = self.data_sets.get(&id)?.chunk_of(chunk)?;
-        let copy = self.sources.get(&key)?.copies.get(&chunk)?;
+        let data_set = self.data_sets.get(&id)?;
+        let (key, chunk) = data_set.chunk_of(chunk)?;
+        let copy = self.sources.get(&key)?.copy(chunk, &data_set.levels)?;
         copy.unverified.clone().map(|sums| (copy.at, sums))
     }
 
     /// A client compared the pieces of an unverified chunk: these are right. Where none is, the
     /// copy is forgotten.
     pub(super) fn verified(&mut self, id: DataSetId, chunk: ChunkId, good: Pieces) -> Option<()> {
-        let (key, chunk) = self.data_sets.get(&id)?.chunk_of(chunk)?;
+        let data_set = self.data_sets.get(&id)?;
+        let (key, chunk) = data_set.chunk_of(chunk)?;
         let source = self.sources.get_mut(&key)?;
-        let copy = source.copies.get_mut(&chunk)?;
+        let number = source.copy(chunk, &data_set.levels)?.at.level;
+        let copy = source.copies.get_mut(&(chunk, number))?;
         let sums = copy.unverified.take()?;
         let (at, good_sums): (_, Vec<PieceSum>) =
             (copy.at, sums.into_iter().filter(|sum| good.contains(Pieces(1 << sum.piece))).collect());
         copy.pieces = copy.pieces.intersection(good);
         let level = &mut self.levels[usize::from(at.level)];
         if good_sums.is_empty() {
-            source.copies.remove(&chunk);
+            source.copies.remove(&(chunk, number));
             level.drop_copy(at.slab, at.slot);
         } else {
             level.log_copy(&source.about, (at.slab, at.slot), chunk, &good_sums);
@@ -407,10 +451,30 @@ impl Cache {
         }
     }
 
+    /// The directory of a level was deleted: nothing of it is left.
+    pub(super) fn level_removed(&mut self, level: u8) {
+        self.level_failed(level);
+        self.pending.retain(|_, at| at.level != level);
+        let gone: Vec<(SourceKey, u64)> = self
+            .sources
+            .iter()
+            .flat_map(|(key, source)| {
+                let here = source.copies.keys().filter(|(_, on)| *on == level);
+                here.map(move |(chunk, _)| (*key, *chunk))
+            })
+            .collect();
+        for (key, chunk) in gone {
+            if let Some(source) = self.sources.get_mut(&key) {
+                source.copies.remove(&(chunk, level));
+            }
+            self.publish_entry(key, chunk);
+        }
+    }
+
     fn publish_entry(&self, key: SourceKey, chunk: u64) {
-        let entry = self.sources.get(&key).and_then(|source| source.copies.get(&chunk));
-        let entry = entry.map_or(Entry::Absent, CopyState::entry);
         for data_set in self.data_sets.values().filter(|data_set| data_set.keys.contains(&key)) {
+            let copy = self.sources.get(&key).and_then(|source| source.copy(chunk, &data_set.levels));
+            let entry = copy.map_or(Entry::Absent, CopyState::entry);
             data_set.numbers_of(key, chunk).for_each(|number| data_set.table.set(number, entry));
         }
     }
@@ -464,26 +528,25 @@ impl Cache {
     /// Deletes all slabs that nobody uses; returns the space that was given back \[bytes\].
     pub fn clear(&mut self) -> u64 {
         let before: u64 = self.levels.iter().map(Level::taken_bytes).sum();
-        let mut gone = Vec::new();
+        let (mut gone, mut gone_of) = (Vec::new(), Vec::new());
         let sources = &self.sources;
         let last_used = |key: &SourceKey| {
             let known = sources.get(key);
             known.map_or(Some(0), |known| (known.users == 0).then_some(known.about.used_unix_s))
         };
-        for level in &mut self.levels {
+        for (number, level) in self.levels.iter_mut().enumerate() {
             while level.reclaim(&last_used, &mut gone) {}
+            gone_of.push((number as u8, std::mem::take(&mut gone)));
         }
-        self.forget(&gone);
+        for (number, gone) in &gone_of {
+            self.forget(*number, gone);
+        }
         before - self.levels.iter().map(Level::taken_bytes).sum::<u64>()
     }
 
     /// Ends: what is in memory goes, unless it is to be kept.
     pub fn end(&mut self) {
-        for level in &mut self.levels {
-            if level.parts.storage.is_memory() && !level.parts.keep {
-                level.delete();
-            }
-        }
+        self.levels.iter_mut().for_each(Level::end);
     }
 }
 

@@ -82,11 +82,18 @@ struct Slab {
     reserved: u16,
     /// What its slots hold.
     held: HashMap<u16, (SourceKey, u64)>,
+    /// The file was shorter than its slots when it was opened.
+    is_truncated: bool,
 }
 
 impl Slab {
     fn new(slots: u16) -> Self {
-        Self { slots, free: (0..slots).collect(), reserved: 0, held: HashMap::new() }
+        Self { slots, free: (0..slots).collect(), ..Self::default() }
+    }
+
+    /// Slots up to the last one that was given away.
+    fn used_slots(&self) -> u16 {
+        (0..self.slots).rev().find(|slot| !self.free.contains(slot)).map_or(0, |slot| slot + 1)
     }
 
     fn taken_slots(&self) -> u64 {
@@ -117,11 +124,15 @@ impl Level {
         let Replay { sources: found_sources, numbers, mut slabs, next_slab, held, records, .. } = replay;
         slabs.retain(|number, _| files.contains(number));
         for (number, slab) in &mut slabs {
+            let length = parts.storage.length(*number).map_err(failed("inspect a slab"))?;
             let taken = parts.storage.taken_bytes(*number).map_err(failed("inspect a slab"))?;
-            slab.reserved = taken.div_ceil(CHUNK_BYTES).min(u64::from(slab.slots)) as u16;
+            let reserved = taken.div_ceil(CHUNK_BYTES).min(length / CHUNK_BYTES);
+            slab.reserved = reserved.min(u64::from(slab.slots)) as u16;
+            slab.is_truncated = u64::from(slab.used_slots()) * CHUNK_BYTES > length;
         }
+        slabs.retain(|_, slab| !slab.is_truncated);
         if !parts.is_read_only {
-            // Slabs that the log does not know hold nothing.
+            // Slabs that the log does not know hold nothing; truncated ones would be zeros.
             for number in files.iter().filter(|number| !slabs.contains_key(number)) {
                 let _ = parts.storage.remove(*number);
             }
@@ -194,7 +205,15 @@ impl Level {
         let slot = slab.free.first().copied()?;
         if slot >= slab.reserved {
             let wanted = (slot / RESERVED_SLOTS + 1).saturating_mul(RESERVED_SLOTS).min(slab.slots);
-            if let Err(error) = self.parts.storage.allocate(number, u64::from(wanted) * CHUNK_BYTES) {
+            let storage = &self.parts.storage;
+            let allocated = storage.length(number).and_then(|length| {
+                // What was truncated would come back as zeros.
+                if length < u64::from(slab.reserved) * CHUNK_BYTES {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                storage.allocate(number, u64::from(wanted) * CHUNK_BYTES)
+            });
+            if let Err(error) = allocated {
                 self.failed(&error);
                 return None;
             }
@@ -392,8 +411,15 @@ impl Level {
         (!self.slabs.contains_key(&last)).then_some(Record::SlabGone { slab: last })
     }
 
+    /// No longer uses the level: what is in memory goes, unless it is to be kept.
+    pub(super) fn end(&mut self) {
+        if self.parts.storage.is_memory() && !self.parts.keep {
+            self.delete();
+        }
+    }
+
     /// Deletes everything; for levels in memory, when the daemon ends.
-    pub(super) fn delete(&mut self) {
+    fn delete(&mut self) {
         for slab in std::mem::take(&mut self.slabs).into_keys() {
             let _ = self.parts.storage.remove(slab);
         }

@@ -246,8 +246,12 @@ impl Server {
         let sources = from_memory("attach", &sources)?;
         let mut numbers = Vec::new();
         let mut warnings = Vec::new();
-        for spec in tiers {
-            let level = self.level(spec)?;
+        let opened: Vec<TierDirectory> = tiers.iter().map(TierDirectory::open).collect::<Result<_, _>>()?;
+        let known = |one: &TierDirectory| self.levels.get(&one.identity).map(|level| level.number);
+        let mut wanted: Vec<u8> = opened.iter().filter_map(known).collect();
+        for (spec, opened) in tiers.iter().zip(opened) {
+            let level = self.level(spec, opened, &wanted)?;
+            wanted.push(level);
             if let Some(place) = numbers.iter().position(|known| *known == level) {
                 return Err(spec.refuse(
                     format!(
@@ -292,12 +296,18 @@ impl Server {
         }))
     }
 
-    /// The number of a level, which is opened where it is not open.
-    fn level(&mut self, spec: &TierSpec) -> Result<u8, TierError> {
-        let opened = TierDirectory::open(spec)?;
+    /// The number of a level, which is opened where it is not open, in the place of none of those
+    /// that are `wanted`.
+    fn level(&mut self, spec: &TierSpec, opened: TierDirectory, wanted: &[u8]) -> Result<u8, TierError> {
         if let Some(known) = self.levels.get(&opened.identity) {
-            self.cache.set_quota(known.number, spec.bytes);
-            return Ok(known.number);
+            let number = known.number;
+            if !is_removed(&known.slabs) {
+                self.cache.set_quota(number, spec.bytes);
+                return Ok(number);
+            }
+            // Another directory has its inode number now.
+            self.cache.level_removed(number);
+            self.levels.remove(&opened.identity);
         }
         let lock = opened.lock(spec)?;
         let failed = |action| TierError::io(&opened.path, action);
@@ -312,10 +322,17 @@ impl Server {
             is_read_only: opened.is_read_only,
             keep: spec.keep,
         };
-        let number = self.cache.add_level(parts)?;
+        let number = self.cache.add_level(parts, wanted)?;
+        // The number may be that of a level that nobody used.
+        self.levels.retain(|_, open| open.number != number);
         self.levels.insert(opened.identity, OpenLevel { number, slabs, _lock: lock });
         Ok(number)
     }
+}
+
+/// Whether an open directory was deleted.
+fn is_removed(directory: &OwnedFd) -> bool {
+    rustix::fs::fstat(directory).map_or(true, |stat| stat.st_nlink == 0)
 }
 
 /// The boot id of the machine; 0 where it is not known: then no copy of an earlier daemon is used
