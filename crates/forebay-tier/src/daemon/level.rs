@@ -522,27 +522,39 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::faulty_level::{Call, Fault, FaultyLevel};
     use crate::slab_files::SlabFiles;
 
-    fn level(directory: &Path) -> Level {
+    const KEY: SourceKey = SourceKey([1; 16]);
+
+    fn slabs(directory: &Path) -> Arc<dyn LevelStorage> {
         let slabs = directory.join("slabs");
         std::fs::create_dir_all(&slabs).unwrap();
+        Arc::new(SlabFiles::new(File::open(slabs).unwrap().into()).unwrap())
+    }
+
+    fn try_level(directory: &Path, storage: Arc<dyn LevelStorage>) -> Result<(Level, Vec<Found>), TierError> {
         let parts = LevelParts {
             name: "tier".into(),
             path: directory.to_owned(),
             directory: File::open(directory).unwrap().into(),
-            storage: Arc::new(SlabFiles::new(File::open(slabs).unwrap().into()).unwrap()),
+            storage,
             quota_bytes: 16 << 20,
             is_read_only: false,
             keep: false,
         };
-        Level::open(parts, 1, &mut Vec::new(), &mut Vec::new()).unwrap()
+        let mut copies = Vec::new();
+        let level = Level::open(parts, 1, &mut Vec::new(), &mut copies)?;
+        Ok((level, copies))
+    }
+
+    fn level(directory: &Path) -> Level {
+        try_level(directory, slabs(directory)).unwrap().0
     }
 
     /// The slab of a new chunk.
     fn place(level: &mut Level, chunk: u64) -> u32 {
-        let key = SourceKey([1; 16]);
-        level.place(&HashSet::from([key]), key, chunk, &|_| None, &mut Vec::new()).unwrap().0
+        level.place(&HashSet::from([KEY]), KEY, chunk, &|_| None, &mut Vec::new()).unwrap().0
     }
 
     #[test]
@@ -569,5 +581,60 @@ mod tests {
         drop(open);
         let open = level(directory.path());
         assert_eq!(open.slabs[&slab].free, BTreeSet::from([1]));
+    }
+
+    #[test]
+    fn no_fault_of_a_call_gives_a_slot_twice_or_brings_back_a_deleted_copy() {
+        let source = FoundSource { key: KEY, path: "/data".into(), bytes: 40 << 20, used_unix_s: 5 };
+        let sums = [PieceSum { piece: 0, start: 0, bytes: 9, crc: 7 }];
+        let run = |fails_at: u64, fault: Option<Fault>| {
+            let directory = tempfile::tempdir().unwrap();
+            let script = (0..fails_at).map(|_| None).chain([fault]);
+            let faulty = Arc::new(FaultyLevel::new(slabs(directory.path())).with_script(script));
+            let storage: Arc<dyn LevelStorage> = faulty.clone();
+            let Ok((mut open, _)) = try_level(directory.path(), storage) else { return faulty.calls() };
+            let mut held = HashMap::new();
+            // Twice the quota: the first slabs are deleted.
+            for chunk in 0..32 {
+                let mut gone = Vec::new();
+                let at = open.place(&HashSet::from([KEY]), KEY, chunk, &|_| Some(0), &mut gone);
+                held.retain(|_, chunk| !gone.contains(&(KEY, *chunk)));
+                let Some(at) = at else { continue };
+                assert!(!held.contains_key(&at));
+                if open.log_copy(&source, at, chunk, &sums) {
+                    held.insert(at, chunk);
+                }
+            }
+            drop(open);
+            let copies = try_level(directory.path(), slabs(directory.path())).unwrap().1;
+            assert!(copies.iter().all(|found| held.get(&(found.slab, found.slot)) == Some(&found.chunk)));
+            assert!(fault.is_some() || copies.len() == held.len() && held.len() == 16);
+            faulty.calls()
+        };
+        let calls = run(0, None);
+        for fails_at in 0..calls {
+            for fault in [Fault::Errno(libc::EIO), Fault::Errno(libc::ENOSPC), Fault::Removed] {
+                run(fails_at, Some(fault));
+            }
+        }
+    }
+
+    #[test]
+    fn a_level_without_room_is_full_and_one_that_fails_is_out() {
+        let cases = [
+            (libc::ENOSPC, LevelState::Full),
+            (libc::EDQUOT, LevelState::Full),
+            (libc::EIO, LevelState::Out),
+        ];
+        for call in [Call::Create, Call::Allocate] {
+            for (errno, state) in cases {
+                let directory = tempfile::tempdir().unwrap();
+                let rule = move |made| (made == call).then_some(Fault::Errno(errno));
+                let storage = FaultyLevel::new(slabs(directory.path())).with_rule(rule);
+                let mut open = try_level(directory.path(), Arc::new(storage)).unwrap().0;
+                let placed = open.place(&HashSet::from([KEY]), KEY, 0, &|_| None, &mut Vec::new());
+                assert_eq!((placed, open.state), (None, state));
+            }
+        }
     }
 }
