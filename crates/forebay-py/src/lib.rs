@@ -49,6 +49,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tiers::tiers_usage, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::clear_tiers, module)?)?;
     module.add_function(wrap_pyfunction!(tiers::stop_tiers, module)?)?;
+    module.add_function(wrap_pyfunction!(tiers::stored_tier, module)?)?;
+    module.add_function(wrap_pyfunction!(tiers::verify_tier, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_serve, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_spec, module)?)?;
     module.add_function(wrap_pyfunction!(pfs::pfs_presets, module)?)?;

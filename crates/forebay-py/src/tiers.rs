@@ -1,16 +1,18 @@
 //! `forebay._native.*_tiers`: the tier daemon, and what it knows.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::Duration;
 
-use forebay_engine::Error;
-use forebay_tier::daemon::{Server, socket_path};
-use forebay_tier::{Connection, TierError};
+use forebay_engine::{Error, Host};
+use forebay_tier::daemon::{Server, StoredTier, clear_stored, socket_path};
+use forebay_tier::{Connection, TierError, TierSpec};
 use pyo3::prelude::*;
 
-use crate::errors::raise;
+use crate::caller::detached;
+use crate::errors::{raise, wrong_option};
 
 /// Interval between two looks for signals.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -57,12 +59,17 @@ pub(crate) fn tiers_usage(py: Python<'_>) -> PyResult<Option<String>> {
     py.detach(usage).map_err(|error| failed(py, error))
 }
 
-/// Deletes what no loader uses; returns the space given back, or none without a daemon.
+/// Deletes what no loader uses, on the daemon's tiers, or without a daemon on those of the JSON
+/// text; returns the space given back.
 #[pyfunction]
-pub(crate) fn clear_tiers(py: Python<'_>) -> PyResult<Option<u64>> {
-    let clear = || -> Result<Option<u64>, TierError> {
-        let Some(daemon) = Connection::existing(socket_path()?.socket())? else { return Ok(None) };
-        daemon.clear().map(Some)
+pub(crate) fn clear_tiers(py: Python<'_>, tiers: &str) -> PyResult<u64> {
+    let tiers: Vec<TierSpec> =
+        serde_json::from_str(tiers).map_err(|error| wrong_option(py, error.to_string(), ""))?;
+    let clear = || -> Result<u64, TierError> {
+        match Connection::existing(socket_path()?.socket())? {
+            Some(daemon) => daemon.clear(),
+            None => clear_stored(&tiers),
+        }
     };
     py.detach(clear).map_err(|error| failed(py, error))
 }
@@ -75,4 +82,34 @@ pub(crate) fn stop_tiers(py: Python<'_>) -> PyResult<bool> {
         daemon.stop().map(|()| true)
     };
     py.detach(stop).map_err(|error| failed(py, error))
+}
+
+/// What a tier holds, read from its log, as JSON; none if it holds nothing of this user.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // the binding hands paths over by value
+pub(crate) fn stored_tier(py: Python<'_>, path: PathBuf) -> PyResult<Option<String>> {
+    let read = || match StoredTier::open(&path)? {
+        Some(stored) => stored.usage().map(Some),
+        None => Ok(None),
+    };
+    let usage = py.detach(read).map_err(|error| failed(py, error))?;
+    Ok(usage.map(|usage| serde_json::json!(usage).to_string()))
+}
+
+/// Compares all pieces that a tier holds with their checksums; the result as JSON, none if it holds
+/// nothing of this user.
+#[pyfunction]
+#[pyo3(signature = (path, *, progress = None))]
+pub(crate) fn verify_tier(
+    py: Python<'_>,
+    path: PathBuf,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Option<String>> {
+    let verified = detached(py, progress, move |caller| {
+        let Some(stored) = StoredTier::open(&path).map_err(Error::from)? else { return Ok(None) };
+        let mut go_on = |done, all| caller.progress("pieces", done, all) && !caller.interrupted();
+        Ok(Some(stored.verify(&mut go_on)))
+    })?;
+    py.check_signals()?;
+    Ok(verified.map(|verified| serde_json::json!(verified).to_string()))
 }

@@ -26,6 +26,7 @@ COMMANDS = {
     "convert": "Write the samples of a data set in another format.",
     "bench": "Compare strategies on a data set and print where the time goes.",
     "limit": "Measure the read rate of a storage by access kind and block size.",
+    "cache": "Show, check or delete what the storage tiers hold.",
     "pfs": "Mount a directory as an emulated parallel file system.",
     "report": "Write an HTML page from a result or an event log.",
     "demo": "Train a small model from an LMDB file on MPI ranks of this machine.",

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -419,6 +419,26 @@ impl Level {
         }
         self.numbers.clear();
     }
+}
+
+/// Sources and copies that a log tells of, read without changing anything.
+pub(super) fn read_log(
+    directory: BorrowedFd<'_>,
+    path: &Path,
+) -> Result<(Vec<FoundSource>, Vec<Found>), TierError> {
+    let mut replay = Replay::default();
+    Log::read(directory, path, &mut |record| replay.take(record))?;
+    let copies = replay.held.into_iter().map(|((slab, slot), Held { key, chunk, sums, is_recent })| Found {
+        key,
+        chunk,
+        slab,
+        slot,
+        sums: sums.into_values().collect(),
+        is_recent,
+    });
+    let mut copies: Vec<Found> = copies.collect();
+    copies.sort_unstable_by_key(|found| (found.slab, found.slot));
+    Ok((replay.sources.into_values().collect(), copies))
 }
 
 /// What the records of a log come to.

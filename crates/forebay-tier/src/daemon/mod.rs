@@ -2,12 +2,15 @@
 //!
 //! - `level`: one level: slabs, slots, log.
 //! - `cache`: which chunks have copies where, and who uses them.
+//! - `inspect`: what a tier holds, without a daemon.
 //! - `server`: clients that come, ask and go.
 
 mod cache;
+mod inspect;
 mod level;
 mod server;
 
 pub use cache::Cache;
+pub use inspect::{DamagedPiece, StoredTier, Verified};
 pub use level::LevelParts;
-pub use server::{Server, socket_path};
+pub use server::{Server, clear_stored, socket_path};

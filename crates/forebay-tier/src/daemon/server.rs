@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::chunk::{ChunkId, Pieces};
 use crate::daemon::cache::Cache;
+use crate::daemon::inspect::StoredTier;
 use crate::daemon::level::LevelParts;
 use crate::directory::TierDirectory;
 use crate::directory_checks::size_warning;
@@ -309,25 +310,51 @@ impl Server {
             self.cache.level_removed(number);
             self.levels.remove(&opened.identity);
         }
-        let lock = opened.lock(spec)?;
-        let failed = |action| TierError::io(&opened.path, action);
-        let slabs = opened.slabs.try_clone().map_err(failed("open the slabs"))?;
-        let storage = SlabFiles::new(opened.slabs).map_err(failed("inspect the file system"))?;
-        let parts = LevelParts {
-            name: spec.path.display().to_string(),
-            path: opened.path.clone(),
-            directory: opened.directory,
-            storage: Arc::new(storage),
-            quota_bytes: spec.bytes,
-            is_read_only: opened.is_read_only,
-            keep: spec.keep,
-        };
+        let identity = opened.identity;
+        let slabs = opened.slabs.try_clone().map_err(TierError::io(&opened.path, "open the slabs"))?;
+        let (parts, lock) = locked(spec, opened)?;
         let number = self.cache.add_level(parts, wanted)?;
         // The number may be that of a level that nobody used.
         self.levels.retain(|_, open| open.number != number);
-        self.levels.insert(opened.identity, OpenLevel { number, slabs, _lock: lock });
+        self.levels.insert(identity, OpenLevel { number, slabs, _lock: lock });
         Ok(number)
     }
+}
+
+/// A level that no other daemon may use while the lock is held.
+fn locked(spec: &TierSpec, opened: TierDirectory) -> Result<(LevelParts, OwnedFd), TierError> {
+    let lock = opened.lock(spec)?;
+    let storage =
+        SlabFiles::new(opened.slabs).map_err(TierError::io(&opened.path, "inspect the file system"))?;
+    let parts = LevelParts {
+        name: spec.path.display().to_string(),
+        path: opened.path,
+        directory: opened.directory,
+        storage: Arc::new(storage),
+        quota_bytes: spec.bytes,
+        is_read_only: opened.is_read_only,
+        keep: spec.keep,
+    };
+    Ok((parts, lock))
+}
+
+/// Deletes what tiers hold, where no daemon runs; returns the space that was given back \[bytes\].
+///
+/// # Errors
+/// A tier that cannot be used, or that another daemon uses.
+pub fn clear_stored(tiers: &[TierSpec]) -> Result<u64, TierError> {
+    let mut freed = 0;
+    for spec in tiers {
+        // What is not there must not be made.
+        if StoredTier::open(&spec.path)?.is_none() {
+            continue;
+        }
+        let (parts, _lock) = locked(spec, TierDirectory::open(spec)?)?;
+        let mut cache = Cache::new(boot_id());
+        cache.add_level(parts, &[])?;
+        freed += cache.clear();
+    }
+    Ok(freed)
 }
 
 /// Whether an open directory was deleted.

@@ -1,0 +1,149 @@
+//! What a tier holds on its storage, read without a daemon and without changing anything.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::chunk::CHUNK_BYTES;
+use crate::daemon::level::{Found, FoundSource, read_log};
+use crate::error::TierError;
+use crate::protocol::{LevelUsage, SourceUsage};
+use crate::slab_files::SlabFiles;
+use crate::source::SourceKey;
+use crate::storage::LevelStorage;
+
+/// A tier whose log was read.
+pub struct StoredTier {
+    tier: PathBuf,
+    path: PathBuf,
+    storage: SlabFiles,
+    sources: Vec<FoundSource>,
+    copies: Vec<Found>,
+}
+
+/// A piece whose bytes are not those that were copied.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct DamagedPiece {
+    /// The source that it is a copy of.
+    pub source: String,
+    /// The slab that has it.
+    pub slab: PathBuf,
+    /// First byte in the slab \[bytes\].
+    pub offset: u64,
+    /// Length \[bytes\].
+    pub bytes: u64,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// What a comparison with all checksums found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Verified {
+    /// Pieces that were compared.
+    pub pieces: u64,
+    /// Their bytes \[bytes\].
+    pub bytes: u64,
+    /// Those that are wrong.
+    pub damaged: Vec<DamagedPiece>,
+}
+
+impl StoredTier {
+    /// Reads the log of the tier at a path that the user gave; `None` if it holds nothing of this
+    /// user.
+    ///
+    /// # Errors
+    /// A directory or log that cannot be read.
+    pub fn open(tier: &Path) -> Result<Option<Self>, TierError> {
+        let path = tier.join(format!("forebay-{}", rustix::process::geteuid().as_raw())).join("v1");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let open = |path: &Path| -> Result<Option<OwnedFd>, TierError> {
+            match rustix::fs::open(path, flags, Mode::empty()) {
+                Ok(directory) => Ok(Some(directory)),
+                Err(Errno::NOENT) => Ok(None),
+                Err(error) => Err(TierError::io(path, "open the directory")(error)),
+            }
+        };
+        let (Some(directory), Some(slabs)) = (open(&path)?, open(&path.join("slabs"))?) else {
+            return Ok(None);
+        };
+        let storage = SlabFiles::new(slabs).map_err(TierError::io(&path, "inspect the file system"))?;
+        let (sources, copies) = read_log(directory.as_fd(), &path)?;
+        Ok(Some(Self { tier: tier.to_owned(), path, storage, sources, copies }))
+    }
+
+    /// What it holds. The quota is not known without a daemon.
+    ///
+    /// # Errors
+    /// Slabs that cannot be inspected.
+    pub fn usage(&self) -> Result<LevelUsage, TierError> {
+        let failed = |action| TierError::io(&self.path, action);
+        let mut taken_bytes = 0;
+        let slabs = self.storage.slabs().map_err(failed("list slabs"))?;
+        for slab in &slabs {
+            taken_bytes += self.storage.taken_bytes(*slab).map_err(failed("inspect a slab"))?;
+        }
+        let mut held: BTreeMap<SourceKey, (u64, u64)> = BTreeMap::new();
+        for found in &self.copies {
+            let (chunks, pieces) = held.entry(found.key).or_default();
+            *chunks += 1;
+            *pieces += found.sums.len() as u64;
+        }
+        let known = self.sources.iter().filter_map(|source| Some((source, held.get(&source.key)?)));
+        let sources = known.map(|(source, (chunks, pieces))| SourceUsage {
+            path: source.path.clone(),
+            key: source.key,
+            bytes: source.bytes,
+            chunks: *chunks,
+            pieces: *pieces,
+            used_unix_s: source.used_unix_s,
+            is_used: false,
+        });
+        Ok(LevelUsage {
+            name: self.tier.display().to_string(),
+            path: self.path.display().to_string(),
+            quota_bytes: 0,
+            taken_bytes,
+            slabs: slabs.len() as u64,
+            is_memory: self.storage.is_memory(),
+            state: "stored".into(),
+            sources: sources.collect(),
+        })
+    }
+
+    /// Compares every piece with its checksum. `progress` gets pieces done and all of them, and
+    /// says whether to go on.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verified {
+        let all: u64 = self.copies.iter().map(|found| found.sums.len() as u64).sum();
+        let mut verified = Verified::default();
+        for found in &self.copies {
+            if !progress(verified.pieces, all) {
+                break;
+            }
+            let source = self.sources.iter().find(|source| source.key == found.key);
+            for sum in &found.sums {
+                let offset = u64::from(found.slot) * CHUNK_BYTES + u64::from(sum.start);
+                let mut bytes = vec![0; sum.bytes as usize];
+                let problem = match self.storage.read(found.slab, offset, &mut bytes) {
+                    Err(error) => Some(error.to_string()),
+                    Ok(()) => {
+                        let crc = crc32c::crc32c(&bytes);
+                        (crc != sum.crc).then(|| format!("expected crc32c {:08x}, found {crc:08x}", sum.crc))
+                    }
+                };
+                verified.pieces += 1;
+                verified.bytes += u64::from(sum.bytes);
+                verified.damaged.extend(problem.map(|problem| DamagedPiece {
+                    source: source.map_or_else(String::new, |source| source.path.clone()),
+                    slab: self.path.join("slabs").join(format!("{:06}", found.slab)),
+                    offset,
+                    bytes: u64::from(sum.bytes),
+                    problem,
+                }));
+            }
+        }
+        verified
+    }
+}
