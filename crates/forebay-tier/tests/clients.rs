@@ -46,9 +46,12 @@ fn clients_that_order_tiers_differently_use_the_same_slots() {
         attached.storages[1].read(at.slab, u64::from(at.slot) << 20, &mut found).unwrap();
         assert_eq!(found, [number as u8; 10]);
     }
-    // A client that does not have the tier gets no slot.
+    // A client that does not have the tier gets a slot of its own.
     let one = client(vec![tier("b")]);
-    assert_eq!(one.place(&[(ChunkId(0), 0)]).unwrap(), [None]);
+    assert_eq!(one.attached().table.get(ChunkId(0)), Entry::Absent);
+    let at = one.place(&[(ChunkId(0), 0)]).unwrap()[0].unwrap();
+    let others = clients[1].place(&[(ChunkId(0), 0)]).unwrap()[0].unwrap();
+    assert_eq!((at.level, others.level), (0, 1));
     drop((clients, one));
     stop.store(true, Ordering::Relaxed);
     daemon.join().unwrap();
