@@ -103,3 +103,17 @@ def test_a_tier_with_room_for_half_halves_what_is_read(pool, daemon, server, tmp
         if found_bytes == pytest.approx(plain_bytes / 2, rel=0.02):
             return
     assert found_bytes == pytest.approx(plain_bytes / 2, rel=0.02)
+
+
+def test_a_stretch_that_cannot_be_read_costs_the_same_samples(pool, daemon, server, tmp_path):
+    server.fail_range("x.raw", (5 << 20) + 20_000, (5 << 20) + 50_000)
+    strategy = forebay.Strategy(access="pread")
+    made = options(tier(tmp_path / "tier"), strategy=strategy, bad_samples="skip")
+    (found,) = run(pool, server, options=made)
+    (again,) = run(pool, server, options=made)
+    del made["tiers"]
+    (plain,) = run(pool, server, options=made)
+    assert [number for number, _ in plain["bad"]] == [321, 322, 323]
+    for one in (found, again):
+        assert one["steps"] == plain["steps"]
+        assert [number for number, _ in one["bad"]] == [321, 322, 323]

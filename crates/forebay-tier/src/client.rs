@@ -42,6 +42,12 @@ const TRY_EVERY: Duration = Duration::from_millis(5);
 /// Shortest time between two attempts to start a daemon again.
 const RESTART_EVERY: Duration = Duration::from_secs(1);
 
+/// Attempts to attach: a daemon may end, as nobody used it, when the client has just connected.
+const ATTACH_TRIES: u32 = 3;
+
+/// The daemon closed the connection.
+const ENDED: &str = "it has ended";
+
 /// Requests with chunks have at most so many, to fit into a packet.
 pub(crate) const CHUNKS_AT_ONCE: usize = 16;
 
@@ -92,20 +98,7 @@ impl Connection {
             }
             if !is_started {
                 is_started = true;
-                let [program, arguments @ ..] = &daemon.command[..] else {
-                    return Err(failed("expected a command, found none".into()));
-                };
-                let ended = Command::new(program)
-                    .args(arguments)
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::piped())
-                    .output()
-                    .map_err(|error| failed(format!("{program}: {error}")))?;
-                if !ended.status.success() {
-                    let text = String::from_utf8_lossy(&ended.stderr);
-                    return Err(failed(format!("{}: {}", ended.status, text.trim())));
-                }
+                run_until(&daemon.command, begun + START_WITHIN).map_err(failed)?;
             }
             if begun.elapsed() > START_WITHIN {
                 return Err(failed(format!("it does not listen after {} s", START_WITHIN.as_secs())));
@@ -129,13 +122,13 @@ impl Connection {
         match self.socket.try_send(&bytes, b"", fds)? {
             Sent::Yes => {}
             Sent::Full => return Err(failed("it does not take requests")),
-            Sent::Closed => return Err(failed("it has ended")),
+            Sent::Closed => return Err(failed(ENDED)),
         }
         let begun = Instant::now();
         let packet = loop {
             match self.socket.try_receive()? {
                 Received::Packet(packet) => break packet,
-                Received::Closed => return Err(failed("it has ended")),
+                Received::Closed => return Err(failed(ENDED)),
                 Received::Nothing => {}
             }
             let left = ANSWER_WITHIN.saturating_sub(begun.elapsed());
@@ -191,6 +184,34 @@ impl Connection {
     pub fn stop(&self) -> Result<(), TierError> {
         self.ask("stop", &Request::Stop, &[]).map(|_| ())
     }
+}
+
+/// Runs a command, which is killed at the deadline; returns what went wrong.
+fn run_until(command: &[String], deadline: Instant) -> Result<(), String> {
+    let [program, arguments @ ..] = command else {
+        return Err("expected a command, found none".into());
+    };
+    let failed = |error: std::io::Error| format!("{program}: {error}");
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    while child.try_wait().map_err(failed)?.is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("{program} does not end within {} s", START_WITHIN.as_secs()));
+        }
+        std::thread::sleep(TRY_EVERY);
+    }
+    let ended = child.wait_with_output().map_err(failed)?;
+    if ended.status.success() {
+        return Ok(());
+    }
+    Err(format!("{}: {}", ended.status, String::from_utf8_lossy(&ended.stderr).trim()))
 }
 
 fn unexpected(attempt: &'static str, answer: &Answer) -> TierError {
@@ -307,7 +328,7 @@ impl Client {
         let mut link = self.link();
         if link.connection.is_none() {
             if link.is_closed || link.last_try.elapsed() < RESTART_EVERY {
-                return Err(TierError::Daemon { attempt, problem: "it has ended".into() });
+                return Err(TierError::Daemon { attempt, problem: ENDED.into() });
             }
             let again = attach(&self.tiers, &self.sources, &self.daemon);
             link.last_try = Instant::now();
@@ -416,8 +437,22 @@ impl Client {
     }
 }
 
-/// Connects and attaches.
+/// Connects and attaches; where the daemon ends meanwhile, to the next one.
 fn attach(
+    tiers: &[TierSpec],
+    sources: &[Source],
+    daemon: &DaemonAddress,
+) -> Result<(Connection, Attached, Vec<String>), TierError> {
+    let mut tries = 1;
+    loop {
+        match attach_once(tiers, sources, daemon) {
+            Err(TierError::Daemon { problem, .. }) if problem == ENDED && tries < ATTACH_TRIES => tries += 1,
+            other => return other,
+        }
+    }
+}
+
+fn attach_once(
     tiers: &[TierSpec],
     sources: &[Source],
     daemon: &DaemonAddress,
@@ -456,4 +491,23 @@ fn attach(
     let (id, levels, copied_chunks) = (told.data_set, told.levels, told.copied_chunks);
     let attached = Attached { id, table, claims, levels, storages, places, copied_chunks };
     Ok((connection, attached, told.warnings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_does_not_end_is_killed() {
+        let run = |command: &[&str]| {
+            let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+            run_until(&command, Instant::now() + Duration::from_millis(20))
+        };
+        assert!(run(&["sleep", "1000"]).is_err());
+        assert!(run(&["/no/such/program"]).is_err() && run(&[]).is_err());
+        let deadline = Instant::now() + START_WITHIN;
+        assert_eq!(run_until(&["true".into()], deadline), Ok(()));
+        let said = run_until(&["sh".into(), "-c".into(), "echo why >&2; exit 3".into()], deadline);
+        assert!(said.unwrap_err().contains("why"));
+    }
 }
