@@ -138,9 +138,11 @@ impl Level {
             }
         }
         let mut level = Self { parts, state, log, slabs, next_slab, numbers };
+        // A damaged log may give the number of a source to another one.
+        let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
         let mut found: Vec<Found> = held
             .into_iter()
-            .filter(|((slab, _), _)| level.slabs.contains_key(slab))
+            .filter(|((slab, _), held)| level.slabs.contains_key(slab) && known.contains(&held.key))
             .map(|((slab, slot), Held { key, chunk, sums, is_recent })| Found {
                 key,
                 chunk,
@@ -601,6 +603,22 @@ mod tests {
         drop(open);
         let open = level(directory.path());
         assert_eq!(open.slabs[&slab].free, BTreeSet::from([1]));
+    }
+
+    #[test]
+    fn copies_of_a_source_whose_number_was_given_away_are_ignored() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        let slab = place(&mut open, 0);
+        let source =
+            |key| Record::Source { number: 0, key: SourceKey([key; 16]), bytes: 1, path: String::new() };
+        let sums = vec![PieceSum { piece: 0, start: 0, bytes: 1, crc: 0 }];
+        let copy = Record::Copy(CopyRecord { slab, slot: 0, source: 0, chunk: 0, sums });
+        // So many records that the log is rewritten.
+        let rest = (0..=DEAD_RECORDS).map(|unix_s| Record::Used { number: 0, unix_s });
+        open.append(&[source(1), copy, source(2)].into_iter().chain(rest).collect::<Vec<_>>());
+        drop(open);
+        assert!(try_level(directory.path(), slabs(directory.path())).unwrap().1.is_empty());
     }
 
     #[test]
