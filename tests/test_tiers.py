@@ -139,3 +139,22 @@ def test_bad_samples_are_those_without_tiers(pool, shared_daemon, tmp_path, in_m
         assert (found["steps"], found["bad"]) == (plain["steps"], plain["bad"])
         assert sorted(found["warnings"]) == sorted(plain["warnings"])
     assert found["levels"][-1][str(where)]["bytes"] > 0
+
+
+@pytest.mark.parametrize("order", ["sequential", "shuffle", "group"])
+def test_batches_of_several_nodes_are_those_without_tiers(pool, shared_daemon, tmp_path, tier_data, order):
+    options = {"batch_size": 3, "order": order, "memory": MEMORY, "epochs": 3, "strategy": "pread"}
+    arguments = {"path": str(tier_data.formats["raw"]), "opening": opening("raw"), "epochs": 3}
+
+    def steps(**more):
+        ranks = pool.begin(
+            4, tiers.deliver, nodes=[0, 0, 1, 1], over="tcp", options={**options, **more}, **arguments
+        )
+        found = pool.outcomes(ranks)
+        assert [one["warnings"] for one in found] == [[]] * 4
+        return [one["steps"] for one in found]
+
+    plain = steps()
+    # Here both nodes have the same tier.
+    for _ in range(2):
+        assert steps(tiers=[tier(tmp_path / "tier")]) == plain
