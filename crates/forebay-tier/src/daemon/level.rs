@@ -137,6 +137,8 @@ impl Level {
                 let _ = parts.storage.remove(*number);
             }
         }
+        // Those of a log that was lost, too.
+        let next_slab = files.iter().map(|number| number.saturating_add(1)).fold(next_slab, u32::max);
         let mut level = Self { parts, state, log, slabs, next_slab, numbers };
         let mut found: Vec<Found> = held
             .into_iter()
@@ -394,6 +396,7 @@ impl Level {
         };
         let log = self.log.as_mut().expect("only a log that can be written is written anew");
         let mut records = named
+            .chain(used_numbers(self.next_slab))
             .chain(slabs)
             .chain(taken)
             .chain(copies(false))
@@ -415,7 +418,7 @@ impl Level {
             let _ = self.parts.storage.remove(slab);
         }
         if let Some(log) = &mut self.log {
-            let _ = log.rewrite(&mut std::iter::empty());
+            let _ = log.rewrite(&mut used_numbers(self.next_slab));
         }
         self.numbers.clear();
     }
@@ -439,6 +442,13 @@ pub(super) fn read_log(
     let mut copies: Vec<Found> = copies.collect();
     copies.sort_unstable_by_key(|found| (found.slab, found.slot));
     Ok((replay.sources.into_values().collect(), copies))
+}
+
+/// Records that keep the numbers of slabs before `next` from being used again: clients of a daemon
+/// that ended may still open a slab by its number.
+fn used_numbers(next: u32) -> impl Iterator<Item = Record> {
+    let last = next.checked_sub(1);
+    last.into_iter().flat_map(|slab| [Record::Slab { slab, slots: 1 }, Record::SlabGone { slab }])
 }
 
 /// What the records of a log come to.
