@@ -188,3 +188,17 @@ def test_data_that_change_between_epochs_are_read_as_without_tiers(pool, daemon,
     # An error comes as soon as a look at the file finds it.
     common = min(len(steps), len(expected)) if error else len(expected)
     assert steps[:common] == expected[:common]
+
+
+def test_a_loader_whose_daemon_ended_never_takes_slabs_of_other_data_for_its_own(
+    pool, daemon, tmp_path, in_memory, tier_data
+):
+    # What is in memory goes with its daemon, also while a loader still uses it.
+    level = tier(in_memory, "16MiB")
+    expected = filled(pool, tier_data.formats["raw"], "raw", level)
+    dataset = forebay.open(tier_data.formats["raw"], **opening("raw"))
+    with forebay.Loader(dataset, world="single", **options(level)) as loader:
+        daemon.kill(signal.SIGTERM)
+        filled(pool, tier_data.formats["tfrecord"], "tfrecord", level)
+        found = [tiers.step(batch) for _ in range(2) for batch in loader]
+    assert found == expected

@@ -137,6 +137,8 @@ impl Level {
                 let _ = parts.storage.remove(*number);
             }
         }
+        // Those of a log that was lost, too.
+        let next_slab = files.iter().map(|number| number.saturating_add(1)).fold(next_slab, u32::max);
         let mut level = Self { parts, state, log, slabs, next_slab, numbers };
         // A damaged log may give the number of a source to another one.
         let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
