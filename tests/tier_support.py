@@ -207,7 +207,7 @@ def shared_daemon(
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
     """Return a directory in memory."""
-    with tempfile.TemporaryDirectory(prefix="forebay-test-", dir="/dev/shm") as path:
+    with tempfile.TemporaryDirectory(prefix="memory-tier-", dir="/dev/shm") as path:
         yield Path(path)
 
 
