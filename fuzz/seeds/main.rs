@@ -134,6 +134,17 @@ fn main() {
         // The first byte chooses how much is decoded, and of what items.
         write("hdf5", &format!("chunk-{number}"), &[&[0x30][..], &encoded].concat());
     }
+    write("tier_log", "example", &tier_log());
+    write("tier_log", "header", &tier_log()[..16]);
+}
+
+/// The log that docs/formats/tier.md shows: a record of each kind.
+fn tier_log() -> Vec<u8> {
+    let page = include_str!("../../docs/formats/tier.md");
+    let example = page.split("## Example").nth(1).expect("an example");
+    let lines = example.lines().filter(|line| line.starts_with("    "));
+    let digits = lines.flat_map(|line| line.split_whitespace().skip(1));
+    digits.map(|byte| u8::from_str_radix(byte, 16).expect("hexadecimal")).collect()
 }
 
 /// Chunks of every filter, as the libraries of the filters wrote them; the small ones.

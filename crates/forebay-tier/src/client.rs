@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -288,6 +289,8 @@ pub struct Client {
     /// Device and inode of the directory of each tier when the client attached first.
     directories: Vec<(u64, u64)>,
     connection: Mutex<Link>,
+    /// Tiers that failed and that the daemon has not been told of, by their place.
+    failed: AtomicU8,
     warnings: Mutex<Vec<String>>,
     attached: RwLock<Arc<Attached>>,
 }
@@ -317,6 +320,7 @@ impl Client {
             daemon,
             directories: attached.directories.clone(),
             connection: Mutex::new(link),
+            failed: AtomicU8::new(0),
             warnings: Mutex::new(warnings),
             attached: RwLock::new(Arc::new(attached)),
         }))
@@ -340,6 +344,17 @@ impl Client {
         request: impl Fn(DataSetId) -> Request,
     ) -> Result<Answer, TierError> {
         let mut link = self.link();
+        let answer = self.request_on(&mut link, attempt, request);
+        self.report_failed(&mut link);
+        answer
+    }
+
+    fn request_on(
+        &self,
+        link: &mut Link,
+        attempt: &'static str,
+        request: impl Fn(DataSetId) -> Request,
+    ) -> Result<Answer, TierError> {
         if link.connection.is_none() {
             if link.is_closed || link.last_try.elapsed() < RESTART_EVERY {
                 return Err(TierError::Daemon { attempt, problem: ENDED.into() });
@@ -445,9 +460,25 @@ impl Client {
 
     /// Tells that the tier at this place of the client's order fails.
     pub fn level_failed(&self, place: u8) {
-        let levels = &self.attached().levels;
-        if let Some(level) = levels.get(usize::from(place)) {
-            let _ = self.request("give a tier up", |_| Request::LevelFailed { level: level.number });
+        self.failed.fetch_or(1 << place, Ordering::Relaxed);
+        // A read has met the fault: it must not wait for a writer that waits for the daemon. That
+        // one then tells the daemon.
+        if let Ok(mut link) = self.connection.try_lock() {
+            self.report_failed(&mut link);
+        }
+    }
+
+    /// Tells the daemon which tiers failed since the last call.
+    fn report_failed(&self, link: &mut Link) {
+        // Not the time to start one.
+        if link.connection.is_none() {
+            return;
+        }
+        let failed = self.failed.swap(0, Ordering::Relaxed);
+        let attached = self.attached();
+        for (_, level) in attached.levels.iter().enumerate().filter(|(place, _)| failed & (1 << place) != 0) {
+            let request = |_| Request::LevelFailed { level: level.number };
+            let _ = self.request_on(link, "give a tier up", request);
         }
     }
 }

@@ -25,6 +25,8 @@ mod directory;
 mod directory_checks;
 mod entry;
 mod error;
+#[cfg(test)]
+mod faulty_level;
 mod flush;
 mod health;
 pub mod log;

@@ -12,16 +12,23 @@ import click
 
 from forebay.cli.commands import as_json
 
+# Sources of a tier that `ls` lists.
+_LISTED = 20
+
 _tiers = click.argument("tiers", nargs=-1, metavar="[TIER]...", type=click.Path(path_type=Path))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def command() -> None:
-    """Show, check or delete what the storage tiers hold.
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@as_json
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """Show, check or delete what the storage tiers hold; list it without a command.
 
     TIER is a directory as in `tiers=`. Without one, the commands take those of the running tier
     daemon, and those of FOREBAY_TIERS and the configuration files.
     """
+    if context.invoked_subcommand is None:
+        context.invoke(ls, tiers=(), as_json=as_json)
 
 
 @command.command("ls")
@@ -62,9 +69,11 @@ def ls(tiers: tuple[Path, ...], as_json: bool) -> None:
                         time.strftime("%Y-%m-%d %H:%M", time.localtime(source["used_unix_s"])),
                         "yes" if source["is_used"] else "no",
                     )
-                    for source in level["sources"]
+                    for source in level["sources"][:_LISTED]
                 ],
             )
+        if (more := len(level["sources"]) - _LISTED) > 0:
+            click.echo(f"and {more} more sources (--json lists all)")
 
 
 @command.command("verify")
@@ -121,11 +130,16 @@ def clear(tiers: tuple[Path, ...], as_json: bool) -> None:
 
 
 @command.command("stop")
-def stop() -> None:
+@as_json
+def stop(as_json: bool) -> None:
     """End the tier daemon, unless a loader uses it."""
     from forebay import _native
+    from forebay.cli.output import print_json
 
-    if not _native.stop_tiers():
+    was_there = _native.stop_tiers()
+    if as_json:
+        print_json({"daemon": was_there})
+    elif not was_there:
         click.echo("no tier daemon of this user runs on this node")
 
 

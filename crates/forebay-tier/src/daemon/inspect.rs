@@ -126,12 +126,11 @@ impl StoredTier {
             for sum in &found.sums {
                 let offset = u64::from(found.slot) * CHUNK_BYTES + u64::from(sum.start);
                 let mut bytes = vec![0; sum.bytes as usize];
-                let problem = match self.storage.read(found.slab, offset, &mut bytes) {
-                    Err(error) => Some(error.to_string()),
-                    Ok(()) => {
-                        let crc = crc32c::crc32c(&bytes);
-                        (crc != sum.crc).then(|| format!("expected crc32c {:08x}, found {crc:08x}", sum.crc))
-                    }
+                let problem = if let Err(error) = self.storage.read(found.slab, offset, &mut bytes) {
+                    Some(error.to_string())
+                } else {
+                    let crc = crc32c::crc32c(&bytes);
+                    (crc != sum.crc).then(|| format!("expected crc32c {:08x}, found {crc:08x}", sum.crc))
                 };
                 verified.pieces += 1;
                 verified.bytes += u64::from(sum.bytes);

@@ -140,9 +140,11 @@ impl Level {
         // Those of a log that was lost, too.
         let next_slab = files.iter().map(|number| number.saturating_add(1)).fold(next_slab, u32::max);
         let mut level = Self { parts, state, log, slabs, next_slab, numbers };
+        // A damaged log may give the number of a source to another one.
+        let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
         let mut found: Vec<Found> = held
             .into_iter()
-            .filter(|((slab, _), _)| level.slabs.contains_key(slab))
+            .filter(|((slab, _), held)| level.slabs.contains_key(slab) && known.contains(&held.key))
             .map(|((slab, slot), Held { key, chunk, sums, is_recent })| Found {
                 key,
                 chunk,
@@ -382,6 +384,7 @@ impl Level {
             let number = number as u32;
             [Record::Source { number, key, bytes, path }, Record::Used { number, unix_s: used_unix_s }]
         });
+        let last_slab = self.last_slab();
         let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots });
         let taken = self.slabs.iter().flat_map(|(slab, known)| {
             let is_taken = |slot: &u16| !known.free.contains(slot) && !known.held.contains_key(slot);
@@ -396,13 +399,20 @@ impl Level {
         };
         let log = self.log.as_mut().expect("only a log that can be written is written anew");
         let mut records = named
-            .chain(used_numbers(self.next_slab))
+            .chain(last_slab)
             .chain(slabs)
             .chain(taken)
             .chain(copies(false))
             .chain([Record::Boot { id: boot }])
             .chain(copies(true));
         log.rewrite(&mut records)
+    }
+
+    /// Says in a log that is written anew which numbers were used: a client that missed the end of
+    /// another daemon still looks slabs up by number, and must not find one of other data.
+    fn last_slab(&self) -> Option<Record> {
+        let last = self.next_slab.checked_sub(1)?;
+        (!self.slabs.contains_key(&last)).then_some(Record::SlabGone { slab: last })
     }
 
     /// No longer uses the level: what is in memory goes, unless it is to be kept.
@@ -417,8 +427,9 @@ impl Level {
         for slab in std::mem::take(&mut self.slabs).into_keys() {
             let _ = self.parts.storage.remove(slab);
         }
+        let last_slab = self.last_slab();
         if let Some(log) = &mut self.log {
-            let _ = log.rewrite(&mut used_numbers(self.next_slab));
+            let _ = log.rewrite(&mut last_slab.into_iter());
         }
         self.numbers.clear();
     }
@@ -442,13 +453,6 @@ pub(super) fn read_log(
     let mut copies: Vec<Found> = copies.collect();
     copies.sort_unstable_by_key(|found| (found.slab, found.slot));
     Ok((replay.sources.into_values().collect(), copies))
-}
-
-/// Records that keep the numbers of slabs before `next` from being used again: clients of a daemon
-/// that ended may still open a slab by its number.
-fn used_numbers(next: u32) -> impl Iterator<Item = Record> {
-    let last = next.checked_sub(1);
-    last.into_iter().flat_map(|slab| [Record::Slab { slab, slots: 1 }, Record::SlabGone { slab }])
 }
 
 /// What the records of a log come to.
@@ -487,7 +491,7 @@ impl Replay {
             }
             Record::Slab { slab, slots } => {
                 self.next_slab = self.next_slab.max(slab + 1);
-                self.slabs.insert(slab, Slab::new(slots));
+                self.slabs.entry(slab).or_insert_with(|| Slab::new(slots));
             }
             Record::SlotTaken { slab, slot } => {
                 if let Some(slab) = self.slabs.get_mut(&slab) {
@@ -502,6 +506,7 @@ impl Replay {
                 }
             }
             Record::SlabGone { slab } => {
+                self.next_slab = self.next_slab.max(slab + 1);
                 if let Some(gone) = self.slabs.remove(&slab) {
                     for slot in gone.held.into_keys() {
                         self.held.remove(&(slab, slot));
@@ -530,6 +535,145 @@ impl Replay {
                 let is_all = held.sums.keys().all(|piece| pieces.contains(Pieces(1 << piece)));
                 held.is_recent = is_recent && (held.is_recent || is_all);
                 held.sums.extend(sums.into_iter().map(|sum| (sum.piece, sum)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+
+    use super::*;
+    use crate::faulty_level::{Call, Fault, FaultyLevel};
+    use crate::slab_files::SlabFiles;
+
+    const KEY: SourceKey = SourceKey([1; 16]);
+
+    fn slabs(directory: &Path) -> Arc<dyn LevelStorage> {
+        let slabs = directory.join("slabs");
+        std::fs::create_dir_all(&slabs).unwrap();
+        Arc::new(SlabFiles::new(File::open(slabs).unwrap().into()).unwrap())
+    }
+
+    fn try_level(directory: &Path, storage: Arc<dyn LevelStorage>) -> Result<(Level, Vec<Found>), TierError> {
+        let parts = LevelParts {
+            name: "tier".into(),
+            path: directory.to_owned(),
+            directory: File::open(directory).unwrap().into(),
+            storage,
+            quota_bytes: 16 << 20,
+            is_read_only: false,
+            keep: false,
+        };
+        let mut copies = Vec::new();
+        let level = Level::open(parts, 1, &mut Vec::new(), &mut copies)?;
+        Ok((level, copies))
+    }
+
+    fn level(directory: &Path) -> Level {
+        try_level(directory, slabs(directory)).unwrap().0
+    }
+
+    /// The slab of a new chunk.
+    fn place(level: &mut Level, chunk: u64) -> u32 {
+        level.place(&HashSet::from([KEY]), KEY, chunk, &|_| None, &mut Vec::new()).unwrap().0
+    }
+
+    #[test]
+    fn the_number_of_a_deleted_slab_is_not_used_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        assert_eq!((place(&mut open, 0), place(&mut open, 1), place(&mut open, 2)), (0, 0, 1));
+        assert!(open.reclaim(&|_| Some(0), &mut Vec::new()) && open.reclaim(&|_| Some(0), &mut Vec::new()));
+        open.rewrite(1, &BTreeMap::new(), &[]).unwrap();
+        drop(open);
+        let mut open = level(directory.path());
+        assert_eq!(place(&mut open, 3), 2);
+        open.delete();
+        drop(open);
+        assert_eq!(place(&mut level(directory.path()), 4), 3);
+    }
+
+    #[test]
+    fn a_slab_that_is_logged_twice_keeps_its_slots() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        let slab = place(&mut open, 0);
+        open.append(&[Record::Slab { slab, slots: 2 }]);
+        drop(open);
+        let open = level(directory.path());
+        assert_eq!(open.slabs[&slab].free, BTreeSet::from([1]));
+    }
+
+    #[test]
+    fn copies_of_a_source_whose_number_was_given_away_are_ignored() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        let slab = place(&mut open, 0);
+        let source =
+            |key| Record::Source { number: 0, key: SourceKey([key; 16]), bytes: 1, path: String::new() };
+        let sums = vec![PieceSum { piece: 0, start: 0, bytes: 1, crc: 0 }];
+        let copy = Record::Copy(CopyRecord { slab, slot: 0, source: 0, chunk: 0, sums });
+        // So many records that the log is rewritten.
+        let rest = (0..=DEAD_RECORDS).map(|unix_s| Record::Used { number: 0, unix_s });
+        open.append(&[source(1), copy, source(2)].into_iter().chain(rest).collect::<Vec<_>>());
+        drop(open);
+        assert!(try_level(directory.path(), slabs(directory.path())).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn no_fault_of_a_call_gives_a_slot_twice_or_brings_back_a_deleted_copy() {
+        let source = FoundSource { key: KEY, path: "/data".into(), bytes: 40 << 20, used_unix_s: 5 };
+        let sums = [PieceSum { piece: 0, start: 0, bytes: 9, crc: 7 }];
+        let run = |fails_at: u64, fault: Option<Fault>| {
+            let directory = tempfile::tempdir().unwrap();
+            let script = (0..fails_at).map(|_| None).chain([fault]);
+            let faulty = Arc::new(FaultyLevel::new(slabs(directory.path())).with_script(script));
+            let storage: Arc<dyn LevelStorage> = faulty.clone();
+            let Ok((mut open, _)) = try_level(directory.path(), storage) else { return faulty.calls() };
+            let mut held = HashMap::new();
+            // Twice the quota: the first slabs are deleted.
+            for chunk in 0..32 {
+                let mut gone = Vec::new();
+                let at = open.place(&HashSet::from([KEY]), KEY, chunk, &|_| Some(0), &mut gone);
+                held.retain(|_, chunk| !gone.contains(&(KEY, *chunk)));
+                let Some(at) = at else { continue };
+                assert!(!held.contains_key(&at));
+                if open.log_copy(&source, at, chunk, &sums) {
+                    held.insert(at, chunk);
+                }
+            }
+            drop(open);
+            let copies = try_level(directory.path(), slabs(directory.path())).unwrap().1;
+            assert!(copies.iter().all(|found| held.get(&(found.slab, found.slot)) == Some(&found.chunk)));
+            assert!(fault.is_some() || copies.len() == held.len() && held.len() == 16);
+            faulty.calls()
+        };
+        let calls = run(0, None);
+        for fails_at in 0..calls {
+            for fault in [Fault::Errno(libc::EIO), Fault::Errno(libc::ENOSPC), Fault::Removed] {
+                run(fails_at, Some(fault));
+            }
+        }
+    }
+
+    #[test]
+    fn a_level_without_room_is_full_and_one_that_fails_is_out() {
+        let cases = [
+            (libc::ENOSPC, LevelState::Full),
+            (libc::EDQUOT, LevelState::Full),
+            (libc::EIO, LevelState::Out),
+        ];
+        for call in [Call::Create, Call::Allocate] {
+            for (errno, state) in cases {
+                let directory = tempfile::tempdir().unwrap();
+                let rule = move |made| (made == call).then_some(Fault::Errno(errno));
+                let storage = FaultyLevel::new(slabs(directory.path())).with_rule(rule);
+                let mut open = try_level(directory.path(), Arc::new(storage)).unwrap().0;
+                let placed = open.place(&HashSet::from([KEY]), KEY, 0, &|_| None, &mut Vec::new());
+                assert_eq!((placed, open.state), (None, state));
             }
         }
     }
