@@ -285,3 +285,29 @@ def test_what_crashes_leave_behind_serves_right_bytes(daemon, tier_data, expecte
         with made(tier_data, tier(place)) as loader:
             assert [epoch(loader, number) for number in (0, 1)] == expected
             assert loader.config.tiers is not None
+
+
+def test_a_tier_that_is_made_anew_under_a_loader_costs_no_batch(daemon, tier_data, place):
+    path = tier_data.whole / "x.raw"
+    dataset = forebay.open(path, format="raw", record_bytes=16 << 10)
+    # So little that only a part is read ahead.
+    options = {"order": "sequential", "memory": "20MiB", "strategy": "pread", "world": "single"}
+    with forebay.Loader(dataset, 16, **options) as loader:
+        expected = epoch(loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with forebay.Loader(dataset, 16, tiers=[tier(place, "64MiB")], **options) as loader:
+            batches = iter(loader)
+            found = [tiers.step(next(batches))]
+            support.wait_until(lambda: daemon.pieces() > 0, "copies")
+            remove(place)
+            place.mkdir()
+            daemon.kill()
+            found += [tiers.step(batch) for batch in batches]
+            assert found == expected
+            # The loader asks for a daemon again after a second.
+            for _ in range(4):
+                assert epoch(loader) == expected
+                time.sleep(0.4)
+        with forebay.Loader(dataset, 16, tiers=[tier(place, "64MiB")], **options) as loader:
+            assert [epoch(loader) for _ in range(2)] == [expected] * 2

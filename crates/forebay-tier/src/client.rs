@@ -231,6 +231,8 @@ pub struct Attached {
     pub levels: Vec<AttachedLevel>,
     /// Slabs of each tier, in the same order.
     pub storages: Vec<Arc<dyn LevelStorage>>,
+    /// Device and inode of the directory of the slabs of each tier.
+    directories: Vec<(u64, u64)>,
     /// Place of a level's number in these lists.
     places: [Option<u8>; MAX_LEVELS],
     /// Chunks that had a copy when the client attached.
@@ -263,6 +265,15 @@ impl Attached {
         held
     }
 
+    /// Leaves out tiers whose directory was made anew: the process still has files of the old one.
+    fn leave_out_others(&mut self, directories: &[(u64, u64)]) {
+        for place in &mut self.places {
+            *place = place.filter(|place| {
+                self.directories.get(usize::from(*place)) == directories.get(usize::from(*place))
+            });
+        }
+    }
+
     /// Place of a level in the client's order, by its number in the table.
     #[must_use]
     pub fn place_of(&self, number: u8) -> Option<usize> {
@@ -275,6 +286,8 @@ pub struct Client {
     tiers: Vec<TierSpec>,
     sources: Vec<Source>,
     daemon: DaemonAddress,
+    /// Device and inode of the directory of each tier when the client attached first.
+    directories: Vec<(u64, u64)>,
     connection: Mutex<Link>,
     /// Tiers that failed and that the daemon has not been told of, by their place.
     failed: AtomicU8,
@@ -305,6 +318,7 @@ impl Client {
             tiers,
             sources,
             daemon,
+            directories: attached.directories.clone(),
             connection: Mutex::new(link),
             failed: AtomicU8::new(0),
             warnings: Mutex::new(warnings),
@@ -347,7 +361,8 @@ impl Client {
             }
             let again = attach(&self.tiers, &self.sources, &self.daemon);
             link.last_try = Instant::now();
-            let (connection, attached, _) = again?;
+            let (connection, mut attached, _) = again?;
+            attached.leave_out_others(&self.directories);
             tracing::info!("attached to a new tier daemon");
             link.connection = Some(connection);
             *self.attached.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(attached);
@@ -504,8 +519,11 @@ fn attach_once(
     let table = Table::open(table)?;
     let claims = Claims::open(claims, table.chunks())?;
     let mut storages: Vec<Arc<dyn LevelStorage>> = Vec::new();
+    let mut directories = Vec::new();
     let mut places = [None; MAX_LEVELS];
     for (place, (level, slabs)) in told.levels.iter().zip(fds).enumerate() {
+        let stat = rustix::fs::fstat(&slabs).map_err(TierError::io(&level.name, "inspect the slabs"))?;
+        directories.push((stat.st_dev, stat.st_ino));
         let slabs = SlabFiles::new(slabs).map_err(TierError::io(&level.name, "inspect the file system"))?;
         storages.push(Arc::new(slabs));
         if let Some(entry) = places.get_mut(usize::from(level.number)) {
@@ -520,7 +538,7 @@ fn attach_once(
         });
     }
     let (id, levels, copied_chunks) = (told.data_set, told.levels, told.copied_chunks);
-    let attached = Attached { id, table, claims, levels, storages, places, copied_chunks };
+    let attached = Attached { id, table, claims, levels, storages, directories, places, copied_chunks };
     Ok((connection, attached, told.warnings))
 }
 
