@@ -311,3 +311,13 @@ def test_a_tier_that_is_made_anew_under_a_loader_costs_no_batch(daemon, tier_dat
                 time.sleep(0.4)
         with forebay.Loader(dataset, 16, tiers=[tier(place, "64MiB")], **options) as loader:
             assert [epoch(loader) for _ in range(2)] == [expected] * 2
+
+
+def test_copies_are_made_of_whatever_memory_there_is(daemon, tier_data, expected, place):
+    # The copy buffers are shorter than a chunk.
+    with made(tier_data, tier(place), order="sequential", memory="6MiB") as loader:
+        assert loader.config.tiers.buffer_bytes < 1 << 20
+        first = epoch(loader)
+        support.wait_until(
+            lambda: epoch(loader) == first and daemon.pieces() == tier_support.PIECES, "copies", 30
+        )

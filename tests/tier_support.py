@@ -150,12 +150,12 @@ class Daemon:
 
 
 def descriptors() -> list[str]:
-    """Return what this process has open, but for its terminal and the like."""
+    """Return the memory of loaders and the files of tiers that this process has open."""
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             found.append(str(descriptor.readlink()))
-    return sorted(one for one in found if "forebay" in one or one.startswith("/memfd:"))
+    return sorted(one for one in found if one.startswith("/memfd:forebay") or "/v1/slabs" in one)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use forebay_io::{At, ReadError, Transfer};
 use forebay_types::ShardId;
 
-use crate::chunk::{ChunkId, PIECE_BYTES, Pieces};
+use crate::chunk::{ChunkId, PIECE_BYTES, PIECES, Pieces};
 use crate::chunk_map::Geometry;
 use crate::client::Attached;
 use crate::copy_buffers::CopyBuffer;
@@ -61,6 +61,17 @@ struct Segment {
     /// The bytes that are asked for [bytes from the start of the chunk].
     bytes: Range<u64>,
     kind: Kind,
+}
+
+impl Segment {
+    /// What is read for it \[bytes\]: whole pieces, where they are copied.
+    fn read_bytes(&self) -> u64 {
+        let read = match self.kind {
+            Kind::Copying(_) => self.geometry.bytes_of(&self.pieces),
+            _ => self.bytes.clone(),
+        };
+        read.end - read.start
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,9 +180,17 @@ impl TieredFiles {
             let shard = transfer.shard;
             let mut at = transfer.offset;
             let mut rest = &mut *transfer.into;
-            let alike =
-                |one: &Segment, next: &Segment| (one.kind == Kind::Copied) == (next.kind == Kind::Copied);
-            let mut runs = segments.chunk_by(alike).peekable();
+            // A run goes to one buffer, so it must be shorter than the pool.
+            let mut run_bytes = 0;
+            let most_bytes = copies.buffers.limit_bytes() as u64 / 4 * 3;
+            let goes_on = |one: &Segment, next: &Segment| {
+                run_bytes += one.read_bytes();
+                let goes_on = (one.kind == Kind::Copied) == (next.kind == Kind::Copied)
+                    && run_bytes + next.read_bytes() <= most_bytes;
+                run_bytes = if goes_on { run_bytes } else { 0 };
+                goes_on
+            };
+            let mut runs = segments.chunk_by(goes_on).peekable();
             while let Some(run) = runs.next() {
                 let length: u64 = run.iter().map(|segment| segment.bytes.end - segment.bytes.start).sum();
                 let request = self.copying(copies, attached, shard, run, how);
@@ -225,6 +244,9 @@ impl TieredFiles {
     /// What there is to do for a transfer, in the order of its bytes.
     fn segments(&self, attached: &Attached, transfer: &Transfer<'_>) -> Vec<Segment> {
         let mut segments: Vec<Segment> = Vec::new();
+        // Several fit into the pool.
+        let pool = self.copies.as_ref().map(|copies| copies.buffers.limit_bytes() as u64 / 2 / PIECE_BYTES);
+        let most_pieces = pool.map_or(PIECES, |pieces| pieces.clamp(1, u64::from(PIECES)) as u32);
         let shard = transfer.shard;
         let end = (transfer.offset + transfer.into.len() as u64).min(self.files.bytes(shard));
         let mut offset = transfer.offset;
@@ -246,7 +268,8 @@ impl TieredFiles {
             while let Some(first) = pieces.next() {
                 let kind = kind_of(first);
                 let mut behind = first + 1;
-                while pieces.next_if(|next| kind_of(*next) == kind).is_some() {
+                let is_short = |behind: u32| kind == Kind::Copied || behind - first < most_pieces;
+                while pieces.next_if(|next| kind_of(*next) == kind && is_short(behind)).is_some() {
                     behind += 1;
                 }
                 let whole = geometry.bytes_of(&(first..behind));
