@@ -274,6 +274,12 @@ impl Attached {
         }
     }
 
+    /// Number of the tier at this place of the client's order; none if it is left out.
+    fn number_of(&self, place: u8) -> Option<u8> {
+        let number = self.levels.get(usize::from(place))?.number;
+        self.place_of(number).map(|_| number)
+    }
+
     /// Place of a level in the client's order, by its number in the table.
     #[must_use]
     pub fn place_of(&self, number: u8) -> Option<usize> {
@@ -426,7 +432,7 @@ impl Client {
             self.request("publish", |data_set| {
                 let attached = self.attached();
                 let numbered = copied.iter().filter_map(|copied| {
-                    let number = attached.levels.get(usize::from(copied.at.level))?.number;
+                    let number = attached.number_of(copied.at.level)?;
                     let at = SlotId { level: number, ..copied.at };
                     Some(CopiedMessage::from(&Copied { at, ..copied.clone() }))
                 });
