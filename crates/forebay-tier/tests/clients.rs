@@ -30,8 +30,8 @@ impl Daemon {
         Self { stop, thread: Some(thread), address }
     }
 
-    fn client(&self, tier: &Path, chunks: u64) -> Arc<Client> {
-        let spec = TierSpec { path: tier.to_owned(), bytes: chunks << 20, keep: false, force: false };
+    fn client(&self, tier: &Path, chunks: u64, keep: bool) -> Arc<Client> {
+        let spec = TierSpec { path: tier.to_owned(), bytes: chunks << 20, keep, force: false };
         let source = Source { key: SourceKey([7; 16]), path: "/data/a".into(), chunks, bytes: chunks << 20 };
         Client::attach(vec![spec], vec![source], self.address.clone()).unwrap()
     }
@@ -54,7 +54,7 @@ fn slots_of_clients_that_died_are_given_to_the_same_chunks_again() {
     std::fs::create_dir(&tier).unwrap();
     // The tier has room for the data and no more; other chunks come first each time.
     let place = |daemon: &Daemon, first: u64| {
-        let client = daemon.client(&tier, CHUNKS);
+        let client = daemon.client(&tier, CHUNKS, false);
         let wanted: Vec<_> = (0..CHUNKS).map(|number| (ChunkId((first + number) % CHUNKS), 0)).collect();
         let mut slots = client.place(&wanted).unwrap();
         slots.rotate_right(first as usize);
@@ -67,6 +67,24 @@ fn slots_of_clients_that_died_are_given_to_the_same_chunks_again() {
     drop(daemon);
     let daemon = Daemon::start(directory.path());
     assert_eq!(place(&daemon, 11), slots);
+}
+
+#[test]
+fn copies_in_memory_stay_if_the_client_that_came_last_keeps_them() {
+    let tier = tempfile::tempdir_in("/dev/shm").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for keeps in [vec![false, true], vec![true, false]] {
+        let daemon = Daemon::start(directory.path());
+        for keep in &keeps {
+            let client = daemon.client(tier.path(), 8, *keep);
+            assert!(client.place(&[(ChunkId(0), 0)]).unwrap()[0].is_some());
+        }
+        drop(daemon);
+        let slabs =
+            |entry: std::fs::DirEntry| std::fs::read_dir(entry.path().join("v1/slabs")).unwrap().count();
+        let left: usize = std::fs::read_dir(tier.path()).unwrap().map(|entry| slabs(entry.unwrap())).sum();
+        assert_eq!(left, usize::from(keeps == [false, true]));
+    }
 }
 
 #[test]

@@ -184,9 +184,11 @@ impl Cache {
         &self.levels[usize::from(level)].parts.name
     }
 
-    /// Sets what a level may take, as the client says that came last \[bytes\].
-    pub(super) fn set_quota(&mut self, level: u8, bytes: u64) {
-        self.levels[usize::from(level)].parts.quota_bytes = bytes;
+    /// Sets what a level may take \[bytes\], and whether copies in memory stay, as the client says
+    /// that came last.
+    pub(super) fn set_limits(&mut self, level: u8, bytes: u64, keep: bool) {
+        let parts = &mut self.levels[usize::from(level)].parts;
+        (parts.quota_bytes, parts.keep) = (bytes, keep);
     }
 
     /// A level's parts.
