@@ -1,6 +1,6 @@
 //! One level as the daemon keeps it: its quota, its slabs, its slots, and its log.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,8 @@ const SLABS_OF_QUOTA: u64 = 8;
 /// Slots that are reserved on the device at once.
 const RESERVED_SLOTS: u16 = 64;
 
-/// A log is written anew when it has so many records more than copies.
+/// A log is written anew when it has so many records more than two for each copy: that of its slot,
+/// and its own.
 const DEAD_RECORDS: u64 = 4096;
 
 /// What a level is made of.
@@ -76,24 +77,60 @@ pub(super) struct Level {
 
 #[derive(Default)]
 struct Slab {
-    slots: u16,
-    free: BTreeSet<u16>,
+    slots: Vec<Slot>,
+    free: u16,
     /// Slots that are reserved on the device, from the first on.
     reserved: u16,
-    /// What its slots hold.
-    held: HashMap<u16, (SourceKey, u64)>,
     /// The file was shorter than its slots when it was opened.
     is_truncated: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Free,
+    /// A client may write to it.
+    Taken,
+    /// A chunk of a source is there, or comes there.
+    Holds(SourceKey, u64),
+}
+
 impl Slab {
     fn new(slots: u16) -> Self {
-        Self { slots, free: (0..slots).collect(), ..Self::default() }
+        Self { slots: vec![Slot::Free; usize::from(slots)], free: slots, ..Self::default() }
+    }
+
+    fn slots(&self) -> u16 {
+        self.slots.len() as u16
+    }
+
+    fn get(&self, slot: u16) -> Option<Slot> {
+        self.slots.get(usize::from(slot)).copied()
+    }
+
+    /// Changes a slot, if the slab has it.
+    fn set(&mut self, slot: u16, now: Slot) {
+        if let Some(slot) = self.slots.get_mut(usize::from(slot)) {
+            self.free -= u16::from(*slot == Slot::Free);
+            self.free += u16::from(now == Slot::Free);
+            *slot = now;
+        }
+    }
+
+    /// Chunks that its slots hold.
+    fn held(&self) -> impl Iterator<Item = (SourceKey, u64)> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Holds(key, chunk) => Some((*key, *chunk)),
+            Slot::Free | Slot::Taken => None,
+        })
+    }
+
+    fn first_free(&self) -> Option<u16> {
+        self.slots.iter().position(|slot| *slot == Slot::Free).map(|slot| slot as u16)
     }
 
     /// Slots up to the last one that was given away.
     fn used_slots(&self) -> u16 {
-        (0..self.slots).rev().find(|slot| !self.free.contains(slot)).map_or(0, |slot| slot + 1)
+        self.slots.iter().rposition(|slot| *slot != Slot::Free).map_or(0, |slot| slot as u16 + 1)
     }
 
     fn taken_slots(&self) -> u64 {
@@ -127,7 +164,7 @@ impl Level {
             let length = parts.storage.length(*number).map_err(failed("inspect a slab"))?;
             let taken = parts.storage.taken_bytes(*number).map_err(failed("inspect a slab"))?;
             let reserved = taken.div_ceil(CHUNK_BYTES).min(length / CHUNK_BYTES);
-            slab.reserved = reserved.min(u64::from(slab.slots)) as u16;
+            slab.reserved = reserved.min(u64::from(slab.slots())) as u16;
             slab.is_truncated = u64::from(slab.used_slots()) * CHUNK_BYTES > length;
         }
         slabs.retain(|_, slab| !slab.is_truncated);
@@ -142,21 +179,11 @@ impl Level {
         let mut level = Self { parts, state, log, slabs, next_slab, numbers };
         // A damaged log may give the number of a source to another one.
         let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
-        let mut found: Vec<Found> = held
-            .into_iter()
-            .filter(|((slab, _), held)| level.slabs.contains_key(slab) && known.contains(&held.key))
-            .map(|((slab, slot), Held { key, chunk, sums, is_recent })| Found {
-                key,
-                chunk,
-                slab,
-                slot,
-                sums: sums.into_values().collect(),
-                is_recent,
-            })
+        let mut found: Vec<Found> = found_in(held)
+            .filter(|found| level.slabs.contains_key(&found.slab) && known.contains(&found.key))
             .collect();
-        found.sort_unstable_by_key(|found| (found.slab, found.slot));
         if level.log.is_some() {
-            if records > found.len() as u64 + DEAD_RECORDS {
+            if records > 2 * found.len() as u64 + DEAD_RECORDS {
                 level
                     .rewrite(boot, &found_sources, &found)
                     .map_err(TierError::io(&level.parts.path, "write the log anew"))?;
@@ -184,12 +211,6 @@ impl Level {
         self.slabs.len()
     }
 
-    /// Notes that a slot of the log holds a chunk.
-    fn holds(slab: &mut Slab, slot: u16, key: SourceKey, chunk: u64) {
-        slab.free.remove(&slot);
-        slab.held.insert(slot, (key, chunk));
-    }
-
     /// A slot for a chunk of a data set with these sources. Where there is no room, slabs go whose
     /// sources nobody uses: `last_used` tells when [s since 1970], or `None` for a source in use.
     /// What they held is added to `gone`.
@@ -206,9 +227,9 @@ impl Level {
         }
         let number = self.slab_of(group).or_else(|| self.new_slab(last_used, gone))?;
         let slab = self.slabs.get_mut(&number).expect("the slab was just found");
-        let slot = slab.free.first().copied()?;
+        let slot = slab.first_free()?;
         if slot >= slab.reserved {
-            let wanted = (slot / RESERVED_SLOTS + 1).saturating_mul(RESERVED_SLOTS).min(slab.slots);
+            let wanted = (slot / RESERVED_SLOTS + 1).saturating_mul(RESERVED_SLOTS).min(slab.slots());
             let storage = &self.parts.storage;
             let allocated = storage.length(number).and_then(|length| {
                 // What was truncated would come back as zeros.
@@ -223,7 +244,7 @@ impl Level {
             }
             slab.reserved = wanted;
         }
-        Self::holds(slab, slot, key, chunk);
+        slab.set(slot, Slot::Holds(key, chunk));
         // Before the client can write: another daemon must not give the slot away again.
         self.append(&[Record::SlotTaken { slab: number, slot }]).then_some((number, slot))
     }
@@ -231,16 +252,14 @@ impl Level {
     /// Gives a slot up that was never published. It is not used again: its client may still write.
     pub(super) fn give_up(&mut self, slab: u32, slot: u16) {
         if let Some(slab) = self.slabs.get_mut(&slab) {
-            slab.held.remove(&slot);
+            slab.set(slot, Slot::Taken);
         }
     }
 
     /// A slab of this data set that has a free slot.
     fn slab_of(&self, group: &HashSet<SourceKey>) -> Option<u32> {
         let is_own = |slab: &Slab| {
-            !slab.free.is_empty()
-                && !slab.held.is_empty()
-                && slab.held.values().all(|(key, _)| group.contains(key))
+            slab.free > 0 && slab.held().next().is_some() && slab.held().all(|(key, _)| group.contains(&key))
         };
         self.slabs.iter().find(|(_, slab)| is_own(slab)).map(|(number, _)| *number)
     }
@@ -252,7 +271,7 @@ impl Level {
     ) -> Option<u32> {
         let quota = self.parts.quota_bytes / CHUNK_BYTES;
         let wanted = (quota / SLABS_OF_QUOTA).clamp(1, u64::from(MAX_SLOTS));
-        let planned = |level: &Self| level.slabs.values().map(|slab| u64::from(slab.slots)).sum::<u64>();
+        let planned = |level: &Self| level.slabs.values().map(|slab| u64::from(slab.slots())).sum::<u64>();
         while planned(self) + wanted > quota {
             if !self.reclaim(last_used, gone) {
                 break;
@@ -283,7 +302,7 @@ impl Level {
         gone: &mut Vec<(SourceKey, u64)>,
     ) -> bool {
         let used = |slab: &Slab| {
-            slab.held.values().map(|(key, _)| last_used(key)).try_fold(0, |last, used| Some(last.max(used?)))
+            slab.held().map(|(key, _)| last_used(&key)).try_fold(0, |last, used| Some(last.max(used?)))
         };
         let oldest = self.slabs.iter().filter_map(|(number, slab)| Some((used(slab)?, *number))).min();
         let Some((_, number)) = oldest else { return false };
@@ -298,7 +317,7 @@ impl Level {
             return false;
         }
         let slab = self.slabs.remove(&number).expect("it was just found");
-        gone.extend(slab.held.into_values());
+        gone.extend(slab.held());
         true
     }
 
@@ -338,14 +357,13 @@ impl Level {
         if self.append(&[Record::SlotGone { slab, slot }])
             && let Some(slab) = self.slabs.get_mut(&slab)
         {
-            slab.held.remove(&slot);
-            slab.free.insert(slot);
+            slab.set(slot, Slot::Free);
         }
     }
 
     /// Whether the slot holds this chunk.
     pub(super) fn is_at(&self, (slab, slot): (u32, u16), key: &SourceKey, chunk: u64) -> bool {
-        self.slabs.get(&slab).and_then(|slab| slab.held.get(&slot)) == Some(&(*key, chunk))
+        self.slabs.get(&slab).and_then(|slab| slab.get(slot)) == Some(Slot::Holds(*key, chunk))
     }
 
     fn append(&mut self, records: &[Record]) -> bool {
@@ -385,10 +403,10 @@ impl Level {
             [Record::Source { number, key, bytes, path }, Record::Used { number, unix_s: used_unix_s }]
         });
         let last_slab = self.last_slab();
-        let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots });
+        let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots() });
         let taken = self.slabs.iter().flat_map(|(slab, known)| {
-            let is_taken = |slot: &u16| !known.free.contains(slot) && !known.held.contains_key(slot);
-            (0..known.slots).filter(is_taken).map(|slot| Record::SlotTaken { slab: *slab, slot })
+            let is_taken = |slot: &u16| known.get(*slot) == Some(Slot::Taken);
+            (0..known.slots()).filter(is_taken).map(|slot| Record::SlotTaken { slab: *slab, slot })
         });
         let copies = |recent: bool| {
             found.iter().filter(move |found| found.is_recent == recent).map(|found| {
@@ -442,17 +460,19 @@ pub(super) fn read_log(
 ) -> Result<(Vec<FoundSource>, Vec<Found>), TierError> {
     let mut replay = Replay::default();
     Log::read(directory, path, &mut |record| replay.take(record))?;
-    let copies = replay.held.into_iter().map(|((slab, slot), Held { key, chunk, sums, is_recent })| Found {
-        key,
-        chunk,
-        slab,
-        slot,
-        sums: sums.into_values().collect(),
-        is_recent,
-    });
-    let mut copies: Vec<Found> = copies.collect();
-    copies.sort_unstable_by_key(|found| (found.slab, found.slot));
+    let copies = found_in(replay.held).collect();
     Ok((replay.sources.into_values().collect(), copies))
+}
+
+/// Copies by slab and slot, in order.
+fn found_in(held: BTreeMap<u32, Vec<Option<Held>>>) -> impl Iterator<Item = Found> {
+    let of_slab = |(slab, slots): (u32, Vec<Option<Held>>)| {
+        (0..).zip(slots).filter_map(move |(slot, held)| {
+            let Held { key, chunk, sums, is_recent } = held?;
+            Some(Found { key, chunk, slab, slot, sums, is_recent })
+        })
+    };
+    held.into_iter().flat_map(of_slab)
 }
 
 /// What the records of a log come to.
@@ -465,13 +485,15 @@ struct Replay {
     numbers: HashMap<SourceKey, u32>,
     slabs: BTreeMap<u32, Slab>,
     next_slab: u32,
-    held: HashMap<(u32, u16), Held>,
+    /// Copies by slab and slot.
+    held: BTreeMap<u32, Vec<Option<Held>>>,
 }
 
 struct Held {
     key: SourceKey,
     chunk: u64,
-    sums: BTreeMap<u8, PieceSum>,
+    /// In the order of pieces.
+    sums: Vec<PieceSum>,
     is_recent: bool,
 }
 
@@ -491,52 +513,58 @@ impl Replay {
             }
             Record::Slab { slab, slots } => {
                 self.next_slab = self.next_slab.max(slab + 1);
-                self.slabs.entry(slab).or_insert_with(|| Slab::new(slots));
+                self.slabs.entry(slab).or_insert_with(|| {
+                    self.held.insert(slab, (0..slots).map(|_| None).collect());
+                    Slab::new(slots)
+                });
             }
             Record::SlotTaken { slab, slot } => {
-                if let Some(slab) = self.slabs.get_mut(&slab) {
-                    slab.free.remove(&slot);
+                if let Some(slab) = self.slabs.get_mut(&slab)
+                    && slab.get(slot) == Some(Slot::Free)
+                {
+                    slab.set(slot, Slot::Taken);
                 }
             }
             Record::SlotGone { slab, slot } => {
-                self.held.remove(&(slab, slot));
-                if let Some(slab) = self.slabs.get_mut(&slab).filter(|slab| slot < slab.slots) {
-                    slab.held.remove(&slot);
-                    slab.free.insert(slot);
+                if let Some((slab, held)) = self.place(slab, slot) {
+                    slab.set(slot, Slot::Free);
+                    *held = None;
                 }
             }
             Record::SlabGone { slab } => {
                 self.next_slab = self.next_slab.max(slab + 1);
-                if let Some(gone) = self.slabs.remove(&slab) {
-                    for slot in gone.held.into_keys() {
-                        self.held.remove(&(slab, slot));
-                    }
-                }
+                self.slabs.remove(&slab);
+                self.held.remove(&slab);
             }
             Record::Copy(CopyRecord { slab, slot, source, chunk, sums }) => {
                 let Some(FoundSource { key, .. }) = self.sources.get(&source) else { return };
-                let Some(place) = self.slabs.get_mut(&slab).filter(|place| slot < place.slots) else {
-                    return;
+                let (key, is_recent) = (*key, self.is_this_boot);
+                let Some((place, held)) = self.place(slab, slot) else { return };
+                let Some(held) = held else {
+                    *held = Some(Held { key, chunk, sums, is_recent });
+                    return place.set(slot, Slot::Holds(key, chunk));
                 };
-                let is_recent = self.is_this_boot;
-                let held = self.held.entry((slab, slot)).or_insert_with(|| Held {
-                    key: *key,
-                    chunk,
-                    sums: BTreeMap::new(),
-                    is_recent,
-                });
-                if (held.key, held.chunk) != (*key, chunk) {
+                if (held.key, held.chunk) != (key, chunk) {
                     return;
                 }
-                Level::holds(place, slot, *key, chunk);
                 // Pieces of another boot make all of the chunk's doubtful, until all are logged
                 // again.
                 let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
-                let is_all = held.sums.keys().all(|piece| pieces.contains(Pieces(1 << piece)));
+                let is_all = held.sums.iter().all(|held| pieces.contains(Pieces(1 << held.piece)));
                 held.is_recent = is_recent && (held.is_recent || is_all);
-                held.sums.extend(sums.into_iter().map(|sum| (sum.piece, sum)));
+                for sum in sums {
+                    match held.sums.binary_search_by_key(&sum.piece, |held| held.piece) {
+                        Ok(at) => held.sums[at] = sum,
+                        Err(at) => held.sums.insert(at, sum),
+                    }
+                }
             }
         }
+    }
+
+    /// A slot and the copy in it, if there is such a slot.
+    fn place(&mut self, slab: u32, slot: u16) -> Option<(&mut Slab, &mut Option<Held>)> {
+        Some((self.slabs.get_mut(&slab)?, self.held.get_mut(&slab)?.get_mut(usize::from(slot))?))
     }
 }
 
@@ -604,7 +632,28 @@ mod tests {
         open.append(&[Record::Slab { slab, slots: 2 }]);
         drop(open);
         let open = level(directory.path());
-        assert_eq!(open.slabs[&slab].free, BTreeSet::from([1]));
+        assert_eq!((open.slabs[&slab].first_free(), open.slabs[&slab].free), (Some(1), 1));
+    }
+
+    #[test]
+    fn pieces_of_a_chunk_that_are_logged_one_by_one_make_one_copy() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        let slab = place(&mut open, 7);
+        let source = FoundSource { key: KEY, path: "/data".into(), bytes: 8 << 20, used_unix_s: 5 };
+        let sum = |piece: u8, crc| PieceSum { piece, start: u32::from(piece) << 16, bytes: 9, crc };
+        for sums in [vec![sum(3, 1)], vec![sum(0, 2), sum(4, 3)], vec![sum(3, 4)]] {
+            assert!(open.log_copy(&source, (slab, 0), 7, &sums));
+        }
+        drop(open);
+        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        let [found] = found.as_slice() else { panic!("expected one copy") };
+        assert_eq!((found.slab, found.slot, found.chunk, found.is_recent), (slab, 0, 7, true));
+        assert_eq!(found.sums, [sum(0, 2), sum(3, 4), sum(4, 3)]);
+        assert!(open.is_at((slab, 0), &KEY, 7));
+        open.drop_copy(slab, 0);
+        drop(open);
+        assert!(try_level(directory.path(), slabs(directory.path())).unwrap().1.is_empty());
     }
 
     #[test]
