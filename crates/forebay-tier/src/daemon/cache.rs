@@ -146,9 +146,8 @@ impl Cache {
                 source.copies.reserve(chunks);
             }
         }
-        for Found { key, chunk, slab, slot, sums, is_recent } in copies {
+        for Found { key, chunk, slab, slot, pieces, sums, is_recent } in copies {
             let Some(source) = self.sources.get_mut(&key) else { continue };
-            let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
             let at = SlotId { level: number, slab, slot };
             let unverified = (!is_recent).then_some(sums);
             source.copies.entry((chunk, number)).or_insert(CopyState { at, pieces, unverified });

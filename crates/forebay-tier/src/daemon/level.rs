@@ -51,6 +51,8 @@ pub(super) struct Found {
     pub(super) chunk: u64,
     pub(super) slab: u32,
     pub(super) slot: u16,
+    pub(super) pieces: Pieces,
+    /// Their checksums, where they are needed (`Replay::keeps_sums`).
     pub(super) sums: Vec<PieceSum>,
     /// Whether they were written since the machine was started.
     pub(super) is_recent: bool,
@@ -184,8 +186,12 @@ impl Level {
             .collect();
         if level.log.is_some() {
             if records > 2 * found.len() as u64 + DEAD_RECORDS {
+                let copies: HashSet<(u32, u16)> =
+                    found.iter().map(|found| (found.slab, found.slot)).collect();
+                let (_, mut with_sums) = read_log(level.parts.directory.as_fd(), &level.parts.path, boot)?;
+                with_sums.retain(|found| copies.contains(&(found.slab, found.slot)));
                 level
-                    .rewrite(boot, &found_sources, &found)
+                    .rewrite(boot, &found_sources, &with_sums)
                     .map_err(TierError::io(&level.parts.path, "write the log anew"))?;
             } else {
                 level.append(&[Record::Boot { id: boot }]);
@@ -453,12 +459,13 @@ impl Level {
     }
 }
 
-/// Sources and copies that a log tells of, read without changing anything.
+/// Sources and copies that a log tells of, with all checksums, read without changing anything.
 pub(super) fn read_log(
     directory: BorrowedFd<'_>,
     path: &Path,
+    boot: u128,
 ) -> Result<(Vec<FoundSource>, Vec<Found>), TierError> {
-    let mut replay = Replay::default();
+    let mut replay = Replay { boot, keeps_sums: true, ..Replay::default() };
     Log::read(directory, path, &mut |record| replay.take(record))?;
     let copies = found_in(replay.held).collect();
     Ok((replay.sources.into_values().collect(), copies))
@@ -468,8 +475,8 @@ pub(super) fn read_log(
 fn found_in(held: BTreeMap<u32, Vec<Option<Held>>>) -> impl Iterator<Item = Found> {
     let of_slab = |(slab, slots): (u32, Vec<Option<Held>>)| {
         (0..).zip(slots).filter_map(move |(slot, held)| {
-            let Held { key, chunk, sums, is_recent } = held?;
-            Some(Found { key, chunk, slab, slot, sums, is_recent })
+            let Held { key, chunk, pieces, sums, is_recent } = held?;
+            Some(Found { key, chunk, slab, slot, pieces, sums, is_recent })
         })
     };
     held.into_iter().flat_map(of_slab)
@@ -480,6 +487,9 @@ fn found_in(held: BTreeMap<u32, Vec<Option<Held>>>) -> impl Iterator<Item = Foun
 struct Replay {
     boot: u128,
     is_this_boot: bool,
+    /// Also for copies that are used without a comparison: they take more time and memory than all
+    /// else.
+    keeps_sums: bool,
     records: u64,
     sources: BTreeMap<u32, FoundSource>,
     numbers: HashMap<SourceKey, u32>,
@@ -492,9 +502,25 @@ struct Replay {
 struct Held {
     key: SourceKey,
     chunk: u64,
+    pieces: Pieces,
     /// In the order of pieces.
     sums: Vec<PieceSum>,
     is_recent: bool,
+}
+
+impl Held {
+    fn add_sums(&mut self, sums: Vec<PieceSum>) {
+        if self.sums.is_empty() {
+            self.sums = sums;
+            return;
+        }
+        for sum in sums {
+            match self.sums.binary_search_by_key(&sum.piece, |held| held.piece) {
+                Ok(at) => self.sums[at] = sum,
+                Err(at) => self.sums.insert(at, sum),
+            }
+        }
+    }
 }
 
 impl Replay {
@@ -539,24 +565,29 @@ impl Replay {
             Record::Copy(CopyRecord { slab, slot, source, chunk, sums }) => {
                 let Some(FoundSource { key, .. }) = self.sources.get(&source) else { return };
                 let (key, is_recent) = (*key, self.is_this_boot);
+                let keeps_sums = self.keeps_sums || !is_recent;
+                let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
                 let Some((place, held)) = self.place(slab, slot) else { return };
-                let Some(held) = held else {
-                    *held = Some(Held { key, chunk, sums, is_recent });
-                    return place.set(slot, Slot::Holds(key, chunk));
-                };
+                if held.is_none() {
+                    place.set(slot, Slot::Holds(key, chunk));
+                }
+                let held = held.get_or_insert(Held {
+                    key,
+                    chunk,
+                    pieces: Pieces::NONE,
+                    sums: Vec::new(),
+                    is_recent,
+                });
                 if (held.key, held.chunk) != (key, chunk) {
                     return;
                 }
                 // Pieces of another boot make all of the chunk's doubtful, until all are logged
                 // again.
-                let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
-                let is_all = held.sums.iter().all(|held| pieces.contains(Pieces(1 << held.piece)));
+                let is_all = held.pieces.minus(pieces).is_empty();
                 held.is_recent = is_recent && (held.is_recent || is_all);
-                for sum in sums {
-                    match held.sums.binary_search_by_key(&sum.piece, |held| held.piece) {
-                        Ok(at) => held.sums[at] = sum,
-                        Err(at) => held.sums.insert(at, sum),
-                    }
+                held.pieces = held.pieces.union(pieces);
+                if keeps_sums || !held.is_recent {
+                    held.add_sums(sums);
                 }
             }
         }
@@ -649,7 +680,18 @@ mod tests {
         let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
         let [found] = found.as_slice() else { panic!("expected one copy") };
         assert_eq!((found.slab, found.slot, found.chunk, found.is_recent), (slab, 0, 7, true));
-        assert_eq!(found.sums, [sum(0, 2), sum(3, 4), sum(4, 3)]);
+        assert_eq!(found.pieces, Pieces(0b1_1001));
+        let sums_in_log = |open: &Level| {
+            read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap().1.remove(0).sums
+        };
+        assert_eq!(sums_in_log(&open), [sum(0, 2), sum(3, 4), sum(4, 3)]);
+        // So many records that the log is rewritten.
+        open.append(&vec![Record::Used { number: 0, unix_s: 9 }; DEAD_RECORDS as usize + 3]);
+        drop(open);
+        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        assert!(open.log.as_ref().unwrap().bytes() < DEAD_RECORDS);
+        assert_eq!((found[0].pieces, found[0].is_recent), (Pieces(0b1_1001), true));
+        assert_eq!(sums_in_log(&open), [sum(0, 2), sum(3, 4), sum(4, 3)]);
         assert!(open.is_at((slab, 0), &KEY, 7));
         open.drop_copy(slab, 0);
         drop(open);
