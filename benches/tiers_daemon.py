@@ -200,7 +200,7 @@ def _memfd_bytes(pid: int) -> dict[str, int]:
 def cost(tiny: bool) -> list[Row]:
     """Compare processor time and memory on local files with and without tiers."""
     rows = []
-    data_mib = 32 if tiny else 256
+    data_mib = 32 if tiny else 128
     for name, record_bytes, batch in (("3 KB", 3 << 10, 256), ("110 KB", 110_000, 32)):
         with _place() as place:
             source = place / "x.raw"
@@ -209,7 +209,7 @@ def cost(tiny: bool) -> list[Row]:
             os.sync()
             time.sleep(SETTLED_S)
             found: dict[str, list[list[Row]]] = {"none": [], "disk": [], "memory": []}
-            for repetition in range(2 if tiny else REPETITIONS):
+            for repetition in range(2 if tiny else 5):
                 for kind in list(found)[:: 1 if repetition % 2 else -1]:
                     tier = None
                     top = Path("/dev/shm") if kind == "memory" else place
@@ -242,7 +242,7 @@ def _epochs(source: Path, record_bytes: int, batch: int, tier: str | None) -> li
     """Go through three epochs; after the first, wait for the copies."""
     warnings.simplefilter("ignore")
     rows = []
-    with _loader(source, record_bytes, batch, tier, memory="64MiB", order="shuffle") as loader:
+    with _loader(source, record_bytes, batch, tier, memory="32MiB", order="shuffle") as loader:
         daemon = _daemon_pid() if tier else None
 
         def cpu_seconds() -> float:
@@ -291,7 +291,7 @@ def _wait_for_copies() -> None:
 def shared(tiny: bool) -> list[Row]:
     """Count at the emulator what four ranks, and two jobs at once, read in two epochs."""
     rows = []
-    data_bytes = (16 if tiny else 64) * MIB
+    data_bytes = (16 if tiny else 32) * MIB
     with _place() as place:
         data, node = place / "data", place / "node0"
         data.mkdir()
@@ -306,8 +306,7 @@ def shared(tiny: bool) -> list[Row]:
                         for jobs, ranks in ((1, 4), (2, 1)):
                             row: Row = {"order": order, "direct": direct, "jobs": jobs, "ranks": ranks}
                             found = [
-                                _shared(place, server, pool, data_bytes, row)
-                                for _ in range(1 if tiny else REPETITIONS)
+                                _shared(place, server, pool, data_bytes, row) for _ in range(1 if tiny else 3)
                             ]
                             for field in found[0]:
                                 row |= _spread(field, [one[field] for one in found])
