@@ -210,6 +210,16 @@ mod tests {
     }
 
     #[test]
+    fn table_and_claims_take_at_most_16_bytes_per_chunk_and_a_page_each() {
+        for chunks in [0, 1, 1000, 100_000] {
+            let writer = TableWriter::new(chunks).unwrap();
+            let bytes = |memory| rustix::fs::fstat(memory).unwrap().st_size as u64;
+            let all = bytes(writer.descriptor()) + bytes(writer.claims().descriptor());
+            assert!(all <= 16 * chunks + 2 * 4096, "{all} bytes for {chunks} chunks");
+        }
+    }
+
+    #[test]
     fn memory_that_is_no_table_is_refused() {
         for (bytes, chunks, magic) in [(100, 0, MAGIC), (8192, 513, MAGIC), (8192, 1, 5)] {
             let (descriptor, map) = published_memfd("forebay-test", bytes).unwrap();

@@ -133,6 +133,66 @@ fn clients_that_order_tiers_differently_use_the_same_slots() {
 }
 
 #[test]
+fn a_client_sees_the_copies_of_all_its_sources_on_the_nearest_tier() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = SocketPath::new(directory.path(), &["tiers"]).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let tier = |name: &str| {
+        let path = directory.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        TierSpec { path, bytes: 8 << 20, keep: false, force: false }
+    };
+    let daemon = || {
+        let server = Server::start(&socket, Duration::from_secs(60)).unwrap().unwrap();
+        let stopped = Arc::clone(&stop);
+        std::thread::Builder::new().spawn(move || server.run(&stopped)).unwrap()
+    };
+    let source =
+        |key| Source { key: SourceKey([key; 16]), path: format!("/{key}"), chunks: 2, bytes: 2 << 20 };
+    let client = |tiers: &[&str], sources: &[u8]| {
+        let address = DaemonAddress { socket: socket.socket().to_owned(), command: vec!["false".into()] };
+        let tiers = tiers.iter().map(|name| tier(name)).collect();
+        Client::attach(tiers, sources.iter().map(|key| source(*key)).collect(), address).unwrap()
+    };
+    let copy = |client: &Client, chunk| {
+        let at = client.place(&[(ChunkId(chunk), 0)]).unwrap()[0].unwrap();
+        let sums = vec![PieceSum { piece: 0, start: 0, bytes: 10, crc: 5 }];
+        client.publish(&[Copied { chunk: ChunkId(chunk), at, sums }]).unwrap();
+    };
+    let seen = |tiers: &[&str], sources: &[u8]| {
+        let attached = client(tiers, sources).attached();
+        let place = |chunk| match attached.table.get(ChunkId(chunk)) {
+            Entry::Present { at, .. } => attached.place_of(at.level),
+            _ => None,
+        };
+        let places: Vec<_> = (0..attached.table.chunks()).map(place).collect();
+        assert_eq!(attached.copied_chunks as usize, places.iter().flatten().count());
+        places
+    };
+    let running = daemon();
+    let (a, b) = (client(&["a"], &[1, 2]), client(&["b"], &[1, 2]));
+    copy(&a, 0);
+    copy(&b, 0);
+    copy(&b, 3);
+    drop((a, b));
+    // While it runs, and when it has read its log.
+    let check = || {
+        assert_eq!(seen(&["a", "b"], &[1, 2]), [Some(0), None, None, Some(1)]);
+        assert_eq!(seen(&["b", "a"], &[1, 2]), [Some(0), None, None, Some(0)]);
+        // A source may be in a data set twice.
+        assert_eq!(seen(&["a"], &[2, 1, 1]), [None, None, Some(0), None, Some(0), None]);
+    };
+    check();
+    stop.store(true, Ordering::Relaxed);
+    running.join().unwrap();
+    stop.store(false, Ordering::Relaxed);
+    let running = daemon();
+    check();
+    stop.store(true, Ordering::Relaxed);
+    running.join().unwrap();
+}
+
+#[test]
 fn a_client_that_meets_a_daemon_that_ends_goes_to_the_next_one() {
     let directory = tempfile::tempdir().unwrap();
     let spec = TierSpec { path: directory.path().join("tier"), bytes: 8 << 20, keep: false, force: false };

@@ -139,11 +139,19 @@ impl Cache {
             let known = self.source(&about);
             known.about.used_unix_s = known.about.used_unix_s.max(about.used_unix_s);
         }
-        for Found { key, chunk, slab, slot, sums, is_recent } in copies {
+        let mut chunks: HashMap<SourceKey, usize> = HashMap::new();
+        for found in &copies {
+            *chunks.entry(found.key).or_default() += 1;
+        }
+        for (key, chunks) in chunks {
+            if let Some(source) = self.sources.get_mut(&key) {
+                source.copies.reserve(chunks);
+            }
+        }
+        for Found { key, chunk, slab, slot, pieces, sums, is_recent } in copies {
             let Some(source) = self.sources.get_mut(&key) else { continue };
-            let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
             let at = SlotId { level: number, slab, slot };
-            if sums.is_empty() {
+            if pieces.is_empty() {
                 self.pending.insert((key, chunk, number), at);
                 continue;
             }
@@ -220,11 +228,9 @@ impl Cache {
             self.new_data_set(sources, levels)?
         };
         let data_set = &self.data_sets[&id];
-        let has_copy = |key: &SourceKey, chunk: u64| self.sources[key].copy(chunk, levels).is_some();
-        let chunks =
-            |source: &Source| (0..source.chunks).filter(|chunk| has_copy(&source.key, *chunk)).count();
-        let copied = data_set.sources.iter().map(|source| chunks(source) as u64).sum();
-        Ok(Attached { data_set: id, slots: data_set.slots, copied_chunks: copied })
+        let is_copied = |chunk: &u64| data_set.table.get(ChunkId(*chunk)) != Entry::Absent;
+        let copied_chunks = (0..data_set.chunks()).filter(is_copied).count() as u64;
+        Ok(Attached { data_set: id, slots: data_set.slots, copied_chunks })
     }
 
     fn new_data_set(&mut self, sources: Vec<Source>, levels: &[u8]) -> Result<DataSetId, TierError> {
@@ -254,11 +260,14 @@ impl Cache {
         self.next_data_set += 1;
         let data_set =
             DataSet { sources, keys, first_chunks, levels: levels.to_vec(), table, slots, clients: 1 };
-        for key in &*data_set.keys {
-            let source = &self.sources[key];
-            for (chunk, _) in source.copies.keys() {
-                let Some(copy) = source.copy(*chunk, levels) else { continue };
-                data_set.numbers_of(*key, *chunk).for_each(|number| data_set.table.set(number, copy.entry()));
+        for (source, first) in data_set.sources.iter().zip(&data_set.first_chunks) {
+            let copies = &self.sources[&source.key].copies;
+            // The nearest level last: it counts.
+            for level in levels.iter().rev() {
+                let here = copies.iter().filter(|((chunk, on), _)| on == level && *chunk < source.chunks);
+                for ((chunk, _), copy) in here {
+                    data_set.table.set(ChunkId(first + chunk), copy.entry());
+                }
             }
         }
         for (number, level) in self.levels.iter().enumerate() {

@@ -70,7 +70,7 @@ impl StoredTier {
             return Ok(None);
         };
         let storage = SlabFiles::new(slabs).map_err(TierError::io(&path, "inspect the file system"))?;
-        let (sources, copies) = read_log(directory.as_fd(), &path)?;
+        let (sources, copies) = read_log(directory.as_fd(), &path, 0)?;
         Ok(Some(Self { tier: tier.to_owned(), path, storage, sources, copies }))
     }
 
@@ -86,7 +86,7 @@ impl StoredTier {
             taken_bytes += self.storage.taken_bytes(*slab).map_err(failed("inspect a slab"))?;
         }
         let mut held: BTreeMap<SourceKey, (u64, u64)> = BTreeMap::new();
-        for found in &self.copies {
+        for found in self.copies.iter().filter(|found| !found.pieces.is_empty()) {
             let (chunks, pieces) = held.entry(found.key).or_default();
             *chunks += 1;
             *pieces += found.sums.len() as u64;

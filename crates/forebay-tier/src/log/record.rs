@@ -15,6 +15,9 @@ const MAX_PATH_BYTES: usize = 4096;
 /// Longest record \[bytes\]: a source has its path.
 pub(super) const MAX_RECORD_BYTES: usize = 29 + MAX_PATH_BYTES;
 
+/// A piece in the record of a copy \[bytes\].
+const SUM_BYTES: usize = 13;
+
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -220,6 +223,7 @@ pub(super) fn decode(body: &[u8], crc: u32) -> Option<Record> {
                 chunk: u64::from_le_bytes(fields.take()?),
                 sums: Vec::new(),
             };
+            copy.sums.reserve_exact(fields.0.len() / SUM_BYTES);
             while !fields.0.is_empty() {
                 let [piece] = fields.take()?;
                 let mut number = || fields.take().map(u32::from_le_bytes);
