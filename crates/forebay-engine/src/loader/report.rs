@@ -44,10 +44,7 @@ impl Engine {
     /// The columns of each storage level, by name: of this rank, and summed over the ranks of the
     /// node.
     pub fn levels(&self) -> [Vec<(String, LevelValues)>; 2] {
-        let tiers = self.context.tier_plan.iter().flat_map(|plan| &plan.levels).enumerate();
-        let known = LEVEL_NAMES.iter().map(|(level, name)| (*level, (*name).to_owned()));
-        let names: Vec<(Level, String)> =
-            known.chain(tiers.map(|(place, tier)| (Level::Tier(place), tier.path.clone()))).collect();
+        let names = self.level_names();
         let sum = |slots: &[RankSlot]| {
             let columns = |level| {
                 let mut sums = LevelValues::default();
@@ -63,6 +60,20 @@ impl Engine {
         let all = self.context.region.ranks();
         let own = self.context.local_rank();
         [sum(&all[own..=own]), sum(all)]
+    }
+
+    /// Bytes that each storage level delivered to this rank for the last epochs: (epoch, bytes by
+    /// name).
+    pub fn level_bytes_by_epoch(&self) -> Vec<(u64, Vec<(String, u64)>)> {
+        let (levels, names): (Vec<Level>, Vec<String>) = self.level_names().into_iter().unzip();
+        let known = self.context.epoch_reads.levels(&levels).into_iter();
+        known.map(|(epoch, bytes)| (epoch, names.iter().cloned().zip(bytes).collect())).collect()
+    }
+
+    fn level_names(&self) -> Vec<(Level, String)> {
+        let tiers = self.context.tier_plan.iter().flat_map(|plan| &plan.levels).enumerate();
+        let known = LEVEL_NAMES.iter().map(|(level, name)| (*level, (*name).to_owned()));
+        known.chain(tiers.map(|(place, tier)| (Level::Tier(place), tier.path.clone()))).collect()
     }
 
     /// Bytes read by this rank's readers for the last epochs: (epoch, bytes).

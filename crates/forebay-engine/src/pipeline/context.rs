@@ -205,6 +205,17 @@ impl Context {
         set(self.slot(), Counter::UncopiedBytes, tiers.skipped_bytes());
     }
 
+    /// Adds to the columns of a level, for bytes that an epoch needs.
+    pub(crate) fn count_level(&self, epoch: u64, level: Level, counts: LevelCounts) {
+        count_level(self.slot(), level, counts);
+        self.epoch_reads.add_level(epoch, level, counts.bytes);
+    }
+
+    /// The epoch of a step.
+    pub(crate) fn epoch_of(&self, step: u64) -> u64 {
+        step / self.order.steps_per_epoch().max(1)
+    }
+
     /// Counts requests to the source and to the tiers.
     fn count_levels(&self, counters: &ReadCounters) {
         let of = |bytes, operations: u64, skipped| LevelCounts {
@@ -213,19 +224,20 @@ impl Context {
             operations,
             skipped,
         };
-        count_level(self.slot(), Level::Source, of(counters.read_bytes, counters.reads, 0));
+        let epoch = self.reached_epoch();
+        self.count_level(epoch, Level::Source, of(counters.read_bytes, counters.reads, 0));
         if self.tiers.is_some() {
             for (place, copies) in counters.copies.iter().enumerate() {
                 let counts = of(copies.read_bytes, copies.reads, copies.failures);
-                count_level(self.slot(), Level::Tier(place), counts);
+                self.count_level(epoch, Level::Tier(place), counts);
             }
         }
     }
 
     /// The epoch in which this rank is.
-    fn reached_epoch(&self) -> u64 {
+    pub(crate) fn reached_epoch(&self) -> u64 {
         let position = Position::from_word(self.slot().position.load(Ordering::Acquire));
-        position.step() / self.order.steps_per_epoch().max(1)
+        self.epoch_of(position.step())
     }
 
     /// Asks the kernel to fetch a range, or its copies, into the page cache. May do nothing.

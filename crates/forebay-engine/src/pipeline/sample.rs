@@ -25,7 +25,7 @@ use crate::pipeline::session::{Session, WAKEUP_INTERVAL};
 use crate::pipeline::thread_group::{in_storage, out_of_storage};
 use crate::pipeline::unit_decoder::LastUnit;
 use crate::shm::block_state::{Filled, block_state};
-use crate::shm::counters::{Counter, Level, LevelCounts, count, count_level, monotonic_ns};
+use crate::shm::counters::{Counter, Level, LevelCounts, count, monotonic_ns};
 use crate::shm::position::BlockSeq;
 use crate::shm::stall::GatherWait;
 
@@ -579,7 +579,7 @@ impl<'a> Step<'a> {
             && let Some((place, bytes)) = tiers.in_memory(extent.shard, extent.offset, extent.length)
         {
             let counts = LevelCounts { hits: 1, bytes: extent.length, ..LevelCounts::default() };
-            count_level(self.shared().slot(), Level::Tier(place), counts);
+            self.shared().count_level(self.shared().reached_epoch(), Level::Tier(place), counts);
             return Some(bytes);
         }
         let mappings = self.shared().mappings.as_ref()?;
