@@ -525,23 +525,20 @@ impl Cache {
         self.levels.iter().enumerate().map(of_level).collect()
     }
 
-    /// Deletes all slabs that nobody uses; returns the space that was given back \[bytes\].
-    pub fn clear(&mut self) -> u64 {
-        let before: u64 = self.levels.iter().map(Level::taken_bytes).sum();
-        let (mut gone, mut gone_of) = (Vec::new(), Vec::new());
+    /// Deletes one slab of a level that nobody uses; returns the space that was given back, `None`
+    /// where there is no such slab \[bytes\].
+    pub fn clear_one(&mut self, number: u8) -> Option<u64> {
         let sources = &self.sources;
         let last_used = |key: &SourceKey| {
             let known = sources.get(key);
             known.map_or(Some(0), |known| (known.users == 0).then_some(known.about.used_unix_s))
         };
-        for (number, level) in self.levels.iter_mut().enumerate() {
-            while level.reclaim(&last_used, &mut gone) {}
-            gone_of.push((number as u8, std::mem::take(&mut gone)));
-        }
-        for (number, gone) in &gone_of {
-            self.forget(*number, gone);
-        }
-        before - self.levels.iter().map(Level::taken_bytes).sum::<u64>()
+        let level = &mut self.levels[usize::from(number)];
+        let (before, mut gone) = (level.taken_bytes(), Vec::new());
+        let is_deleted = level.reclaim(&last_used, &mut gone);
+        let freed = before - level.taken_bytes();
+        self.forget(number, &gone);
+        is_deleted.then_some(freed)
     }
 
     /// Ends: what is in memory goes, unless it is to be kept.

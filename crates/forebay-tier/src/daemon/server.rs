@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::chunk::{ChunkId, Pieces};
+use crate::client::Connection;
 use crate::daemon::cache::Cache;
 use crate::daemon::inspect::StoredTier;
 use crate::daemon::level::LevelParts;
@@ -216,16 +217,23 @@ impl Server {
             }
             Request::Usage => {
                 fds.push(to_memory(&self.cache.usage())?);
-                let is_user = |client: &&Client| !client.data_sets.is_empty();
-                let clients = self.clients.values().filter(is_user).count() as u32;
-                Answer::Usage { clients, pid: std::process::id() }
+                Answer::Usage { clients: self.users(), pid: std::process::id() }
             }
-            Request::Clear => Answer::Cleared { bytes: self.cache.clear() },
+            Request::Clear { directory } => {
+                let level = self.levels.get(&directory).map(|level| level.number);
+                let bytes = level.and_then(|level| self.cache.clear_one(level));
+                Answer::Cleared { is_level: level.is_some(), bytes }
+            }
             Request::Stop => {
                 self.is_stopped = !self.cache.is_used();
-                Answer::Done
+                Answer::Stopping { clients: self.users() }
             }
         })
+    }
+
+    /// Clients that use a data set.
+    fn users(&self) -> u32 {
+        self.clients.values().filter(|client| !client.data_sets.is_empty()).count() as u32
     }
 
     fn attach(
@@ -338,21 +346,36 @@ fn locked(spec: &TierSpec, opened: TierDirectory) -> Result<(LevelParts, OwnedFd
     Ok((parts, lock))
 }
 
-/// Deletes what tiers hold, where no daemon runs; returns the space that was given back \[bytes\].
+/// Deletes what no loader uses from tiers, by the daemon if it has them; returns the space that was
+/// given back \[bytes\]. `progress` gets the space given back until then, and says whether to go on.
 ///
 /// # Errors
 /// A tier that cannot be used, or that another daemon uses.
-pub fn clear_stored(tiers: &[TierSpec]) -> Result<u64, TierError> {
+pub fn clear(
+    tiers: &[PathBuf],
+    daemon: Option<&Connection>,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<u64, TierError> {
     let mut freed = 0;
-    for spec in tiers {
+    for path in tiers {
         // What is not there must not be made.
-        if StoredTier::open(&spec.path)?.is_none() {
+        let Some(stored) = StoredTier::open(path)? else { continue };
+        if let Some(daemon) = daemon
+            && let Some(bytes) = daemon.clear(stored.identity(), &mut |bytes| progress(freed + bytes))?
+        {
+            freed += bytes;
             continue;
         }
-        let (parts, _lock) = locked(spec, TierDirectory::open(spec)?)?;
+        // The quota does not matter, and a network file system was permitted when it was filled.
+        let spec = TierSpec { path: path.clone(), bytes: 0, keep: true, force: true };
+        let (parts, _lock) = locked(&spec, TierDirectory::open(&spec)?)?;
         let mut cache = Cache::new(boot_id());
-        cache.add_level(parts, &[])?;
-        freed += cache.clear();
+        let level = cache.add_level(parts, &[])?;
+        while progress(freed)
+            && let Some(bytes) = cache.clear_one(level)
+        {
+            freed += bytes;
+        }
     }
     Ok(freed)
 }
