@@ -60,7 +60,7 @@ pub(crate) fn tier_forecast<'py>(
         levels: &levels,
         copies,
     };
-    let copies = Copies::decide(&forecast(true), kind, Some(epochs), false) == Copies::Pieces;
+    let copies = Copies::decide(&forecast(true), Some(epochs), false) == Copies::Pieces;
     let rates = ReadRates { source: source_rate, levels: vec![f64::INFINITY], compute_s };
     let forecast = forecast(copies);
     let held_share = if forecast.reads.repeats { forecast.read_share() } else { 1.0 };

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use forebay_plan::config::{self as decisions, AccessChoice, IoMode, MemoryBound, Settings};
-use forebay_plan::{Copies, Kind};
+use forebay_plan::{Copies, Kind, NoCopies};
 use serde_json::{Value, json};
 
 use crate::base::fallback::{Fallback, record};
@@ -182,15 +182,19 @@ impl Engine {
 
 /// How the node uses its tiers.
 fn tiers(plan: &TierPlan, options: &Options) -> Value {
-    let reason = match &plan.copies {
+    let because = |reason, pays_from: Option<u64>| json!({ "reason": reason, "pays_from": pays_from });
+    let no_copies = match &plan.copies {
         Copies::Pieces => None,
-        Copies::Off(reason) => Some(reason.to_string()),
+        Copies::Off(NoCopies::SourceInMemory) => Some(because("source_in_memory", None)),
+        Copies::Off(NoCopies::OneEpoch) => Some(because("one_epoch", None)),
+        Copies::Off(NoCopies::CostMore { pays_from, .. }) => Some(because("cost_more", *pays_from)),
     };
     json!({
         "levels": plan.levels,
         "chunks": plan.chunks,
-        "copies": reason.is_none(),
-        "no_copies_because": reason,
+        "nodes": plan.nodes,
+        "copies": no_copies.is_none(),
+        "no_copies": no_copies,
         "copy_threads": options.tiers.copy_threads,
         "copy_bytes": options.tiers.copy_bytes,
         "buffer_bytes": plan.buffer_bytes,
