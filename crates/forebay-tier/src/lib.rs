@@ -34,6 +34,7 @@ mod memory_level;
 mod offer;
 #[cfg(test)]
 mod own_mounts;
+mod probe;
 mod protocol;
 mod slab_files;
 mod source;

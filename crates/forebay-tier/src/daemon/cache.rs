@@ -15,6 +15,7 @@ use crate::log::PieceSum;
 use crate::offer::Copied;
 use crate::protocol::{DataSetId, LevelUsage, SourceUsage};
 use crate::source::{Source, SourceKey};
+use crate::storage::LevelStorage;
 use crate::table::{LevelState, TableWriter};
 
 /// See the module header.
@@ -181,6 +182,12 @@ impl Cache {
     /// Sets what a level may take, as the client says that came last \[bytes\].
     pub(super) fn set_quota(&mut self, level: u8, bytes: u64) {
         self.levels[usize::from(level)].parts.quota_bytes = bytes;
+    }
+
+    /// A level's slabs, and the number of one for a probe; `None` where no slab can be made.
+    pub(super) fn spare_slab(&mut self, level: u8) -> Option<(Arc<dyn LevelStorage>, u32)> {
+        let level = &mut self.levels[usize::from(level)];
+        Some((Arc::clone(&level.parts.storage), level.spare_slab()?))
     }
 
     /// A level's parts.

@@ -276,6 +276,16 @@ impl Level {
         Some(number)
     }
 
+    /// The number of a slab for a probe, which the log does not get to know; `None` where no slab
+    /// can be made.
+    pub(super) fn spare_slab(&mut self) -> Option<u32> {
+        if self.state != LevelState::Open || self.next_slab >= MAX_SLABS {
+            return None;
+        }
+        self.next_slab += 1;
+        Some(self.next_slab - 1)
+    }
+
     /// Deletes the slab that was used least recently, if there is one that nobody uses.
     pub(super) fn reclaim(
         &mut self,

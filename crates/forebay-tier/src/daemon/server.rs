@@ -24,6 +24,7 @@ use crate::directory_checks::size_warning;
 use crate::entry::SlotId;
 use crate::error::TierError;
 use crate::offer::Copied;
+use crate::probe::{ROUND_BYTES, probe, slower_first};
 use crate::protocol::{
     Answer, AttachedLevel, Attachment, DataSetId, Request, VERSION, from_memory, to_memory,
 };
@@ -60,6 +61,9 @@ pub struct Server {
 struct OpenLevel {
     number: u8,
     slabs: OwnedFd,
+    is_probed: bool,
+    /// How long it takes to write and read a little, where that is known.
+    round: Option<Duration>,
     _lock: OwnedFd,
 }
 
@@ -275,6 +279,7 @@ impl Server {
             // What cannot be inspected fails, with a warning, when it is used.
             warnings.extend(size_warning(spec, &**storage).ok().flatten());
         }
+        warnings.extend(self.slower_first(&numbers));
         let attached = self.cache.attach(sources, &numbers)?;
         let client = self.clients.get_mut(&number).expect("it has just asked");
         client.data_sets.push(attached.data_set);
@@ -305,6 +310,45 @@ impl Server {
         }))
     }
 
+    /// Warnings of levels that are clearly slower than a later one. Each level is probed once, when
+    /// it is first used beside others.
+    fn slower_first(&mut self, numbers: &[u8]) -> Vec<String> {
+        if numbers.len() < 2 {
+            return Vec::new();
+        }
+        let Self { cache, levels, .. } = self;
+        let mut probed: Vec<&mut OpenLevel> =
+            levels.values_mut().filter(|level| numbers.contains(&level.number) && !level.is_probed).collect();
+        let slabs = probed.iter().map(|level| cache.spare_slab(level.number));
+        let (places, spare): (Vec<usize>, Vec<_>) =
+            slabs.enumerate().filter_map(|(place, slab)| Some((place, slab?))).unzip();
+        for (place, took) in places.into_iter().zip(probe(spare)) {
+            probed[place].round = took;
+        }
+        for level in probed {
+            level.is_probed = true;
+        }
+        let known = numbers.iter().filter_map(|number| {
+            let ((device, _), level) = levels.iter().find(|(_, level)| level.number == *number)?;
+            Some((*device, level.round))
+        });
+        let known: Vec<_> = known.collect();
+        let ms = |place: usize| known[place].1.unwrap_or_default().as_secs_f64() * 1e3;
+        let name = |place: usize| cache.level_name(numbers[place]);
+        let warning = |(first, later)| {
+            format!(
+                "tier {} is slower than tier {}, which comes after it (expected the faster one first, found {:.1} and \
+                 {:.1} ms to write and read {} KiB)",
+                name(first),
+                name(later),
+                ms(first),
+                ms(later),
+                ROUND_BYTES >> 10
+            )
+        };
+        slower_first(&known).into_iter().map(warning).collect()
+    }
+
     /// The number of a level, which is opened where it is not open, in the place of none of those
     /// that are `wanted`.
     fn level(&mut self, spec: &TierSpec, opened: TierDirectory, wanted: &[u8]) -> Result<u8, TierError> {
@@ -324,7 +368,7 @@ impl Server {
         let number = self.cache.add_level(parts, wanted)?;
         // The number may be that of a level that nobody used.
         self.levels.retain(|_, open| open.number != number);
-        self.levels.insert(identity, OpenLevel { number, slabs, _lock: lock });
+        self.levels.insert(identity, OpenLevel { number, slabs, is_probed: false, round: None, _lock: lock });
         Ok(number)
     }
 }
