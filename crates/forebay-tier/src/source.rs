@@ -94,6 +94,15 @@ impl SourceState {
         }
     }
 
+    /// The same of its times and size alone.
+    #[must_use]
+    pub fn of_times(stat: &rustix::fs::Statx) -> Self {
+        let ns = |time: rustix::fs::StatxTimestamp| {
+            time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec.into())
+        };
+        Self { bytes: stat.stx_size, modified_ns: ns(stat.stx_mtime), changed_ns: ns(stat.stx_ctime) }
+    }
+
     /// Whether the last change was long enough before `now_ns` that a change from then on has other
     /// times: those of files are coarse.
     #[must_use]
