@@ -53,7 +53,7 @@ def test_the_copies_of_a_tier_are_listed_verified_and_cleared(filled):
     (stored,) = json.loads(run("ls", path, "--json"))["levels"]
     assert (stored["state"], stored["sources"][0]["pieces"]) == ("stored", PIECES)
     checked = json.loads(run("verify", path, "--json"))["tiers"][str(path)]
-    assert checked == {"pieces": PIECES, "bytes": DATA_BYTES, "damaged": []}
+    assert checked == {"pieces": PIECES, "bytes": DATA_BYTES, "damaged": [], "lost_log_bytes": 0}
     slab = min((path / "forebay-0/v1/slabs").iterdir())
     contents = bytearray(slab.read_bytes())
     contents[70_000] ^= 1
@@ -77,6 +77,28 @@ def test_nothing_is_made_where_there_is_no_tier(daemon, tmp_path):  # noqa: F811
     assert json.loads(run("clear", tmp_path, "--json")) == {"freed_bytes": 0, "in_use": {}}
     assert "no tier daemon" in run("stop")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_log_is_told_of_and_its_slabs_are_deleted(filled):
+    path, _, running = filled
+    running.end()
+    log = path / "forebay-0/v1/log"
+    contents = log.read_bytes()
+    middle = len(contents) // 2
+    log.write_bytes(contents[:middle] + bytes([contents[middle] ^ 1]) + contents[middle + 1 :])
+    (checked,) = json.loads(run("verify", path, "--json"))["tiers"].values()
+    assert checked["pieces"] < PIECES
+    assert 0 < checked["lost_log_bytes"] < len(contents)
+    # Without a log nothing is known of the slabs.
+    log.unlink()
+    assert json.loads(run("ls", path, "--json"))["levels"][0]["sources"] == []
+    assert json.loads(run("clear", path, "--json"))["freed_bytes"] >= DATA_BYTES
+    # A log of another version is left alone.
+    log.write_bytes(contents[:8] + b"\x02" + contents[9:])
+    for command in ("ls", "verify", "clear"):
+        result = CliRunner().invoke(cli, ["cache", command, str(path)])
+        assert isinstance(result.exception, forebay.OptionError)
+        assert all(one in str(result.exception) for one in (str(log), "version 1", "version 2"))
 
 
 def test_with_a_daemon_only_the_named_tier_is_cleared(filled, tmp_path):

@@ -114,6 +114,8 @@ def verify(tiers: tuple[Path, ...], as_json: bool) -> None:
                 f"{name}: {verified['pieces']} pieces, {bytes_text(verified['bytes'])}, "
                 f"{len(verified['damaged'])} damaged"
             )
+            if lost := verified["lost_log_bytes"]:
+                click.echo(f"{name}: the last {lost} bytes of the log are no whole record and are ignored")
             for piece in verified["damaged"]:
                 click.echo(
                     f"{piece['slab']}: at byte {piece['offset']}: {piece['problem']} (copy of {piece['source']})"

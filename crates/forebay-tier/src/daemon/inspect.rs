@@ -24,6 +24,7 @@ pub struct StoredTier {
     storage: SlabFiles,
     sources: Vec<FoundSource>,
     copies: Vec<Found>,
+    lost_log_bytes: u64,
 }
 
 /// A piece whose bytes are not those that were copied.
@@ -50,6 +51,9 @@ pub struct Verified {
     pub bytes: u64,
     /// Those that are wrong.
     pub damaged: Vec<DamagedPiece>,
+    /// Bytes after the last sound record of the log. They are ignored, and so are copies that only
+    /// they tell of.
+    pub lost_log_bytes: u64,
 }
 
 impl StoredTier {
@@ -73,9 +77,9 @@ impl StoredTier {
         };
         let storage = SlabFiles::new(slabs).map_err(TierError::io(&path, "inspect the file system"))?;
         let stat = rustix::fs::fstat(&directory).map_err(TierError::io(&path, "inspect"))?;
-        let (sources, copies) = read_log(directory.as_fd(), &path)?;
+        let (sources, copies, lost_log_bytes) = read_log(directory.as_fd(), &path)?;
         let identity = (stat.st_dev, stat.st_ino);
-        Ok(Some(Self { tier: tier.to_owned(), path, identity, storage, sources, copies }))
+        Ok(Some(Self { tier: tier.to_owned(), path, identity, storage, sources, copies, lost_log_bytes }))
     }
 
     /// Device and inode of its directory.
@@ -127,7 +131,7 @@ impl StoredTier {
     /// says whether to go on.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verified {
         let all: u64 = self.copies.iter().map(|found| found.sums.len() as u64).sum();
-        let mut verified = Verified::default();
+        let mut verified = Verified { lost_log_bytes: self.lost_log_bytes, ..Verified::default() };
         for found in &self.copies {
             if !progress(verified.pieces, all) {
                 break;

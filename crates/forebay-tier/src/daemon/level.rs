@@ -449,9 +449,9 @@ impl Level {
 pub(super) fn read_log(
     directory: BorrowedFd<'_>,
     path: &Path,
-) -> Result<(Vec<FoundSource>, Vec<Found>), TierError> {
+) -> Result<(Vec<FoundSource>, Vec<Found>, u64), TierError> {
     let mut replay = Replay::default();
-    Log::read(directory, path, &mut |record| replay.take(record))?;
+    let lost_bytes = Log::read(directory, path, &mut |record| replay.take(record))?.lost_bytes;
     let copies = replay.held.into_iter().map(|((slab, slot), Held { key, chunk, sums, is_recent })| Found {
         key,
         chunk,
@@ -462,7 +462,7 @@ pub(super) fn read_log(
     });
     let mut copies: Vec<Found> = copies.collect();
     copies.sort_unstable_by_key(|found| (found.slab, found.slot));
-    Ok((replay.sources.into_values().collect(), copies))
+    Ok((replay.sources.into_values().collect(), copies, lost_bytes))
 }
 
 /// What the records of a log come to.

@@ -410,6 +410,9 @@ pub fn clear(
             freed += bytes;
             continue;
         }
+        // Slabs that the log does not name go when the level is opened.
+        let before = stored.usage()?.taken_bytes;
+        let already = freed;
         // The quota does not matter, and a network file system was permitted when it was filled.
         let spec = TierSpec { path: path.clone(), bytes: 0, keep: true, force: true };
         let (parts, _lock) = locked(&spec, TierDirectory::open(&spec)?)?;
@@ -420,6 +423,9 @@ pub fn clear(
         {
             freed += bytes;
         }
+        let left =
+            StoredTier::open(path)?.map_or(Ok(0), |left| left.usage().map(|usage| usage.taken_bytes))?;
+        freed = already + before.saturating_sub(left);
     }
     Ok(freed)
 }
