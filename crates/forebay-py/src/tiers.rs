@@ -7,8 +7,8 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use forebay_engine::{Error, Host};
-use forebay_tier::daemon::{Server, StoredTier, clear, socket_path};
-use forebay_tier::{Connection, TierError};
+use forebay_tier::daemon::{Server, StoredTier, socket_path};
+use forebay_tier::{Connection, TierError, clear};
 use pyo3::prelude::*;
 
 use crate::caller::detached;

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,9 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::chunk::{ChunkId, Pieces};
-use crate::client::Connection;
 use crate::daemon::cache::Cache;
-use crate::daemon::inspect::StoredTier;
 use crate::daemon::level::LevelParts;
 use crate::directory::TierDirectory;
 use crate::directory_checks::size_warning;
@@ -374,7 +372,7 @@ impl Server {
 }
 
 /// A level that no other daemon may use while the lock is held.
-fn locked(spec: &TierSpec, opened: TierDirectory) -> Result<(LevelParts, OwnedFd), TierError> {
+pub(crate) fn locked(spec: &TierSpec, opened: TierDirectory) -> Result<(LevelParts, OwnedFd), TierError> {
     let lock = opened.lock(spec)?;
     let storage =
         SlabFiles::new(opened.slabs).map_err(TierError::io(&opened.path, "inspect the file system"))?;
@@ -390,46 +388,6 @@ fn locked(spec: &TierSpec, opened: TierDirectory) -> Result<(LevelParts, OwnedFd
     Ok((parts, lock))
 }
 
-/// Deletes what no loader uses from tiers, by the daemon if it has them; returns the space that was
-/// given back \[bytes\]. `progress` gets the space given back until then, and says whether to go on.
-///
-/// # Errors
-/// A tier that cannot be used, or that another daemon uses.
-pub fn clear(
-    tiers: &[PathBuf],
-    daemon: Option<&Connection>,
-    progress: &mut dyn FnMut(u64) -> bool,
-) -> Result<u64, TierError> {
-    let mut freed = 0;
-    for path in tiers {
-        // What is not there must not be made.
-        let Some(stored) = StoredTier::open(path)? else { continue };
-        if let Some(daemon) = daemon
-            && let Some(bytes) = daemon.clear(stored.identity(), &mut |bytes| progress(freed + bytes))?
-        {
-            freed += bytes;
-            continue;
-        }
-        // Slabs that the log does not name go when the level is opened.
-        let before = stored.usage()?.taken_bytes;
-        let already = freed;
-        // The quota does not matter, and a network file system was permitted when it was filled.
-        let spec = TierSpec { path: path.clone(), bytes: 0, keep: true, force: true };
-        let (parts, _lock) = locked(&spec, TierDirectory::open(&spec)?)?;
-        let mut cache = Cache::new(boot_id());
-        let level = cache.add_level(parts, &[])?;
-        while progress(freed)
-            && let Some(bytes) = cache.clear_one(level)
-        {
-            freed += bytes;
-        }
-        let left =
-            StoredTier::open(path)?.map_or(Ok(0), |left| left.usage().map(|usage| usage.taken_bytes))?;
-        freed = already + before.saturating_sub(left);
-    }
-    Ok(freed)
-}
-
 /// Whether an open directory was deleted.
 fn is_removed(directory: &OwnedFd) -> bool {
     rustix::fs::fstat(directory).map_or(true, |stat| stat.st_nlink == 0)
@@ -437,7 +395,7 @@ fn is_removed(directory: &OwnedFd) -> bool {
 
 /// The boot id of the machine; 0 where it is not known: then no copy of an earlier daemon is used
 /// without a look.
-fn boot_id() -> u128 {
+pub(crate) fn boot_id() -> u128 {
     let text = std::fs::read_to_string(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
     u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or(0)
 }
