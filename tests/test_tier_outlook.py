@@ -57,6 +57,19 @@ def test_on_several_nodes_small_samples_in_shuffle_cost_more_than_they_save():
 
 
 @pytest.mark.parametrize(
+    ("limits", "fits"),
+    [
+        ({}, False),
+        ({"machine": {"memory_bytes": 300 * GIB}}, True),
+        ({"machine": {"memory_bytes": 150 * GIB}}, False),
+        ({"machine": {"memory_bytes": 300 * GIB}, "node_memory_bytes": 64 * GIB}, False),
+    ],
+)
+def test_data_that_fit_into_memory_may_need_no_tier(limits, fits):
+    assert outlook(data_gib=100, **limits).fits_page_cache is fits
+
+
+@pytest.mark.parametrize(
     "more",
     [
         {"order": "of-its-own"},

@@ -2,9 +2,9 @@
 
 The engine's own forecast (``forebay-plan``, `tier_forecast`) computes the bytes. It takes the data
 set, the order and the nodes from the result. Assumed are an empty tier on each node, of the size of
-the data set but at most `ASSUMED_TIER_BYTES`, and `ASSUMED_EPOCHS` if the run had one epoch: a
-bench is shorter than a training. The speed of such a tier is not known, so the time saved is a
-bound.
+the data set but at most `ASSUMED_TIER_BYTES`, `ASSUMED_EPOCHS` if the run had one epoch, as a bench
+is shorter than a training, and a page cache that keeps nothing from one epoch to the next. The
+speed of such a tier is not known, so the time saved is a bound.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class TierOutlook:
     """Share of the source bytes of epochs 2 and later that tiers would save."""
     saved_seconds_share: float
     """Largest share of the time that they could save."""
+    fits_page_cache: bool
+    """Whether what a node reads is at most half of its memory."""
 
     def words(self) -> str:
         """Return the forecast as sentences."""
@@ -71,9 +73,10 @@ class TierOutlook:
         first = ""
         if self.first_share > 1.005:
             first = f" Epoch 1 would read {self.first_share:.2f} times the bytes, for the copies."
+        cached = " The page cache may do the same: the data are at most half of the memory."
         return (
             f"{kept}.{first} If it is never slower than the source, {epochs} take at most "
-            f"{numbers.percent(self.saved_seconds_share)} less time."
+            f"{numbers.percent(self.saved_seconds_share)} less time.{cached if self.fits_page_cache else ''}"
         )
 
 
@@ -118,6 +121,9 @@ def of(result: Result, row: Row, *, rate_mib_s: float | None, computing_s: float
     except OptionError:
         # No order has these numbers.
         return None
+    memory = _count(result.values.get("node_memory_bytes")) or _count(
+        result.part("machine").get("memory_bytes")
+    )
     first, *later = found["source_bytes"]
     return TierOutlook(
         nodes=nodes,
@@ -129,6 +135,7 @@ def of(result: Result, row: Row, *, rate_mib_s: float | None, computing_s: float
         first_share=first / data_bytes,
         kept_share=max(0.0, 1 - math.fsum(later) / len(later) / data_bytes),
         saved_seconds_share=max(0.0, found["saved_seconds_share"]),
+        fits_page_cache=memory is not None and whole <= memory // 2,
     )
 
 
