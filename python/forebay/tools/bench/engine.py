@@ -85,6 +85,7 @@ class Engine:
             "explain": loader.explain(),
             "readers": config.reading.readers,
             "shuffle_quality": asdict(config.order.shuffle_quality),
+            "tiers": None if config.tiers is None else asdict(config.tiers),
         }
 
     def close(self) -> None:

@@ -213,6 +213,7 @@ def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any
             "reader": None,
             "explain": "",
             "shuffle_quality": None,
+            "tiers": None,
         }
     return {
         "reads": stats["reads"],
@@ -231,6 +232,7 @@ def _read(done: Transfers, facts: dict[str, Any], place: Place) -> dict[str, Any
         },
         "explain": facts["explain"],
         "shuffle_quality": facts["shuffle_quality"],
+        "tiers": facts["tiers"],
     }
 
 
