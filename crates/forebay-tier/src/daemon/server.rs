@@ -1,7 +1,7 @@
 //! The daemon's loop: clients that come, ask and go.
 //!
-//! One thread; each request is answered before the next. None waits for storage for long: probes of
-//! levels have a deadline. It ends when no client was there for the idle time.
+//! One thread; each request is answered before the next, so probes of levels have a deadline. It
+//! ends when no client was there for the idle time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
