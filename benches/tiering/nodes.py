@@ -6,8 +6,6 @@ nothing twice. Small samples in `shuffle` would, so each node reads most of the 
 
 from __future__ import annotations
 
-import re
-
 from sections import Result, Row
 from tiering.fitting import DATA_BYTES, MEMORY, SAMPLE_BYTES
 from tiering.study import Study, bench, epochs_of, quota
@@ -48,10 +46,8 @@ def nodes(study: Study) -> list[Row]:
 
 
 def predictions(row: Result) -> list[float]:
-    """Bytes from the source of the first epochs, as `explain()` of rank 0 tells them."""
-    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-    found = re.findall(r"tiers: epoch \d+ reads (\d+) (\w+) from the source", row["explain"])
-    return [float(number) * units[unit] for number, unit in found]
+    """Bytes from the source of the first epochs, as the loader of rank 0 forecasts them."""
+    return [epoch["source"] for epoch in row["tiers"]["forecast"]] if row["tiers"] else []
 
 
 def sharing(study: Study) -> list[Row]:

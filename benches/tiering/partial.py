@@ -8,7 +8,6 @@ whose chunks are spread evenly.
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -76,7 +75,7 @@ def first_touch(study: Study) -> list[Row]:
         reading = read(place, path.name, (level,), epochs=1, compute_s=0.0)
         compute_s = reading["seconds"] / READING / steps
         touched = read(place, path.name, (level,), epochs=1, compute_s=compute_s)
-        _native.clear_tiers(json.dumps([tier.facts()]))
+        _native.clear_tiers([place.tier])
         read(place, path.name, (level,), epochs=3, compute_s=0.0)
         spread = read(place, path.name, (level,), epochs=1, compute_s=compute_s)
     rows: list[Row] = [

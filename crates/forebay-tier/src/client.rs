@@ -239,23 +239,40 @@ impl Connection {
         }
     }
 
-    /// Deletes what nobody uses; returns the space that was given back \[bytes\].
+    /// Deletes what nobody uses from the level whose directory has this device and inode; returns
+    /// the space that was given back, `None` if it is no level of this daemon \[bytes\].
+    ///
+    /// The daemon deletes a slab at a time, and answers others between them. `go_on` gets the space
+    /// given back until then.
     ///
     /// # Errors
     /// The daemon is gone.
-    pub fn clear(&self) -> Result<u64, TierError> {
-        match self.ask("clear", &Request::Clear, &[])?.0 {
-            Answer::Cleared { bytes } => Ok(bytes),
-            other => Err(unexpected("clear", &other)),
+    pub fn clear(
+        &self,
+        directory: (u64, u64),
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Option<u64>, TierError> {
+        let mut freed = 0;
+        while go_on(freed) {
+            match self.ask("clear", &Request::Clear { directory }, &[])?.0 {
+                Answer::Cleared { is_level: false, .. } => return Ok(None),
+                Answer::Cleared { bytes: None, .. } => break,
+                Answer::Cleared { bytes: Some(bytes), .. } => freed += bytes,
+                other => return Err(unexpected("clear", &other)),
+            }
         }
+        Ok(Some(freed))
     }
 
-    /// Ends the daemon, unless a client uses a data set.
+    /// Ends the daemon, unless clients use a data set; returns how many do.
     ///
     /// # Errors
     /// The daemon is gone.
-    pub fn stop(&self) -> Result<(), TierError> {
-        self.ask("stop", &Request::Stop, &[]).map(|_| ())
+    pub fn stop(&self) -> Result<u32, TierError> {
+        match self.ask("stop", &Request::Stop, &[])?.0 {
+            Answer::Stopping { clients } => Ok(clients),
+            other => Err(unexpected("stop", &other)),
+        }
     }
 }
 

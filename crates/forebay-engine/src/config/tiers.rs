@@ -50,6 +50,8 @@ pub(crate) struct TierPlan {
     /// Memory for copies on their way, of each process \[bytes\].
     pub(crate) buffer_bytes: u64,
     pub(crate) chunks: u64,
+    /// Nodes that share an epoch.
+    pub(crate) nodes: u64,
 }
 
 /// A tier, as the leader found it.
@@ -130,7 +132,7 @@ pub(crate) fn decide(
         levels: &tier_levels,
         copies,
     };
-    let copies = Copies::decide(&forecast(true), order.kind(), options.epochs, source_in_memory);
+    let copies = Copies::decide(&forecast(true), options.epochs, source_in_memory);
     let makes_copies = copies == Copies::Pieces;
     let epochs = forecast(makes_copies).epochs().take(FORECAST_EPOCHS).collect();
     let slots: Vec<u64> = tier_levels.iter().map(|level| level.slots).collect();
@@ -162,6 +164,7 @@ pub(crate) fn decide(
         forecast: epochs,
         buffer_bytes: if makes_copies { buffer_bytes } else { 0 },
         chunks: map.chunks(),
+        nodes,
     };
     Ok((plan, client))
 }

@@ -15,6 +15,7 @@ use crate::log::PieceSum;
 use crate::offer::Copied;
 use crate::protocol::{DataSetId, LevelUsage, SourceUsage};
 use crate::source::{Source, SourceKey};
+use crate::storage::LevelStorage;
 use crate::table::{LevelState, TableWriter};
 
 /// See the module header.
@@ -197,6 +198,12 @@ impl Cache {
     pub(super) fn set_limits(&mut self, level: u8, bytes: u64, keep: bool) {
         let parts = &mut self.levels[usize::from(level)].parts;
         (parts.quota_bytes, parts.keep) = (bytes, keep);
+    }
+
+    /// A level's slabs, and the number of one for a probe; `None` where no slab can be made.
+    pub(super) fn spare_slab(&mut self, level: u8) -> Option<(Arc<dyn LevelStorage>, u32)> {
+        let level = &mut self.levels[usize::from(level)];
+        Some((Arc::clone(&level.parts.storage), level.spare_slab()?))
     }
 
     /// A level's parts.
@@ -536,23 +543,20 @@ impl Cache {
         self.levels.iter().enumerate().map(of_level).collect()
     }
 
-    /// Deletes all slabs that nobody uses; returns the space that was given back \[bytes\].
-    pub fn clear(&mut self) -> u64 {
-        let before: u64 = self.levels.iter().map(Level::taken_bytes).sum();
-        let (mut gone, mut gone_of) = (Vec::new(), Vec::new());
+    /// Deletes one slab of a level that nobody uses; returns the space that was given back, `None`
+    /// where there is no such slab \[bytes\].
+    pub fn clear_one(&mut self, number: u8) -> Option<u64> {
         let sources = &self.sources;
         let last_used = |key: &SourceKey| {
             let known = sources.get(key);
             known.map_or(Some(0), |known| (known.users == 0).then_some(known.about.used_unix_s))
         };
-        for (number, level) in self.levels.iter_mut().enumerate() {
-            while level.reclaim(&last_used, &mut gone) {}
-            gone_of.push((number as u8, std::mem::take(&mut gone)));
-        }
-        for (number, gone) in &gone_of {
-            self.forget(*number, gone);
-        }
-        before - self.levels.iter().map(Level::taken_bytes).sum::<u64>()
+        let level = &mut self.levels[usize::from(number)];
+        let (before, mut gone) = (level.taken_bytes(), Vec::new());
+        let is_deleted = level.reclaim(&last_used, &mut gone);
+        let freed = before - level.taken_bytes();
+        self.forget(number, &gone);
+        is_deleted.then_some(freed)
     }
 
     /// Ends: what is in memory goes, unless it is to be kept.

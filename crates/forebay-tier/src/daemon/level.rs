@@ -199,7 +199,7 @@ impl Level {
             if records > 2 * found.len() as u64 + DEAD_RECORDS {
                 let copies: HashSet<(u32, u16)> =
                     found.iter().map(|found| (found.slab, found.slot)).collect();
-                let (_, mut with_sums) = read_log(level.parts.directory.as_fd(), &level.parts.path, boot)?;
+                let (_, mut with_sums, _) = read_log(level.parts.directory.as_fd(), &level.parts.path, boot)?;
                 with_sums.retain(|found| copies.contains(&(found.slab, found.slot)));
                 level
                     .rewrite(boot, &found_sources, &with_sums)
@@ -304,6 +304,16 @@ impl Level {
         }
         self.slabs.insert(number, Slab::new(slots as u16));
         Some(number)
+    }
+
+    /// The number of a slab for a probe, which the log does not get to know; `None` where no slab
+    /// can be made.
+    pub(super) fn spare_slab(&mut self) -> Option<u32> {
+        if self.state != LevelState::Open || self.next_slab >= MAX_SLABS {
+            return None;
+        }
+        self.next_slab += 1;
+        Some(self.next_slab - 1)
     }
 
     /// Deletes the slab that was used least recently, if there is one that nobody uses.
@@ -471,11 +481,11 @@ pub(super) fn read_log(
     directory: BorrowedFd<'_>,
     path: &Path,
     boot: u128,
-) -> Result<(Vec<FoundSource>, Vec<Found>), TierError> {
+) -> Result<(Vec<FoundSource>, Vec<Found>, u64), TierError> {
     let mut replay = Replay { boot, keeps_sums: true, ..Replay::default() };
-    Log::read(directory, path, &mut |record| replay.take(record))?;
+    let lost_bytes = Log::read(directory, path, &mut |record| replay.take(record))?.lost_bytes;
     let copies = found_in(replay.held).collect();
-    Ok((replay.sources.into_values().collect(), copies))
+    Ok((replay.sources.into_values().collect(), copies, lost_bytes))
 }
 
 /// Copies by slab and slot, in order.
@@ -669,7 +679,7 @@ mod tests {
         check(&mut open, &found);
         // Also in a log that was written anew.
         let sources = BTreeMap::from([(0, source())]);
-        let (_, mut with_sums) = read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap();
+        let (_, mut with_sums, _) = read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap();
         with_sums.retain(|found| found.chunk < 100);
         open.rewrite(1, &sources, &with_sums).unwrap();
         drop(open);
