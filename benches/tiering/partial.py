@@ -31,8 +31,8 @@ def half(study: Study) -> list[Row]:
     rows: list[Row] = []
     for order, epochs in (*((order, 3) for order in ORDERS), ("shuffle", 10)):
         found = bench(
-            path, f"forebay@{order},forebay@{order}+held", "--ranks", "1", "--batch-size", "32",
-            tiers={"held": held}, epochs=study.pick(epochs, 2), memory=study.pick(MEMORY, None),
+            path, f"forebay@{order}+none,forebay@{order}+held", "--ranks", "1", "--batch-size", "32",
+            tiers={"none": None, "held": held}, epochs=study.pick(epochs, 2), memory=study.pick(MEMORY, None),
         )  # fmt: skip
         plain, tiered = (epochs_of(row) for row in found["rows"])
         totals = [sum(one["seconds"] for one in run) for run in (plain, tiered)]

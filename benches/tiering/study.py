@@ -19,6 +19,8 @@ TIME_SCALE = "6"
 """Of both, so that two cores carry the emulators and the loader beside them."""
 HELD = 0.56
 """Share of the data that the paper's local disk holds."""
+LOADER_MEMORY = "100MiB"
+"""So that the largest groups of the default order fit; a quarter of a node would not do."""
 IDLE_S = "0.2"
 """So that the daemon of a row has ended before the next one."""
 
@@ -49,17 +51,20 @@ def bench(
     path: Path,
     rows: str,
     *options: str,
-    tiers: Mapping[str, str],
+    tiers: Mapping[str, str | None],
     source: str = SOURCE,
     epochs: int,
     repetitions: int = 1,
     memory: str | None,
 ) -> Result:
-    """Run ``forebay bench``, where a row `+NAME` has a tier of the size `tiers[NAME]`."""
+    """Run ``forebay bench``, where a row `+NAME` has a tier of the size `tiers[NAME]`, if any."""
     surroundings = [
         part
         for name, size in tiers.items()
-        for value in (f"FOREBAY_TIERS={{tier}}:{size}", f"FOREBAY_TIERS_IDLE={IDLE_S}")
+        for value in (
+            f"FOREBAY_MEMORY={LOADER_MEMORY}",
+            *((f"FOREBAY_TIERS={{tier}}:{size}", f"FOREBAY_TIERS_IDLE={IDLE_S}") if size else ()),
+        )
         for part in ("--environment", f"{name}:{value}")
     ]
     return run(

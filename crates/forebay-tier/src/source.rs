@@ -148,6 +148,19 @@ mod tests {
         assert!("12".parse::<SourceKey>().is_err());
     }
 
+    /// Copies of earlier versions are found by their keys.
+    #[test]
+    fn the_key_of_the_page_is_what_is_computed() {
+        let state = SourceState {
+            bytes: 100_000,
+            modified_ns: 1_767_225_600_000_000_000,
+            changed_ns: 1_767_225_600_500_000_000,
+        };
+        let key = SourceKey::new(Path::new("/data/a"), &state, 42, b"tfrecord");
+        let page = include_str!("../../../docs/formats/tier.md");
+        assert!(page.contains(&format!("`{key}`")), "docs/formats/tier.md needs this key: {key}");
+    }
+
     #[test]
     fn a_source_is_settled_two_seconds_after_its_last_change() {
         let state = SourceState { bytes: 0, modified_ns: 10, changed_ns: 20 };

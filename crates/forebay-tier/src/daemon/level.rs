@@ -44,12 +44,13 @@ pub struct LevelParts {
     pub keep: bool,
 }
 
-/// Copies that a log tells of.
+/// A slot that a log tells of, and the copy in it.
 pub(super) struct Found {
     pub(super) key: SourceKey,
     pub(super) chunk: u64,
     pub(super) slab: u32,
     pub(super) slot: u16,
+    /// Its pieces; none: nothing was published there.
     pub(super) sums: Vec<PieceSum>,
     /// Whether they were written since the machine was started.
     pub(super) is_recent: bool,
@@ -80,7 +81,7 @@ struct Slab {
     free: BTreeSet<u16>,
     /// Slots that are reserved on the device, from the first on.
     reserved: u16,
-    /// What its slots hold.
+    /// The chunks that slots were given to, and that alone are ever written there.
     held: HashMap<u16, (SourceKey, u64)>,
     /// The file was shorter than its slots when it was opened.
     is_truncated: bool,
@@ -130,7 +131,9 @@ impl Level {
             slab.reserved = reserved.min(u64::from(slab.slots)) as u16;
             slab.is_truncated = u64::from(slab.used_slots()) * CHUNK_BYTES > length;
         }
-        slabs.retain(|_, slab| !slab.is_truncated);
+        // A damaged log may give the number of a source to another one.
+        let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
+        slabs.retain(|_, slab| !slab.is_truncated && slab.held.values().all(|(key, _)| known.contains(key)));
         if !parts.is_read_only {
             // Slabs that the log does not know hold nothing; truncated ones would be zeros.
             for number in files.iter().filter(|number| !slabs.contains_key(number)) {
@@ -140,21 +143,7 @@ impl Level {
         // Those of a log that was lost, too.
         let next_slab = files.iter().map(|number| number.saturating_add(1)).fold(next_slab, u32::max);
         let mut level = Self { parts, state, log, slabs, next_slab, numbers };
-        // A damaged log may give the number of a source to another one.
-        let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
-        let mut found: Vec<Found> = held
-            .into_iter()
-            .filter(|((slab, _), held)| level.slabs.contains_key(slab) && known.contains(&held.key))
-            .map(|((slab, slot), Held { key, chunk, sums, is_recent })| Found {
-                key,
-                chunk,
-                slab,
-                slot,
-                sums: sums.into_values().collect(),
-                is_recent,
-            })
-            .collect();
-        found.sort_unstable_by_key(|found| (found.slab, found.slot));
+        let mut found = level.found(held);
         if level.log.is_some() {
             if records > found.len() as u64 + DEAD_RECORDS {
                 level
@@ -184,7 +173,24 @@ impl Level {
         self.slabs.len()
     }
 
-    /// Notes that a slot of the log holds a chunk.
+    /// The slots that were given to chunks, with the copies in them.
+    fn found(&self, mut held: HashMap<(u32, u16), Held>) -> Vec<Found> {
+        let given = self.slabs.iter().flat_map(|(slab, known)| {
+            known.held.iter().map(move |(slot, (key, chunk))| (*slab, *slot, *key, *chunk))
+        });
+        let mut found: Vec<Found> = given
+            .map(|(slab, slot, key, chunk)| {
+                let copy = held.remove(&(slab, slot));
+                let is_recent = copy.as_ref().is_none_or(|copy| copy.is_recent);
+                let sums = copy.map_or_else(Vec::new, |copy| copy.sums.into_values().collect());
+                Found { key, chunk, slab, slot, sums, is_recent }
+            })
+            .collect();
+        found.sort_unstable_by_key(|found| (found.slab, found.slot));
+        found
+    }
+
+    /// Gives a slot to a chunk.
     fn holds(slab: &mut Slab, slot: u16, key: SourceKey, chunk: u64) {
         slab.free.remove(&slot);
         slab.held.insert(slot, (key, chunk));
@@ -196,7 +202,7 @@ impl Level {
     pub(super) fn place(
         &mut self,
         group: &HashSet<SourceKey>,
-        key: SourceKey,
+        source: &FoundSource,
         chunk: u64,
         last_used: &dyn Fn(&SourceKey) -> Option<u64>,
         gone: &mut Vec<(SourceKey, u64)>,
@@ -223,16 +229,10 @@ impl Level {
             }
             slab.reserved = wanted;
         }
-        Self::holds(slab, slot, key, chunk);
-        // Before the client can write: another daemon must not give the slot away again.
-        self.append(&[Record::SlotTaken { slab: number, slot }]).then_some((number, slot))
-    }
-
-    /// Gives a slot up that was never published. It is not used again: its client may still write.
-    pub(super) fn give_up(&mut self, slab: u32, slot: u16) {
-        if let Some(slab) = self.slabs.get_mut(&slab) {
-            slab.held.remove(&slot);
-        }
+        Self::holds(slab, slot, source.key, chunk);
+        // Before the client can write: another daemon must not give the slot to another chunk.
+        let taken = |source| Record::SlotTaken { slab: number, slot, source, chunk };
+        self.append_of(source, taken).then_some((number, slot))
     }
 
     /// A slab of this data set that has a free slot.
@@ -320,7 +320,14 @@ impl Level {
         chunk: u64,
         sums: &[PieceSum],
     ) -> bool {
-        let mut records = Vec::with_capacity(2);
+        let copy = |source| Record::Copy(CopyRecord { slab, slot, source, chunk, sums: sums.to_vec() });
+        self.append_of(source, copy)
+    }
+
+    /// Appends a record with the number of a source, which is named before where the log does not
+    /// know it.
+    fn append_of(&mut self, source: &FoundSource, record: impl FnOnce(u32) -> Record) -> bool {
+        let mut records = Vec::with_capacity(3);
         let known = self.numbers.get(&source.key).copied();
         let number = known.unwrap_or(self.numbers.len() as u32);
         if known.is_none() {
@@ -328,7 +335,7 @@ impl Level {
             records.push(Record::Source { number, key, bytes, path });
             records.push(Record::Used { number, unix_s: used_unix_s });
         }
-        records.push(Record::Copy(CopyRecord { slab, slot, source: number, chunk, sums: sums.to_vec() }));
+        records.push(record(number));
         let logged = self.append(&records);
         if logged {
             self.numbers.insert(source.key, number);
@@ -343,14 +350,10 @@ impl Level {
         }
     }
 
-    /// Forgets what a slot holds, as it is damaged.
+    /// Forgets a copy, as it is damaged. A client of another daemon may still read it, so that the
+    /// slot stays that of its chunk.
     pub(super) fn drop_copy(&mut self, slab: u32, slot: u16) {
-        if self.append(&[Record::SlotGone { slab, slot }])
-            && let Some(slab) = self.slabs.get_mut(&slab)
-        {
-            slab.held.remove(&slot);
-            slab.free.insert(slot);
-        }
+        self.append(&[Record::SlotGone { slab, slot }]);
     }
 
     /// Whether the slot holds this chunk.
@@ -396,22 +399,20 @@ impl Level {
         });
         let last_slab = self.last_slab();
         let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots });
-        let taken = self.slabs.iter().flat_map(|(slab, known)| {
-            let is_taken = |slot: &u16| !known.free.contains(slot) && !known.held.contains_key(slot);
-            (0..known.slots).filter(is_taken).map(|slot| Record::SlotTaken { slab: *slab, slot })
-        });
         let copies = |recent: bool| {
             found.iter().filter(move |found| found.is_recent == recent).map(|found| {
                 let Found { key, chunk, slab, slot, sums, .. } = found;
-                let (slab, slot, chunk) = (*slab, *slot, *chunk);
-                Record::Copy(CopyRecord { slab, slot, source: numbers[key], chunk, sums: sums.clone() })
+                let (slab, slot, source, chunk) = (*slab, *slot, numbers[key], *chunk);
+                if sums.is_empty() {
+                    return Record::SlotTaken { slab, slot, source, chunk };
+                }
+                Record::Copy(CopyRecord { slab, slot, source, chunk, sums: sums.clone() })
             })
         };
         let log = self.log.as_mut().expect("only a log that can be written is written anew");
         let mut records = named
             .chain(last_slab)
             .chain(slabs)
-            .chain(taken)
             .chain(copies(false))
             .chain([Record::Boot { id: boot }])
             .chain(copies(true));
@@ -503,17 +504,11 @@ impl Replay {
                 self.next_slab = self.next_slab.max(slab + 1);
                 self.slabs.entry(slab).or_insert_with(|| Slab::new(slots));
             }
-            Record::SlotTaken { slab, slot } => {
-                if let Some(slab) = self.slabs.get_mut(&slab) {
-                    slab.free.remove(&slot);
-                }
+            Record::SlotTaken { slab, slot, source, chunk } => {
+                self.give(slab, slot, source, chunk);
             }
             Record::SlotGone { slab, slot } => {
                 self.held.remove(&(slab, slot));
-                if let Some(slab) = self.slabs.get_mut(&slab).filter(|slab| slot < slab.slots) {
-                    slab.held.remove(&slot);
-                    slab.free.insert(slot);
-                }
             }
             Record::SlabGone { slab } => {
                 self.next_slab = self.next_slab.max(slab + 1);
@@ -524,21 +519,14 @@ impl Replay {
                 }
             }
             Record::Copy(CopyRecord { slab, slot, source, chunk, sums }) => {
-                let Some(FoundSource { key, .. }) = self.sources.get(&source) else { return };
-                let Some(place) = self.slabs.get_mut(&slab).filter(|place| slot < place.slots) else {
-                    return;
-                };
+                let Some(key) = self.give(slab, slot, source, chunk) else { return };
                 let is_recent = self.is_this_boot;
                 let held = self.held.entry((slab, slot)).or_insert_with(|| Held {
-                    key: *key,
+                    key,
                     chunk,
                     sums: BTreeMap::new(),
                     is_recent,
                 });
-                if (held.key, held.chunk) != (*key, chunk) {
-                    return;
-                }
-                Level::holds(place, slot, *key, chunk);
                 // Pieces of another boot make all of the chunk's doubtful, until all are logged
                 // again.
                 let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
@@ -547,6 +535,19 @@ impl Replay {
                 held.sums.extend(sums.into_iter().map(|sum| (sum.piece, sum)));
             }
         }
+    }
+}
+
+impl Replay {
+    /// Gives a slot to a chunk, unless another has it; returns the key of its source.
+    fn give(&mut self, slab: u32, slot: u16, source: u32, chunk: u64) -> Option<SourceKey> {
+        let key = self.sources.get(&source)?.key;
+        let slab = self.slabs.get_mut(&slab).filter(|slab| slot < slab.slots)?;
+        if slab.held.get(&slot).is_some_and(|given| *given != (key, chunk)) {
+            return None;
+        }
+        Level::holds(slab, slot, key, chunk);
+        Some(key)
     }
 }
 
@@ -588,7 +589,46 @@ mod tests {
 
     /// The slab of a new chunk.
     fn place(level: &mut Level, chunk: u64) -> u32 {
-        level.place(&HashSet::from([KEY]), KEY, chunk, &|_| None, &mut Vec::new()).unwrap().0
+        try_place(level, chunk).unwrap().0
+    }
+
+    fn try_place(level: &mut Level, chunk: u64) -> Option<(u32, u16)> {
+        level.place(&HashSet::from([KEY]), &source(), chunk, &|_| None, &mut Vec::new())
+    }
+
+    fn source() -> FoundSource {
+        FoundSource { key: KEY, path: "/data".into(), bytes: 40 << 20, used_unix_s: 5 }
+    }
+
+    #[test]
+    fn a_slot_stays_that_of_its_chunk_published_or_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        let given: Vec<_> = (0..15).map(|chunk| try_place(&mut open, chunk).unwrap()).collect();
+        let sums = [PieceSum { piece: 0, start: 0, bytes: 9, crc: 7 }];
+        for (chunk, at) in (0..).zip(&given[..2]) {
+            assert!(open.log_copy(&source(), *at, chunk, &sums));
+        }
+        // A client of another daemon may read it, so that no other chunk may be written there.
+        open.drop_copy(given[0].0, given[0].1);
+        let check = |open: &mut Level, found: &[Found]| {
+            let found_at: Vec<_> = found.iter().map(|found| (found.slab, found.slot)).collect();
+            assert_eq!(found_at, given);
+            assert!(found.iter().zip(0..).all(|(found, chunk)| (found.key, found.chunk) == (KEY, chunk)));
+            let published = found.iter().filter(|found| !found.sums.is_empty());
+            assert!(published.map(|found| found.chunk).eq([1]));
+            let free = try_place(open, 100);
+            assert!(!free.is_some_and(|at| given.contains(&at)));
+        };
+        drop(open);
+        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        check(&mut open, &found);
+        // Also in a log that was written anew.
+        let sources = BTreeMap::from([(0, source())]);
+        open.rewrite(1, &sources, &found).unwrap();
+        drop(open);
+        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        check(&mut open, &found);
     }
 
     #[test]
@@ -635,7 +675,7 @@ mod tests {
 
     #[test]
     fn no_fault_of_a_call_gives_a_slot_twice_or_brings_back_a_deleted_copy() {
-        let source = FoundSource { key: KEY, path: "/data".into(), bytes: 40 << 20, used_unix_s: 5 };
+        let source = source();
         let sums = [PieceSum { piece: 0, start: 0, bytes: 9, crc: 7 }];
         let run = |fails_at: u64, fault: Option<Fault>| {
             let directory = tempfile::tempdir().unwrap();
@@ -647,7 +687,7 @@ mod tests {
             // Twice the quota: the first slabs are deleted.
             for chunk in 0..32 {
                 let mut gone = Vec::new();
-                let at = open.place(&HashSet::from([KEY]), KEY, chunk, &|_| Some(0), &mut gone);
+                let at = open.place(&HashSet::from([KEY]), &source, chunk, &|_| Some(0), &mut gone);
                 held.retain(|_, chunk| !gone.contains(&(KEY, *chunk)));
                 let Some(at) = at else { continue };
                 assert!(!held.contains_key(&at));
@@ -682,7 +722,7 @@ mod tests {
                 let rule = move |made| (made == call).then_some(Fault::Errno(errno));
                 let storage = FaultyLevel::new(slabs(directory.path())).with_rule(rule);
                 let mut open = try_level(directory.path(), Arc::new(storage)).unwrap().0;
-                let placed = open.place(&HashSet::from([KEY]), KEY, 0, &|_| None, &mut Vec::new());
+                let placed = try_place(&mut open, 0);
                 assert_eq!((placed, open.state), (None, state));
             }
         }

@@ -355,7 +355,7 @@ impl Server {
         if let Some(known) = self.levels.get(&opened.identity) {
             let number = known.number;
             if !is_removed(&known.slabs) {
-                self.cache.set_quota(number, spec.bytes);
+                self.cache.set_limits(number, spec.bytes, spec.keep);
                 return Ok(number);
             }
             // Another directory has its inode number now.
