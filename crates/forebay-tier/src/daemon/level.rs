@@ -23,6 +23,11 @@ const SLABS_OF_QUOTA: u64 = 8;
 /// Slots that are reserved on the device at once.
 const RESERVED_SLOTS: u16 = 64;
 
+/// What was lost of a log may have named a slab in each so many bytes, but hardly more than so many
+/// slabs, whose numbers are not used again.
+const SLAB_RECORD_BYTES: u64 = 15;
+const MAX_LOST_SLABS: u64 = 1024;
+
 /// A log is written anew when it has so many records more than copies.
 const DEAD_RECORDS: u64 = 4096;
 
@@ -114,11 +119,14 @@ impl Level {
         let mut each = |record| replay.take(record);
         let mut state = LevelState::Open;
         let mut log = None;
+        let mut lost_bytes = 0;
         if parts.is_read_only {
             Log::read(parts.directory.as_fd(), &parts.path, &mut each)?;
             state = LevelState::Full;
         } else {
-            log = Some(Log::open(parts.directory.as_fd(), &parts.path, &mut each)?.0);
+            let (opened, replayed) = Log::open(parts.directory.as_fd(), &parts.path, &mut each)?;
+            log = Some(opened);
+            lost_bytes = replayed.lost_bytes;
         }
         let failed = |action| TierError::io(&parts.path, action);
         let files: HashSet<u32> = parts.storage.slabs().map_err(failed("list slabs"))?.into_iter().collect();
@@ -134,6 +142,10 @@ impl Level {
         // A damaged log may give the number of a source to another one.
         let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
         slabs.retain(|_, slab| !slab.is_truncated && slab.held.values().all(|(key, _)| known.contains(key)));
+        if lost_bytes > 0 {
+            // A record that was lost may have given a free slot to a chunk, and a client may use it.
+            slabs.retain(|_, slab| slab.free.is_empty());
+        }
         if !parts.is_read_only {
             // Slabs that the log does not know hold nothing; truncated ones would be zeros.
             for number in files.iter().filter(|number| !slabs.contains_key(number)) {
@@ -142,6 +154,7 @@ impl Level {
         }
         // Those of a log that was lost, too.
         let next_slab = files.iter().map(|number| number.saturating_add(1)).fold(next_slab, u32::max);
+        let next_slab = next_slab.saturating_add((lost_bytes / SLAB_RECORD_BYTES).min(MAX_LOST_SLABS) as u32);
         let mut level = Self { parts, state, log, slabs, next_slab, numbers };
         let mut found = level.found(held);
         if level.log.is_some() {
@@ -634,6 +647,27 @@ mod tests {
         open.delete();
         drop(open);
         assert_eq!(place(&mut level(directory.path()), 4), 3);
+    }
+
+    #[test]
+    fn a_slot_whose_record_was_lost_is_not_given_to_another_chunk() {
+        for chunks in [3, 4] {
+            let directory = tempfile::tempdir().unwrap();
+            let mut open = level(directory.path());
+            let given: Vec<_> = (0..chunks).map(|chunk| try_place(&mut open, chunk).unwrap()).collect();
+            drop(open);
+            let path = directory.path().join("log");
+            let mut log = std::fs::read(&path).unwrap();
+            *log.last_mut().unwrap() ^= 1;
+            std::fs::write(&path, &log).unwrap();
+            let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+            // The first slab is full.
+            assert!(found.iter().map(|found| found.slab).eq([0, 0]));
+            for chunk in 10..14 {
+                let at = try_place(&mut open, chunk).unwrap();
+                assert!(given.iter().all(|(slab, _)| *slab < at.0));
+            }
+        }
     }
 
     #[test]
