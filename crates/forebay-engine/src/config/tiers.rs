@@ -24,6 +24,9 @@ use crate::host::Host;
 const NODE_BUFFER_BYTES: u64 = 64 << 20;
 const PROCESS_BUFFER_BYTES: u64 = 16 << 20;
 
+/// Below this, so few copies are made at a time that a lack of memory is rather an error \[bytes\].
+pub(crate) const LEAST_BUFFER_BYTES: u64 = 256 << 10;
+
 /// Part of the memory of a node that copies may take.
 const BUFFER_SHARE: u64 = 4;
 

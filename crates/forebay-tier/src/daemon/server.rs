@@ -40,7 +40,9 @@ const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// # Errors
 /// The runtime directory cannot be used.
 pub fn socket_path() -> Result<SocketPath, TierError> {
-    Ok(SocketPath::new(&runtime_directory()?, &["forebay tiers"])?)
+    // Nodes may share the runtime directory.
+    let boot = format!("{:032x}", boot_id());
+    Ok(SocketPath::new(&runtime_directory()?, &["forebay tiers", &boot])?)
 }
 
 /// A running daemon.
