@@ -315,7 +315,7 @@ def test_a_tier_that_is_made_anew_under_a_loader_costs_no_batch(daemon, tier_dat
 
 def test_copies_are_made_of_whatever_memory_there_is(daemon, tier_data, expected, place):
     # The copy buffers are shorter than a chunk.
-    with made(tier_data, tier(place), order="sequential", memory="6MiB") as loader:
+    with made(tier_data, tier(place), order="sequential", memory="3MiB") as loader:
         assert loader.config.tiers.buffer_bytes < 1 << 20
         first = epoch(loader)
         support.wait_until(
