@@ -76,8 +76,8 @@ pub trait FileIo: Send + Sync {
         None
     }
 
-    /// Learns how long a request took that another way than [`FileIo::pread`] (`io_uring`) made of a
-    /// level, and how many bytes came. Requests that are under way together share the time.
+    /// Learns how long a request took that another way than [`FileIo::pread`] (`io_uring`) made of
+    /// a level, and how many bytes came. Requests that are under way together share the time.
     fn answered(&self, level: LevelId, bytes: usize, took: Duration) {
         let _ = (level, bytes, took);
     }

@@ -627,8 +627,8 @@ impl Client {
         self.request_briefly("verify", request).map(|_| ())
     }
 
-    /// Tells that the tier at this place of the client's order fails. Waits for nobody: it is a read
-    /// that has met the fault.
+    /// Tells that the tier at this place of the client's order fails. Waits for nobody: it is a
+    /// read that has met the fault.
     pub fn level_failed(&self, place: u8) {
         self.failed.fetch_or(1 << place, Ordering::Relaxed);
         // Else who has the connection tells it.

@@ -1,7 +1,7 @@
 //! Messages between clients and the tier daemon: JSON in packets, with descriptors beside them.
 //!
-//! A client sends one request at a time and waits for its answer. The list of sources, which may be
-//! long, travels in sealed memory.
+//! A client sends one request at a time and waits for its answer, or passes it over later. The list
+//! of sources, which may be long, travels in sealed memory.
 
 use std::os::fd::OwnedFd;
 

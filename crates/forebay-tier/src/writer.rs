@@ -827,9 +827,10 @@ mod tests {
             until(|| daemon.given_up.lock().unwrap().len() == 4);
             drop(gate);
         });
+        // On a busy machine the thread is left behind, and ends later.
+        until(|| pool.free_bytes() == 16 << 20);
         assert_eq!(daemon.given_up.lock().unwrap().len(), offered.len() / 3);
         assert!(daemon.published.lock().unwrap().is_empty());
-        assert_eq!(pool.free_bytes(), 16 << 20);
     }
 
     #[test]

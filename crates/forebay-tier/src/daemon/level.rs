@@ -180,7 +180,7 @@ impl Level {
         let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
         slabs.retain(|_, slab| !slab.is_truncated && slab.held().all(|(key, _)| known.contains(&key)));
         if lost_bytes > 0 {
-            // A record that was lost may have given a free slot to a chunk, and a client may use it.
+            // A record that was lost may have given a free slot to a chunk, which a client uses.
             slabs.retain(|_, slab| slab.free == 0);
         }
         if !parts.is_read_only {
