@@ -273,3 +273,14 @@ def test_copies_are_made_of_whatever_memory_there_is(daemon, tier_data, expected
         support.wait_until(
             lambda: epoch(loader) == first and daemon.pieces() == tier_support.PIECES, "copies", 30
         )
+
+
+def test_copies_leave_the_memory_that_an_order_needs(daemon, tier_data, place):
+    dataset = forebay.open(tier_data.whole / "x.raw", format="raw", record_bytes=16 << 10)
+    options = {"order": "shuffle", "strategy": "pread", "world": "single"}
+    with forebay.Loader(dataset, 100, **options) as loader:
+        expected, least = epoch(loader), loader.config.memory.minimum_bytes
+    # A quarter for copies would be too much.
+    with forebay.Loader(dataset, 100, memory=least + (1 << 19), tiers=[tier(place)], **options) as loader:
+        assert 1 << 17 <= loader.config.tiers.buffer_bytes <= 1 << 19 < least // 4
+        assert epoch(loader) == expected

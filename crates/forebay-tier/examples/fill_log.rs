@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let copy = CopyRecord { slab, slot, source: 0, chunk, sums: sums.clone() };
         // As the daemon does for each chunk.
         let new = (slot == 0).then_some(Record::Slab { slab, slots: slots as u16 });
-        new.into_iter().chain([Record::SlotTaken { slab, slot }, Record::Copy(copy)])
+        new.into_iter().chain([Record::SlotTaken { slab, slot, source: 0, chunk }, Record::Copy(copy)])
     });
     log.rewrite(&mut [source, boot].into_iter().chain(records))?;
     Ok(())

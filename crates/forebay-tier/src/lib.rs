@@ -43,6 +43,7 @@ mod storage;
 mod table;
 mod thread_priority;
 mod tiered_files;
+pub mod words;
 mod writer;
 
 pub use chunk::{CHUNK_BYTES, ChunkId, PIECE_BYTES, PIECES, Pieces};

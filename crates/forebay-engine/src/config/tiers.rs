@@ -18,11 +18,17 @@ use crate::dataset::tier_sources::{chunk_map, sources};
 use crate::error::Error;
 use crate::host::Host;
 
-/// Memory for copies on their way, of each process \[bytes\].
-const BUFFER_BYTES: u64 = 16 << 20;
+/// Memory for copies on their way, of all processes of a node, and of each where these are many
+/// \[bytes\]. Small samples need the most: readers have some tens of MiB under way, and widened to
+/// whole pieces that is twice as much.
+const NODE_BUFFER_BYTES: u64 = 64 << 20;
+const PROCESS_BUFFER_BYTES: u64 = 16 << 20;
+
+/// Below this, so few copies are made at a time that a lack of memory is rather an error \[bytes\].
+pub(crate) const LEAST_BUFFER_BYTES: u64 = 256 << 10;
 
 /// Part of the memory of a node that copies may take.
-const BUFFER_SHARE: u64 = 8;
+const BUFFER_SHARE: u64 = 4;
 
 /// How long the end of a loader waits for copies under way.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
@@ -66,7 +72,9 @@ pub(crate) fn buffer_bytes(options: &Options, left_bytes: u64) -> u64 {
     if options.tiers.tiers.is_empty() {
         return 0;
     }
-    (left_bytes / BUFFER_SHARE / options.local_ranks.len().max(1) as u64).min(BUFFER_BYTES)
+    let processes = options.local_ranks.len().max(1) as u64;
+    let most = (NODE_BUFFER_BYTES / processes).max(PROCESS_BUFFER_BYTES);
+    (left_bytes / BUFFER_SHARE / processes).min(most)
 }
 
 /// What a decision about tiers rests on.

@@ -339,8 +339,11 @@ fn fill_transfers(
     let context = &session.context;
     let Some(tiers) = &context.tiers else { return reader.fill(transfers) };
     let steps = context.order.steps_per_epoch();
-    // All ranks are before the segment: what they gather now is in earlier ones.
-    let is_before = |slot: &RankSlot| is_behind_step(slot, session.number, first_step);
+    // All ranks are before the segment: what they gather now is in earlier ones. While a program
+    // waits, each read counts, since the next wait may be for it.
+    let is_before = |slot: &RankSlot| {
+        slot.waits.load(Ordering::Relaxed) == 0 && is_behind_step(slot, session.number, first_step)
+    };
     let has_time = || !session.is_stopped() && context.active().all(|(_, slot)| is_before(slot));
     let how = Fill { epoch: first_step / steps, direct: context.settings.direct, has_time: &has_time };
     tiers.fill(transfers, how, &mut |transfers| reader.fill(transfers))

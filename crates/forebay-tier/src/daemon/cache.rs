@@ -24,7 +24,9 @@ pub struct Cache {
     sources: HashMap<SourceKey, SourceCopies>,
     data_sets: BTreeMap<DataSetId, DataSet>,
     next_data_set: u32,
-    /// Slots that clients write to, before they are published: of each chunk, by level.
+    /// Slots that chunks were given and nothing is published in: of each chunk, by level. Clients
+    /// may write to them at any time, also those of a daemon that died, and write nothing but the
+    /// chunk.
     pending: HashMap<(SourceKey, u64, u8), SlotId>,
 }
 
@@ -149,6 +151,10 @@ impl Cache {
         for Found { key, chunk, slab, slot, pieces, sums, is_recent } in copies {
             let Some(source) = self.sources.get_mut(&key) else { continue };
             let at = SlotId { level: number, slab, slot };
+            if pieces.is_empty() {
+                self.pending.insert((key, chunk, number), at);
+                continue;
+            }
             let unverified = (!is_recent).then_some(sums);
             source.copies.entry((chunk, number)).or_insert(CopyState { at, pieces, unverified });
         }
@@ -186,9 +192,11 @@ impl Cache {
         &self.levels[usize::from(level)].parts.name
     }
 
-    /// Sets what a level may take, as the client says that came last \[bytes\].
-    pub(super) fn set_quota(&mut self, level: u8, bytes: u64) {
-        self.levels[usize::from(level)].parts.quota_bytes = bytes;
+    /// Sets what a level may take \[bytes\], and whether copies in memory stay, as the client says
+    /// that came last.
+    pub(super) fn set_limits(&mut self, level: u8, bytes: u64, keep: bool) {
+        let parts = &mut self.levels[usize::from(level)].parts;
+        (parts.quota_bytes, parts.keep) = (bytes, keep);
     }
 
     /// A level's parts.
@@ -308,15 +316,6 @@ impl Cache {
                 level.log_use(key, source.about.used_unix_s);
             }
         }
-        let (data_sets, levels) = (&self.data_sets, &mut self.levels);
-        self.pending.retain(|(key, _, level), at| {
-            let mut others = data_sets.values();
-            let is_used = others.any(|other| other.keys.contains(key) && other.levels.contains(level));
-            if !is_used {
-                levels[usize::from(at.level)].give_up(at.slab, at.slot);
-            }
-            is_used
-        });
     }
 
     /// Whether any client uses a data set.
@@ -365,7 +364,8 @@ impl Cache {
         };
         let mut gone = Vec::new();
         let store = &mut self.levels[usize::from(level)];
-        let (before, placed) = (store.state, store.place(keys, key, chunk, &last_used, &mut gone));
+        let about = &sources[&key].about;
+        let (before, placed) = (store.state, store.place(keys, about, chunk, &last_used, &mut gone));
         let is_changed = store.state != before;
         self.forget(level, &gone);
         if is_changed {
@@ -377,6 +377,7 @@ impl Cache {
     /// Forgets copies whose slabs were deleted.
     fn forget(&mut self, level: u8, gone: &[(SourceKey, u64)]) {
         for (key, chunk) in gone {
+            self.pending.remove(&(*key, *chunk, level));
             if let Some(source) = self.sources.get_mut(key) {
                 source.copies.remove(&(*chunk, level));
                 if source.copies.is_empty() && source.users == 0 {
@@ -445,6 +446,7 @@ impl Cache {
         if good_sums.is_empty() {
             source.copies.remove(&(chunk, number));
             level.drop_copy(at.slab, at.slot);
+            self.pending.insert((key, chunk, number), at);
         } else {
             level.log_copy(&source.about, (at.slab, at.slot), chunk, &good_sums);
         }

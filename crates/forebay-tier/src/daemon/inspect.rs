@@ -70,7 +70,7 @@ impl StoredTier {
             return Ok(None);
         };
         let storage = SlabFiles::new(slabs).map_err(TierError::io(&path, "inspect the file system"))?;
-        let (sources, copies) = read_log(directory.as_fd(), &path, 0)?;
+        let (sources, copies) = read_log(directory.as_fd(), &path)?;
         Ok(Some(Self { tier: tier.to_owned(), path, storage, sources, copies }))
     }
 

@@ -23,8 +23,8 @@ const SLABS_OF_QUOTA: u64 = 8;
 /// Slots that are reserved on the device at once.
 const RESERVED_SLOTS: u16 = 64;
 
-/// A log is written anew when it has so many records more than two for each copy: that of its slot,
-/// and its own.
+/// A log is written anew when it has so many records more than two for each slot in use: that of
+/// the slot, and that of its copy.
 const DEAD_RECORDS: u64 = 4096;
 
 /// What a level is made of.
@@ -45,12 +45,13 @@ pub struct LevelParts {
     pub keep: bool,
 }
 
-/// Copies that a log tells of.
+/// A slot that a log tells of, and the copy in it.
 pub(super) struct Found {
     pub(super) key: SourceKey,
     pub(super) chunk: u64,
     pub(super) slab: u32,
     pub(super) slot: u16,
+    /// Its pieces; none: nothing was published there.
     pub(super) pieces: Pieces,
     /// Their checksums, where they are needed (`Replay::keeps_sums`).
     pub(super) sums: Vec<PieceSum>,
@@ -79,7 +80,8 @@ pub(super) struct Level {
 
 #[derive(Default)]
 struct Slab {
-    slots: Vec<Slot>,
+    /// The chunks that slots were given to, and that alone are ever written there.
+    slots: Vec<Option<(SourceKey, u64)>>,
     free: u16,
     /// Slots that are reserved on the device, from the first on.
     reserved: u16,
@@ -87,52 +89,39 @@ struct Slab {
     is_truncated: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
-    Free,
-    /// A client may write to it.
-    Taken,
-    /// A chunk of a source is there, or comes there.
-    Holds(SourceKey, u64),
-}
-
 impl Slab {
     fn new(slots: u16) -> Self {
-        Self { slots: vec![Slot::Free; usize::from(slots)], free: slots, ..Self::default() }
+        Self { slots: vec![None; usize::from(slots)], free: slots, ..Self::default() }
     }
 
     fn slots(&self) -> u16 {
         self.slots.len() as u16
     }
 
-    fn get(&self, slot: u16) -> Option<Slot> {
-        self.slots.get(usize::from(slot)).copied()
+    /// The chunk that a slot was given to.
+    fn get(&self, slot: u16) -> Option<(SourceKey, u64)> {
+        self.slots.get(usize::from(slot)).copied().flatten()
     }
 
-    /// Changes a slot, if the slab has it.
-    fn set(&mut self, slot: u16, now: Slot) {
-        if let Some(slot) = self.slots.get_mut(usize::from(slot)) {
-            self.free -= u16::from(*slot == Slot::Free);
-            self.free += u16::from(now == Slot::Free);
-            *slot = now;
-        }
+    /// Gives a slot to a chunk; false if there is no such slot, or another chunk has it.
+    fn give(&mut self, slot: u16, key: SourceKey, chunk: u64) -> bool {
+        let Some(slot) = self.slots.get_mut(usize::from(slot)) else { return false };
+        self.free -= u16::from(slot.is_none());
+        *slot.get_or_insert((key, chunk)) == (key, chunk)
     }
 
-    /// Chunks that its slots hold.
+    /// The chunks that have slots.
     fn held(&self) -> impl Iterator<Item = (SourceKey, u64)> {
-        self.slots.iter().filter_map(|slot| match slot {
-            Slot::Holds(key, chunk) => Some((*key, *chunk)),
-            Slot::Free | Slot::Taken => None,
-        })
+        self.slots.iter().copied().flatten()
     }
 
     fn first_free(&self) -> Option<u16> {
-        self.slots.iter().position(|slot| *slot == Slot::Free).map(|slot| slot as u16)
+        self.slots.iter().position(Option::is_none).map(|slot| slot as u16)
     }
 
     /// Slots up to the last one that was given away.
     fn used_slots(&self) -> u16 {
-        self.slots.iter().rposition(|slot| *slot != Slot::Free).map_or(0, |slot| slot as u16 + 1)
+        self.slots.iter().rposition(Option::is_some).map_or(0, |slot| slot as u16 + 1)
     }
 
     fn taken_slots(&self) -> u64 {
@@ -169,7 +158,9 @@ impl Level {
             slab.reserved = reserved.min(u64::from(slab.slots())) as u16;
             slab.is_truncated = u64::from(slab.used_slots()) * CHUNK_BYTES > length;
         }
-        slabs.retain(|_, slab| !slab.is_truncated);
+        // A damaged log may give the number of a source to another one.
+        let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
+        slabs.retain(|_, slab| !slab.is_truncated && slab.held().all(|(key, _)| known.contains(&key)));
         if !parts.is_read_only {
             // Slabs that the log does not know hold nothing; truncated ones would be zeros.
             for number in files.iter().filter(|number| !slabs.contains_key(number)) {
@@ -179,20 +170,10 @@ impl Level {
         // Those of a log that was lost, too.
         let next_slab = files.iter().map(|number| number.saturating_add(1)).fold(next_slab, u32::max);
         let mut level = Self { parts, state, log, slabs, next_slab, numbers };
-        // A damaged log may give the number of a source to another one.
-        let known: HashSet<SourceKey> = found_sources.values().map(|source| source.key).collect();
-        let mut found: Vec<Found> = found_in(held)
-            .filter(|found| level.slabs.contains_key(&found.slab) && known.contains(&found.key))
-            .collect();
+        let mut found = level.found(held);
         if level.log.is_some() {
             if records > 2 * found.len() as u64 + DEAD_RECORDS {
-                let copies: HashSet<(u32, u16)> =
-                    found.iter().map(|found| (found.slab, found.slot)).collect();
-                let (_, mut with_sums) = read_log(level.parts.directory.as_fd(), &level.parts.path, boot)?;
-                with_sums.retain(|found| copies.contains(&(found.slab, found.slot)));
-                level
-                    .rewrite(boot, &found_sources, &with_sums)
-                    .map_err(TierError::io(&level.parts.path, "write the log anew"))?;
+                level.rewrite(boot)?;
             } else {
                 level.append(&[Record::Boot { id: boot }]);
             }
@@ -217,13 +198,28 @@ impl Level {
         self.slabs.len()
     }
 
+    /// The slots that were given to chunks, with the copies in them, by slab and slot.
+    fn found(&self, mut held: HashMap<u32, Vec<Option<Held>>>) -> Vec<Found> {
+        let mut found = Vec::new();
+        for (slab, known) in &self.slabs {
+            let mut copies = held.remove(slab).unwrap_or_default();
+            copies.resize_with(known.slots.len(), || None);
+            for ((slot, given), copy) in (0..).zip(&known.slots).zip(copies) {
+                let Some((key, chunk)) = *given else { continue };
+                let Held { pieces, sums, is_recent, .. } = copy.unwrap_or(Held::nothing(key, chunk));
+                found.push(Found { key, chunk, slab: *slab, slot, pieces, sums, is_recent });
+            }
+        }
+        found
+    }
+
     /// A slot for a chunk of a data set with these sources. Where there is no room, slabs go whose
     /// sources nobody uses: `last_used` tells when [s since 1970], or `None` for a source in use.
     /// What they held is added to `gone`.
     pub(super) fn place(
         &mut self,
         group: &HashSet<SourceKey>,
-        key: SourceKey,
+        source: &FoundSource,
         chunk: u64,
         last_used: &dyn Fn(&SourceKey) -> Option<u64>,
         gone: &mut Vec<(SourceKey, u64)>,
@@ -250,22 +246,16 @@ impl Level {
             }
             slab.reserved = wanted;
         }
-        slab.set(slot, Slot::Holds(key, chunk));
-        // Before the client can write: another daemon must not give the slot away again.
-        self.append(&[Record::SlotTaken { slab: number, slot }]).then_some((number, slot))
-    }
-
-    /// Gives a slot up that was never published. It is not used again: its client may still write.
-    pub(super) fn give_up(&mut self, slab: u32, slot: u16) {
-        if let Some(slab) = self.slabs.get_mut(&slab) {
-            slab.set(slot, Slot::Taken);
-        }
+        slab.give(slot, source.key, chunk);
+        // Before the client can write: another daemon must not give the slot to another chunk.
+        let taken = |source| Record::SlotTaken { slab: number, slot, source, chunk };
+        self.append_of(source, taken).then_some((number, slot))
     }
 
     /// A slab of this data set that has a free slot.
     fn slab_of(&self, group: &HashSet<SourceKey>) -> Option<u32> {
         let is_own = |slab: &Slab| {
-            slab.free > 0 && slab.held().next().is_some() && slab.held().all(|(key, _)| group.contains(&key))
+            (1..slab.slots()).contains(&slab.free) && slab.held().all(|(key, _)| group.contains(&key))
         };
         self.slabs.iter().find(|(_, slab)| is_own(slab)).map(|(number, _)| *number)
     }
@@ -335,7 +325,14 @@ impl Level {
         chunk: u64,
         sums: &[PieceSum],
     ) -> bool {
-        let mut records = Vec::with_capacity(2);
+        let copy = |source| Record::Copy(CopyRecord { slab, slot, source, chunk, sums: sums.to_vec() });
+        self.append_of(source, copy)
+    }
+
+    /// Appends a record with the number of a source, which is named before where the log does not
+    /// know it.
+    fn append_of(&mut self, source: &FoundSource, record: impl FnOnce(u32) -> Record) -> bool {
+        let mut records = Vec::with_capacity(3);
         let known = self.numbers.get(&source.key).copied();
         let number = known.unwrap_or(self.numbers.len() as u32);
         if known.is_none() {
@@ -343,7 +340,7 @@ impl Level {
             records.push(Record::Source { number, key, bytes, path });
             records.push(Record::Used { number, unix_s: used_unix_s });
         }
-        records.push(Record::Copy(CopyRecord { slab, slot, source: number, chunk, sums: sums.to_vec() }));
+        records.push(record(number));
         let logged = self.append(&records);
         if logged {
             self.numbers.insert(source.key, number);
@@ -358,18 +355,15 @@ impl Level {
         }
     }
 
-    /// Forgets what a slot holds, as it is damaged.
+    /// Forgets a copy, as it is damaged. A client of another daemon may still read it, so that the
+    /// slot stays that of its chunk.
     pub(super) fn drop_copy(&mut self, slab: u32, slot: u16) {
-        if self.append(&[Record::SlotGone { slab, slot }])
-            && let Some(slab) = self.slabs.get_mut(&slab)
-        {
-            slab.set(slot, Slot::Free);
-        }
+        self.append(&[Record::SlotGone { slab, slot }]);
     }
 
     /// Whether the slot holds this chunk.
     pub(super) fn is_at(&self, (slab, slot): (u32, u16), key: &SourceKey, chunk: u64) -> bool {
-        self.slabs.get(&slab).and_then(|slab| slab.get(slot)) == Some(Slot::Holds(*key, chunk))
+        self.slabs.get(&slab).and_then(|slab| slab.get(slot)) == Some((*key, chunk))
     }
 
     fn append(&mut self, records: &[Record]) -> bool {
@@ -391,12 +385,12 @@ impl Level {
         tracing::info!(level = self.parts.name, %error, state = ?self.state, "a tier takes no more copies");
     }
 
-    fn rewrite(
-        &mut self,
-        boot: u128,
-        sources: &BTreeMap<u32, FoundSource>,
-        found: &[Found],
-    ) -> io::Result<()> {
+    /// Writes the log anew from what the log says, now with the checksums.
+    fn rewrite(&mut self, boot: u128) -> Result<(), TierError> {
+        let mut replay = Replay { boot, keeps_sums: true, ..Replay::default() };
+        Log::read(self.parts.directory.as_fd(), &self.parts.path, &mut |record| replay.take(record))?;
+        let Replay { sources, held, .. } = replay;
+        let found = self.found(held);
         let live: HashSet<&SourceKey> = found.iter().map(|found| &found.key).collect();
         let sources: Vec<&FoundSource> =
             sources.values().filter(|source| live.contains(&source.key)).collect();
@@ -410,26 +404,24 @@ impl Level {
         });
         let last_slab = self.last_slab();
         let slabs = self.slabs.iter().map(|(slab, held)| Record::Slab { slab: *slab, slots: held.slots() });
-        let taken = self.slabs.iter().flat_map(|(slab, known)| {
-            let is_taken = |slot: &u16| known.get(*slot) == Some(Slot::Taken);
-            (0..known.slots()).filter(is_taken).map(|slot| Record::SlotTaken { slab: *slab, slot })
-        });
         let copies = |recent: bool| {
             found.iter().filter(move |found| found.is_recent == recent).map(|found| {
                 let Found { key, chunk, slab, slot, sums, .. } = found;
-                let (slab, slot, chunk) = (*slab, *slot, *chunk);
-                Record::Copy(CopyRecord { slab, slot, source: numbers[key], chunk, sums: sums.clone() })
+                let (slab, slot, source, chunk) = (*slab, *slot, numbers[key], *chunk);
+                if found.pieces.is_empty() {
+                    return Record::SlotTaken { slab, slot, source, chunk };
+                }
+                Record::Copy(CopyRecord { slab, slot, source, chunk, sums: sums.clone() })
             })
         };
         let log = self.log.as_mut().expect("only a log that can be written is written anew");
         let mut records = named
             .chain(last_slab)
             .chain(slabs)
-            .chain(taken)
             .chain(copies(false))
             .chain([Record::Boot { id: boot }])
             .chain(copies(true));
-        log.rewrite(&mut records)
+        log.rewrite(&mut records).map_err(TierError::io(&self.parts.path, "write the log anew"))
     }
 
     /// Says in a log that is written anew which numbers were used: a client that missed the end of
@@ -463,23 +455,18 @@ impl Level {
 pub(super) fn read_log(
     directory: BorrowedFd<'_>,
     path: &Path,
-    boot: u128,
 ) -> Result<(Vec<FoundSource>, Vec<Found>), TierError> {
-    let mut replay = Replay { boot, keeps_sums: true, ..Replay::default() };
+    let mut replay = Replay { keeps_sums: true, ..Replay::default() };
     Log::read(directory, path, &mut |record| replay.take(record))?;
-    let copies = found_in(replay.held).collect();
-    Ok((replay.sources.into_values().collect(), copies))
-}
-
-/// Copies by slab and slot, in order.
-fn found_in(held: BTreeMap<u32, Vec<Option<Held>>>) -> impl Iterator<Item = Found> {
     let of_slab = |(slab, slots): (u32, Vec<Option<Held>>)| {
         (0..).zip(slots).filter_map(move |(slot, held)| {
             let Held { key, chunk, pieces, sums, is_recent } = held?;
             Some(Found { key, chunk, slab, slot, pieces, sums, is_recent })
         })
     };
-    held.into_iter().flat_map(of_slab)
+    let mut copies: Vec<Found> = replay.held.into_iter().flat_map(of_slab).collect();
+    copies.sort_unstable_by_key(|found| (found.slab, found.slot));
+    Ok((replay.sources.into_values().collect(), copies))
 }
 
 /// What the records of a log come to.
@@ -496,7 +483,7 @@ struct Replay {
     slabs: BTreeMap<u32, Slab>,
     next_slab: u32,
     /// Copies by slab and slot.
-    held: BTreeMap<u32, Vec<Option<Held>>>,
+    held: HashMap<u32, Vec<Option<Held>>>,
 }
 
 struct Held {
@@ -509,6 +496,10 @@ struct Held {
 }
 
 impl Held {
+    fn nothing(key: SourceKey, chunk: u64) -> Self {
+        Self { key, chunk, pieces: Pieces::NONE, sums: Vec::new(), is_recent: true }
+    }
+
     fn add_sums(&mut self, sums: Vec<PieceSum>) {
         if self.sums.is_empty() {
             self.sums = sums;
@@ -544,16 +535,11 @@ impl Replay {
                     Slab::new(slots)
                 });
             }
-            Record::SlotTaken { slab, slot } => {
-                if let Some(slab) = self.slabs.get_mut(&slab)
-                    && slab.get(slot) == Some(Slot::Free)
-                {
-                    slab.set(slot, Slot::Taken);
-                }
+            Record::SlotTaken { slab, slot, source, chunk } => {
+                self.give(slab, slot, source, chunk);
             }
             Record::SlotGone { slab, slot } => {
-                if let Some((slab, held)) = self.place(slab, slot) {
-                    slab.set(slot, Slot::Free);
+                if let Some(held) = self.copy_in(slab, slot) {
                     *held = None;
                 }
             }
@@ -563,26 +549,14 @@ impl Replay {
                 self.held.remove(&slab);
             }
             Record::Copy(CopyRecord { slab, slot, source, chunk, sums }) => {
-                let Some(FoundSource { key, .. }) = self.sources.get(&source) else { return };
-                let (key, is_recent) = (*key, self.is_this_boot);
-                let keeps_sums = self.keeps_sums || !is_recent;
-                let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
-                let Some((place, held)) = self.place(slab, slot) else { return };
-                if held.is_none() {
-                    place.set(slot, Slot::Holds(key, chunk));
-                }
-                let held = held.get_or_insert(Held {
-                    key,
-                    chunk,
-                    pieces: Pieces::NONE,
-                    sums: Vec::new(),
-                    is_recent,
-                });
-                if (held.key, held.chunk) != (key, chunk) {
-                    return;
-                }
+                let Some(key) = self.give(slab, slot, source, chunk) else { return };
+                let is_recent = self.is_this_boot;
+                let keeps_sums = self.keeps_sums;
+                let Some(held) = self.copy_in(slab, slot) else { return };
+                let held = held.get_or_insert(Held::nothing(key, chunk));
                 // Pieces of another boot make all of the chunk's doubtful, until all are logged
                 // again.
+                let pieces = sums.iter().fold(Pieces::NONE, |all, sum| all.union(Pieces(1 << sum.piece)));
                 let is_all = held.pieces.minus(pieces).is_empty();
                 held.is_recent = is_recent && (held.is_recent || is_all);
                 held.pieces = held.pieces.union(pieces);
@@ -593,9 +567,15 @@ impl Replay {
         }
     }
 
-    /// A slot and the copy in it, if there is such a slot.
-    fn place(&mut self, slab: u32, slot: u16) -> Option<(&mut Slab, &mut Option<Held>)> {
-        Some((self.slabs.get_mut(&slab)?, self.held.get_mut(&slab)?.get_mut(usize::from(slot))?))
+    /// Gives a slot to a chunk, unless another has it; returns the key of its source.
+    fn give(&mut self, slab: u32, slot: u16, source: u32, chunk: u64) -> Option<SourceKey> {
+        let key = self.sources.get(&source)?.key;
+        self.slabs.get_mut(&slab)?.give(slot, key, chunk).then_some(key)
+    }
+
+    /// The copy in a slot, if there is such a slot.
+    fn copy_in(&mut self, slab: u32, slot: u16) -> Option<&mut Option<Held>> {
+        self.held.get_mut(&slab)?.get_mut(usize::from(slot))
     }
 }
 
@@ -637,7 +617,50 @@ mod tests {
 
     /// The slab of a new chunk.
     fn place(level: &mut Level, chunk: u64) -> u32 {
-        level.place(&HashSet::from([KEY]), KEY, chunk, &|_| None, &mut Vec::new()).unwrap().0
+        try_place(level, chunk).unwrap().0
+    }
+
+    fn try_place(level: &mut Level, chunk: u64) -> Option<(u32, u16)> {
+        level.place(&HashSet::from([KEY]), &source(), chunk, &|_| None, &mut Vec::new())
+    }
+
+    fn source() -> FoundSource {
+        FoundSource { key: KEY, path: "/data".into(), bytes: 40 << 20, used_unix_s: 5 }
+    }
+
+    #[test]
+    fn a_slot_stays_that_of_its_chunk_published_or_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = level(directory.path());
+        let given: Vec<_> = (0..15).map(|chunk| try_place(&mut open, chunk).unwrap()).collect();
+        let sums = [PieceSum { piece: 0, start: 0, bytes: 9, crc: 7 }];
+        for (chunk, at) in (0..).zip(&given[..2]) {
+            assert!(open.log_copy(&source(), *at, chunk, &sums));
+        }
+        // A client of another daemon may read it, so that no other chunk may be written there.
+        open.drop_copy(given[0].0, given[0].1);
+        let check = |open: &mut Level, found: &[Found]| {
+            let found_at: Vec<_> = found.iter().map(|found| (found.slab, found.slot)).collect();
+            assert_eq!(found_at[..given.len()], given);
+            assert!(
+                found
+                    .iter()
+                    .zip(0..given.len() as u64)
+                    .all(|(found, chunk)| (found.key, found.chunk) == (KEY, chunk))
+            );
+            let published = found.iter().filter(|found| !found.pieces.is_empty());
+            assert!(published.map(|found| found.chunk).eq([1]));
+            let free = try_place(open, 100);
+            assert!(!free.is_some_and(|at| given.contains(&at)));
+        };
+        drop(open);
+        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        check(&mut open, &found);
+        // Also in a log that was written anew.
+        open.rewrite(1).unwrap();
+        drop(open);
+        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        check(&mut open, &found);
     }
 
     #[test]
@@ -646,7 +669,7 @@ mod tests {
         let mut open = level(directory.path());
         assert_eq!((place(&mut open, 0), place(&mut open, 1), place(&mut open, 2)), (0, 0, 1));
         assert!(open.reclaim(&|_| Some(0), &mut Vec::new()) && open.reclaim(&|_| Some(0), &mut Vec::new()));
-        open.rewrite(1, &BTreeMap::new(), &[]).unwrap();
+        open.rewrite(1).unwrap();
         drop(open);
         let mut open = level(directory.path());
         assert_eq!(place(&mut open, 3), 2);
@@ -670,32 +693,25 @@ mod tests {
     fn pieces_of_a_chunk_that_are_logged_one_by_one_make_one_copy() {
         let directory = tempfile::tempdir().unwrap();
         let mut open = level(directory.path());
-        let slab = place(&mut open, 7);
         let source = FoundSource { key: KEY, path: "/data".into(), bytes: 8 << 20, used_unix_s: 5 };
+        let group = HashSet::from([KEY]);
+        let at = open.place(&group, &source, 7, &|_| None, &mut Vec::new()).unwrap();
         let sum = |piece: u8, crc| PieceSum { piece, start: u32::from(piece) << 16, bytes: 9, crc };
         for sums in [vec![sum(3, 1)], vec![sum(0, 2), sum(4, 3)], vec![sum(3, 4)]] {
-            assert!(open.log_copy(&source, (slab, 0), 7, &sums));
+            assert!(open.log_copy(&source, at, 7, &sums));
         }
-        drop(open);
-        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
-        let [found] = found.as_slice() else { panic!("expected one copy") };
-        assert_eq!((found.slab, found.slot, found.chunk, found.is_recent), (slab, 0, 7, true));
-        assert_eq!(found.pieces, Pieces(0b1_1001));
-        let sums_in_log = |open: &Level| {
-            read_log(open.parts.directory.as_fd(), directory.path(), 1).unwrap().1.remove(0).sums
-        };
-        assert_eq!(sums_in_log(&open), [sum(0, 2), sum(3, 4), sum(4, 3)]);
+        let sums_in_log =
+            || read_log(File::open(directory.path()).unwrap().as_fd(), directory.path()).unwrap().1;
+        assert_eq!(sums_in_log()[0].sums, [sum(0, 2), sum(3, 4), sum(4, 3)]);
         // So many records that the log is rewritten.
         open.append(&vec![Record::Used { number: 0, unix_s: 9 }; DEAD_RECORDS as usize + 3]);
         drop(open);
-        let (mut open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
+        let (open, found) = try_level(directory.path(), slabs(directory.path())).unwrap();
         assert!(open.log.as_ref().unwrap().bytes() < DEAD_RECORDS);
-        assert_eq!((found[0].pieces, found[0].is_recent), (Pieces(0b1_1001), true));
-        assert_eq!(sums_in_log(&open), [sum(0, 2), sum(3, 4), sum(4, 3)]);
-        assert!(open.is_at((slab, 0), &KEY, 7));
-        open.drop_copy(slab, 0);
-        drop(open);
-        assert!(try_level(directory.path(), slabs(directory.path())).unwrap().1.is_empty());
+        let [found] = found.as_slice() else { panic!("expected one copy") };
+        assert_eq!((found.slab, found.slot, found.chunk, found.is_recent), (at.0, at.1, 7, true));
+        assert_eq!(found.pieces, Pieces(0b1_1001));
+        assert_eq!(sums_in_log()[0].sums, [sum(0, 2), sum(3, 4), sum(4, 3)]);
     }
 
     #[test]
@@ -716,7 +732,7 @@ mod tests {
 
     #[test]
     fn no_fault_of_a_call_gives_a_slot_twice_or_brings_back_a_deleted_copy() {
-        let source = FoundSource { key: KEY, path: "/data".into(), bytes: 40 << 20, used_unix_s: 5 };
+        let source = source();
         let sums = [PieceSum { piece: 0, start: 0, bytes: 9, crc: 7 }];
         let run = |fails_at: u64, fault: Option<Fault>| {
             let directory = tempfile::tempdir().unwrap();
@@ -728,7 +744,7 @@ mod tests {
             // Twice the quota: the first slabs are deleted.
             for chunk in 0..32 {
                 let mut gone = Vec::new();
-                let at = open.place(&HashSet::from([KEY]), KEY, chunk, &|_| Some(0), &mut gone);
+                let at = open.place(&HashSet::from([KEY]), &source, chunk, &|_| Some(0), &mut gone);
                 held.retain(|_, chunk| !gone.contains(&(KEY, *chunk)));
                 let Some(at) = at else { continue };
                 assert!(!held.contains_key(&at));
@@ -763,7 +779,7 @@ mod tests {
                 let rule = move |made| (made == call).then_some(Fault::Errno(errno));
                 let storage = FaultyLevel::new(slabs(directory.path())).with_rule(rule);
                 let mut open = try_level(directory.path(), Arc::new(storage)).unwrap().0;
-                let placed = open.place(&HashSet::from([KEY]), KEY, 0, &|_| None, &mut Vec::new());
+                let placed = try_place(&mut open, 0);
                 assert_eq!((placed, open.state), (None, state));
             }
         }

@@ -40,7 +40,9 @@ const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// # Errors
 /// The runtime directory cannot be used.
 pub fn socket_path() -> Result<SocketPath, TierError> {
-    Ok(SocketPath::new(&runtime_directory()?, &["forebay tiers"])?)
+    // Nodes may share the runtime directory.
+    let boot = format!("{:032x}", boot_id());
+    Ok(SocketPath::new(&runtime_directory()?, &["forebay tiers", &boot])?)
 }
 
 /// A running daemon.
@@ -303,7 +305,7 @@ impl Server {
         if let Some(known) = self.levels.get(&opened.identity) {
             let number = known.number;
             if !is_removed(&known.slabs) {
-                self.cache.set_quota(number, spec.bytes);
+                self.cache.set_limits(number, spec.bytes, spec.keep);
                 return Ok(number);
             }
             // Another directory has its inode number now.

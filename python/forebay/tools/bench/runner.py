@@ -289,6 +289,9 @@ class _Runner:
                 if self.emulation.cluster is not None:
                     self.emulation.cluster.clear()
                 raise
+            if where.tiers and self.emulation.cluster is not None:
+                # The daemons of tiers: the mounts go now.
+                self.emulation.cluster.clear()
             self._done += epochs * self._per_epoch
             return [_read(directory, rank) for rank in range(settings.ranks)]
 
