@@ -82,6 +82,7 @@ WITHOUT_CIRCLES = [
     "forebay-io",
     "forebay-lmdbio",
     "forebay-pfs",
+    "forebay-table",
     "forebay-tier",
     "forebay-plan",
     "forebay-py",
