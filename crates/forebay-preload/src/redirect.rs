@@ -268,3 +268,570 @@ impl<'a, K: Kernel> Redirect<'a, K> {
         Some(source)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+    use std::ffi::CString;
+    use std::sync::atomic::AtomicU64;
+
+    use forebay_table::{
+        CopyFile, CopyIdentity, Flags, Layout, Next, RecordState, Settings, SourcePrefix, TableWriter,
+        WORD_BYTES,
+    };
+
+    use super::*;
+    use crate::kernel::{FileStat, Result};
+
+    const SOURCE: &CStr = c"/data/a";
+    const COPY: &str = "/scratch/v1/files/0000000000000007";
+    /// The descriptor that the program's own open returned.
+    const FD: c_int = 3;
+    const SOURCE_DEVICE: u64 = 10;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    enum Call {
+        Stat,
+        StatPath,
+        Open,
+        Duplicate,
+        PathOf,
+    }
+
+    /// Files by path, open descriptors, and a call that fails.
+    #[derive(Default)]
+    struct FakeKernel {
+        files: RefCell<BTreeMap<String, FileStat>>,
+        open: RefCell<BTreeMap<c_int, (String, c_int)>>,
+        close_on_exec: Cell<bool>,
+        calls: RefCell<Vec<Call>>,
+        /// The call, which one of its kind, and its error.
+        fails: Cell<Option<(Call, usize, c_int)>>,
+    }
+
+    impl FakeKernel {
+        fn enter(&self, call: Call) -> Result<()> {
+            self.calls.borrow_mut().push(call);
+            let before = self.calls.borrow().iter().filter(|other| **other == call).count() - 1;
+            match self.fails.get() {
+                Some((failing, number, error)) if (failing, number) == (call, before) => Err(error),
+                _ => Ok(()),
+            }
+        }
+
+        fn opened(&self, fd: c_int) -> Option<String> {
+            self.open.borrow().get(&fd).map(|file| file.0.clone())
+        }
+    }
+
+    impl Kernel for FakeKernel {
+        fn stat(&self, fd: c_int) -> Result<FileStat> {
+            self.enter(Call::Stat)?;
+            let path = self.opened(fd).ok_or(libc::EBADF)?;
+            self.files.borrow().get(&path).copied().ok_or(libc::EIO)
+        }
+
+        fn stat_path(&self, path: &CStr) -> Result<FileStat> {
+            self.enter(Call::StatPath)?;
+            self.files.borrow().get(path.to_str().unwrap()).copied().ok_or(libc::ENOENT)
+        }
+
+        fn open(&self, path: &CStr, flags: c_int) -> Result<c_int> {
+            self.enter(Call::Open)?;
+            let path = path.to_str().unwrap().to_owned();
+            if !self.files.borrow().contains_key(&path) {
+                return Err(libc::ENOENT);
+            }
+            let mut open = self.open.borrow_mut();
+            let fd = (3..).find(|fd| !open.contains_key(fd)).unwrap();
+            open.insert(fd, (path, flags));
+            Ok(fd)
+        }
+
+        fn duplicate(&self, from: c_int, to: c_int, close_on_exec: bool) -> Result<()> {
+            self.enter(Call::Duplicate)?;
+            let file = self.open.borrow()[&from].clone();
+            self.open.borrow_mut().insert(to, file);
+            self.close_on_exec.set(close_on_exec);
+            Ok(())
+        }
+
+        fn close(&self, fd: c_int) {
+            assert!(self.open.borrow_mut().remove(&fd).is_some(), "descriptor {fd} is not open");
+        }
+
+        fn path_of(&self, fd: c_int, into: &mut [u8]) -> Result<usize> {
+            self.enter(Call::PathOf)?;
+            let path = self.opened(fd).ok_or(libc::ENOENT)?;
+            let length = path.len().min(into.len());
+            into[..length].copy_from_slice(&path.as_bytes()[..length]);
+            Ok(length)
+        }
+    }
+
+    fn source() -> SourceFile {
+        let identity = Identity {
+            device: SOURCE_DEVICE,
+            inode: 11,
+            bytes: 12,
+            modified_ns: 13_000_000_014,
+            changed_ns: -1,
+        };
+        SourceFile {
+            identity,
+            born_ns: Some(15),
+            mode: libc::S_IFREG | 0o444,
+            user: 16,
+            group: 17,
+            links: 18,
+            blocks: 19,
+            block_bytes: 20 * 512,
+        }
+    }
+
+    fn copy() -> Identity {
+        Identity { device: 21, inode: 22, bytes: 12, modified_ns: 23, changed_ns: 24 }
+    }
+
+    /// A table with one source that has a copy, and a kernel on which a program has just opened it.
+    struct Scene {
+        words: Vec<AtomicU64>,
+        layout: Layout,
+        kernel: FakeKernel,
+    }
+
+    impl Scene {
+        fn with(flags: Flags, change: impl FnOnce(&mut TableWriter<'_>, RecordId)) -> Self {
+            let layout = Layout::new(4, 4).unwrap();
+            let words: Vec<AtomicU64> = (0..layout.bytes() / WORD_BYTES).map(|_| AtomicU64::new(0)).collect();
+            let settings = Settings {
+                flags,
+                generation: 0,
+                levels: &[b"/scratch/v1"],
+                prefixes: &[SourcePrefix { device: SOURCE_DEVICE, path: b"/data" }],
+            };
+            let mut writer = TableWriter::create(&words, layout, &settings).unwrap();
+            let id = writer.add(&source(), Some(SOURCE.to_bytes())).unwrap();
+            change(&mut writer, id);
+            let kernel = FakeKernel::default();
+            let regular = |identity| FileStat { identity, is_regular: true };
+            kernel.files.borrow_mut().insert(SOURCE.to_str().unwrap().into(), regular(source().identity));
+            kernel.files.borrow_mut().insert(COPY.into(), regular(copy()));
+            kernel.open.borrow_mut().insert(FD, (SOURCE.to_str().unwrap().into(), 0));
+            Self { words, layout, kernel }
+        }
+
+        fn new() -> Self {
+            Self::with(Flags::default(), publish)
+        }
+
+        fn frozen() -> Self {
+            Self::with(Flags { frozen: true, check: false }, publish)
+        }
+
+        fn run<T>(&self, work: impl FnOnce(&Redirect<'_, FakeKernel>) -> T) -> T {
+            let table = Table::open(&self.words).unwrap();
+            let shared = self.shared();
+            work(&Redirect::new(&self.kernel, &table, &shared, 5))
+        }
+
+        fn shared(&self) -> SharedPart<'_> {
+            SharedPart::new(&self.words, self.layout).unwrap()
+        }
+
+        fn open(&self, flags: c_int, path: &CStr) -> core::result::Result<(), c_int> {
+            self.run(|redirect| redirect.opened(FD, flags, Some(path)))
+        }
+
+        fn total(&self, counter: Counter) -> u64 {
+            self.shared().total(counter)
+        }
+
+        /// The program reads the source, and nothing is left open.
+        fn assert_source(&self) {
+            assert_eq!(self.kernel.open.borrow().keys().collect::<Vec<_>>(), [&FD]);
+            assert_eq!(self.kernel.opened(FD).as_deref(), SOURCE.to_str().ok());
+            assert_eq!(self.total(Counter::Opened(0)), 0);
+        }
+
+        fn assert_copy(&self) {
+            assert_eq!(self.kernel.open.borrow().keys().collect::<Vec<_>>(), [&FD]);
+            assert_eq!(self.kernel.opened(FD).as_deref(), Some(COPY));
+            assert_eq!((self.total(Counter::Opened(0)), self.total(Counter::OpenedBytes(0))), (1, 12));
+        }
+
+        fn wished(&self) -> Option<String> {
+            match self.shared().wishes().read(0) {
+                Next::Wish(wish) => Some(String::from_utf8(wish.path().into()).unwrap()),
+                _ => None,
+            }
+        }
+    }
+
+    fn publish(writer: &mut TableWriter<'_>, id: RecordId) {
+        let identity = stat::as_copy(&copy());
+        writer.publish(id, &CopyFile { level: 0, number: 7, identity }).unwrap();
+    }
+
+    #[test]
+    fn an_open_for_reading_gets_the_copy_with_the_flags_of_the_program() {
+        for flags in
+            [0, libc::O_CLOEXEC, libc::O_NONBLOCK | libc::O_NOATIME, libc::O_NOFOLLOW | libc::O_NOCTTY]
+        {
+            let scene = Scene::new();
+            assert_eq!(scene.open(flags, SOURCE), Ok(()));
+            scene.assert_copy();
+            assert_eq!(scene.kernel.close_on_exec.get(), flags & libc::O_CLOEXEC != 0);
+            let opened = scene.kernel.open.borrow()[&FD].1;
+            assert_eq!(opened, (flags | libc::O_CLOEXEC) & !libc::O_NOCTTY);
+            // One `fstat` of the source, and nothing else of it.
+            assert_eq!(*scene.kernel.calls.borrow(), [Call::Stat, Call::Open, Call::Stat, Call::Duplicate]);
+        }
+    }
+
+    #[test]
+    fn a_failure_at_any_step_leaves_the_source_and_no_descriptor() {
+        for (call, number, reason) in [
+            (Call::Stat, 0, None),
+            (Call::Open, 0, Some(Counter::OpenFailed)),
+            (Call::Stat, 1, Some(Counter::OtherCopy)),
+            (Call::Duplicate, 0, Some(Counter::NumberFailed)),
+        ] {
+            for error in 1..134 {
+                let scene = Scene::new();
+                scene.kernel.fails.set(Some((call, number, error)));
+                assert_eq!(scene.open(0, SOURCE), Ok(()));
+                scene.assert_source();
+                if let Some(reason) = reason {
+                    assert_eq!(scene.total(reason), 1, "{call:?} {error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_source_whose_identity_differs_in_anything_is_left_and_wished_for() {
+        let changes: [fn(&mut Identity); 3] =
+            [|found| found.bytes += 1, |found| found.modified_ns += 1, |found| found.changed_ns -= 1];
+        for change in changes {
+            let scene = Scene::new();
+            change(&mut scene.kernel.files.borrow_mut().get_mut(SOURCE.to_str().unwrap()).unwrap().identity);
+            assert_eq!(scene.open(0, SOURCE), Ok(()));
+            scene.assert_source();
+            assert_eq!((scene.total(Counter::Changed), scene.total(Counter::Wishes)), (1, 1));
+            assert_eq!(scene.wished().as_deref(), SOURCE.to_str().ok());
+        }
+    }
+
+    #[test]
+    fn a_copy_whose_identity_differs_in_anything_is_not_served() {
+        let changes: [fn(&mut FileStat); 6] = [
+            |found| found.identity.device += 1,
+            |found| found.identity.inode += 1,
+            |found| found.identity.bytes -= 1,
+            |found| found.identity.modified_ns += 1,
+            |found| found.identity.changed_ns += 1,
+            |found| found.is_regular = false,
+        ];
+        for change in changes {
+            let scene = Scene::new();
+            change(scene.kernel.files.borrow_mut().get_mut(COPY).unwrap());
+            assert_eq!(scene.open(0, SOURCE), Ok(()));
+            scene.assert_source();
+            assert_eq!(scene.total(Counter::OtherCopy), 1);
+        }
+    }
+
+    #[test]
+    fn only_opens_that_just_read_a_file_are_redirected() {
+        use libc::{O_APPEND, O_CREAT, O_DIRECTORY, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY};
+        for (flags, expected) in [
+            (O_RDONLY, (true, false)),
+            (O_RDONLY | O_CREAT, (false, false)),
+            (O_RDONLY | O_TRUNC, (false, true)),
+            (O_RDONLY | O_PATH, (false, false)),
+            (O_RDONLY | O_DIRECTORY, (false, false)),
+            (O_WRONLY, (false, true)),
+            (O_RDWR, (false, true)),
+            (O_RDWR | O_PATH, (false, false)),
+            (O_WRONLY | O_APPEND | O_CREAT | O_TRUNC, (false, true)),
+            (O_RDWR | O_TMPFILE, (false, true)),
+            (3, (false, true)),
+        ] {
+            assert_eq!((reads(flags), writes(flags)), expected, "{flags:o}");
+            if !reads(flags) {
+                let scene = Scene::new();
+                assert_eq!(scene.open(flags, SOURCE), Ok(()));
+                scene.assert_source();
+                assert_eq!(scene.total(Counter::Writes), u64::from(writes(flags)));
+            }
+        }
+        let scene = Scene::new();
+        scene.kernel.files.borrow_mut().get_mut(SOURCE.to_str().unwrap()).unwrap().is_regular = false;
+        assert_eq!(scene.open(0, SOURCE), Ok(()));
+        scene.assert_source();
+    }
+
+    #[test]
+    fn a_record_that_is_not_served_is_counted_by_its_reason() {
+        type Change = fn(&mut TableWriter<'_>, RecordId);
+        let cases: [(Change, Counter, u64); 6] = [
+            (|_, _| {}, Counter::Copying, 0),
+            (|writer, id| writer.advance(id, RecordState::Refused), Counter::Refused, 0),
+            (|writer, id| writer.advance(id, RecordState::Stale), Counter::Stale, 1),
+            (|writer, id| writer.advance(id, RecordState::Gone), Counter::Unknown, 1),
+            (
+                |writer, id| {
+                    publish(writer, id);
+                    writer.set_level_state(0, LevelState::Out);
+                },
+                Counter::LevelOut,
+                0,
+            ),
+            (
+                |writer, id| {
+                    publish(writer, id);
+                    writer.advance(id, RecordState::Stale);
+                },
+                Counter::Stale,
+                1,
+            ),
+        ];
+        for (change, reason, wishes) in cases {
+            let scene = Scene::with(Flags::default(), change);
+            assert_eq!(scene.open(0, SOURCE), Ok(()));
+            scene.assert_source();
+            assert_eq!((scene.total(reason), scene.total(Counter::Wishes)), (1, wishes), "{reason:?}");
+        }
+        let scene = Scene::new();
+        assert_eq!(scene.open(libc::O_DIRECT, SOURCE), Ok(()));
+        scene.assert_source();
+        assert_eq!(scene.total(Counter::Direct), 1);
+    }
+
+    #[test]
+    fn a_retired_table_serves_nothing_but_translates() {
+        let scene = Scene::with(Flags { frozen: true, check: false }, |writer, id| {
+            publish(writer, id);
+        });
+        scene.run(|redirect| {
+            scene.words[3].store(1, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(redirect.opened(FD, 0, Some(SOURCE)), Ok(()));
+            scene.assert_source();
+            assert_eq!(redirect.open_frozen(SOURCE, 0), None);
+            assert!(redirect.is_copy_of(&copy()));
+        });
+        assert!(scene.kernel.calls.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_wish_names_the_path_of_a_source_and_of_nothing_else() {
+        let gone = |writer: &mut TableWriter<'_>, id| writer.advance(id, RecordState::Gone);
+        let long = format!("/data/{}", "x".repeat(470));
+        for (given, real, expected) in [
+            // As the program wrote it.
+            ("/data/../data/a", "/data/a", Some("/data/../data/a")),
+            // What the kernel says, where the program's path says nothing.
+            ("a", "/data/a", Some("/data/a")),
+            ("/link/a", "/data/a", Some("/data/a")),
+            ("/etc/a", "/etc/a", None),
+            ("a", "/database/a", None),
+            (long.as_str(), "/data/a", None),
+        ] {
+            let scene = Scene::with(Flags::default(), gone);
+            let found = scene.kernel.files.borrow()[SOURCE.to_str().unwrap()];
+            scene.kernel.files.borrow_mut().insert(real.into(), found);
+            scene.kernel.open.borrow_mut().insert(FD, (real.into(), 0));
+            assert_eq!(scene.open(0, &CString::new(given).unwrap()), Ok(()));
+            assert_eq!(scene.wished().as_deref(), expected, "{given}");
+            let lost = u64::from(given == long);
+            assert_eq!(scene.total(Counter::Wishes), u64::from(expected.is_some()));
+            assert_eq!(scene.total(Counter::LostWishes), lost);
+            assert_eq!(scene.total(Counter::Unknown), u64::from(expected.is_some()) + lost);
+        }
+        let scene = Scene::with(Flags::default(), gone);
+        scene.kernel.fails.set(Some((Call::PathOf, 0, libc::ENOENT)));
+        assert_eq!(scene.open(0, c"a"), Ok(()));
+        assert_eq!(scene.wished(), None);
+        // A file of another device costs no further call.
+        let scene = Scene::with(Flags::default(), gone);
+        scene.kernel.files.borrow_mut().get_mut(SOURCE.to_str().unwrap()).unwrap().identity.device += 1;
+        assert_eq!(scene.open(0, c"a"), Ok(()));
+        assert_eq!(*scene.kernel.calls.borrow(), [Call::Stat]);
+    }
+
+    #[test]
+    fn a_writer_marks_all_records_of_the_source() {
+        let scene = Scene::new();
+        scene.kernel.files.borrow_mut().get_mut(SOURCE.to_str().unwrap()).unwrap().identity.bytes = 0;
+        assert_eq!(scene.open(libc::O_RDWR | libc::O_TRUNC, SOURCE), Ok(()));
+        assert!(scene.shared().is_stale(RecordId(0)));
+        scene.kernel.files.borrow_mut().get_mut(SOURCE.to_str().unwrap()).unwrap().identity.bytes = 12;
+        assert_eq!(scene.open(0, SOURCE), Ok(()));
+        scene.assert_source();
+        assert_eq!((scene.total(Counter::Writes), scene.total(Counter::Stale)), (1, 1));
+
+        let scene = Scene::new();
+        scene.run(|redirect| redirect.changed(c"/missing"));
+        assert_eq!(scene.total(Counter::Writes), 0);
+        scene.run(|redirect| redirect.changed(SOURCE));
+        assert!(scene.shared().is_stale(RecordId(0)));
+        for error in [libc::EIO, libc::EBADF] {
+            let scene = Scene::new();
+            scene.kernel.fails.set(Some((Call::Stat, 0, error)));
+            assert_eq!(scene.open(libc::O_RDWR, SOURCE), Ok(()));
+            scene.assert_source();
+        }
+    }
+
+    #[test]
+    fn nobody_writes_into_a_copy() {
+        let scene = Scene::new();
+        scene.kernel.open.borrow_mut().insert(FD, (COPY.into(), 0));
+        assert_eq!(scene.open(libc::O_RDWR, c"/proc/self/fd/9"), Err(libc::EROFS));
+        assert!(scene.kernel.open.borrow().is_empty());
+        assert!(scene.shared().is_stale(RecordId(0)));
+        assert_eq!(scene.total(Counter::RefusedChanges), 1);
+
+        let scene = Scene::new();
+        assert!(!scene.run(|redirect| redirect.is_copy(FD)));
+        assert_eq!(scene.open(0, SOURCE), Ok(()));
+        assert!(scene.run(|redirect| redirect.is_copy(FD)));
+        assert!(!scene.run(|redirect| redirect.is_copy(99)));
+    }
+
+    #[test]
+    fn another_file_that_got_the_inode_of_a_removed_copy_may_be_written() {
+        let scene = Scene::new();
+        let found = scene.kernel.files.borrow_mut().remove(COPY).unwrap();
+        scene.kernel.files.borrow_mut().insert("/scratch/mine".into(), found);
+        scene.kernel.open.borrow_mut().insert(FD, ("/scratch/mine".into(), 0));
+        assert_eq!(scene.open(libc::O_RDWR, c"/scratch/mine"), Ok(()));
+        assert_eq!(scene.kernel.opened(FD).as_deref(), Some("/scratch/mine"));
+    }
+
+    fn stat_of(identity: &Identity, mode: u32) -> libc::stat {
+        // SAFETY: zeros are a `stat`.
+        let mut found: libc::stat = unsafe { core::mem::zeroed() };
+        let file = SourceFile { identity: *identity, mode, block_bytes: 4096, ..SourceFile::default() };
+        stat::show(&file, &mut found);
+        (found.st_atime, found.st_atime_nsec) = (77, 78);
+        found
+    }
+
+    #[test]
+    fn stat_shows_the_source_but_for_the_time_of_the_last_access() {
+        let scene = Scene::new();
+        let mut found = stat_of(&copy(), libc::S_IFREG | 0o400);
+        scene.run(|redirect| redirect.translate(&mut found));
+        assert_eq!(stat::identity(&found), source().identity);
+        let numbers =
+            (found.st_mode, found.st_uid, found.st_gid, found.st_nlink, found.st_blocks, found.st_blksize);
+        assert_eq!(numbers, (libc::S_IFREG | 0o444, 16, 17, 18, 19, 10240));
+        assert_eq!((found.st_mtime, found.st_mtime_nsec), (13, 14));
+        assert_eq!((found.st_ctime, found.st_ctime_nsec), (-1, 999_999_999));
+        assert_eq!((found.st_atime, found.st_atime_nsec), (77, 78));
+        assert_eq!(scene.total(Counter::Stats), 1);
+    }
+
+    #[test]
+    fn stat_of_another_file_is_left_alone() {
+        let changes: [fn(&mut Identity); 5] = [
+            |found| found.device += 1,
+            |found| found.inode += 1,
+            |found| found.bytes += 1,
+            |found| found.modified_ns += 1,
+            |found| found.changed_ns += 1,
+        ];
+        for change in changes {
+            let mut identity = copy();
+            change(&mut identity);
+            let scene = Scene::new();
+            let mut found = stat_of(&identity, libc::S_IFREG | 0o400);
+            scene.run(|redirect| redirect.translate(&mut found));
+            assert_eq!(stat::identity(&found), identity);
+            assert_eq!(scene.total(Counter::Stats), 0);
+        }
+        let scene = Scene::new();
+        let mut found = stat_of(&copy(), libc::S_IFDIR | 0o400);
+        scene.run(|redirect| redirect.translate(&mut found));
+        assert_eq!(stat::identity(&found), copy());
+    }
+
+    fn statx_of(identity: &Identity) -> libc::statx {
+        // SAFETY: zeros are a `statx`.
+        let mut found: libc::statx = unsafe { core::mem::zeroed() };
+        let mode = libc::S_IFREG | 0o400;
+        let file = SourceFile { identity: *identity, born_ns: Some(1), mode, ..SourceFile::default() };
+        found.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+        stat::show_in_statx(&file, &mut found);
+        found
+    }
+
+    #[test]
+    fn statx_shows_the_source_where_it_has_all_that_identifies_a_copy() {
+        let scene = Scene::new();
+        let mut found = statx_of(&copy());
+        scene.run(|redirect| redirect.translate_statx(&mut found));
+        assert_eq!(stat::identity_of_statx(&found), Some(source().identity));
+        let numbers = (found.stx_mode, found.stx_uid, found.stx_gid, found.stx_nlink, found.stx_blocks);
+        assert_eq!(numbers, (libc::S_IFREG as u16 | 0o444, 16, 17, 18, 19));
+        assert_eq!((found.stx_blksize, found.stx_btime.tv_nsec), (10240, 15));
+
+        let mut found = statx_of(&copy());
+        found.stx_mask &= !libc::STATX_MTIME;
+        scene.run(|redirect| redirect.translate_statx(&mut found));
+        assert_eq!(found.stx_ino, copy().inode);
+
+        let mut found = statx_of(&copy());
+        stat::show_in_statx(&SourceFile { born_ns: None, ..source() }, &mut found);
+        assert_eq!(found.stx_mask & libc::STATX_BTIME, 0);
+    }
+
+    #[test]
+    fn a_frozen_source_is_opened_and_described_without_a_call_to_it() {
+        let scene = Scene::frozen();
+        scene.kernel.open.borrow_mut().clear();
+        let opened = scene.run(|redirect| redirect.open_frozen(SOURCE, libc::O_CLOEXEC));
+        assert_eq!(opened, Some(FD));
+        scene.assert_copy();
+        assert_eq!(scene.kernel.open.borrow()[&FD].1, libc::O_CLOEXEC);
+        assert_eq!(*scene.kernel.calls.borrow(), [Call::Open, Call::Stat]);
+        assert_eq!(scene.run(|redirect| redirect.stat_frozen(SOURCE)), Some(source()));
+        for (path, flags) in
+            [(c"data/a", 0), (c"/data/b", 0), (SOURCE, libc::O_RDWR), (SOURCE, libc::O_DIRECT)]
+        {
+            assert_eq!(scene.run(|redirect| redirect.open_frozen(path, flags)), None, "{path:?}");
+        }
+        scene.run(|redirect| redirect.renamed(SOURCE));
+        assert!(scene.shared().is_stale(RecordId(0)));
+        assert_eq!(scene.run(|redirect| redirect.open_frozen(SOURCE, 0)), None);
+        assert_eq!(scene.run(|redirect| redirect.stat_frozen(SOURCE)), None);
+
+        let scene = Scene::new();
+        scene.run(|redirect| redirect.renamed(SOURCE));
+        assert!(
+            !scene.shared().is_stale(RecordId(0)),
+            "a source that is not frozen is opened by the program"
+        );
+        assert_eq!(scene.run(|redirect| redirect.open_frozen(SOURCE, 0)), None);
+    }
+
+    #[test]
+    fn a_frozen_source_whose_copy_fails_is_left_to_the_program() {
+        for call in [Call::Open, Call::Stat] {
+            let scene = Scene::frozen();
+            scene.kernel.fails.set(Some((call, 0, libc::EIO)));
+            assert_eq!(scene.run(|redirect| redirect.open_frozen(SOURCE, 0)), None);
+            scene.assert_source();
+        }
+    }
+
+    impl Redirect<'_, FakeKernel> {
+        fn is_copy_of(&self, identity: &Identity) -> bool {
+            let copy: CopyIdentity = stat::as_copy(identity);
+            self.table.records().source_of(&copy, identity.bytes).is_some()
+        }
+    }
+}
