@@ -344,7 +344,7 @@ mod tests {
                 return Err(libc::ENOENT);
             }
             let mut open = self.open.borrow_mut();
-            let fd = (3..).find(|fd| !open.contains_key(fd)).unwrap();
+            let fd = (3..c_int::MAX).find(|fd| !open.contains_key(fd)).unwrap();
             open.insert(fd, (path, flags));
             Ok(fd)
         }

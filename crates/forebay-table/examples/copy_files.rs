@@ -1,13 +1,13 @@
 //! Stands in for the daemon in tests: copies files to a level and makes their file table.
 //!
-//!     copy_files make TABLE LEVEL SOURCE [--frozen] [--without NAME]... [--refuse NAME]...
+//!     copy_files make TABLE LEVEL SOURCE [--frozen] [--wrong] [--without NAME]... [--refuse NAME]...
 //!     copy_files show TABLE
 //!
-//! `make` copies all regular files below SOURCE to LEVEL/files. `show` prints counters, one a line,
-//! and the paths of wishes. Neither leaves a process behind.
+//! `make` copies all regular files below SOURCE to LEVEL/files; wrong copies hold zeros. `show`
+//! prints counters, one a line, and the paths of wishes. Neither leaves a process behind.
 
 use std::error::Error;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -76,6 +76,7 @@ fn make(table: &Path, level: &Path, source: &Path, options: &[String]) -> Result
     let named = |option: &str, path: &Path| {
         options.windows(2).any(|pair| pair[0] == option && path.ends_with(&pair[1]))
     };
+    let wrong = options.iter().any(|option| option == "--wrong");
     let source = source.canonicalize()?;
     fs::create_dir_all(level.join("files"))?;
     let level = level.canonicalize()?;
@@ -103,8 +104,8 @@ fn make(table: &Path, level: &Path, source: &Path, options: &[String]) -> Result
             continue;
         }
         let copy = level.join("files").join(format!("{number:016x}"));
-        // Written, not cloned: the copy has an identity of its own.
-        std::io::copy(&mut File::open(path)?, &mut File::create(&copy)?)?;
+        let bytes = if wrong { vec![0; path.metadata()?.len() as usize] } else { fs::read(path)? };
+        fs::write(&copy, bytes)?;
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o400))?;
         let Identity { device, inode, modified_ns, changed_ns, .. } = identity(&copy.metadata()?);
         let identity = CopyIdentity { device, inode, modified_ns, changed_ns };
