@@ -133,12 +133,20 @@ impl<'a, K: Kernel> Redirect<'a, K> {
         }
         let is_source = |path: &[u8]| self.table.is_source_path(identity.device, path);
         let mut place = [0; MAX_PATH_BYTES + 1];
-        let given = path.map(CStr::to_bytes).filter(|path| path.first() == Some(&b'/') && is_source(path));
-        let path = given.or_else(|| {
-            let length = self.kernel.path_of(fd, &mut place).ok()?;
-            place.get(..length).filter(|path| is_source(path))
-        });
-        let Some(path) = path else { return };
+        let path = path.map(CStr::to_bytes).filter(|path| path.first() == Some(&b'/') && is_source(path));
+        let path = if let Some(path) = path {
+            path
+        } else {
+            // The kernel takes longer for the path than for the open: each file is asked once.
+            if self.shared.is_foreign(identity) {
+                return;
+            }
+            let Ok(length) = self.kernel.path_of(fd, &mut place) else { return };
+            let Some(path) = place.get(..length).filter(|path| is_source(path)) else {
+                return self.shared.remember_foreign(identity);
+            };
+            path
+        };
         self.count(reason);
         let written = self.shared.wishes().push(identity.device, identity.inode, identity.bytes, path);
         self.count(if written { Counter::Wishes } else { Counter::LostWishes });
@@ -654,6 +662,18 @@ mod tests {
         scene.kernel.fails.set(Some((Call::PathOf, 0, libc::ENOENT)));
         assert_eq!(scene.open(0, c"a"), Ok(()));
         assert_eq!(scene.wished(), None);
+        // A file that is no source is asked for its path once.
+        let scene = Scene::with(Flags::default(), gone);
+        let found = scene.kernel.files.borrow()[SOURCE.to_str().unwrap()];
+        scene.kernel.files.borrow_mut().insert("/etc/a".into(), found);
+        scene.kernel.open.borrow_mut().insert(FD, ("/etc/a".into(), 0));
+        for _ in 0..2 {
+            assert_eq!(scene.open(0, c"/etc/a"), Ok(()));
+        }
+        assert_eq!(*scene.kernel.calls.borrow(), [Call::Stat, Call::PathOf, Call::Stat]);
+        // A source that has an absolute path is wished for all the same.
+        assert_eq!(scene.open(0, SOURCE), Ok(()));
+        assert_eq!(scene.wished().as_deref(), SOURCE.to_str().ok());
         // A file of another device costs no further call.
         let scene = Scene::with(Flags::default(), gone);
         scene.kernel.files.borrow_mut().get_mut(SOURCE.to_str().unwrap()).unwrap().identity.device += 1;

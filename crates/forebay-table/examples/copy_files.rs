@@ -1,10 +1,13 @@
 //! Stands in for the daemon in tests: copies files to a level and makes their file table.
 //!
-//!     copy_files make TABLE LEVEL SOURCE [--frozen] [--wrong] [--without NAME]... [--refuse NAME]...
+//!     copy_files make TABLE LEVEL SOURCE [OPTION]...
 //!     copy_files show TABLE
 //!
 //! `make` copies all regular files below SOURCE to LEVEL/files; wrong copies hold zeros. `show`
 //! prints counters, one a line, and the paths of wishes. Neither leaves a process behind.
+//!
+//! Options: `--frozen`; `--wrong`; `--without NAME`, a file of which the table knows nothing;
+//! `--refuse NAME`, one that is not copied; `--fill NUMBER`, so many further records.
 
 use std::error::Error;
 use std::fs::{self, OpenOptions};
@@ -83,7 +86,10 @@ fn make(table: &Path, level: &Path, source: &Path, options: &[String]) -> Result
     let mut files = Vec::new();
     files_below(&source, &mut files)?;
     files.sort();
-    let layout = Layout::new(files.len() as u32 + SPARE_RECORDS, WISHES)?;
+    // Further records make look-ups as slow as in a large table.
+    let filling =
+        options.windows(2).find(|pair| pair[0] == "--fill").map_or(Ok(0), |pair| pair[1].parse())?;
+    let layout = Layout::new(files.len() as u32 + SPARE_RECORDS + filling, WISHES)?;
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(table)?;
     file.set_len(layout.bytes() as u64)?;
     let map = MmapRaw::map_raw(&file)?;
@@ -110,6 +116,12 @@ fn make(table: &Path, level: &Path, source: &Path, options: &[String]) -> Result
         let Identity { device, inode, modified_ns, changed_ns, .. } = identity(&copy.metadata()?);
         let identity = CopyIdentity { device, inode, modified_ns, changed_ns };
         writer.publish(record, &CopyFile { level: 0, number: number as u64, identity })?;
+    }
+    for inode in 0..u64::from(filling) {
+        let identity = Identity { device: u64::MAX, inode, ..Identity::default() };
+        let record = writer.add(&SourceFile { identity, ..SourceFile::default() }, None)?;
+        let identity = CopyIdentity { device: u64::MAX - 1, inode, ..CopyIdentity::default() };
+        writer.publish(record, &CopyFile { level: 0, number: u64::from(u32::MAX) + inode, identity })?;
     }
     Ok(())
 }

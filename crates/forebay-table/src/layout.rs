@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! part 1, written by the daemon      header, levels, prefixes, records, three indexes
-//! part 2, written by all processes   counters, stale marks, wish ring
+//! part 2, written by all processes   counters, stale marks, foreign files, wish ring
 //! ```
 //!
 //! All positions are counted in words of 8 bytes.
@@ -24,6 +24,8 @@ pub const MAX_LEVEL_PATH_BYTES: usize = 255;
 pub const MAX_PREFIX_PATH_BYTES: usize = 1015;
 /// Largest number of records.
 pub const MAX_CAPACITY: u32 = 1 << 28;
+/// Words that remember files which are no sources.
+const FOREIGN_WORDS: usize = 16384;
 /// Largest number of wishes in the ring.
 const MAX_WISHES: u32 = 1 << 20;
 
@@ -133,9 +135,15 @@ impl Layout {
         COUNTER_WORDS..COUNTER_WORDS + words.next_multiple_of(CACHE_LINE_WORDS)
     }
 
+    /// The memory of files that are no sources, in part 2.
+    pub(crate) fn foreign(self) -> Range<usize> {
+        let first = self.marks().end;
+        first..first + FOREIGN_WORDS
+    }
+
     /// The wish ring, in part 2.
     pub(crate) fn ring(self) -> Range<usize> {
-        let first = self.marks().end;
+        let first = self.foreign().end;
         first..first + ring_words(self.wishes)
     }
 }

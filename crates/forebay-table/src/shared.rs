@@ -1,12 +1,13 @@
-//! The part that all processes write: counters, stale marks and the wish ring.
+//! The part that all processes write: counters, stale marks, foreign files and the wish ring.
 //!
 //! Nobody trusts it: the daemon checks every wish, and a program only ever decides to read the
 //! source because of what stands here.
 
 use crate::bytes::WORD_BYTES;
 use crate::counter::{Counter, STRIPE_WORDS, STRIPES};
+use crate::hash::file_hash;
 use crate::layout::Layout;
-use crate::record::RecordId;
+use crate::record::{Identity, RecordId};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::wishes::WishRing;
 
@@ -15,6 +16,7 @@ use crate::wishes::WishRing;
 pub struct SharedPart<'a> {
     counters: &'a [AtomicU64],
     marks: &'a [AtomicU64],
+    foreign: &'a [AtomicU64],
     wishes: WishRing<'a>,
 }
 
@@ -26,6 +28,7 @@ impl<'a> SharedPart<'a> {
         Some(Self {
             counters: words.get(Layout::counters())?,
             marks: words.get(layout.marks())?,
+            foreign: words.get(layout.foreign())?,
             wishes: WishRing::new(words.get(layout.ring())?),
         })
     }
@@ -67,6 +70,28 @@ impl<'a> SharedPart<'a> {
             let set = (0..u64::BITS).filter(move |bit| bits & 1 << bit != 0);
             set.map(move |bit| RecordId(word as u32 * u64::BITS + bit))
         })
+    }
+
+    /// Whether somebody found that a file is no source: finding it out again takes long.
+    #[must_use]
+    pub fn is_foreign(&self, file: &Identity) -> bool {
+        let (word, key) = self.foreign_word(file);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) == key)
+    }
+
+    /// Remembers that a file is no source, until another one takes its place.
+    pub fn remember_foreign(&self, file: &Identity) {
+        let (word, key) = self.foreign_word(file);
+        if let Some(word) = word {
+            word.store(key, Ordering::Relaxed);
+        }
+    }
+
+    /// The place of a file, and what stands there for it. A file that was moved has another one.
+    fn foreign_word(&self, file: &Identity) -> (Option<&'a AtomicU64>, u64) {
+        let key = file_hash(file.device ^ file.changed_ns.cast_unsigned(), file.inode) | 1;
+        let place = (key >> u32::BITS).checked_rem(self.foreign.len() as u64);
+        (place.and_then(|place| self.foreign.get(place as usize)), key)
     }
 
     /// The ring of wishes.

@@ -168,6 +168,22 @@ fn wishes_come_in_order_and_the_oldest_are_lost() {
 }
 
 #[test]
+fn a_file_that_is_no_source_is_remembered_until_it_changes() {
+    let layout = Layout::new(1, 1).unwrap();
+    let words = memory(layout);
+    let shared = SharedPart::new(&words, layout).unwrap();
+    let file = source(1, 1).identity;
+    assert!(!shared.is_foreign(&file));
+    shared.remember_foreign(&file);
+    assert!(shared.is_foreign(&file));
+    for other in
+        [Identity { inode: 2, ..file }, Identity { device: 1, ..file }, Identity { changed_ns: 7, ..file }]
+    {
+        assert!(!shared.is_foreign(&other));
+    }
+}
+
+#[test]
 fn counters_of_all_stripes_add_up_and_share_no_place() {
     let layout = Layout::new(1, 1).unwrap();
     let words = memory(layout);
@@ -235,7 +251,7 @@ fn the_bytes_are_where_the_page_says() {
     let part_2 = 65536;
     assert_eq!(u64_at(part_2 + 512 + 13 * 8), 5);
     assert_eq!(file[part_2 + 8192 + 65 / 8], 1 << (65 % 8));
-    let ring = part_2 + 8192 + 64;
+    let ring = part_2 + 8192 + 64 + 131_072;
     assert_eq!(u64_at(ring), 1);
     let entry = ring + 64;
     assert_eq!([0, 8, 16, 24, 32].map(|at| u64_at(entry + at)), [2, 1, 2, 3, 7]);

@@ -57,6 +57,8 @@ pub fn read(bytes: &[u8]) -> Result<usize, TableError> {
         shared.count(3, Counter::Programs, 1);
         let _ = shared.total(Counter::Programs);
         let _ = shared.stale().take(100).count();
+        shared.remember_foreign(&Identity::default());
+        assert!(shared.is_foreign(&Identity::default()));
         let ring = shared.wishes();
         ring.push(1, 2, 3, b"/data/a");
         let mut ticket = 0;
