@@ -294,7 +294,10 @@ def test_a_frozen_source_is_not_asked(make_copies, source, tmp_path):
     place = tmp_path / "data"
     shutil.copytree(source, place)
     copies = make_copies(place, "--frozen")
-    program = STAT + f"p = '{place}/b.txt'; show(os.stat(p)); show(os.lstat(p)); print(open(p).read())"
+    program = (
+        STAT + f"p = '{place}/b.txt'; show(os.stat(p)); show(os.lstat(p)); print(open(p).read());"
+        "import subprocess; print(os.access(p, os.R_OK), subprocess.check_output(['stat', '-c', '%n %d %i %s %y %w', p]))"
+    )
     expected = run(python(program))
     assert copies.run(python(program)) == expected
     place.rename(tmp_path / "moved")
@@ -320,6 +323,32 @@ def test_a_static_program_is_unharmed(copies, tmp_path):
     )
     subprocess.run(["gcc", "-static", "-o", tmp_path / "static", program], check=True)
     assert copies.run([tmp_path / "static"], cwd=copies.source) == (b"line 0\nli", b"", 0)
+
+
+INVALID = """
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main() {
+    volatile long one = 1;
+    struct stat found;
+    const char *name = (const char *)one;
+    int results[] = {open(name, O_RDONLY), stat(name, &found), access(name, 0), truncate(name, 0), rename(name, name)};
+    for (int i = 0; i < 5; i++) printf("%d\\n", results[i]);
+    printf("%d\\n", errno);
+    return 0;
+}
+"""
+
+
+def test_an_address_that_is_none_is_an_error_of_the_call(copies, tmp_path):
+    (tmp_path / "c.c").write_text(INVALID)
+    subprocess.run(["gcc", "-w", "-o", tmp_path / "c", tmp_path / "c.c"], check=True)
+    expected = run([tmp_path / "c"])
+    assert expected[2] == 0
+    assert copies.run([tmp_path / "c"]) == expected
 
 
 CANCELLED = """

@@ -42,6 +42,13 @@ pub fn redirect() -> Option<Redirect<'static, Linux>> {
     Some(Redirect::new(&LINUX, &mapped.table, &mapped.shared, mapped.process))
 }
 
+/// The table, if its sources are frozen. Only then paths are looked at before libc has seen them: a
+/// program may hand over anything, and get EFAULT for it.
+#[inline]
+pub fn frozen() -> Option<Redirect<'static, Linux>> {
+    redirect().filter(Redirect::is_frozen)
+}
+
 /// Maps the table that the environment names. Runs once, before the program has threads.
 pub fn begin(environment: *const *const c_char) {
     let Some(path) = table_path(environment) else { return };

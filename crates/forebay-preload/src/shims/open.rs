@@ -21,6 +21,8 @@ pub fn opened(fd: c_int, name: *const c_char, flags: c_int) -> c_int {
     match errno::kept(|| redirect.opened(fd, flags, path(name))) {
         Ok(()) => fd,
         Err(error) => {
+            // SAFETY: the program has not seen the descriptor.
+            unsafe { libc::close(fd) };
             errno::set(error);
             -1
         }
@@ -29,7 +31,7 @@ pub fn opened(fd: c_int, name: *const c_char, flags: c_int) -> c_int {
 
 /// The copy of a frozen source, opened in its place.
 fn frozen(name: *const c_char, flags: c_int) -> Option<c_int> {
-    let redirect = mapped::redirect()?;
+    let redirect = mapped::frozen()?;
     errno::kept(|| redirect.open_frozen(path(name)?, flags))
 }
 

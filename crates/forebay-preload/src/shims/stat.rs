@@ -22,7 +22,7 @@ fn translated(result: c_int, found: *mut Stat) -> c_int {
 
 /// Fills the `stat` of a frozen source, which nobody asks.
 fn frozen(name: *const c_char, found: *mut Stat) -> Option<c_int> {
-    let source = mapped::redirect()?.stat_frozen(path(name)?)?;
+    let source = mapped::frozen()?.stat_frozen(path(name)?)?;
     // SAFETY: the program hands over the place of a `stat`, which is valid as zeros.
     let found = unsafe {
         found.write_bytes(0, 1);
@@ -99,6 +99,20 @@ at_shim!(fstatat64());
 at_shim!(__fxstatat(version: c_int));
 at_shim!(__fxstatat64(version: c_int));
 
+/// Fills the `statx` of a frozen source, which nobody asks.
+fn frozen_statx(name: *const c_char, found: *mut Statx) -> Option<c_int> {
+    let source = mapped::frozen()?.stat_frozen(path(name)?)?;
+    // SAFETY: the program hands over the place of a `statx`, which is valid as zeros.
+    let found = unsafe {
+        found.write_bytes(0, 1);
+        &mut *found
+    };
+    found.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    crate::stat::show_in_statx(&source, found);
+    found.stx_atime = found.stx_mtime;
+    Some(0)
+}
+
 #[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub unsafe extern "C" fn statx(
     directory: c_int,
@@ -107,8 +121,42 @@ pub unsafe extern "C" fn statx(
     mask: c_uint,
     found: *mut Statx,
 ) -> c_int {
+    if let Some(result) = frozen_statx(name, found) {
+        return result;
+    }
     let result = libc_call!(statx(
         directory => c_int, name => *const c_char, flags => c_int, mask => c_uint, found => *mut Statx
     ) -> c_int);
     errno::kept(|| translated_statx(result, found))
+}
+
+/// Whether a frozen source can be read is known: the daemon has read it as this user.
+fn frozen_access(name: *const c_char, mode: c_int) -> bool {
+    let Some(redirect) = mapped::frozen().filter(|_| mode & (libc::W_OK | libc::X_OK) == 0) else {
+        return false;
+    };
+    path(name).is_some_and(|name| redirect.stat_frozen(name).is_some())
+}
+
+#[cfg_attr(panic = "abort", unsafe(no_mangle))]
+pub unsafe extern "C" fn access(name: *const c_char, mode: c_int) -> c_int {
+    if frozen_access(name, mode) {
+        return 0;
+    }
+    libc_call!(access(name => *const c_char, mode => c_int) -> c_int)
+}
+
+#[cfg_attr(panic = "abort", unsafe(no_mangle))]
+pub unsafe extern "C" fn faccessat(
+    directory: c_int,
+    name: *const c_char,
+    mode: c_int,
+    flags: c_int,
+) -> c_int {
+    if frozen_access(name, mode) {
+        return 0;
+    }
+    libc_call!(faccessat(
+        directory => c_int, name => *const c_char, mode => c_int, flags => c_int
+    ) -> c_int)
 }

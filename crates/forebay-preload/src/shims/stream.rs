@@ -6,7 +6,7 @@ use libc::FILE;
 
 use crate::errno;
 use crate::libc_functions::libc_call;
-use crate::shims::open::opened;
+use crate::mapped;
 use crate::shims::path;
 
 /// The flags of a mode, as far as they decide what an open may do.
@@ -24,18 +24,21 @@ fn flags_of(mode: &CStr) -> c_int {
 
 /// After a successful `fopen`; returns what the program gets.
 fn opened_stream(stream: *mut FILE, name: *const c_char, mode: *const c_char) -> *mut FILE {
-    let Some(mode) = path(mode).filter(|_| !stream.is_null() && !name.is_null()) else { return stream };
-    // SAFETY: libc has just opened the stream.
-    let fd = errno::kept(|| unsafe { libc::fileno(stream) });
-    let before = errno::get();
-    if fd < 0 || opened(fd, name, flags_of(mode)) >= 0 {
+    if stream.is_null() {
         return stream;
     }
-    // The descriptor is closed; the stream goes after it, with the error of the open.
-    let error = errno::get();
-    // SAFETY: nobody else has the stream.
+    let (Some(redirect), Some(name), Some(mode)) = (mapped::redirect(), path(name), path(mode)) else {
+        return stream;
+    };
+    let opened = errno::kept(|| {
+        // SAFETY: libc has just opened the stream.
+        let fd = unsafe { libc::fileno(stream) };
+        if fd < 0 { Ok(()) } else { redirect.opened(fd, flags_of(mode), Some(name)) }
+    });
+    let Err(error) = opened else { return stream };
+    // SAFETY: the program has not seen the stream.
     unsafe { libc::fclose(stream) };
-    errno::set(if error == 0 { before } else { error });
+    errno::set(error);
     core::ptr::null_mut()
 }
 
