@@ -325,6 +325,22 @@ def test_a_static_program_is_unharmed(copies, tmp_path):
     assert copies.run([tmp_path / "static"], cwd=copies.source) == (b"line 0\nli", b"", 0)
 
 
+def test_a_program_goes_on_with_the_table_that_replaces_its_own(make_copies, source):
+    old, new = make_copies(source), make_copies(source)
+    program = STAT + (
+        "import subprocess\nf = open('a.bin', 'rb'); show(os.fstat(f.fileno()))\n"
+        f"subprocess.run(['{old.preload.copy_files}', 'replace', '{old.table}', '{new.table}'], env={{}})\n"
+        "g = open('b.txt'); print(os.readlink('/proc/self/fd/%d' % g.fileno()))\n"
+        "for h in (f, g): show(os.fstat(h.fileno()))\nprint(os.path.sameopenfile(f.fileno(), os.open('a.bin', 0)))"
+    )
+    output, errors, _ = old.run(python(program), cwd=source)
+    before, place, first, second, same = output.decode().splitlines()
+    assert place.startswith(str(new.level))
+    assert (first, same, errors) == (before, "True", b"")
+    found = (source / "b.txt").stat()
+    assert second.split()[1:3] == [str(found.st_ino), str(found.st_dev)]
+
+
 INVALID = """
 #include <errno.h>
 #include <fcntl.h>

@@ -223,24 +223,25 @@ impl<'a, K: Kernel> Redirect<'a, K> {
         self.table.records().source_of(&stat::as_copy(identity), identity.bytes)
     }
 
-    /// Shows the source in a result of `stat` that shows its copy.
-    pub fn translate(&self, found: &mut libc::stat) {
-        if !stat::is_regular(found.st_mode) {
-            return;
-        }
-        if let Some(source) = self.source_of(&stat::identity(found)) {
-            stat::show(&source, found);
+    /// Shows the source in a result of `stat`, if that shows a copy of this table.
+    pub fn translate(&self, found: &mut libc::stat) -> bool {
+        let source =
+            stat::is_regular(found.st_mode).then(|| self.source_of(&stat::identity(found))).flatten();
+        if let Some(source) = &source {
+            stat::show(source, found);
             self.count(Counter::Stats);
         }
+        source.is_some()
     }
 
     /// The same for `statx`.
-    pub fn translate_statx(&self, found: &mut libc::statx) {
-        let Some(identity) = stat::identity_of_statx(found) else { return };
-        if let Some(source) = self.source_of(&identity) {
-            stat::show_in_statx(&source, found);
+    pub fn translate_statx(&self, found: &mut libc::statx) -> bool {
+        let source = stat::identity_of_statx(found).and_then(|identity| self.source_of(&identity));
+        if let Some(source) = &source {
+            stat::show_in_statx(source, found);
             self.count(Counter::Stats);
         }
+        source.is_some()
     }
 
     /// Whether the sources do not change.
@@ -629,7 +630,7 @@ mod tests {
             publish(writer, id);
         });
         scene.run(|redirect| {
-            scene.words[3].store(1, std::sync::atomic::Ordering::Relaxed);
+            scene.words[3].store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
             assert_eq!(redirect.opened(FD, 0, Some(SOURCE)), Ok(()));
             scene.assert_source();
             assert_eq!(redirect.open_frozen(SOURCE, 0), None);

@@ -2,9 +2,11 @@
 //!
 //!     copy_files make TABLE LEVEL SOURCE [OPTION]...
 //!     copy_files show TABLE
+//!     copy_files replace TABLE NEW
 //!
 //! `make` copies all regular files below SOURCE to LEVEL/files; wrong copies hold zeros. `show`
-//! prints counters, one a line, and the paths of wishes. Neither leaves a process behind.
+//! prints counters, one a line, and the paths of wishes. `replace` puts a new table in the place of
+//! another one, which it retires. None of them leaves a process behind.
 //!
 //! Options: `--frozen`; `--wrong`; `--without NAME`, a file of which the table knows nothing;
 //! `--refuse NAME`, one that is not copied; `--fill NUMBER`, so many further records.
@@ -15,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::slice;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_table::{
     CopyFile, CopyIdentity, Counter, Flags, Identity, Layout, MAX_LEVELS, Next, RecordState, Settings,
@@ -152,6 +154,14 @@ fn show(table: &Path) -> Result<()> {
     }
 }
 
+fn replace(table: &Path, new: &Path) -> Result<()> {
+    const GENERATION_WORD: usize = 3;
+    let old = OpenOptions::new().read(true).write(true).open(table)?;
+    fs::rename(new, table)?;
+    words(&MmapRaw::map_raw(&old)?)[GENERATION_WORD].store(u64::MAX, Ordering::Release);
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -159,6 +169,7 @@ fn main() -> Result<()> {
             make(Path::new(table), Path::new(level), Path::new(source), &arguments[4..])
         }
         ["show", table] => show(Path::new(table)),
-        _ => Err("expected: make TABLE LEVEL SOURCE [OPTION]... or show TABLE".into()),
+        ["replace", table, new] => replace(Path::new(table), Path::new(new)),
+        _ => Err("expected: make TABLE LEVEL SOURCE [OPTION]..., show TABLE or replace TABLE NEW".into()),
     }
 }

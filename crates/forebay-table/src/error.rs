@@ -21,6 +21,8 @@ pub enum TableError {
         /// The version of the table.
         found: u32,
     },
+    /// The daemon does not maintain the table any more.
+    Retired,
     /// A field of the header contradicts the others, or exceeds its limit.
     Header {
         /// The field.
@@ -59,6 +61,7 @@ impl fmt::Display for TableError {
             Self::Version { expected, found } => {
                 write!(formatter, "file table: unknown version (expected {expected}, found {found})")
             }
+            Self::Retired => write!(formatter, "file table: retired"),
             Self::Header { field, found } => write!(formatter, "file table: invalid {field} (found {found})"),
             Self::Full => write!(formatter, "file table: all records are taken"),
             Self::TooLarge { field, found } => {

@@ -5,7 +5,7 @@ use crate::error::TableError;
 use crate::layout::{
     BYTES_WORD, CAPACITY_WORD, GENERATION_WORD, LEVEL_PATH_WORD, LEVELS_WORD, Layout, MAGIC, MAGIC_WORD,
     MAX_LEVEL_PATH_BYTES, MAX_PREFIX_PATH_BYTES, MAX_PREFIXES, PART_1_BYTES_WORD, PREFIX_PATH_WORD,
-    PREFIXES_WORD, RECORDS_WORD, VERSION, VERSION_WORD, WISHES_WORD,
+    PREFIXES_WORD, RECORDS_WORD, RETIRED, VERSION, VERSION_WORD, WISHES_WORD,
 };
 use crate::record::MAX_LEVELS;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,8 @@ pub struct SourcePrefix<'a> {
 pub struct Settings<'a> {
     /// How it is used.
     pub flags: Flags,
-    /// Number of this table among those that the daemon has made.
+    /// Number of this table among those that the daemon has made; the largest number stands for a
+    /// table that is retired.
     pub generation: u64,
     /// Directories of the levels.
     pub levels: &'a [&'a [u8]],
@@ -111,6 +112,9 @@ impl<'a> Header<'a> {
         if load(VERSION_WORD) as u32 != VERSION {
             return Err(TableError::Version { expected: VERSION, found: load(VERSION_WORD) as u32 });
         }
+        if load(GENERATION_WORD) == RETIRED {
+            return Err(TableError::Retired);
+        }
         let number = |field, word| {
             u32::try_from(load(word)).map_err(|_| TableError::Header { field, found: load(word) })
         };
@@ -140,8 +144,8 @@ impl<'a> Header<'a> {
         self.0[GENERATION_WORD].load(Ordering::Acquire)
     }
 
-    pub fn set_generation(&self, generation: u64) {
-        self.0[GENERATION_WORD].store(generation, Ordering::Release);
+    pub fn retire(&self) {
+        self.0[GENERATION_WORD].store(RETIRED, Ordering::Release);
     }
 
     /// How many records are taken.

@@ -32,6 +32,9 @@ const MAX_WISHES: u32 = 1 << 20;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FBFTABLE");
 pub const VERSION: u32 = 1;
 
+/// The generation of a table that is not maintained any more.
+pub const RETIRED: u64 = u64::MAX;
+
 pub const MAGIC_WORD: usize = 0;
 /// Version (low half) and flags.
 pub const VERSION_WORD: usize = 1;

@@ -99,9 +99,10 @@ impl<'a> TableWriter<'a> {
         self.header.set_level_state(level, state);
     }
 
-    /// Ends the use of this table: programs that have mapped it open nothing more from it.
+    /// Ends the use of this table: programs that have mapped it map the next one, which should be
+    /// in its place by now.
     pub fn retire(&mut self) {
-        self.header.set_generation(self.header.generation().wrapping_add(1));
+        self.header.retire();
     }
 }
 

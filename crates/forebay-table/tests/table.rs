@@ -91,6 +91,7 @@ fn a_table_says_what_was_written_into_it() {
     assert!(table.is_current());
     writer.retire();
     assert!(!table.is_current());
+    assert_eq!(Table::open(&words).err(), Some(TableError::Retired));
 }
 
 #[test]

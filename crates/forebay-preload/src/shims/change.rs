@@ -13,7 +13,7 @@ use crate::shims::path;
 /// After a change by path: the copy is not served any more.
 fn changed(result: c_int, name: *const c_char) -> c_int {
     if result == 0
-        && let (Some(redirect), Some(name)) = (mapped::redirect(), path(name))
+        && let (Some(redirect), Some(name)) = (mapped::newest(), path(name))
     {
         redirect.changed(name);
     }
@@ -23,7 +23,7 @@ fn changed(result: c_int, name: *const c_char) -> c_int {
 /// After a path was made to name something else.
 fn renamed(result: c_int, names: &[*const c_char]) -> c_int {
     if result == 0
-        && let Some(redirect) = mapped::redirect()
+        && let Some(redirect) = mapped::newest()
     {
         names.iter().filter_map(|name| path(*name)).for_each(|name| redirect.renamed(name));
     }
@@ -32,7 +32,7 @@ fn renamed(result: c_int, names: &[*const c_char]) -> c_int {
 
 /// Whether a descriptor is one of a copy, which the program must not change: it means the source.
 fn is_copy(fd: c_int) -> bool {
-    mapped::redirect().is_some_and(|redirect| errno::kept(|| redirect.is_copy(fd)))
+    mapped::all().any(|redirect| redirect.is_copy(fd))
 }
 
 fn refused() -> c_int {

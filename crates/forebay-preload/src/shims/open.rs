@@ -17,7 +17,7 @@ pub fn opened(fd: c_int, name: *const c_char, flags: c_int) -> c_int {
     if fd < 0 {
         return fd;
     }
-    let Some(redirect) = mapped::redirect() else { return fd };
+    let Some(redirect) = mapped::newest() else { return fd };
     match errno::kept(|| redirect.opened(fd, flags, path(name))) {
         Ok(()) => fd,
         Err(error) => {

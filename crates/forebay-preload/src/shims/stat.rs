@@ -11,11 +11,10 @@ use crate::shims::path;
 
 /// After a `stat`: shows the source in place of its copy.
 fn translated(result: c_int, found: *mut Stat) -> c_int {
-    if result == 0
-        && let Some(redirect) = mapped::redirect()
-    {
+    if result == 0 {
         // SAFETY: libc has filled what the program handed over.
-        redirect.translate(unsafe { &mut *found });
+        let found = unsafe { &mut *found };
+        mapped::all().any(|redirect| redirect.translate(found));
     }
     result
 }
@@ -35,11 +34,10 @@ fn frozen(name: *const c_char, found: *mut Stat) -> Option<c_int> {
 
 /// Shows the source in a result of `statx`.
 pub fn translated_statx(result: c_int, found: *mut Statx) -> c_int {
-    if result == 0
-        && let Some(redirect) = mapped::redirect()
-    {
+    if result == 0 {
         // SAFETY: the kernel has filled what the program handed over.
-        redirect.translate_statx(unsafe { &mut *found });
+        let found = unsafe { &mut *found };
+        mapped::all().any(|redirect| redirect.translate_statx(found));
     }
     result
 }

@@ -27,7 +27,7 @@ fn opened_stream(stream: *mut FILE, name: *const c_char, mode: *const c_char) ->
     if stream.is_null() {
         return stream;
     }
-    let (Some(redirect), Some(name), Some(mode)) = (mapped::redirect(), path(name), path(mode)) else {
+    let (Some(redirect), Some(name), Some(mode)) = (mapped::newest(), path(name), path(mode)) else {
         return stream;
     };
     let opened = errno::kept(|| {
