@@ -17,7 +17,7 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 def cargo(*arguments):
     """Build something; the environment of the tests does not matter to cargo."""
-    command = ["cargo", "build", "--quiet", "--offline", *arguments]
+    command = ["cargo", "build", "--quiet", *arguments]
     subprocess.run(command, cwd=ROOT, check=True, timeout=600)
 
 

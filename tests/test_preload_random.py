@@ -23,6 +23,8 @@ PROGRAMS = 2_000 if LONG else 44
 SIZES = [0, 1, 511, 4_095, 4_096, 4_097, 10_000, 16_384, 70_001, 200_000]
 THREADS = 3
 PRIVATE_FILES = 24
+# A watchdog, as everywhere: ten million operations take some minutes.
+TIMEOUT_S = 7200 if LONG else 600
 # How many smaller programs are tried when one differs.
 SHRINKS = 200
 
@@ -111,6 +113,7 @@ def generate(preload, seed, operations=OPERATIONS):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 def test_random_operations_have_the_same_results(pair, preload):
     for seed in range(1, PROGRAMS + 1):
         program = generate(preload, seed)
