@@ -183,6 +183,8 @@ struct Runner {
     root: String,
     initials: Arc<Initials>,
     slots: [Option<Slot>; SLOTS],
+    /// Files that were opened for writing: whoever opens them later reads the source in both runs.
+    written: Vec<(u64, u64)>,
     /// Files that a parent reads.
     read_by_parents: Vec<(u64, u64)>,
     buffer: Buffer,
@@ -261,6 +263,28 @@ impl Runner {
             unsafe { libc::close(old.fd) };
         }
         if self.alone { format!("{fd} {}", self.show(&found)) } else { self.show(&found) }
+    }
+
+    /// Keeps what was opened by its path for reading.
+    fn keep_reader(&mut self, slot: u64, fd: c_int) -> String {
+        let result = self.keep(slot, fd, true);
+        if fd >= 0
+            && let Some(slot) = &mut self.slots[slot as usize % SLOTS]
+        {
+            slot.reader = !self.written.contains(&slot.file);
+        }
+        result
+    }
+
+    /// Keeps what was opened for writing.
+    fn keep_writer(&mut self, slot: u64, fd: c_int) -> String {
+        let result = self.keep(slot, fd, false);
+        if fd >= 0
+            && let Some(slot) = self.slots[slot as usize % SLOTS]
+        {
+            self.written.push(slot.file);
+        }
+        result
     }
 
     /// A `stat` without what differs between two trees.
@@ -397,7 +421,7 @@ impl Runner {
                     } else {
                         libc::open64(path.as_ptr(), flags)
                     };
-                    self.keep(a, opened, true)
+                    self.keep_reader(a, opened)
                 }
                 "open_private" => {
                     let path = self.path(number, form, true);
@@ -409,7 +433,7 @@ impl Runner {
                         other => writes[other as usize % 3],
                     };
                     let opened = libc::open(path.as_ptr(), flags, 0o640);
-                    self.keep(a, opened, false)
+                    self.keep_writer(a, opened)
                 }
                 "openat" => {
                     let directory = libc::open(c"shared".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY);
@@ -421,14 +445,14 @@ impl Runner {
                     let error = errno();
                     libc::close(directory);
                     set_errno(error);
-                    let result = self.keep(a, opened, true);
+                    let result = self.keep_reader(a, opened);
                     result.split_once(' ').map_or(String::new(), |(_, rest)| rest.to_owned())
                 }
                 "open_raw" => {
                     let path = self.path(number, form, false);
                     let number = libc::SYS_openat;
                     let opened = libc::syscall(number, libc::AT_FDCWD, path.as_ptr(), Self::flags(b), 0);
-                    self.keep(a, opened as c_int, true)
+                    self.keep_reader(a, opened as c_int)
                 }
                 "open_missing" => {
                     let names = ["missing", "shared/s0/x", "", "shared", "loop", "private0/../nothing/s1"];
@@ -634,6 +658,7 @@ fn run(tree: &str, program: &str, digest: bool) {
                         root,
                         initials,
                         slots: [None; SLOTS],
+                        written: Vec::new(),
                         read_by_parents: Vec::new(),
                         buffer,
                         log: Vec::new(),
