@@ -341,6 +341,39 @@ def test_a_program_goes_on_with_the_table_that_replaces_its_own(make_copies, sou
     assert second.split()[1:3] == [str(found.st_ino), str(found.st_dev)]
 
 
+OTHER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int open(const char *name, int flags, ...) {
+    return ((int (*)(const char *, int, int))dlsym(RTLD_NEXT, "open"))(name, flags, 0);
+}
+__attribute__((constructor)) static void begin(void) {
+    char bytes[6] = {0};
+    int file = open("b.txt", O_RDONLY);
+    if (read(file, bytes, 5) == 5) fprintf(stderr, "%s\\n", bytes);
+    close(file);
+}
+"""
+
+
+@pytest.mark.parametrize("first", ["ours", "other"])
+def test_another_preloaded_library_works_in_either_order(first, copies, tmp_path):
+    (tmp_path / "other.c").write_text(OTHER)
+    other = tmp_path / "other.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", other, tmp_path / "other.c"], check=True)
+    names = [str(copies.preload.library), str(other)]
+    together = ":".join(names if first == "ours" else reversed(names))
+    command = ["cat", "b.txt", "a.bin"]
+    expected = run(command, cwd=copies.source, env={**os.environ, "LD_PRELOAD": str(other)})
+    assert expected[1] == b"line \n"
+    assert copies.run(command, cwd=copies.source, env={"LD_PRELOAD": together}) == expected
+    # Two files of the program, and that of the other library's constructor.
+    assert copies.counters()[0]["opened"] == 3
+
+
 INVALID = """
 #include <errno.h>
 #include <fcntl.h>
