@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
 import shutil
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -42,8 +44,9 @@ def source(tmp_path_factory):
         for number in range(500):
             write.put(b"%08d" % number, random_bytes(100))
     (directory / "base.lmdb-lock").unlink()
-    with subprocess.Popen(["sqlite3", directory / "base.sqlite"], stdin=subprocess.PIPE) as shell:
-        shell.communicate(b"create table t(a, b); insert into t values (1, 'x'), (2, 'y');")
+    with contextlib.closing(sqlite3.connect(directory / "base.sqlite")) as base, base:
+        base.execute("create table t(a, b)")
+        base.execute("insert into t values (1, 'x'), (2, 'y')")
     (directory / "link").symlink_to("a.bin")
     os.link(directory / "below" / "c.bin", directory / "hard")
     return directory
@@ -212,7 +215,7 @@ def test_a_source_that_changed_is_read_itself_and_wished_for(make_copies, tmp_pa
         (source / name).write_bytes(b"old")
     copies = make_copies(source, "--without", "c")
     (source / "a").write_bytes(b"new and longer")
-    os.utime(source / "b")
+    os.utime(source / "b", ns=(0, 0))
     program = (
         "import os; os.chdir('data'); print([open(p, 'rb').read() for p in ('a', 'b', os.getcwd() + '/c')])"
     )
