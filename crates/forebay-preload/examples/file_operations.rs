@@ -258,7 +258,10 @@ impl Runner {
         };
         set_errno(before);
         let place = &mut self.slots[slot as usize % SLOTS];
-        if let Some(old) = place.replace(Slot { fd, file: (found.st_dev, found.st_ino), reader }) {
+        let file = (found.st_dev, found.st_ino);
+        // A file that the program made has no copy, and its inode may be used again.
+        let reader = reader && self.initials.contains_key(&file);
+        if let Some(old) = place.replace(Slot { fd, file, reader }) {
             // SAFETY: the descriptor is in no slot any more.
             unsafe { libc::close(old.fd) };
         }
@@ -271,7 +274,7 @@ impl Runner {
         if fd >= 0
             && let Some(slot) = &mut self.slots[slot as usize % SLOTS]
         {
-            slot.reader = !self.written.contains(&slot.file);
+            slot.reader &= !self.written.contains(&slot.file);
         }
         result
     }
